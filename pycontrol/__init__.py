@@ -1,0 +1,1 @@
+"""Isonomy: fair and safe sharing of a GPU cluster on Hadoop YARN."""

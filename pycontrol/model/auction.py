@@ -1,0 +1,162 @@
+"""What goes into a round and what comes out of it: offers, bids, plans and receipts (Themis, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.topology import Gpu, Scope, Topology
+
+Gang = tuple[tuple[str, int], ...]
+"""GPUs by host of one gang, sorted by host: (("n1", 2), ("n2", 2))."""
+
+
+def gang_of(machines: Mapping[str, int]) -> Gang:
+    """The canonical form of a gang: positive counts only, sorted by host."""
+    return tuple(sorted((host, gpus) for host, gpus in machines.items() if gpus > 0))
+
+
+def gang_gpus(gang: Gang) -> int:
+    """GPUs of a gang."""
+    return sum(gpus for _, gpus in gang)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an app could use at once. Work is in serial GPU-seconds; `gangs` includes those it holds."""
+
+    gang_gpus: int
+    gangs: int
+    job_demand_max: int = 0
+    work_left_gpu_s: float = 0.0
+    work_total_gpu_s: float = 0.0
+    work_done_gpu_s: float = 0.0
+    scope: Scope = Scope.CLUSTER
+    """The widest scope in which one of its gangs can run."""
+    paced: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs the app could use at once."""
+        return self.gang_gpus * self.gangs
+
+
+@dataclass(frozen=True, slots=True)
+class BidRow:
+    """One alternative of a bid: keep these gangs of mine, add `new_gangs` gangs, each within `scope`.
+
+    `rho` is the app's finish-time fairness with the GPUs that are not on offer plus this row.
+    A row wins as a whole or not at all, before the hidden payment.
+    """
+
+    rho: float
+    keep: tuple[Gang, ...] = ()
+    new_gangs: int = 0
+    gang_gpus: int = 1
+    scope: Scope = Scope.CLUSTER
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole row."""
+        return sum(gang_gpus(g) for g in self.keep) + self.new_gangs * self.gang_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Bid:
+    """An app's answer to an offer. `rho_nothing` is its (projected) rho if it wins none of it."""
+
+    app_id: str
+    rho_nothing: float
+    rows: tuple[BidRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppView:
+    """An app as a policy sees it when a round begins."""
+
+    app_id: str
+    queue: str
+    rho: float | None
+    """Reported for this round; None where it is not known (late, or no Agent)."""
+    demand: Demand
+    ending: frozenset[Gpu] = frozenset()
+    """Its GPUs on offer in this round."""
+    ending_gangs: tuple[Gang, ...] = ()
+    """The same, gang by gang."""
+    kept_gpus: int = 0
+    """GPUs it holds that are not on offer."""
+    queue_room_gpus: int = 1 << 30
+    """GPUs it may still get, ending ones included, before its queue's limit is met."""
+    submitted_s: float = 0.0
+
+    @property
+    def unmet_gpus(self) -> int:
+        """GPUs it could use of an offer."""
+        return max(0, min(self.demand.gpus - self.kept_gpus, self.queue_room_gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A round's input."""
+
+    round_id: str
+    now_s: float
+    topology: Topology
+    free: Mapping[str, int]
+    """GPUs on offer by host: free ones and those whose leases end in this round."""
+    apps: tuple[AppView, ...]
+    f: float = 0.8
+    lease_s: float = 600.0
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """App id -> why it takes no part in this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Who is asked for bids on `Snapshot.free`, worst rho first."""
+
+    app_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Award:
+    """What one app gets of a round, gang by gang; a gang equal to one of its `ending_gangs` keeps it there."""
+
+    app_id: str
+    gangs: tuple[Gang, ...]
+    leftover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BidReceipt:
+    """How one bidder fared."""
+
+    app_id: str
+    rho_nothing: float
+    rows: int
+    won: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by host in G_pf, before the payment."""
+    rho_won: float | None = None
+    c: float = 1.0
+    """Fraction it keeps; 1 - c is the hidden payment."""
+    kept_gangs: int = 0
+    paid_gangs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's decision for a round, with all that is needed to explain it."""
+
+    round_id: str
+    awards: tuple[Award, ...]
+    bids: tuple[BidReceipt, ...] = ()
+    leftover_gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by host left after payments, before leftovers were given to apps outside the auction."""
+    unused_gpus: Mapping[str, int] = field(default_factory=dict)
+    objective_log: float = 0.0
+    """Sum of -log rho at G_pf."""
+    proved_optimal: bool = True
+    gap: float = 0.0
+    solve_s: float = 0.0
+    seed: int = 0
+    note: str = ""

@@ -1,0 +1,75 @@
+"""The cluster as the policies see it: machines with GPUs, in racks."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+
+class Gpu(NamedTuple):
+    """One GPU: the host it sits in and its index there (what CUDA_VISIBLE_DEVICES names)."""
+
+    host: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.index}"
+
+
+class Scope(enum.IntEnum):
+    """How far the GPUs of one gang lie apart; a larger value is a slower interconnect (Themis, 4.3)."""
+
+    MACHINE = 1
+    RACK = 2
+    CLUSTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of the cluster."""
+
+    host: str
+    rack: str
+    gpus: int
+    gpu_type: str = "gpu"
+    virtual: bool = False
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All machines, by host name."""
+
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, machines: Iterable[Machine]) -> Topology:
+        """A topology of these machines, in host order."""
+        return cls({m.host: m for m in sorted(machines, key=lambda m: m.host)})
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of the whole cluster (R_C)."""
+        return sum(m.gpus for m in self.machines.values())
+
+    @cached_property
+    def racks(self) -> Mapping[str, tuple[str, ...]]:
+        """Hosts by rack."""
+        by_rack: dict[str, list[str]] = {}
+        for machine in self.machines.values():
+            by_rack.setdefault(machine.rack, []).append(machine.host)
+        return {rack: tuple(hosts) for rack, hosts in by_rack.items()}
+
+    def rack_of(self, host: str) -> str:
+        """The rack of a host; a host that is not known is a rack of its own."""
+        machine = self.machines.get(host)
+        return machine.rack if machine else host
+
+    def scope_of(self, hosts: Iterable[str]) -> Scope:
+        """The narrowest scope that holds all these hosts."""
+        distinct = set(hosts)
+        if len(distinct) <= 1:
+            return Scope.MACHINE
+        return Scope.RACK if len({self.rack_of(h) for h in distinct}) == 1 else Scope.CLUSTER
