@@ -1,0 +1,363 @@
+"""What must survive a crash: facts, and the durable state that they fold into.
+
+YARN is the truth about what runs; these facts hold only what YARN cannot rebuild: lease ends, who is
+next on a GPU, fairness clocks, operator switches, and each round's receipt. Durable state changes by
+`Durable.apply(fact)` alone, so replaying the journal gives the same state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.model.topology import Gpu
+
+GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
+
+
+@dataclass(slots=True)
+class Lease:
+    """One GPU leased to one app. Times are Unix seconds.
+
+    granted: no container yet (or no longer); active: its container was launched; revoking: lost in a
+    round or taken back, the container must be gone at `end_s`.
+    """
+
+    gpu: Gpu
+    app_id: str
+    grant_id: str
+    granted_s: float
+    end_s: float
+    state: str = GRANTED
+    container_id: str = ""
+    unused_since_s: float | None = None
+    """Since when no container uses it; the lease lapses after the grant time-out."""
+    job_id: str = ""
+
+
+@dataclass(slots=True)
+class AppRecord:
+    """The fairness clock and the counters of one app."""
+
+    app_id: str
+    name: str
+    queue: str
+    user: str
+    kind: str
+    """hyperband, job, ... as its Agent says; foreign without an Agent."""
+    submitted_s: float
+    arrived_s: float
+    clock_at_arrival: float
+    finished_s: float | None = None
+    final_state: str = ""
+    n_avg: float | None = None
+    """Frozen at the end."""
+    leases: int = 0
+    renewals: int = 0
+    revocations: int = 0
+    launches: dict[str, int] = field(default_factory=dict)
+    """Gang launches by job."""
+    work_done_gpu_s: float = 0.0
+    attained_gpu_s: float = 0.0
+    """GPU-seconds of ended leases with a container (attained service)."""
+    demand_gpus: int = 0
+    """Largest demand seen."""
+    best: dict[str, Any] | None = None
+    done: bool = False
+    model_path: str = ""
+    message: str = ""
+
+    @property
+    def restarts(self) -> int:
+        """Gang launches after each job's first."""
+        return sum(max(0, n - 1) for n in self.launches.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AppArrived:
+    app_id: str
+    name: str
+    queue: str
+    user: str
+    kind: str
+    submitted_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AppChanged:
+    """The record's fields that an app's reports change."""
+
+    app_id: str
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AppEnded:
+    app_id: str
+    final_state: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """`after_current`: the GPU's present lease ends first."""
+
+    gpu: Gpu
+    app_id: str
+    grant_id: str
+    at_s: float
+    end_s: float
+    after_current: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStarted:
+    """Its container was launched."""
+
+    gpu: Gpu
+    container_id: str
+    job_id: str
+    at_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExtended:
+    """A renewal, or (counted=False) a grace after recovery."""
+
+    gpu: Gpu
+    grant_id: str
+    end_s: float
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoking:
+    gpu: Gpu
+    end_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseIdle:
+    """Its container ended while the lease goes on."""
+
+    gpu: Gpu
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """The GPU is free, or goes to whoever is next on it."""
+
+    gpu: Gpu
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextDropped:
+    """Who was next on the GPU no longer is."""
+
+    gpu: Gpu
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """An operator's switch: paused, or drained:HOST."""
+
+    switch: str
+    on: bool
+    user: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHeld:
+    """A round's receipt."""
+
+    round_id: str
+    at_s: float
+    receipt: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationChanged:
+    """From a grant (the GPU being free) until the job's next training step, in seconds."""
+
+    app_id: str
+    job_id: str
+    at_s: float
+    seconds: float
+
+
+Fact = (
+    AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
+    | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged
+)  # fmt: skip
+FACTS: dict[str, type[Any]] = {
+    t.__name__: t
+    for t in (
+        AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
+        LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged,
+    )
+}  # fmt: skip
+
+
+class Durable:
+    """The fold of all facts."""
+
+    def __init__(self) -> None:
+        self.apps: dict[str, AppRecord] = {}
+        self.leases: dict[Gpu, Lease] = {}
+        self.next: dict[Gpu, Lease] = {}
+        self.switches: set[str] = set()
+        self.rounds = 0
+        self.clock_s = 0.0
+        """Integral of the number of apps in the system over time (app-seconds) up to `clock_at_s`."""
+        self.clock_at_s = 0.0
+        self.in_system = 0
+
+    # ---- the N_avg clock (Themis, 4.3: time-weighted average number of apps over the app's life)
+
+    def app_seconds(self, now_s: float) -> float:
+        """The clock's value at `now_s`."""
+        return self.clock_s + self.in_system * max(0.0, now_s - self.clock_at_s)
+
+    def n_avg(self, app_id: str, now_s: float) -> float:
+        """Time-weighted average number of apps since this one arrived; at least 1."""
+        app = self.apps[app_id]
+        if app.n_avg is not None:
+            return app.n_avg
+        elapsed_s = now_s - app.arrived_s
+        if elapsed_s <= 0:
+            return float(max(1, self.in_system))
+        return max(1.0, (self.app_seconds(now_s) - app.clock_at_arrival) / elapsed_s)
+
+    def _turn_clock(self, now_s: float, change: int) -> None:
+        self.clock_s = self.app_seconds(now_s)
+        self.clock_at_s = max(self.clock_at_s, now_s)
+        self.in_system += change
+
+    # ---- the fold
+
+    def apply(self, fact: Fact) -> None:
+        """Changes the state by one fact."""
+        getattr(self, f"_on_{type(fact).__name__}")(fact)
+
+    def _on_AppArrived(self, f: AppArrived) -> None:
+        self._turn_clock(f.at_s, 1)
+        self.apps[f.app_id] = AppRecord(
+            f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, self.clock_s
+        )
+
+    def _on_AppChanged(self, f: AppChanged) -> None:
+        for name, value in f.changes.items():
+            setattr(self.apps[f.app_id], name, value)
+
+    def _on_AppEnded(self, f: AppEnded) -> None:
+        app = self.apps[f.app_id]
+        if app.finished_s is None:
+            app.n_avg = self.n_avg(f.app_id, f.at_s)
+            self._turn_clock(f.at_s, -1)
+            app.finished_s = f.at_s
+        app.final_state = f.final_state or app.final_state
+
+    def _on_LeaseGranted(self, f: LeaseGranted) -> None:
+        lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s)
+        (self.next if f.after_current else self.leases)[f.gpu] = lease
+        self.apps[f.app_id].leases += 1
+
+    def _on_LeaseStarted(self, f: LeaseStarted) -> None:
+        lease = self.leases[f.gpu]
+        lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
+        lease.end_s = f.end_s
+        if lease.state == GRANTED:
+            lease.state = ACTIVE
+
+    def _on_LeaseExtended(self, f: LeaseExtended) -> None:
+        lease = self.leases[f.gpu]
+        lease.end_s = f.end_s
+        if f.counted:
+            lease.grant_id = f.grant_id
+            self.apps[lease.app_id].renewals += 1
+
+    def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
+        lease = self.leases[f.gpu]
+        if lease.state != REVOKING and lease.container_id:
+            self.apps[lease.app_id].revocations += 1
+        lease.state, lease.end_s = REVOKING, f.end_s
+
+    def _on_LeaseIdle(self, f: LeaseIdle) -> None:
+        lease = self.leases[f.gpu]
+        lease.container_id, lease.job_id, lease.unused_since_s = "", "", f.at_s
+        if lease.state == ACTIVE:
+            lease.state = GRANTED
+
+    def _on_LeaseEnded(self, f: LeaseEnded) -> None:
+        self.leases.pop(f.gpu, None)
+        following = self.next.pop(f.gpu, None)
+        if following is not None:
+            lease_s = following.end_s - following.granted_s
+            following.granted_s = following.unused_since_s = f.at_s
+            following.end_s = f.at_s + lease_s
+            self.leases[f.gpu] = following
+
+    def _on_NextDropped(self, f: NextDropped) -> None:
+        self.next.pop(f.gpu, None)
+
+    def _on_Switched(self, f: Switched) -> None:
+        (self.switches.add if f.on else self.switches.discard)(f.switch)
+
+    def _on_RoundHeld(self, f: RoundHeld) -> None:
+        self.rounds += 1
+
+    def _on_AllocationChanged(self, f: AllocationChanged) -> None:
+        """A measurement only."""
+
+    # ---- as plain values, for the journal's snapshots and for comparing two states
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {
+            "apps": [dataclasses.asdict(a) for a in self.apps.values()],
+            "leases": [dataclasses.asdict(x) for x in self.leases.values()],
+            "next": [dataclasses.asdict(x) for x in self.next.values()],
+            "switches": sorted(self.switches),
+            "rounds": self.rounds,
+            "clock": [self.clock_s, self.clock_at_s, self.in_system],
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Durable:
+        """The inverse of dump()."""
+        state = cls()
+        state.apps = {a["app_id"]: AppRecord(**a) for a in data["apps"]}
+        state.leases = {x.gpu: x for x in map(_lease, data["leases"])}
+        state.next = {x.gpu: x for x in map(_lease, data["next"])}
+        state.switches = set(data["switches"])
+        state.rounds = data["rounds"]
+        state.clock_s, state.clock_at_s, state.in_system = data["clock"]
+        return state
+
+
+def _lease(data: Mapping[str, Any]) -> Lease:
+    return Lease(**{**data, "gpu": Gpu(*data["gpu"])})
+
+
+def to_json(fact: Fact) -> dict[str, Any]:
+    """A fact's JSON-able form, without its name."""
+    return dataclasses.asdict(fact)
+
+
+def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
+    """The inverse of to_json; raises KeyError for an unknown kind."""
+    values = dict(data)
+    if "gpu" in values:
+        values["gpu"] = Gpu(*values["gpu"])
+    fact: Fact = FACTS[kind](**values)
+    return fact

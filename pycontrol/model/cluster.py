@@ -1,0 +1,77 @@
+"""What YARN says: nodes, applications, asks and containers, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.topology import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NodeManager. `node_id` is YARN's host:port."""
+
+    node_id: str
+    host: str
+    rack: str
+    gpus: int
+    memory_mb: int = 0
+    vcores: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A leaf queue; capacities are fractions of the cluster."""
+
+    path: str
+    capacity: float = 1.0
+    max_capacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class YarnApp:
+    """An application as the ResourceManager knows it. `attempt_id` is empty while none runs."""
+
+    app_id: str
+    user: str
+    queue: str
+    name: str
+    application_type: str = ""
+    submitted_s: float = 0.0
+    tags: frozenset[str] = frozenset()
+    attempt_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An outstanding request for `count` containers of `gpus` GPUs each; `count` is absolute."""
+
+    attempt_id: str
+    app_id: str
+    allocation_request_id: int
+    gpus: int
+    count: int
+    priority: int = 0
+    memory_mb: int = 0
+    vcores: int = 0
+    only_on: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """What makes it one ask: a later one with this key replaces it."""
+        return (self.attempt_id, self.allocation_request_id, self.priority, self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A live container with GPUs."""
+
+    container_id: str
+    app_id: str
+    node_id: str
+    gpus: tuple[Gpu, ...]
+    lease_id: str = ""
+    allocation_request_id: int = 0
+    attempt_id: str = ""

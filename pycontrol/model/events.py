@@ -1,0 +1,413 @@
+"""Everything that can happen to the Arbiter (events) and everything it can ask for (effects).
+
+The Arbiter is a pure state machine: `handle(event, now) -> [effect]`. The cluster and the simulator
+both feed it these values and carry out the effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.topology import Gpu
+
+# ---- events: the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """The whole truth about what runs, after either side started."""
+
+    ready: bool
+    nodes: tuple[Node, ...]
+    apps: tuple[YarnApp, ...]
+    asks: tuple[Ask, ...]
+    containers: tuple[Container, ...]
+    queues: tuple[Queue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """A node registered, or its resources changed."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """A node is lost, decommissioned or unhealthy."""
+
+    node_id: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AppAdded:
+    """An application was accepted by the ResourceManager."""
+
+    app: YarnApp
+
+
+@dataclass(frozen=True, slots=True)
+class AppRemoved:
+    """An application ended."""
+
+    app_id: str
+    final_state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAdded:
+    """An attempt of an application began."""
+
+    attempt_id: str
+    app_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRemoved:
+    """An attempt ended; its asks are void."""
+
+    attempt_id: str
+    app_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskChanged:
+    """An ask with GPUs was made, changed or (count 0) withdrawn."""
+
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUp:
+    """A container with GPUs was allocated, recovered or launched."""
+
+    container: Container
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGone:
+    """A container ended."""
+
+    container_id: str
+    exit_status: int = 0
+    diagnostics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveDone:
+    """How a directive ended. `container_id`: of a carried-out Place."""
+
+    directive_id: str
+    ok: bool
+    container_id: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReady:
+    """The ResourceManager finished recovering."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLost:
+    """The plugin has not been heard of: leases are frozen."""
+
+
+# ---- events: Agents
+
+
+@dataclass(frozen=True, slots=True)
+class AgentUp:
+    """An Agent's stream began with Register."""
+
+    app_id: str
+    attempt_id: str
+    app_scheduler: str
+    demand: Demand
+    grant_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """An Agent's stream ended."""
+
+    app_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RhoReported:
+    """Answer to AskRho."""
+
+    app_id: str
+    round_id: str
+    rho: float
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class BidReceived:
+    """Answer to Offer; `bid` is None where it could not be read, and `problem` says why."""
+
+    app_id: str
+    round_id: str
+    bid: Bid | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker of a gang: a job's tasks on one machine, with its GPUs and the ask that will carry it."""
+
+    worker_id: str
+    job_id: str
+    gpus: tuple[Gpu, ...]
+    allocation_request_id: int
+
+    @property
+    def host(self) -> str:
+        """The machine of its GPUs."""
+        return self.gpus[0].host
+
+
+@dataclass(frozen=True, slots=True)
+class UsePlanned:
+    """How an Agent will use GPUs it holds: whole gangs."""
+
+    app_id: str
+    use_id: str
+    workers: tuple[WorkerPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpusReleased:
+    """GPUs that the app gives back before their leases end."""
+
+    app_id: str
+    gpus: frozenset[Gpu]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is. `launches` counts gang launches, restarts are launches - 1."""
+
+    job_id: str
+    state: str
+    step: int = 0
+    loss: float = 0.0
+    accuracy: float = 0.0
+    iter_time_s: float = 0.0
+    slowdown: float = 0.0
+    gpus: int = 0
+    rung: int = 0
+    launches: int = 0
+    worker_failures: int = 0
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReported:
+    """An Agent's progress report."""
+
+    app_id: str
+    demand: Demand
+    jobs: tuple[JobProgress, ...]
+    rho: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDone:
+    """The app has found its best model, or failed."""
+
+    app_id: str
+    succeeded: bool
+    message: str = ""
+    best_job_id: str = ""
+    best_configuration: Mapping[str, str] = field(default_factory=dict)
+    best_accuracy: float = 0.0
+    work_done_gpu_s: float = 0.0
+    model_path: str = ""
+
+
+# ---- events: the operator, time, the solver
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommand:
+    """A verb of the command line: kill APP, drain HOST, undrain HOST, pause, resume."""
+
+    verb: str
+    target: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The policy has decided a round; `problem` where it failed."""
+
+    round_id: str
+    plan: Plan | None
+    problem: str = ""
+
+
+Event = (
+    ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged
+    | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
+    | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
+    | OperatorCommand | Tick | Decided
+)  # fmt: skip
+
+# ---- effects: to Agents
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What an Agent needs to compute rho (Themis, 4.3)."""
+
+    cluster_gpus: int
+    n_avg: float
+    now_s: float
+    submitted_s: float
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGrant:
+    """GPUs held by an app under one grant, with the end of their leases."""
+
+    grant_id: str
+    gpus: tuple[Gpu, ...]
+    end_s: float
+    available_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SendRegistered:
+    """Answer to Register: every GPU that the app holds."""
+
+    app_id: str
+    contention: Contention
+    grants: tuple[HeldGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendAskRho:
+    """Ask for the rho with the GPUs that are not ending."""
+
+    app_id: str
+    round_id: str
+    contention: Contention
+    ending: tuple[Gpu, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendOffer:
+    """Offer all GPUs of the round; ask for one bid."""
+
+    app_id: str
+    round_id: str
+    contention: Contention
+    machines: Mapping[str, int]
+    ending: tuple[Gpu, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendGrant:
+    """A lease for each GPU. `renewal`: already held, nothing restarts."""
+
+    app_id: str
+    round_id: str
+    grant: HeldGrant
+    renewal: bool = False
+    leftover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendRevoke:
+    """Give these GPUs back by the deadline."""
+
+    app_id: str
+    gpus: tuple[Gpu, ...]
+    deadline_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendUseReply:
+    """Whether a Use lies inside the app's leases."""
+
+    app_id: str
+    use_id: str
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SendFinish:
+    """The operator wants this app to end."""
+
+    app_id: str
+    reason: str
+
+
+# ---- effects: to YARN
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Allocate a container for an ask, on this node with these GPUs."""
+
+    directive_id: str
+    ask: Ask
+    node_id: str
+    gpus: tuple[Gpu, ...]
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Announce the container's end at the deadline (YARN's PreemptionMessage)."""
+
+    directive_id: str
+    container_id: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the container now."""
+
+    directive_id: str
+    container_id: str
+    reason: str
+
+
+# ---- effects: inside the control plane
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Run the policy's `decide` and report with Decided."""
+
+    snapshot: Snapshot
+    bids: Mapping[str, Bid]
+    seed: int
+
+
+AgentEffect = (
+    SendRegistered | SendAskRho | SendOffer | SendGrant | SendRevoke | SendUseReply | SendFinish
+)  # fmt: skip
+Directive = Place | Preempt | Kill
+Effect = AgentEffect | Directive | Solve
