@@ -1,0 +1,44 @@
+package isonomy.submarine;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import org.apache.hadoop.io.Text;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+
+/**
+ * Who the Agent is, and whom it talks to.
+ *
+ * @param secret the Isonomy token; in the application's credentials only, never in a file of ours or a log
+ * @param arbiter host:port of the control plane
+ * @param ca certificate of the control plane's authority, PEM; empty without TLS
+ */
+record AgentToken(String secret, String arbiter, String ca) {
+  private static final Text ALIAS = new Text("isonomy.token");
+
+  static AgentToken fetch(RmRest rest, ApplicationId app) throws UserError {
+    JsonNode reply;
+    try {
+      reply = rest.get("token", app.toString());
+    } catch (IOException e) {
+      throw new UserError("no Isonomy token, nothing was submitted: " + OneLineErrors.oneLine(e), e);
+    }
+    String secret = reply.path("token").asText("");
+    String arbiter = reply.path("arbiter").asText("");
+    if (secret.isEmpty() || arbiter.isEmpty()) {
+      throw new UserError("no Isonomy token, nothing was submitted: the control plane's answer has no 'token' or"
+          + " no 'arbiter'");
+    }
+    return new AgentToken(secret, arbiter, reply.path("ca").asText(""));
+  }
+
+  void addTo(Credentials credentials) {
+    credentials.addSecretKey(ALIAS, secret.getBytes(StandardCharsets.UTF_8));
+  }
+
+  @Override
+  public String toString() {
+    return "AgentToken[arbiter=" + arbiter + "]";
+  }
+}

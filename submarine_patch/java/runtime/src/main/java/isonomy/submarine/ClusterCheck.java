@@ -1,0 +1,89 @@
+package isonomy.submarine;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import org.apache.hadoop.yarn.api.records.NodeReport;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.api.records.QueueInfo;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.hadoop.yarn.client.api.YarnClient;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+
+/**
+ * What the cluster could hold at all, asked of YARN before an application is created.
+ *
+ * @param leafQueues full paths of the leaf queues
+ * @param nodes capabilities of the running nodes
+ */
+record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Resource> nodes) {
+
+  static ClusterCheck ask(YarnClient yarn) throws IOException, YarnException {
+    List<String> leaves = new ArrayList<>();
+    List<String> parents = new ArrayList<>();
+    parents.add("root");
+    for (QueueInfo queue : yarn.getAllQueues()) {
+      boolean leaf = queue.getChildQueues() == null || queue.getChildQueues().isEmpty();
+      (leaf ? leaves : parents).add(queue.getQueuePath());
+    }
+    Collections.sort(leaves);
+    List<Resource> nodes = new ArrayList<>();
+    for (NodeReport node : yarn.getNodeReports(NodeState.RUNNING)) {
+      nodes.add(node.getCapability());
+    }
+    return new ClusterCheck(leaves, parents, nodes);
+  }
+
+  /** Refuses what could never run; returns the full path of the queue. */
+  String check(JobSpec job) throws UserError {
+    String queue = leafQueue(job.queue());
+    long gpus = nodes.stream().mapToLong(ClusterCheck::gpus).sum();
+    if (job.gpusPerJob() > gpus) {
+      throw new UserError("a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
+          + " the largest gang that the cluster can hold has " + gpus);
+    }
+    long largestNodeGpus = nodes.stream().mapToLong(ClusterCheck::gpus).max().orElse(0);
+    if (job.gpusPerWorker() > largestNodeGpus) {
+      throw new UserError("-worker_resources gpu=" + job.gpusPerWorker() + ": the largest machine has "
+          + largestNodeGpus + " GPUs");
+    }
+    boolean fits = nodes.stream().anyMatch(
+        node -> node.getMemorySize() >= job.memoryMb() && node.getVirtualCores() >= job.vcores());
+    if (!fits) {
+      throw new UserError("-worker_resources memory=" + job.memoryMb() + "M,vcores=" + job.vcores()
+          + ": no running machine has as much; the machines are " + (nodes.isEmpty() ? "none" : nodes));
+    }
+    return queue;
+  }
+
+  private String leafQueue(String name) throws UserError {
+    List<String> found = matching(leafQueues, name);
+    if (found.size() == 1) {
+      return found.get(0);
+    }
+    if (found.size() > 1) {
+      throw new UserError("-queue " + name + ": there are several, write the full path: " + String.join(", ", found));
+    }
+    String what = matching(parentQueues, name).isEmpty() ? "no such queue" : "not a leaf queue";
+    throw new UserError("-queue " + name + ": " + what + "; the leaf queues are " + String.join(", ", leafQueues));
+  }
+
+  /** Queues with this full path, or with this last name. */
+  private static List<String> matching(List<String> paths, String name) {
+    if (paths.contains(name)) {
+      return List.of(name);
+    }
+    return paths.stream().filter(path -> path.endsWith("." + name) && !name.contains(".")).toList();
+  }
+
+  private static long gpus(Resource resource) {
+    for (ResourceInformation info : resource.getResources()) {
+      if (info.getName().equals(ResourceInformation.GPU_URI)) {
+        return info.getValue();
+      }
+    }
+    return 0;
+  }
+}

@@ -1,0 +1,183 @@
+package isonomy.submarine;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.commons.text.similarity.LevenshteinDistance;
+
+/**
+ * A group of jobs as given by {@code --conf isonomy.*}. Null: not given.
+ *
+ * @param appScheduler single, hyperband or successive_halving
+ * @param searchSpace the parameters of the search space file
+ * @param gpusPerJob GPUs of one job (its gang)
+ * @param maxIterations most iterations of one job (R of Hyperband)
+ * @param minIterations iterations of the lowest rung (r)
+ * @param eta one of eta jobs goes on to the next rung
+ * @param jobs configurations to try
+ * @param budgetIterations iterations of all jobs together
+ * @param metric accuracy (the higher the better) or loss (the lower the better)
+ * @param maxRetries how often a failed worker is started again
+ * @param iterationS serial GPU-seconds of one iteration
+ * @param slowdown S on one machine, in one rack, across racks
+ * @param python Python executable on the NodeManagers
+ * @param gpuType type of GPU asked for
+ * @param isonomyConf all pairs with an isonomy.* key, as given
+ * @param hadoopConf all other pairs, as given
+ */
+record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long gpusPerJob, Long maxIterations,
+    long minIterations, long eta, Long jobs, Long budgetIterations, String metric, long seed, long maxRetries,
+    Double iterationS, List<Double> slowdown, String python, String gpuType, Map<String, String> isonomyConf,
+    Map<String, String> hadoopConf) {
+
+  static final String PREFIX = "isonomy.";
+  static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
+      "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
+      "python", "gpu_type");
+  /** Keys that mean something only where there is a search. */
+  private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget");
+  private static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving");
+  private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
+
+  boolean isSearch() {
+    return !appScheduler.equals("single");
+  }
+
+  /** Reads {@code key=value} pairs; every mistake is a {@link UserError} that names the key. */
+  static GroupOptions parse(List<String> pairs) throws UserError {
+    Map<String, String> isonomy = new LinkedHashMap<>();
+    Map<String, String> hadoop = new LinkedHashMap<>();
+    for (String pair : pairs == null ? List.<String>of() : pairs) {
+      int equals = pair.indexOf('=');
+      if (equals <= 0) {
+        throw new UserError("--conf " + pair + ": write key=value");
+      }
+      String key = pair.substring(0, equals).strip();
+      Map<String, String> target = key.startsWith(PREFIX) ? isonomy : hadoop;
+      if (target == isonomy && !KEYS.contains(key.substring(PREFIX.length()))) {
+        throw new UserError("--conf " + key + ": unknown key; the nearest known one is " + PREFIX + nearest(key));
+      }
+      if (target.put(key, pair.substring(equals + 1).strip()) != null) {
+        throw new UserError("--conf " + key + ": given twice");
+      }
+    }
+    return fromValues(isonomy, hadoop);
+  }
+
+  private static GroupOptions fromValues(Map<String, String> isonomy, Map<String, String> hadoop) throws UserError {
+    Values values = new Values(isonomy);
+    String appScheduler = values.oneOf("app_scheduler", APP_SCHEDULERS, "single");
+    boolean search = !appScheduler.equals("single");
+    if (!search) {
+      for (String key : SEARCH_KEYS) {
+        if (values.text(key) != null) {
+          throw new UserError("--conf " + PREFIX + key
+              + ": needs --conf isonomy.app_scheduler=hyperband or successive_halving");
+        }
+      }
+    }
+    Long maxIterations = values.whole("max_iterations", 1, null);
+    long minIterations = values.whole("min_iterations", 1, 1L);
+    if (search) {
+      values.require("search_space", appScheduler);
+      values.require("max_iterations", appScheduler);
+      if (minIterations > maxIterations) {
+        throw new UserError("--conf isonomy.min_iterations=" + minIterations + ": above isonomy.max_iterations="
+            + maxIterations);
+      }
+    }
+    Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
+    return new GroupOptions(appScheduler, space, values.whole("gpus_per_job", 1, null), maxIterations,
+        minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
+        values.oneOf("metric", List.of("accuracy", "loss"), "accuracy"), values.whole("seed", 0, 0L),
+        values.whole("max_retries", 0, 3L), values.positive("iteration_s"), values.slowdown(),
+        values.text("python"), values.text("gpu_type"), isonomy, hadoop);
+  }
+
+  private static String nearest(String key) {
+    String name = key.substring(PREFIX.length()).replace('-', '_');
+    LevenshteinDistance distance = LevenshteinDistance.getDefaultInstance();
+    return KEYS.stream().min((a, b) -> Integer.compare(distance.apply(name, a), distance.apply(name, b)))
+        .orElseThrow();
+  }
+
+  /** The values of the keys, with their types and ranges. */
+  private record Values(Map<String, String> conf) {
+    String text(String key) {
+      String value = conf.get(PREFIX + key);
+      return value == null || value.isEmpty() ? null : value;
+    }
+
+    void require(String key, String appScheduler) throws UserError {
+      if (text(key) == null) {
+        throw new UserError("--conf isonomy." + key + " is absent: " + appScheduler + " needs it");
+      }
+    }
+
+    String oneOf(String key, List<String> allowed, String otherwise) throws UserError {
+      String value = text(key);
+      if (value != null && !allowed.contains(value)) {
+        throw new UserError("--conf isonomy." + key + "=" + value + ": must be one of "
+            + String.join(", ", allowed));
+      }
+      return value == null ? otherwise : value;
+    }
+
+    Long whole(String key, long least, Long otherwise) throws UserError {
+      String value = text(key);
+      if (value == null) {
+        return otherwise;
+      }
+      try {
+        long number = Long.parseLong(value);
+        if (number >= least && number <= Integer.MAX_VALUE) {
+          return number;
+        }
+      } catch (NumberFormatException e) {
+        // reported below, with the range
+      }
+      throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
+    }
+
+    Double positive(String key) throws UserError {
+      String value = text(key);
+      if (value == null) {
+        return null;
+      }
+      double number = real(value);
+      if (!(number > 0) || Double.isInfinite(number)) {
+        throw new UserError("--conf isonomy." + key + "=" + value + ": must be a number above 0");
+      }
+      return number;
+    }
+
+    /** Themis, section 4.1: S is 1 on one machine and grows with the distance. */
+    List<Double> slowdown() throws UserError {
+      String value = text("slowdown");
+      if (value == null) {
+        return DEFAULT_SLOWDOWN;
+      }
+      List<Double> numbers = new ArrayList<>();
+      for (String part : value.split(",")) {
+        numbers.add(real(part.strip()));
+      }
+      boolean good = numbers.size() == 3 && numbers.get(0) >= 1.0 && numbers.get(1) >= numbers.get(0)
+          && numbers.get(2) >= numbers.get(1) && Double.isFinite(numbers.get(2));
+      if (!good) {
+        throw new UserError("--conf isonomy.slowdown=" + value + ": must be three numbers from 1.0 that do not"
+            + " fall (machine, rack, cluster), for example 1.0,1.1,1.3");
+      }
+      return List.copyOf(numbers);
+    }
+
+    private static double real(String text) {
+      try {
+        return Double.parseDouble(text);
+      } catch (NumberFormatException e) {
+        return Double.NaN;
+      }
+    }
+  }
+}

@@ -1,0 +1,142 @@
+package isonomy.submarine;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.io.DataOutputBuffer;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
+import org.apache.hadoop.yarn.api.ApplicationConstants.Environment;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.LocalResource;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.client.api.YarnClient;
+import org.apache.hadoop.yarn.client.api.YarnClientApplication;
+import org.apache.hadoop.yarn.client.util.YarnClientUtils;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
+import org.apache.submarine.commons.runtime.ClientContext;
+import org.apache.submarine.commons.runtime.JobSubmitter;
+import org.apache.submarine.commons.runtime.param.Parameter;
+
+/**
+ * One YARN application for a group of jobs; a plain job is a group of one.
+ *
+ * <p>Everything is checked first; only then is an application created, its token fetched, its files staged.
+ */
+final class IsonomyJobSubmitter implements JobSubmitter {
+  static final String APPLICATION_TYPE = "SUBMARINE";
+  private static final int AM_MEMORY_MB = 512;
+  private static final int AM_VCORES = 1;
+  private static final String AM_JAR = "isonomy-am.jar";
+
+  private final ClientContext context;
+
+  IsonomyJobSubmitter(ClientContext context) {
+    this.context = context;
+  }
+
+  @Override
+  public ApplicationId submitJob(Parameter holder) throws IOException, YarnException {
+    RunJobParameters parameters = (RunJobParameters) holder.getParameters();
+    GroupOptions group = GroupOptions.parse(parameters.getConfPairs());
+    JobSpec job = JobSpec.of(parameters, group);
+    SiteConf site = SiteConf.load(context.getYarnConfig(), group.hadoopConf());
+    Path amJar = site.amJar();
+    String webhdfs = site.webhdfs();
+    AppSpec.paths(job, site.hadoop());
+    Staging.check(job.localizations(), site.hadoop());
+
+    YarnClient yarn = context.getOrCreateYarnClient();
+    String queue = ClusterCheck.ask(yarn).check(job);
+
+    YarnClientApplication created = yarn.createApplication();
+    ApplicationSubmissionContext app = created.getApplicationSubmissionContext();
+    ApplicationId id = app.getApplicationId();
+    AgentToken token = AgentToken.fetch(new RmRest(site.hadoop()), id);
+    Path folder = new Path(context.getRemoteDirectoryManager().getJobStagingArea(job.name(), true), id.toString());
+    Staging staging = new Staging(site.hadoop(), folder);
+    boolean submitted = false;
+    try {
+      staging.create();
+      AppSpec.Submission submission = new AppSpec.Submission(id.toString(),
+          UserGroupInformation.getCurrentUser().getShortUserName(), queue, folder.toString(), webhdfs,
+          site.python(group), token, staging.localize(job.localizations()));
+      Path spec = staging.write(AppSpec.FILE_NAME, AppSpec.toJson(job, group, submission, site.hadoop()));
+      Map<String, LocalResource> files = Map.of(AppSpec.FILE_NAME, staging.resource(spec),
+          AM_JAR, staging.resource(staging.place(amJar, AM_JAR)));
+      describe(app, job, group, queue, site.hadoop());
+      app.setAMContainerSpec(masterContainer(files, submission.python(), token, folder, site.hadoop()));
+      yarn.submitApplication(app);
+      submitted = true;
+    } finally {
+      if (!submitted) {
+        staging.delete();
+      }
+    }
+    System.out.println("Submitted " + id + " (" + job.name() + ", " + group.appScheduler() + ") to queue " + queue);
+    return id;
+  }
+
+  private static void describe(ApplicationSubmissionContext app, JobSpec job, GroupOptions group, String queue,
+      Configuration conf) {
+    app.setApplicationName(job.name());
+    app.setApplicationType(APPLICATION_TYPE);
+    app.setApplicationTags(new HashSet<>(Set.of("isonomy", "app_scheduler=" + group.appScheduler())));
+    app.setQueue(queue);
+    app.setResource(Resource.newInstance(AM_MEMORY_MB, AM_VCORES));
+    app.setKeepContainersAcrossApplicationAttempts(true);
+    app.setMaxAppAttempts(conf.getInt(YarnConfiguration.RM_AM_MAX_ATTEMPTS,
+        YarnConfiguration.DEFAULT_RM_AM_MAX_ATTEMPTS));
+  }
+
+  private static ContainerLaunchContext masterContainer(Map<String, LocalResource> files, String python,
+      AgentToken token, Path folder, Configuration conf) throws IOException {
+    String command = "${JAVA_HOME:+$JAVA_HOME/bin/}java -Xmx192m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        + " -Dlog4j.configuration=isonomy-am-log4j.properties isonomy.am.AmShell " + singleQuoted(python)
+        + " 1>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stdout"
+        + " 2>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stderr";
+    return ContainerLaunchContext.newInstance(files, Map.of("CLASSPATH", classPath(conf)), List.of(command), null,
+        credentials(token, folder, conf), null);
+  }
+
+  static String classPath(Configuration conf) {
+    String separator = ApplicationConstants.CLASS_PATH_SEPARATOR;
+    StringBuilder path = new StringBuilder(Environment.PWD.$$() + "/" + AM_JAR);
+    path.append(separator).append(Environment.HADOOP_CONF_DIR.$$());
+    for (String entry : conf.getTrimmedStrings(YarnConfiguration.YARN_APPLICATION_CLASSPATH,
+        YarnConfiguration.DEFAULT_YARN_CROSS_PLATFORM_APPLICATION_CLASSPATH)) {
+      path.append(separator).append(entry);
+    }
+    return path.toString();
+  }
+
+  /** The Isonomy token, and HDFS's delegation tokens where security is on. */
+  private static ByteBuffer credentials(AgentToken token, Path folder, Configuration conf) throws IOException {
+    Credentials credentials = new Credentials();
+    token.addTo(credentials);
+    if (UserGroupInformation.isSecurityEnabled()) {
+      folder.getFileSystem(conf).addDelegationTokens(YarnClientUtils.getRmPrincipal(conf), credentials);
+    }
+    DataOutputBuffer buffer = new DataOutputBuffer();
+    credentials.writeTokenStorageToStream(buffer);
+    return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
+  }
+
+  /** The NodeManager puts the command between double quotes. */
+  private static String singleQuoted(String text) throws UserError {
+    if (!text.matches("[^'\"$`\\\\\\s]+")) {
+      throw new UserError("isonomy.python " + text + ": a path without blanks, quotes, '$' and '\\'");
+    }
+    return "'" + text + "'";
+  }
+}

@@ -1,0 +1,126 @@
+package isonomy.submarine;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.submarine.client.cli.param.Localization;
+import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
+import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
+
+/**
+ * The stock options of {@code job run} as far as Isonomy carries them out; the others are refused, never ignored.
+ *
+ * @param workers number of workers of one job, each in its own container
+ * @param memoryMb memory of one worker, MiB
+ * @param gpusPerWorker GPUs of one worker as written in -worker_resources
+ * @param gpusPerJob GPUs of one job: isonomy.gpus_per_job, else workers x gpusPerWorker
+ */
+record JobSpec(String name, String queue, String launchCommand, int workers, long memoryMb, int vcores,
+    long gpusPerWorker, long gpusPerJob, Map<String, String> env, List<Localization> localizations, String input,
+    String checkpoint, String savedModel) {
+
+  private static final String DEFAULT_QUEUE = "default";
+  private static final Set<String> RESERVED_ENV = Set.of("CUDA_VISIBLE_DEVICES", "TF_CONFIG",
+      "HADOOP_TOKEN_FILE_LOCATION");
+
+  static JobSpec of(RunJobParameters parameters, GroupOptions group) throws UserError {
+    refuseUnsupported(parameters);
+    if (!parameters.getName().matches("[A-Za-z0-9][A-Za-z0-9._-]*")) {
+      throw new UserError("-name " + parameters.getName() + ": letters, digits, '.', '_' and '-' only");
+    }
+    String command = parameters.getWorkerLaunchCmd();
+    if (command == null || command.isBlank()) {
+      throw new UserError("-worker_launch_cmd is absent: the command that trains");
+    }
+    int workers = parameters.getNumWorkers();
+    Resource resource = parameters.getWorkerResource();
+    checkResources(resource);
+    long gpus = gpusOf(resource);
+    String queue = parameters.getQueue() == null ? DEFAULT_QUEUE : parameters.getQueue();
+    return new JobSpec(parameters.getName(), queue, command, workers, resource.getMemorySize(),
+        Math.max(1, resource.getVirtualCores()), gpus, gpusPerJob(workers, gpus, group), environment(parameters),
+        parameters.getLocalizations(), parameters.getInputPath(), parameters.getCheckpointPath(),
+        parameters.getSavedModelPath());
+  }
+
+  private static void refuseUnsupported(RunJobParameters parameters) throws UserError {
+    if (!(parameters instanceof TensorFlowRunJobParameters tensorFlow)) {
+      throw new UserError("-framework: Isonomy runs TensorFlow jobs only; leave it out or write tensorflow");
+    }
+    if (tensorFlow.getNumPS() > 0) {
+      throw new UserError("-num_ps " + tensorFlow.getNumPS()
+          + ": parameter servers are not supported; use synchronous workers (-num_workers)");
+    }
+    if (tensorFlow.isTensorboardEnabled()) {
+      throw new UserError("-tensorboard: not supported; run tensorboard --logdir on the checkpoint path instead");
+    }
+    if (!parameters.getQuicklinks().isEmpty()) {
+      throw new UserError("-quicklink: not supported; leave it out");
+    }
+    if (parameters.isDistributeKeytab()) {
+      throw new UserError("-distribute_keytab: not supported; the job runs on delegation tokens, leave it out");
+    }
+    if (parameters.getNumWorkers() < 1) {
+      throw new UserError("-num_workers " + parameters.getNumWorkers() + ": at least 1 worker is needed");
+    }
+  }
+
+  private static void checkResources(Resource resource) throws UserError {
+    if (resource.getMemorySize() <= 0) {
+      throw new UserError("-worker_resources: memory is absent, write for example memory=2G,vcores=2,gpu=1");
+    }
+    for (ResourceInformation info : resource.getResources()) {
+      boolean known = Set.of("memory-mb", "vcores", ResourceInformation.GPU_URI).contains(info.getName());
+      if (!known && info.getValue() > 0) {
+        throw new UserError("-worker_resources " + info.getName() + ": only memory, vcores and gpu are supported");
+      }
+    }
+  }
+
+  private static long gpusOf(Resource resource) {
+    for (ResourceInformation info : resource.getResources()) {
+      if (info.getName().equals(ResourceInformation.GPU_URI)) {
+        return info.getValue();
+      }
+    }
+    return 0;
+  }
+
+  private static long gpusPerJob(int workers, long gpusPerWorker, GroupOptions group) throws UserError {
+    long asked = workers * gpusPerWorker;
+    if (group.gpusPerJob() != null) {
+      if (workers > 1 && asked > 0 && asked != group.gpusPerJob()) {
+        throw new UserError("--conf isonomy.gpus_per_job=" + group.gpusPerJob() + ": disagrees with -num_workers "
+            + workers + " x gpu=" + gpusPerWorker);
+      }
+      return group.gpusPerJob();
+    }
+    if (asked == 0 && group.isSearch()) {
+      throw new UserError("--conf isonomy.gpus_per_job is absent, and -worker_resources has no gpu: "
+          + group.appScheduler() + " needs one of them");
+    }
+    return asked;
+  }
+
+  private static Map<String, String> environment(RunJobParameters parameters) throws UserError {
+    Map<String, String> env = new LinkedHashMap<>();
+    for (String pair : parameters.getEnvars()) {
+      int equals = pair.indexOf('=');
+      String name = equals < 0 ? pair : pair.substring(0, equals);
+      if (RESERVED_ENV.contains(name) || name.startsWith("ISONOMY_")) {
+        throw new UserError("-env " + name + ": this variable is set by Isonomy, leave it out");
+      }
+      env.put(name, equals < 0 ? "" : pair.substring(equals + 1));
+    }
+    String image = parameters.getWorkerDockerImage() != null ? parameters.getWorkerDockerImage()
+        : parameters.getDockerImageName();
+    if (image != null) {
+      env.put("YARN_CONTAINER_RUNTIME_TYPE", "docker");
+      env.put("YARN_CONTAINER_RUNTIME_DOCKER_IMAGE", image);
+    }
+    return env;
+  }
+}

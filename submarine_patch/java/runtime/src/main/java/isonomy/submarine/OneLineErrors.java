@@ -1,0 +1,44 @@
+package isonomy.submarine;
+
+import java.io.IOException;
+import org.apache.commons.cli.ParseException;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.submarine.commons.runtime.exception.SubmarineException;
+
+/**
+ * What ends the command line is printed as one line.
+ *
+ * <p>The stock command line lets every exception leave {@code main}, which shows users a stack trace. The exit
+ * status stays what it was (1). Exceptions that no user can cause keep their trace.
+ */
+final class OneLineErrors implements Thread.UncaughtExceptionHandler {
+  static void install() {
+    if (Thread.getDefaultUncaughtExceptionHandler() == null) {
+      Thread.setDefaultUncaughtExceptionHandler(new OneLineErrors());
+    }
+  }
+
+  @Override
+  public void uncaughtException(Thread thread, Throwable error) {
+    if (isExpected(error)) {
+      System.err.println("submarine: " + oneLine(error));
+    } else {
+      error.printStackTrace();
+    }
+  }
+
+  private static boolean isExpected(Throwable error) {
+    return error instanceof IOException || error instanceof YarnException
+        || error instanceof SubmarineException || error instanceof ParseException
+        || error instanceof IllegalArgumentException;
+  }
+
+  /** The message without line breaks; the class name where there is no message. */
+  static String oneLine(Throwable error) {
+    String message = error.getMessage();
+    if (message == null || message.isBlank()) {
+      return error.getClass().getName();
+    }
+    return message.strip().replaceAll("\\s*\\R\\s*", " ");
+  }
+}

@@ -1,0 +1,152 @@
+package isonomy.submarine;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Stream;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipOutputStream;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.FileUtil;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.yarn.api.records.LocalResource;
+import org.apache.hadoop.yarn.api.records.LocalResourceType;
+import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
+import org.apache.hadoop.yarn.api.records.URL;
+import org.apache.submarine.client.cli.param.Localization;
+
+/** The application's folder in the staging area: what its containers need is put there, readable by its user. */
+final class Staging {
+  private static final FsPermission PRIVATE = new FsPermission((short) 0700);
+
+  private final Configuration conf;
+  private final Path folder;
+  private final FileSystem fs;
+
+  Staging(Configuration conf, Path folder) throws IOException {
+    this.conf = conf;
+    this.folder = folder;
+    this.fs = folder.getFileSystem(conf);
+  }
+
+  Path folder() {
+    return folder;
+  }
+
+  void create() throws IOException {
+    fs.mkdirs(folder, PRIVATE);
+    fs.setPermission(folder, PRIVATE);
+  }
+
+  void delete() {
+    try {
+      fs.delete(folder, true);
+    } catch (IOException e) {
+      System.err.println("submarine: " + folder + " could not be removed: " + OneLineErrors.oneLine(e));
+    }
+  }
+
+  Path write(String name, String text) throws IOException {
+    Path path = new Path(folder, name);
+    try (OutputStream out = fs.create(path, true)) {
+      out.write(text.getBytes(StandardCharsets.UTF_8));
+    }
+    return path;
+  }
+
+  /** A path on the cluster's file system stays; a local one is copied into the folder. */
+  Path place(Path source, String name) throws IOException {
+    if (!"file".equals(source.toUri().getScheme())) {
+      return source;
+    }
+    Path target = new Path(folder, name);
+    fs.copyFromLocalFile(false, true, source, target);
+    return target;
+  }
+
+  /** The entry of a container's file list for a file of the cluster. */
+  LocalResource resource(Path path) throws IOException {
+    FileStatus status = path.getFileSystem(conf).getFileStatus(path);
+    return LocalResource.newInstance(URL.fromPath(status.getPath()), LocalResourceType.FILE,
+        LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
+  }
+
+  /** Refuses localizations that cannot be carried out, before anything is written. */
+  static void check(List<Localization> localizations, Configuration conf) throws IOException {
+    for (Localization localization : localizations) {
+      String name = localization.getLocalPath();
+      if (name.startsWith("/")) {
+        throw new UserError("-localization " + localization.getRemoteUri() + ":" + name
+            + ": an absolute target needs a Docker mount, which is not supported; write ./name");
+      }
+      if (isLocal(localization.getRemoteUri())) {
+        File file = new File(new Path(localization.getRemoteUri()).toUri().getPath());
+        if (!file.exists()) {
+          throw new UserError("-localization " + localization.getRemoteUri() + ": no such file or folder here");
+        }
+      } else if (!isWeb(localization.getRemoteUri())) {
+        Path path = new Path(localization.getRemoteUri());
+        if (!path.getFileSystem(conf).exists(path)) {
+          throw new UserError("-localization " + localization.getRemoteUri() + ": does not exist");
+        }
+      }
+    }
+  }
+
+  /** The workers' files as the app spec lists them; local ones are uploaded, a local folder as an archive. */
+  List<Map<String, Object>> localize(List<Localization> localizations) throws IOException {
+    List<Map<String, Object>> resources = new ArrayList<>();
+    for (Localization localization : localizations) {
+      String uri = localization.getRemoteUri();
+      Path source = new Path(uri);
+      String target = localization.getLocalPath().replaceFirst("^\\./", "");
+      String name = target.isEmpty() || target.equals(".") ? source.getName() : target;
+      Path place;
+      boolean archive = false;
+      if (isLocal(uri)) {
+        File file = new File(source.toUri().getPath());
+        archive = file.isDirectory();
+        place = archive ? zip(file, name) : place(new Path(file.toURI()), "files/" + name);
+      } else if (isWeb(uri)) {
+        place = new Path(folder, "files/" + name);
+        FileUtil.copy(source.getFileSystem(conf), source, fs, place, false, conf);
+      } else {
+        place = source.getFileSystem(conf).makeQualified(source);
+      }
+      resources.add(Map.of("name", name, "uri", place.toString(), "archive", archive));
+    }
+    return resources;
+  }
+
+  /** Like the stock runtimes: without a scheme a path is a local one. */
+  private static boolean isLocal(String uri) {
+    String scheme = new Path(uri).toUri().getScheme();
+    return scheme == null || scheme.equals("file");
+  }
+
+  private static boolean isWeb(String uri) {
+    return uri.startsWith("http://") || uri.startsWith("https://");
+  }
+
+  private Path zip(File root, String name) throws IOException {
+    Path target = new Path(folder, "files/" + name + ".zip");
+    java.nio.file.Path base = root.toPath();
+    try (ZipOutputStream out = new ZipOutputStream(fs.create(target, true));
+        Stream<java.nio.file.Path> paths = Files.walk(base)) {
+      for (java.nio.file.Path path : paths.filter(Files::isRegularFile).sorted().toList()) {
+        out.putNextEntry(new ZipEntry(base.relativize(path).toString()));
+        Files.copy(path, out);
+        out.closeEntry();
+      }
+    }
+    return target;
+  }
+}

@@ -1,0 +1,108 @@
+package isonomy.submarine;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class GroupOptionsTest {
+  @TempDir
+  Path dir;
+  private Path space;
+
+  @BeforeEach
+  void writeSpace() throws Exception {
+    space = Files.writeString(dir.resolve("space.yaml"), """
+        parameters:
+          learning_rate: {type: float, min: 1e-3, max: 0.1, log: true}
+          batch: {type: choice, values: [32, 64]}
+          layers: {type: int, min: 1, max: 3}
+        """);
+  }
+
+  @Test
+  void aPlainJobIsAGroupOfOne() throws Exception {
+    GroupOptions group = GroupOptions.parse(null);
+    assertEquals("single", group.appScheduler());
+    assertFalse(group.isSearch());
+    assertNull(group.searchSpace());
+    assertEquals(List.of(1.0, 1.1, 1.3), group.slowdown());
+    assertEquals(3, group.maxRetries());
+  }
+
+  @Test
+  void aSearchKeepsItsOptions() throws Exception {
+    GroupOptions group = GroupOptions.parse(List.of("isonomy.app_scheduler=hyperband",
+        "isonomy.search_space=" + space, "isonomy.max_iterations=81", "isonomy.eta=4", "isonomy.gpus_per_job=2",
+        "isonomy.slowdown=1.0, 1.2, 1.5", "isonomy.iteration_s=0.25", "yarn.resourcemanager.am.max-attempts=2"));
+    assertTrue(group.isSearch());
+    assertEquals(List.of("learning_rate", "batch", "layers"), List.copyOf(group.searchSpace().keySet()));
+    assertEquals(81, group.maxIterations());
+    assertEquals(4, group.eta());
+    assertEquals(2, group.gpusPerJob());
+    assertEquals(List.of(1.0, 1.2, 1.5), group.slowdown());
+    assertEquals(0.25, group.iterationS());
+    assertEquals("2", group.hadoopConf().get("yarn.resourcemanager.am.max-attempts"));
+    assertFalse(group.isonomyConf().containsKey("yarn.resourcemanager.am.max-attempts"));
+  }
+
+  @ParameterizedTest
+  @CsvSource(delimiter = '|', textBlock = """
+      isonomy.max_iteration=5             | --conf isonomy.max_iteration: unknown key; the nearest known one is isonomy.max_iterations
+      isonomy.gpus-per-job=2              | --conf isonomy.gpus-per-job: unknown key; the nearest known one is isonomy.gpus_per_job
+      isonomy.app_scheduler=hyperbandd    | --conf isonomy.app_scheduler=hyperbandd: must be one of single, hyperband, successive_halving
+      isonomy.gpus_per_job=0              | --conf isonomy.gpus_per_job=0: must be a whole number, at least 1
+      isonomy.seed=x                      | --conf isonomy.seed=x: must be a whole number, at least 0
+      isonomy.iteration_s=NaN             | --conf isonomy.iteration_s=NaN: must be a number above 0
+      isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler=hyperband or successive_halving
+      isonomy.app_scheduler=hyperband     | --conf isonomy.search_space is absent: hyperband needs it
+      isonomy.metric                      | --conf isonomy.metric: write key=value
+      """)
+  void mistakesAreNamed(String pair, String message) {
+    UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(List.of(pair)));
+    assertEquals(message, error.getMessage());
+  }
+
+  @ParameterizedTest
+  @CsvSource({"'1.0,1.1'", "'1.2,1.1,1.3'", "'0.5,1,1'", "'a,b,c'", "'1,1,Infinity'"})
+  void slowdownIsThreeNumbersThatDoNotFall(String value) {
+    assertThrows(UserError.class, () -> GroupOptions.parse(List.of("isonomy.slowdown=" + value)));
+  }
+
+  @ParameterizedTest
+  @CsvSource(delimiter = '|', textBlock = """
+      [1, 2                                              | not YAML
+      lr: {type: float, min: 0, max: 1}                  | needs 'parameters:'
+      parameters: {}                                     | at least one parameter
+      parameters: {lr: {type: real}}                     | type is 'real'; it must be float, int or choice
+      parameters: {lr: {type: float, min: 0}}            | 'max' must be a number
+      parameters: {lr: {type: float, min: 2, max: 1}}    | min 2 is above max 1
+      parameters: {lr: {type: int, min: 0.5, max: 1}}    | 'min' must be a whole number
+      parameters: {lr: {type: float, min: 0, max: 1, log: true}} | min must be above 0
+      parameters: {lr: {type: choice, values: []}}       | at least one value
+      parameters: {lr: {type: choice, value: [1]}}       | unknown key 'value'
+      """)
+  void aBadSearchSpaceNamesFileAndParameter(String yaml, String part) throws Exception {
+    Path file = Files.writeString(dir.resolve("bad.yaml"), yaml);
+    UserError error = assertThrows(UserError.class, () -> SearchSpace.load(file));
+    assertTrue(error.getMessage().contains(part), error.getMessage());
+    assertTrue(error.getMessage().startsWith(file.toString()), error.getMessage());
+    assertFalse(error.getMessage().contains("\n"), error.getMessage());
+  }
+
+  @Test
+  void aMissingSearchSpaceNamesTheFile() {
+    UserError error = assertThrows(UserError.class, () -> SearchSpace.load(dir.resolve("none.yaml")));
+    assertTrue(error.getMessage().contains("none.yaml: cannot be read"), error.getMessage());
+  }
+}

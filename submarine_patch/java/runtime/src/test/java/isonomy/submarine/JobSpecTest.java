@@ -1,0 +1,165 @@
+package isonomy.submarine;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+class JobSpecTest {
+  private static final GroupOptions PLAIN = plain();
+
+  @BeforeAll
+  static void gpuType() {
+    IsonomyRuntimeFactory.registerGpuType();
+  }
+
+  @Test
+  void stockOptionsKeepTheirMeaning() throws Exception {
+    JobSpec job = JobSpec.of(StockCli.parse("-worker_resources", "memory=2G,vcores=2,gpu=1", "-num_workers", "2",
+        "-worker_launch_cmd", "python train.py --data %input_path% --out %checkpoint_path%", "-queue", "research",
+        "-env", "A=b=c", "-env", "FLAG", "-localization", "./train.py:."), PLAIN);
+    assertEquals("python train.py --data /data --out hdfs://nn:8020/ckpt", job.launchCommand());
+    assertEquals(2048, job.memoryMb());
+    assertEquals(2, job.vcores());
+    assertEquals(2, job.gpusPerJob());
+    assertEquals("b=c", job.env().get("A"));
+    assertEquals("", job.env().get("FLAG"));
+    assertEquals("./train.py", job.localizations().get(0).getRemoteUri());
+  }
+
+  @Test
+  void aYamlSpecStandsForTheOptions() throws Exception {
+    java.nio.file.Path file = java.nio.file.Files.createTempFile("spec", ".yaml");
+    java.nio.file.Files.writeString(file, """
+        spec: {name: digits, job_type: TENSORFLOW}
+        configs: {input_path: /data, checkpoint_path: "hdfs://nn:8020/ckpt"}
+        scheduling: {queue: prod}
+        roles:
+          worker: {replicas: 1, resources: "memory=1G,vcores=1,gpu=2", launch_cmd: python train.py}
+        """);
+    JobSpec job = JobSpec.of(StockCli.parseOnly("-f", file.toString(), "-conf", "isonomy.gpus_per_job=4"),
+        GroupOptions.parse(List.of("isonomy.gpus_per_job=4")));
+    assertEquals("prod", job.queue());
+    assertEquals(4, job.gpusPerJob());
+    assertEquals(2, job.gpusPerWorker());
+  }
+
+  @Test
+  void whatIsNotSupportedIsRefused() {
+    refused("-num_ps 1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1");
+    refused("-tensorboard", "-tensorboard");
+    refused("-quicklink", "-quicklink", "UI=http://worker-0:8080");
+    refused("-distribute_keytab", "-distribute_keytab");
+    refused("-env CUDA_VISIBLE_DEVICES", "-env", "CUDA_VISIBLE_DEVICES=0");
+    refused("-env ISONOMY_ARBITER", "-env", "ISONOMY_ARBITER=x:1");
+  }
+
+  private static void refused(String start, String... options) {
+    UserError error = assertThrows(UserError.class, () -> {
+      String[] all = new String[options.length + 4];
+      System.arraycopy(new String[] {"-worker_resources", "memory=1G,vcores=1", "-worker_launch_cmd", "true"}, 0, all,
+          0, 4);
+      System.arraycopy(options, 0, all, 4, options.length);
+      JobSpec.of(StockCli.parse(all), PLAIN);
+    });
+    assertTrue(error.getMessage().startsWith(start), error.getMessage());
+  }
+
+  @Test
+  void theClusterMustBeAbleToHoldTheJob() throws Exception {
+    ClusterCheck cluster = new ClusterCheck(List.of("root.prod", "root.research", "root.a.dev", "root.b.dev"),
+        List.of("root", "root.a", "root.b"), List.of(node(8192, 8, 4), node(8192, 8, 2)));
+    assertEquals("root.prod", cluster.check(job(6, 1, 1024, "prod")));
+    assertEquals("root.a.dev", cluster.check(job(0, 0, 1024, "root.a.dev")));
+    assertMessage("the largest gang that the cluster can hold has 6", cluster, job(7, 1, 1024, "prod"));
+    assertMessage("the largest machine has 4 GPUs", cluster, job(5, 5, 1024, "prod"));
+    assertMessage("no running machine has as much", cluster, job(1, 1, 9000, "prod"));
+    assertMessage("-queue nope: no such queue; the leaf queues are root.prod", cluster, job(1, 1, 1024, "nope"));
+    assertMessage("-queue root.a: not a leaf queue", cluster, job(1, 1, 1024, "root.a"));
+    assertMessage("-queue dev: there are several", cluster, job(1, 1, 1024, "dev"));
+  }
+
+  private static void assertMessage(String part, ClusterCheck cluster, JobSpec job) {
+    UserError error = assertThrows(UserError.class, () -> cluster.check(job));
+    assertTrue(error.getMessage().contains(part), error.getMessage());
+  }
+
+  @Test
+  void theAppSpecHoldsAllButTheToken() throws Exception {
+    Configuration conf = new Configuration(false);
+    conf.set("fs.defaultFS", "file:///");
+    RunJobParameters parameters = StockCli.parse("-worker_resources", "memory=1G,vcores=1,gpu=2",
+        "-worker_launch_cmd", "python train.py");
+    JobSpec parsed = JobSpec.of(parameters, PLAIN);
+    JobSpec job = new JobSpec(parsed.name(), parsed.queue(), parsed.launchCommand(), parsed.workers(),
+        parsed.memoryMb(), parsed.vcores(), parsed.gpusPerWorker(), parsed.gpusPerJob(), parsed.env(),
+        parsed.localizations(), parsed.input(), null, null);
+    String text = AppSpec.toJson(job, PLAIN, new AppSpec.Submission("application_1_0001", "ada", "root.prod",
+        "hdfs://nn:8020/staging", "http://nn:9870", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
+        List.of()), conf);
+    JsonNode spec = new ObjectMapper().readTree(text);
+    assertFalse(text.contains("secret!"));
+    assertEquals("arbiter:1", spec.get("arbiter").asText());
+    assertEquals("root.prod", spec.get("queue").asText());
+    assertEquals(2, spec.get("gpus_per_job").asInt());
+    assertEquals(1024, spec.path("worker").get("memory_mb").asInt());
+    assertTrue(spec.get("search_space").isNull());
+    assertEquals("[1.0,1.1,1.3]", spec.get("slowdown").toString());
+  }
+
+  @Test
+  void webHdfsComesFromTheNameNodes() throws Exception {
+    Configuration conf = new Configuration(false);
+    conf.set("fs.defaultFS", "hdfs://nn1:8020");
+    SiteConf site = new SiteConf(new Configuration(false), conf);
+    assertEquals("http://nn1:9870", site.webhdfs());
+    conf.set("dfs.namenode.http-address", "0.0.0.0:1234");
+    assertEquals("http://nn1:1234", site.webhdfs());
+    conf.set("fs.defaultFS", "hdfs://ns");
+    conf.set("dfs.nameservices", "ns");
+    conf.set("dfs.ha.namenodes.ns", "a,b");
+    conf.set("dfs.namenode.http-address.ns.a", "ha:9870");
+    conf.set("dfs.namenode.http-address.ns.b", "hb:9870");
+    assertEquals("http://ha:9870;http://hb:9870", site.webhdfs());
+    conf.set("fs.defaultFS", "file:///");
+    assertThrows(UserError.class, site::webhdfs);
+  }
+
+  @Test
+  void progressIsOneLine() throws Exception {
+    JsonNode explain = new ObjectMapper().readTree(
+        "{\"rho\": 1.4159, \"reason\": {\"code\": \"NotOffered\"}, \"jobs\": [{\"state\": \"running\"},"
+            + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
+    assertEquals("jobs: 1 done, 2 running; rho 1.42; waits: NotOffered", Progress.line(explain));
+    assertEquals("", Progress.line(new ObjectMapper().readTree("{\"reason\": null}")));
+  }
+
+  private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
+    return new JobSpec("j", queue, "true", 1, memoryMb, 1, gpusPerWorker, gpusPerJob, java.util.Map.of(), List.of(),
+        null, null, null);
+  }
+
+  private static Resource node(long memoryMb, int vcores, long gpus) {
+    Resource resource = Resource.newInstance(memoryMb, vcores);
+    resource.setResourceValue(ResourceInformation.GPU_URI, gpus);
+    return resource;
+  }
+
+  private static GroupOptions plain() {
+    try {
+      return GroupOptions.parse(List.of());
+    } catch (UserError e) {
+      throw new AssertionError(e);
+    }
+  }
+}
