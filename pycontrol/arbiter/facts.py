@@ -35,6 +35,12 @@ class Lease:
     unused_since_s: float | None = None
     """Since when no container uses it; the lease lapses after the grant time-out."""
     job_id: str = ""
+    gang: str = ""
+    """The gang of its award; gangs are renewed and revoked whole."""
+    started_s: float | None = None
+    """When its present container was launched."""
+    used: bool = False
+    """It had a container: a second one does not prolong it."""
 
 
 @dataclass(slots=True)
@@ -109,7 +115,9 @@ class LeaseGranted:
     app_id: str
     grant_id: str
     at_s: float
+    """When it becomes available."""
     end_s: float
+    gang: str = ""
     after_current: bool = False
 
 
@@ -129,7 +137,6 @@ class LeaseExtended:
     """A renewal, or (counted=False) a grace after recovery."""
 
     gpu: Gpu
-    grant_id: str
     end_s: float
     counted: bool = True
 
@@ -268,14 +275,14 @@ class Durable:
         app.final_state = f.final_state or app.final_state
 
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
-        lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s)
+        lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang)
         (self.next if f.after_current else self.leases)[f.gpu] = lease
         self.apps[f.app_id].leases += 1
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> None:
         lease = self.leases[f.gpu]
         lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
-        lease.end_s = f.end_s
+        lease.end_s, lease.started_s, lease.used = f.end_s, f.at_s, True
         if lease.state == GRANTED:
             lease.state = ACTIVE
 
@@ -283,7 +290,6 @@ class Durable:
         lease = self.leases[f.gpu]
         lease.end_s = f.end_s
         if f.counted:
-            lease.grant_id = f.grant_id
             self.apps[lease.app_id].renewals += 1
 
     def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
@@ -294,18 +300,26 @@ class Durable:
 
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
         lease = self.leases[f.gpu]
+        self._attain(lease, f.at_s)
         lease.container_id, lease.job_id, lease.unused_since_s = "", "", f.at_s
         if lease.state == ACTIVE:
             lease.state = GRANTED
 
     def _on_LeaseEnded(self, f: LeaseEnded) -> None:
-        self.leases.pop(f.gpu, None)
+        ended = self.leases.pop(f.gpu, None)
+        if ended is not None:
+            self._attain(ended, f.at_s)
         following = self.next.pop(f.gpu, None)
         if following is not None:
             lease_s = following.end_s - following.granted_s
             following.granted_s = following.unused_since_s = f.at_s
             following.end_s = f.at_s + lease_s
             self.leases[f.gpu] = following
+
+    def _attain(self, lease: Lease, now_s: float) -> None:
+        if lease.started_s is not None:
+            self.apps[lease.app_id].attained_gpu_s += max(0.0, now_s - lease.started_s)
+            lease.started_s = None
 
     def _on_NextDropped(self, f: NextDropped) -> None:
         self.next.pop(f.gpu, None)

@@ -130,6 +130,8 @@ class AgentUp:
     app_scheduler: str
     demand: Demand
     grant_ids: tuple[str, ...] = ()
+    user: str = ""
+    """Whom its token was issued to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ class Gpu(NamedTuple):
     """One GPU: the host it sits in and its index there (what CUDA_VISIBLE_DEVICES names)."""
 
     host: str
-    index: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which no GPU needs
 
     def __str__(self) -> str:
         return f"{self.host}:{self.index}"

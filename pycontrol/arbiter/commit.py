@@ -1,0 +1,157 @@
+"""From a policy's plan to leases: renewals in place, revocations with a deadline, grants of exact GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted
+from pycontrol.arbiter.state import State, as_gang, by_host
+from pycontrol.model.auction import Gang, Plan
+from pycontrol.model.events import HeldGrant, SendGrant
+from pycontrol.model.topology import Gpu
+
+
+def commit(
+    s: State,
+    round_id: str,
+    pool: frozenset[Gpu],
+    ending: dict[str, list[list[Lease]]],
+    plan: Plan,
+    receipt: dict[str, Any],
+    now_s: float,
+) -> frozenset[Gpu]:
+    """Carries the plan out on the state as it is now; fills the receipt; returns the GPUs nobody got."""
+    return _Commit(s, round_id, pool, ending, now_s).run(plan, receipt)
+
+
+class _Commit:
+    def __init__(
+        self,
+        s: State,
+        round_id: str,
+        pool: frozenset[Gpu],
+        ending: dict[str, list[list[Lease]]],
+        now_s: float,
+    ) -> None:
+        self.s, self.round_id, self.now_s = s, round_id, now_s
+        usable = set(s.usable_gpus())
+        ending_now = {x.gpu: x for gangs in ending.values() for gang in gangs for x in gang}
+        self.ending = {
+            app_id: [gang for gang in gangs if all(self._still(x) for x in gang)]
+            for app_id, gangs in ending.items()
+        }
+        self.left = {g for g in pool & usable if self._available(g, ending_now)}
+        self.renewed: list[str] = []
+        self.granted: list[dict[str, Any]] = []
+        self.dropped: list[str] = []
+
+    def _still(self, lease: Lease) -> bool:
+        """Whether the lease is as it was when the round began."""
+        return self.s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING
+
+    def _available(self, gpu: Gpu, ending_now: dict[Gpu, Lease]) -> bool:
+        present = self.s.durable.leases.get(gpu)
+        if gpu in self.s.durable.next:
+            return False
+        return present is None or present.state == REVOKING or present is ending_now.get(gpu)
+
+    def run(self, plan: Plan, receipt: dict[str, Any]) -> frozenset[Gpu]:
+        """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
+        s = self.s
+        fresh: list[tuple[str, Gang, bool]] = []
+        for award in plan.awards:
+            app = s.durable.apps.get(award.app_id)
+            if app is None or app.finished_s is not None:
+                self.dropped.append(f"{award.app_id} ended during the round")
+                continue
+            own = list(self.ending.get(award.app_id, []))
+            for gang in award.gangs:
+                kept = next((g for g in own if as_gang(x.gpu for x in g) == gang), None)
+                if kept is None:
+                    fresh.append((award.app_id, gang, award.leftover))
+                else:
+                    own.remove(kept)
+                    self._renew(award.app_id, kept, award.leftover)
+        revoked = self._revoke()
+        for k, (app_id, gang, leftover) in enumerate(fresh):
+            self._grant(app_id, gang, leftover, k)
+        self._fill(receipt, plan, revoked)
+        return frozenset(self.left)
+
+    def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
+        s = self.s
+        end_s = max(self.now_s, min(x.end_s for x in gang)) + s.settings.lease_s
+        for lease in gang:
+            s.record(LeaseExtended(lease.gpu, end_s))
+            self.left.discard(lease.gpu)
+            self.renewed.append(str(lease.gpu))
+        by_grant: dict[str, list[Gpu]] = {}
+        for lease in gang:
+            by_grant.setdefault(lease.grant_id, []).append(lease.gpu)
+        for grant_id, gpus in by_grant.items():
+            grant = HeldGrant(grant_id, tuple(gpus), end_s)
+            s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=leftover))
+
+    def _revoke(self) -> list[dict[str, Any]]:
+        """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
+        s, revoked = self.s, []
+        for app_id, gangs in self.ending.items():
+            lost = [x for gang in gangs for x in gang if x.gpu in self.left]
+            if not lost:
+                continue
+            deadline_s = max(min(x.end_s for x in lost), self.now_s + s.settings.lead)
+            revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in lost]
+            leases.take_back(s, lost, self.now_s, deadline_s, f"lost round {self.round_id}")
+        return revoked
+
+    def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:
+        s = self.s
+        gpus: list[Gpu] = []
+        for host, n in gang:
+            here = sorted((g for g in self.left if g.host == host), key=self._availability)
+            gpus += here[:n]
+        if len(gpus) < sum(n for _, n in gang):
+            self.dropped.append(f"{app_id}: its gang {dict(gang)} is no longer there")
+            return
+        self.left.difference_update(gpus)
+        grant_id = f"{self.round_id}.{k}"
+        available_s = max(self._availability(g)[0] for g in gpus)
+        for gpu in gpus:
+            self._lease(gpu, app_id, grant_id, max(available_s, self.now_s))
+            self.granted.append({"gpu": str(gpu), "app_id": app_id})
+        grant = HeldGrant(
+            grant_id, tuple(sorted(gpus)), max(available_s, self.now_s) + s.settings.lease_s, available_s
+        )
+        s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
+        if app_id not in s.agents:
+            standin.assign(s, app_id, [gpus])
+
+    def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
+        """When the GPU is free at the latest (0: now), then its name."""
+        present = self.s.durable.leases.get(gpu)
+        return (0.0 if present is None else max(present.end_s, self.now_s), gpu)
+
+    def _lease(self, gpu: Gpu, app_id: str, grant_id: str, from_s: float) -> None:
+        s = self.s
+        after_current = gpu in s.durable.leases
+        end_s = from_s + s.settings.lease_s
+        s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after_current))
+
+    def _fill(self, receipt: dict[str, Any], plan: Plan, revoked: list[dict[str, Any]]) -> None:
+        receipt.update(
+            bids=[dataclasses.asdict(b) for b in plan.bids],
+            awards=[dataclasses.asdict(a) for a in plan.awards],
+            leftover_gpus=dict(plan.leftover_gpus),
+            unused_gpus=by_host(self.left),
+            objective_log=plan.objective_log,
+            proved_optimal=plan.proved_optimal,
+            gap=plan.gap,
+            solve_s=plan.solve_s,
+            seed=plan.seed,
+            note="; ".join([*filter(None, [plan.note]), *self.dropped]),
+            renewed=self.renewed,
+            granted=self.granted,
+            revoked=revoked,
+        )

@@ -1,0 +1,388 @@
+"""The Arbiter: a pure state machine between YARN, the Agents and the policy.
+
+`handle(event, now_s)` returns the effects; the facts to journal before them are in `take_facts()`. It
+reads no clock, does no I/O and logs nothing: the driver (cluster) and the simulator do that around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pycontrol.arbiter import leases, standin, workers
+from pycontrol.arbiter.facts import (
+    AllocationChanged,
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    Durable,
+    Fact,
+    LeaseIdle,
+    Switched,
+)
+from pycontrol.arbiter.rounds import Rounds
+from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import YarnApp
+from pycontrol.model.topology import Topology
+from pycontrol.policies.port import Policy
+
+SINGLE = "single"
+UNSUCCESSFUL = {"FAILED", "KILLED"}
+
+
+class Arbiter(State):
+    """Shares the cluster's GPUs among apps by leases and rounds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        durable: Durable | None = None,
+        topology: Topology | None = None,
+        epoch: int = 1,
+    ) -> None:
+        super().__init__(settings, durable or Durable(), topology, policy.name)
+        self.epoch = epoch
+        self.rounds = Rounds(self, policy, epoch)
+        self._changes_seen: dict[tuple[str, str, int], int] = {}
+        self._early: dict[str, ev.AgentUp] = {}
+        """Agents that registered before YARN told of their app."""
+        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+            ev.ClusterSnapshot: self._snapshot,
+            ev.NodeUp: self._node_up,
+            ev.NodeDown: self._node_down,
+            ev.AppAdded: self._app_added,
+            ev.AppRemoved: self._app_removed,
+            ev.AttemptAdded: self._attempt_added,
+            ev.AttemptRemoved: self._attempt_removed,
+            ev.AskChanged: self._ask_changed,
+            ev.ContainerUp: lambda e, now: leases.container_up(self, e.container, e.running, now),
+            ev.ContainerGone: lambda e, now: leases.container_gone(self, e.container_id, now),
+            ev.DirectiveDone: lambda e, now: workers.directive_done(self, e, now),
+            ev.ClusterReady: self._ready,
+            ev.ClusterLost: self._lost,
+            ev.AgentUp: self._agent_up,
+            ev.AgentLost: self._agent_lost,
+            ev.RhoReported: self.rounds.rho_reported,
+            ev.BidReceived: self.rounds.bid_received,
+            ev.UsePlanned: lambda e, now: workers.use_planned(self, e),
+            ev.GpusReleased: lambda e, now: leases.released(self, e, now),
+            ev.ProgressReported: self._progress,
+            ev.AgentDone: self._agent_done,
+            ev.OperatorCommand: self._command,
+            ev.Tick: lambda e, now: None,
+            ev.Decided: self.rounds.decided,
+        }
+
+    def new_id(self, kind: str) -> str:
+        """An id that no other life of the Arbiter gave."""
+        return f"{super().new_id(kind)}.{self.epoch}"
+
+    def handle(self, event: ev.Event, now_s: float) -> list[ev.Effect]:
+        """Takes one event and returns what to do about it, in order."""
+        self._handlers[type(event)](event, now_s)
+        self._settle_recovery(now_s)
+        leases.expire(self, now_s)
+        workers.place_ready(self, now_s)
+        self.rounds.tick(now_s)
+        effects, self.effects = self.effects, []
+        return effects
+
+    def take_facts(self) -> list[Fact]:
+        """The facts since the last call, to be journaled before the effects are carried out."""
+        facts, self.facts = self.facts, []
+        return facts
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """When to send a Tick, if nothing else happens; None: not before the next event."""
+        times = [leases.next_wake_s(self, now_s), workers.next_wake_s(self), self.rounds.next_wake_s(now_s)]
+        return min((t for t in times if t is not None), default=None)
+
+    # ---- the cluster
+
+    def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
+        self.nodes = {n.node_id: n for n in e.nodes}
+        self.down.clear()
+        self.queues = {q.path: q for q in e.queues}
+        self.yarn_apps = {a.app_id: a for a in e.apps}
+        self.asks = {a.key: a for a in e.asks if a.count > 0}
+        self.containers.clear()
+        self.container_at.clear()
+        self.kills_sent.clear()
+        self.retopology()
+        for container in e.containers:
+            self.containers[container.container_id] = container
+            for gpu in container.gpus:
+                self.container_at[gpu] = container.container_id
+        workers.forget_directives(self)
+        self.ready = False
+        for app_id in list(self._early):
+            self._agent_up(self._early.pop(app_id), now_s)
+        if e.ready:
+            self._ready(ev.ClusterReady(), now_s)
+
+    def _ready(self, _: ev.ClusterReady, now_s: float) -> None:
+        """The ResourceManager has recovered: reconcile leases with the containers that run."""
+        if self.ready:
+            return
+        self.ready = True
+        self.recovering_until_s = now_s + self.settings.recovery_s
+        for app_id in list(self.in_system()):
+            if app_id not in self.yarn_apps:
+                self._end_app(app_id, "UNKNOWN", now_s)
+        for ask in self.asks.values():
+            self._arrive(ask.app_id, now_s)
+        for container in list(self.containers.values()):
+            if container.gpus:
+                self._arrive(container.app_id, now_s)
+                leases.adopt(self, container, now_s)
+        for lease in list(self.durable.leases.values()):
+            if lease.container_id and lease.container_id not in self.containers:
+                self.record(LeaseIdle(lease.gpu, now_s))
+
+    def _settle_recovery(self, now_s: float) -> None:
+        """Once the recovery time is over: leases on machines that did not come back end, the others go on."""
+        if not self.ready or not self.recovering_until_s or now_s < self.recovering_until_s:
+            return
+        self.recovering_until_s = 0.0
+        hosts = {n.host for n in self.nodes.values()}
+        for host in {g.host for g in self.durable.leases} - hosts:
+            self._lose_host(host, now_s, "did not come back")
+        leases.thaw(self, now_s)
+        self.want_round(now_s)
+
+    def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
+        self.ready = False
+
+    def _node_up(self, e: ev.NodeUp, now_s: float) -> None:
+        stale = [n for n in self.nodes.values() if n.host == e.node.host and n.node_id != e.node.node_id]
+        for node in stale:
+            self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
+        self.nodes[e.node.node_id] = e.node
+        self.down.pop(e.node.node_id, None)
+        self.retopology()
+        self.want_round(now_s + self.settings.settle_s)
+
+    def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
+        node = self.nodes.pop(e.node_id, None)
+        self.down[e.node_id] = e.reason
+        self.retopology()
+        if node is not None and self.ready and now_s >= self.recovering_until_s:
+            self._lose_host(node.host, now_s, e.reason or "lost")
+
+    def _lose_host(self, host: str, now_s: float, reason: str) -> None:
+        why = f"node {host} {reason}"
+        for gpu, lease in list(self.durable.next.items()):
+            if gpu.host == host:
+                self.revoke_notice(lease.app_id, [gpu], now_s, why)
+                leases.drop_next(self, lease.app_id, why, host)
+        lost: dict[str, list[Any]] = {}
+        for lease in list(self.durable.leases.values()):
+            if lease.gpu.host == host:
+                lost.setdefault(lease.app_id, []).append(lease.gpu)
+        for app_id, gpus in lost.items():
+            self.revoke_notice(app_id, gpus, now_s, why)
+            for gpu in gpus:
+                worker = self.worker_at.get(gpu)
+                if worker is not None:
+                    self.drop_worker(worker)
+                leases.end(self, gpu, now_s, why)
+        for container in [c for c in self.containers.values() if c.gpus and c.gpus[0].host == host]:
+            leases.container_gone(self, container.container_id, now_s)
+
+    # ---- apps and their asks
+
+    def _arrive(self, app_id: str, now_s: float) -> None:
+        """The app is in the system from its first demand for GPUs on."""
+        app = self.yarn_apps.get(app_id)
+        if app is None or app_id in self.durable.apps:
+            return
+        agent = self.agents.get(app_id)
+        kind = "foreign" if not self.expects_agent(app) else "job"
+        if agent is not None and agent.app_scheduler != SINGLE:
+            kind = agent.app_scheduler
+        self.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s))
+        self.want_round(now_s + self.settings.settle_s)
+
+    def _app_added(self, e: ev.AppAdded, now_s: float) -> None:
+        known = self.yarn_apps.get(e.app.app_id)
+        if known is None or e.app.attempt_id:
+            self.yarn_apps[e.app.app_id] = e.app
+        early = self._early.pop(e.app.app_id, None)
+        if early is not None:
+            self._agent_up(early, now_s)
+
+    def _app_removed(self, e: ev.AppRemoved, now_s: float) -> None:
+        self._end_app(e.app_id, e.final_state, now_s)
+        self.yarn_apps.pop(e.app_id, None)
+        self.agents.pop(e.app_id, None)
+        self.rounds.app_gone(e.app_id, now_s)
+        self._drop_asks(lambda a: a.app_id == e.app_id)
+
+    def _end_app(self, app_id: str, final_state: str, now_s: float) -> None:
+        record = self.durable.apps.get(app_id)
+        if record is None:
+            return
+        leases.drop_next(self, app_id, "app ended")
+        for worker in [w for w in self.workers.values() if w.app_id == app_id and not w.container_id]:
+            worker.directive_id = ""
+            self.drop_worker(worker)
+        for lease in self.leases_of(app_id):
+            container_id = self.container_at.get(lease.gpu)
+            if container_id is None:
+                leases.end(self, lease.gpu, now_s, "app ended")
+            else:
+                leases.take_back(self, [lease], now_s, now_s, "app ended")
+        if record.finished_s is None or (final_state and final_state != record.final_state):
+            self.record(AppEnded(app_id, final_state, now_s))
+        self.want_round(now_s + self.settings.settle_s)
+
+    def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
+        app = self.yarn_apps.get(e.app_id)
+        if app is not None:
+            self.yarn_apps[e.app_id] = YarnApp(
+                app.app_id, app.user, app.queue, app.name, app.application_type, app.submitted_s, app.tags,
+                e.attempt_id,
+            )  # fmt: skip
+
+    def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
+        self._drop_asks(lambda a: a.attempt_id == e.attempt_id)
+
+    def _drop_asks(self, gone: Callable[[Any], bool]) -> None:
+        for key in [k for k, a in self.asks.items() if gone(a)]:
+            del self.asks[key]
+
+    def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
+        if e.ask.count > 0:
+            self.asks[e.ask.key] = e.ask
+            self._arrive(e.ask.app_id, now_s)
+            if self.is_foreign(e.ask.app_id):
+                self._note_demand(e.ask.app_id, standin.demand(self, e.ask.app_id, now_s).gpus)
+                self.want_round(now_s + self.settings.settle_s)
+        else:
+            self.asks.pop(e.ask.key, None)
+
+    # ---- Agents
+
+    def _agent_up(self, e: ev.AgentUp, now_s: float) -> None:
+        app = self.yarn_apps.get(e.app_id)
+        if app is None:
+            self._early[e.app_id] = e
+            return
+        if e.user and e.user != app.user:
+            self.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
+            return
+        before = self.agents.get(e.app_id)
+        self.agents[e.app_id] = AgentState(
+            e.demand,
+            e.app_scheduler,
+            e.attempt_id,
+            before.jobs if before else (),
+            before.rho if before else None,
+        )
+        self._arrive(e.app_id, now_s)
+        self._note_demand(e.app_id, e.demand.gpus)
+        contention = self.contention(e.app_id, now_s)
+        self.emit(ev.SendRegistered(e.app_id, contention, self.held_grants(e.app_id)))
+        self._want_if_unmet(e.app_id, now_s)
+
+    def _agent_lost(self, e: ev.AgentLost, now_s: float) -> None:
+        agent = self.agents.get(e.app_id)
+        if agent is not None:
+            agent.connected = False
+        self._early.pop(e.app_id, None)
+        self.rounds.app_gone(e.app_id, now_s)
+
+    def _note_demand(self, app_id: str, gpus: int) -> None:
+        record = self.durable.apps.get(app_id)
+        if record is not None and gpus > record.demand_gpus:
+            self.record(AppChanged(app_id, {"demand_gpus": gpus}))
+
+    def _want_if_unmet(self, app_id: str, now_s: float) -> None:
+        agent = self.agents.get(app_id)
+        if agent is not None and agent.demand.gpus > self.holding(app_id) and self.round_at_s is None:
+            free = any(g not in self.durable.next for g in self.free_gpus())
+            if free:
+                since_s = self.receipts[-1]["at_s"] if self.receipts else 0.0
+                self.want_round(max(now_s + self.settings.settle_s, since_s + self.settings.round_retry_s))
+
+    def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
+        agent = self.agents.get(e.app_id)
+        record = self.durable.apps.get(e.app_id)
+        if agent is None or record is None:
+            return
+        agent.demand, agent.jobs = e.demand, e.jobs
+        if e.rho > 0:
+            agent.rho = e.rho
+        self._note_demand(e.app_id, e.demand.gpus)
+        launches = {j.job_id: j.launches for j in e.jobs if j.launches}
+        changes: dict[str, Any] = {} if launches == record.launches else {"launches": launches}
+        if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
+            changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
+        if changes:
+            self.record(AppChanged(e.app_id, changes))
+        for job in e.jobs:
+            self._measure_change(e.app_id, job, now_s)
+        self._want_if_unmet(e.app_id, now_s)
+
+    def _measure_change(self, app_id: str, job: ev.JobProgress, now_s: float) -> None:
+        """The time from a grant until the job's next training step, once for each launch."""
+        key = (app_id, job.job_id, job.launches)
+        if job.state != "running" or not job.launches or self._changes_seen.get(key) == -1:
+            return
+        base = self._changes_seen.setdefault(key, job.step)
+        granted = [x.granted_s for x in self.leases_of(app_id) if x.job_id == job.job_id]
+        if job.step > base and granted:
+            self._changes_seen[key] = -1
+            self.record(AllocationChanged(app_id, job.job_id, now_s, now_s - max(granted)))
+
+    def _agent_done(self, e: ev.AgentDone, now_s: float) -> None:
+        if e.app_id not in self.durable.apps or self.durable.apps[e.app_id].done:
+            return
+        best = {"configuration": dict(e.best_configuration), "accuracy": e.best_accuracy}
+        changes: dict[str, Any] = {
+            "done": True,
+            "message": e.message,
+            "best": best if e.best_job_id else None,
+            "model_path": e.model_path,
+            "work_done_gpu_s": e.work_done_gpu_s,
+            "final_state": "SUCCEEDED" if e.succeeded else "FAILED",
+        }
+        self.record(AppChanged(e.app_id, changes))
+        self._end_app(e.app_id, "", now_s)
+
+    # ---- the operator
+
+    def _command(self, e: ev.OperatorCommand, now_s: float) -> None:
+        verb = e.verb
+        if verb in ("pause", "resume"):
+            if verb == "resume" and self.paused:
+                leases.thaw(self, now_s)
+                self.want_round(now_s)
+            self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
+        elif verb in ("drain", "undrain"):
+            self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
+            if verb == "drain":
+                self._drain(e.target, now_s)
+            else:
+                self.want_round(now_s)
+        elif verb == "kill":
+            self._kill_app(e.target, e.user, now_s)
+        else:
+            raise ValueError(f"unknown verb {verb!r}")
+
+    def _drain(self, host: str, now_s: float) -> None:
+        for app_id in {x.app_id for x in self.durable.next.values() if x.gpu.host == host}:
+            leases.drop_next(self, app_id, "drained", host)
+        taken = [x for x in self.durable.leases.values() if x.gpu.host == host and not self.is_foreign(x.app_id)]
+        leases.take_back(self, taken, now_s, now_s + self.settings.lead, f"{host} is being drained")
+
+    def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
+        if app_id in self.agents:
+            self.emit(ev.SendFinish(app_id, f"ended by {user or 'the operator'}"))
+            return
+        self.doomed.add(app_id)
+        for container in self.containers.values():
+            if container.app_id == app_id:
+                self.kill_container(container.container_id, now_s, f"ended by {user or 'the operator'}")

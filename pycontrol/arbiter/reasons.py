@@ -1,0 +1,144 @@
+"""Why an app waits: a closed list that separates *your error* from *wait*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.facts import REVOKING
+
+REASONS = {
+    "Running": "it has all the GPUs that it can use",
+    "Finished": "it has ended",
+    "Unknown": "it asked for no GPUs yet",
+    "ExceedsClusterSize": "its gang is larger than the cluster (your error)",
+    "NoMachineLargeEnough": "one container asks for more GPUs than any machine has (your error)",
+    "QueueLimit": "its queue is at its limit",
+    "Paused": "an operator paused the rounds",
+    "RecoveryInProgress": "the cluster or the control plane is recovering",
+    "AgentAway": "its Agent is not connected",
+    "LateRho": "its Agent did not report rho in time",
+    "LateBid": "its Agent did not bid in time",
+    "BadBid": "its bid was malformed",
+    "WaitingForRevocation": "its GPUs are still held by the app that lost them",
+    "Starting": "its containers are being started",
+    "HiddenPayment": "it won, and gave these GPUs up as its payment",
+    "LostAuction": "others gained more from the GPUs",
+    "NotOffered": "others are worse off and were offered the GPUs",
+    "NoFreeGpus": "no GPUs came free since it asked",
+    "WaitingForRound": "GPUs are free; a round is about to be held",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code of REASONS and a sentence that fills it in."""
+
+    code: str
+    sentence: str
+
+
+def _reason(code: str, detail: str = "") -> Reason:
+    return Reason(code, f"{REASONS[code]}: {detail}" if detail else REASONS[code])
+
+
+def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
+    """Why this app does not have more GPUs now."""
+    record = a.durable.apps.get(app_id)
+    if record is None:
+        return _reason("Unknown")
+    if record.finished_s is not None:
+        return _reason("Finished", record.final_state)
+    for rung in (_your_error, _cluster, _starting, _last_round):
+        found = rung(a, app_id, now_s)
+        if found is not None:
+            return found
+    return _reason("WaitingForRound" if a.free_gpus() else "NoFreeGpus")
+
+
+def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:
+    agent = a.agents.get(app_id)
+    return agent.demand if agent is not None else standin.demand(a, app_id, now_s)
+
+
+def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    demand = _demand(a, app_id, now_s)
+    gang, largest = demand.gang_gpus, max((m.gpus for m in a.topology.machines.values()), default=0)
+    if a.ready and gang > a.topology.gpus:
+        return _reason("ExceedsClusterSize", f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}")
+    if a.ready and a.is_foreign(app_id) and gang > largest:
+        return _reason("NoMachineLargeEnough", f"{gang} GPUs in one container, at most {largest} on a machine")
+    return None
+
+
+def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    if a.paused:
+        return _reason("Paused")
+    if not a.ready or now_s < a.recovering_until_s:
+        return _reason("RecoveryInProgress")
+    agent = a.agents.get(app_id)
+    record = a.durable.apps[app_id]
+    if record.kind != "foreign" and (agent is None or not agent.connected):
+        return _reason("AgentAway")
+    if _demand(a, app_id, now_s).gpus <= a.holding(app_id) and not _unplaced(a, app_id):
+        return _reason("Running")
+    if a.queue_room(record.queue) <= 0:
+        return _reason("QueueLimit", record.queue)
+    return None
+
+
+def _unplaced(a: Arbiter, app_id: str) -> list[str]:
+    return [w.problem for w in a.workers.values() if w.app_id == app_id and not w.container_id]
+
+
+def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    coming = [x for x in a.durable.next.values() if x.app_id == app_id]
+    if coming:
+        last_s = max(x.granted_s for x in coming)
+        return _reason("WaitingForRevocation", f"{len(coming)} GPUs, free in {max(0.0, last_s - now_s):.0f} s")
+    waiting = _unplaced(a, app_id)
+    if waiting:
+        return _reason("Starting", next(filter(None, waiting), ""))
+    return None
+
+
+def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    """The newest round this app lived through decides."""
+    if not a.receipts:
+        return None
+    r = a.receipts[-1]
+    if r["at_s"] < a.durable.apps[app_id].arrived_s:
+        return None
+    if app_id in r["out"]:
+        code, _, detail = r["out"][app_id].partition(": ")
+        return _reason(code if code in REASONS else "BadBid", detail)
+    if app_id in r["participants"]:
+        return _bidder(r, app_id)
+    if app_id in r["rho"]:
+        rhos = sorted(((v, k) for k, v in r["rho"].items() if v is not None), reverse=True)
+        rank = next((i for i, (_, k) in enumerate(rhos, 1) if k == app_id), len(rhos))
+        n = len(r["participants"])
+        detail = f"rank {rank} of {len(rhos)} by rho, the worst {n} were offered {sum(r['offered'].values())} GPUs"
+        return _reason("NotOffered", f"{detail} in round {r['round_id']}")
+    return None
+
+
+def _bidder(r: dict[str, Any], app_id: str) -> Reason | None:
+    mine = next((b for b in r.get("bids", ()) if b["app_id"] == app_id), None)
+    if mine is None:
+        return None
+    if mine["paid_gangs"]:
+        detail = f"{mine['paid_gangs']} gangs (c = {mine['c']:.3f}) in round {r['round_id']}"
+        return _reason("HiddenPayment", detail)
+    winners = [b["app_id"] for b in r["bids"] if b["won"] and b["app_id"] != app_id]
+    detail = f"round {r['round_id']}, rho {mine['rho_nothing']:.2f}" + (
+        f", GPUs went to {', '.join(winners)}" if winners else ""
+    )
+    return _reason("LostAuction", detail)
+
+
+def losing(a: Arbiter, app_id: str) -> int:
+    """GPUs that are being revoked from it."""
+    return sum(x.app_id == app_id and x.state == REVOKING for x in a.durable.leases.values())

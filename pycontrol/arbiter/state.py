@@ -1,0 +1,286 @@
+"""The Arbiter's state: what YARN and the Agents said (rebuilt after a crash), beside the durable facts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.arbiter.facts import REVOKING, Durable, Fact, Lease
+from pycontrol.model.auction import Demand, Gang, gang_of
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.events import (
+    Contention,
+    Effect,
+    HeldGrant,
+    JobProgress,
+    Kill,
+    SendRevoke,
+    WorkerPlan,
+)
+from pycontrol.model.topology import Gpu, Machine, Topology
+
+RECEIPTS_KEPT = 200
+PAUSED = "paused"
+DRAINED = "drained:"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The Arbiter's settings; times in seconds."""
+
+    lease_s: float = 600.0
+    lead_s: float | None = None
+    """How long before leases end their round is held: 60 s, at most a fifth of the lease."""
+    grant_timeout_s: float = 60.0
+    f: float = 0.8
+    round_retry_s: float = 5.0
+    rho_s: float = 0.5
+    bid_s: float = 2.0
+    solve_s: float = 2.0
+    settle_s: float = 0.3
+    """Apps that arrive within this time meet in one round."""
+    recovery_s: float = 5.0
+    """After a restart, the time Agents and nodes get to come back before leases move again."""
+    standin_revocable: bool = False
+    seed: int = 0
+
+    @property
+    def lead(self) -> float:
+        """The lead in force, seconds."""
+        return min(60.0, self.lease_s / 5) if self.lead_s is None else self.lead_s
+
+
+@dataclass(slots=True)
+class AgentState:
+    """What an Agent last said of its app."""
+
+    demand: Demand
+    app_scheduler: str
+    attempt_id: str = ""
+    jobs: tuple[JobProgress, ...] = ()
+    rho: float | None = None
+    connected: bool = True
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker that an Agent planned (or the stand-in did) and how far its container is."""
+
+    app_id: str
+    use_id: str
+    plan: WorkerPlan
+    container_id: str = ""
+    directive_id: str = ""
+    retry_at_s: float = 0.0
+    refusals: int = 0
+    problem: str = ""
+    ask_key: tuple[str, int, int, int] | None = None
+    """The ask it will be carried by, where the stand-in chose one."""
+
+    @property
+    def gang(self) -> tuple[str, str, str]:
+        """What groups workers: placed together or not at all."""
+        return (self.app_id, self.use_id, self.plan.job_id)
+
+
+@dataclass
+class State:
+    """Everything the Arbiter knows. Changes of the durable part go through `record` alone."""
+
+    settings: Settings
+    durable: Durable
+    configured: Topology | None = None
+    policy_name: str = ""
+    ready: bool = False
+    recovering_until_s: float = 0.0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    down: dict[str, str] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    yarn_apps: dict[str, YarnApp] = field(default_factory=dict)
+    asks: dict[tuple[str, int, int, int], Ask] = field(default_factory=dict)
+    containers: dict[str, Container] = field(default_factory=dict)
+    container_at: dict[Gpu, str] = field(default_factory=dict)
+    agents: dict[str, AgentState] = field(default_factory=dict)
+    workers: dict[tuple[str, str], Worker] = field(default_factory=dict)
+    worker_at: dict[Gpu, Worker] = field(default_factory=dict)
+    doomed: set[str] = field(default_factory=set)
+    """Apps without an Agent that the operator ended: their asks are not served."""
+    kills_sent: dict[str, float] = field(default_factory=dict)
+    receipts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
+    round_at_s: float | None = None
+    """When a round is wanted, apart from ending leases."""
+    facts: list[Fact] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    counter: int = 0
+    topology: Topology = field(default_factory=Topology)
+
+    # ---- output
+
+    def record(self, fact: Fact) -> None:
+        """Applies a fact and queues it for the journal."""
+        self.durable.apply(fact)
+        self.facts.append(fact)
+
+    def emit(self, effect: Effect) -> None:
+        """Queues an effect, to be carried out after the journal has the facts."""
+        self.effects.append(effect)
+
+    def new_id(self, kind: str) -> str:
+        """An id that is new in this life of the Arbiter; the caller's epoch makes it unique over restarts."""
+        self.counter += 1
+        return f"{kind}{self.counter}"
+
+    def want_round(self, at_s: float) -> None:
+        """Asks for a round no later than `at_s`."""
+        self.round_at_s = at_s if self.round_at_s is None else min(self.round_at_s, at_s)
+
+    # ---- the machines
+
+    def retopology(self) -> None:
+        """Rebuilds the topology from the nodes that are up; racks and types as configured where they are."""
+        known = self.configured.machines if self.configured else {}
+        machines = []
+        for node in self.nodes.values():
+            machine = known.get(node.host)
+            machines.append(
+                Machine(
+                    node.host,
+                    machine.rack if machine else node.rack,
+                    node.gpus,
+                    machine.gpu_type if machine else node.attributes.get("gpu_type", "gpu"),
+                    machine.virtual if machine else False,
+                )
+            )
+        self.topology = Topology.of(m for m in machines if m.gpus)
+
+    def node_of(self, host: str) -> Node | None:
+        """The node that is up on a host."""
+        return next((n for n in self.nodes.values() if n.host == host), None)
+
+    def drained(self, host: str) -> bool:
+        """Whether the operator takes the host out of use."""
+        return DRAINED + host in self.durable.switches
+
+    @property
+    def paused(self) -> bool:
+        """Whether the operator paused rounds; leases are frozen meanwhile."""
+        return PAUSED in self.durable.switches
+
+    def usable_gpus(self) -> Iterator[Gpu]:
+        """GPUs of nodes that are up and not drained."""
+        for node in self.nodes.values():
+            if not self.drained(node.host):
+                yield from (Gpu(node.host, i) for i in range(node.gpus))
+
+    def free_gpus(self) -> set[Gpu]:
+        """Usable GPUs that nobody holds and no container occupies."""
+        return {g for g in self.usable_gpus() if g not in self.durable.leases and g not in self.container_at}
+
+    # ---- apps
+
+    def in_system(self) -> Iterator[str]:
+        """Apps that share the cluster now."""
+        return (a.app_id for a in self.durable.apps.values() if a.finished_s is None)
+
+    def is_foreign(self, app_id: str) -> bool:
+        """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
+        app = self.yarn_apps.get(app_id)
+        return app is not None and app_id not in self.agents and not self.expects_agent(app)
+
+    @staticmethod
+    def expects_agent(app: YarnApp) -> bool:
+        """Apps submitted through our Submarine runtime bring an Agent of their own."""
+        return "isonomy" in app.tags or app.application_type == "SUBMARINE"
+
+    def leases_of(self, app_id: str) -> list[Lease]:
+        """Its present leases, in GPU order."""
+        return sorted((x for x in self.durable.leases.values() if x.app_id == app_id), key=lambda x: x.gpu)
+
+    def holding(self, app_id: str) -> int:
+        """GPUs it holds or will hold, less those it is losing."""
+        now = sum(x.app_id == app_id and x.state != REVOKING for x in self.durable.leases.values())
+        return now + sum(x.app_id == app_id for x in self.durable.next.values())
+
+    def gang_key(self, lease: Lease) -> str:
+        """What groups leases into gangs: the job that uses them, else the award that gave them."""
+        worker = self.worker_at.get(lease.gpu)
+        if worker is not None and worker.app_id == lease.app_id:
+            return f"job {worker.plan.job_id}"
+        return f"job {lease.job_id}" if lease.job_id else lease.gang or lease.grant_id
+
+    def gangs_of(self, app_id: str) -> list[list[Lease]]:
+        """Its present leases that it is not losing, gang by gang."""
+        gangs: dict[str, list[Lease]] = {}
+        for lease in self.leases_of(app_id):
+            if lease.state != REVOKING:
+                gangs.setdefault(self.gang_key(lease), []).append(lease)
+        return list(gangs.values())
+
+    def contention(self, app_id: str, now_s: float) -> Contention:
+        """What its Agent needs for rho."""
+        app = self.durable.apps[app_id]
+        n_avg = self.durable.n_avg(app_id, now_s)
+        return Contention(self.topology.gpus, n_avg, now_s, app.submitted_s, self.settings.lease_s)
+
+    def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
+        """Its present and coming leases by grant, those it is losing left out."""
+        by_grant: dict[str, list[Lease]] = {}
+        for lease in self.leases_of(app_id):
+            if lease.state != REVOKING:
+                by_grant.setdefault(lease.grant_id, []).append(lease)
+        coming: dict[str, list[Lease]] = {}
+        for lease in self.durable.next.values():
+            if lease.app_id == app_id:
+                coming.setdefault(lease.grant_id, []).append(lease)
+        held = [
+            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs))
+            for grant_id, xs in by_grant.items()
+        ]
+        held += [
+            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs), max(x.granted_s for x in xs))
+            for grant_id, xs in coming.items()
+        ]
+        return tuple(held)
+
+    def queue_room(self, queue: str) -> int:
+        """GPUs that the queue may still get before its limit, or a very large number without one."""
+        limit = self.queues.get(queue)
+        if limit is None or limit.max_capacity >= 1.0:
+            return 1 << 30
+        members = {a.app_id for a in self.durable.apps.values() if a.queue == queue and a.finished_s is None}
+        used = sum(self.holding(a) for a in members)
+        return max(0, int(limit.max_capacity * self.topology.gpus + 1e-9) - used)
+
+    # ---- small effects used in several places
+
+    def revoke_notice(self, app_id: str, gpus: Iterable[Gpu], deadline_s: float, reason: str) -> None:
+        """Tells the app's Agent which GPUs it loses."""
+        self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, reason))
+
+    def kill_container(self, container_id: str, now_s: float, reason: str) -> None:
+        """Kills a container, repeating at most every five seconds while it lives."""
+        if self.kills_sent.get(container_id, -1e9) + 5.0 <= now_s:
+            self.kills_sent[container_id] = now_s
+            self.emit(Kill(self.new_id("k"), container_id, reason))
+
+    def drop_worker(self, worker: Worker) -> None:
+        """Forgets a worker's plan."""
+        self.workers.pop((worker.app_id, worker.plan.worker_id), None)
+        for gpu in worker.plan.gpus:
+            if self.worker_at.get(gpu) is worker:
+                del self.worker_at[gpu]
+
+
+def as_gang(gpus: Iterable[Gpu]) -> Gang:
+    """GPUs counted by host."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    return gang_of(counts)
+
+
+def by_host(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """GPUs counted by host, as a dictionary."""
+    return dict(as_gang(gpus))

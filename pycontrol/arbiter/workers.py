@@ -1,0 +1,151 @@
+"""From an Agent's plan to containers: a gang is placed whole, once its asks are here and its GPUs are free."""
+
+from __future__ import annotations
+
+from pycontrol.arbiter.facts import REVOKING
+from pycontrol.arbiter.state import State, Worker
+from pycontrol.model.cluster import Ask
+from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
+from pycontrol.model.topology import Gpu
+
+REFUSALS_MAX = 30
+
+
+def use_planned(s: State, e: UsePlanned) -> None:
+    """Takes an Agent's plan if it lies inside its leases; the answer says why not."""
+    known = [w for w in s.workers.values() if w.app_id == e.app_id and w.use_id == e.use_id]
+    problem = "" if known else _problem(s, e)
+    if not known and not problem:
+        for plan in e.workers:
+            add_worker(s, Worker(e.app_id, e.use_id, plan))
+    s.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
+
+
+def add_worker(s: State, worker: Worker) -> None:
+    """Remembers a planned worker."""
+    s.workers[worker.app_id, worker.plan.worker_id] = worker
+    for gpu in worker.plan.gpus:
+        s.worker_at[gpu] = worker
+
+
+def _problem(s: State, e: UsePlanned) -> str:
+    """Why a plan is refused; empty if it is fine."""
+    if not e.workers:
+        return "the plan has no workers"
+    seen: set[Gpu] = set()
+    for plan in e.workers:
+        problem = _worker_problem(s, e.app_id, plan, seen)
+        if problem:
+            return f"worker {plan.worker_id}: {problem}"
+        seen.update(plan.gpus)
+    return ""
+
+
+def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> str:
+    if not plan.gpus:
+        return "no GPUs"
+    if len({g.host for g in plan.gpus}) > 1:
+        return "its GPUs lie on several machines; a worker is one job on one machine"
+    if (app_id, plan.worker_id) in s.workers:
+        return "is planned already"
+    for gpu in plan.gpus:
+        lease = s.durable.leases.get(gpu)
+        coming = s.durable.next.get(gpu)
+        if gpu in seen:
+            return f"GPU {gpu} is named twice"
+        held = lease is not None and lease.app_id == app_id and lease.state != REVOKING
+        if not held and not (coming is not None and coming.app_id == app_id):
+            return f"GPU {gpu} is not leased to {app_id}"
+        other = s.worker_at.get(gpu)
+        if other is not None and other.app_id == app_id:
+            return f"GPU {gpu} is still used by worker {other.plan.worker_id}"
+    return ""
+
+
+def place_ready(s: State, now_s: float) -> None:
+    """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it."""
+    if not s.ready:
+        return
+    gangs: dict[tuple[str, str, str], list[Worker]] = {}
+    for worker in s.workers.values():
+        if not worker.container_id and not worker.directive_id:
+            gangs.setdefault(worker.gang, []).append(worker)
+    for gang in gangs.values():
+        asks = [_ready_ask(s, worker, now_s) for worker in gang]
+        if all(asks):
+            for worker, ask in zip(gang, asks, strict=True):
+                assert ask is not None
+                _place(s, worker, ask)
+
+
+def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
+    """The ask that can carry this worker now; notes in the worker what it waits for."""
+    if worker.retry_at_s > now_s:
+        return None
+    for gpu in worker.plan.gpus:
+        lease = s.durable.leases.get(gpu)
+        if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:
+            worker.problem = f"WaitingForRevocation of GPU {gpu}"
+            return None
+        if gpu in s.container_at:
+            worker.problem = f"WaitingForRevocation: container {s.container_at[gpu]} still holds GPU {gpu}"
+            return None
+    if s.node_of(worker.plan.host) is None:
+        worker.problem = f"host {worker.plan.host} is down"
+        return None
+    ask = _ask_of(s, worker)
+    worker.problem = "" if ask else "its ask has not reached YARN yet"
+    return ask
+
+
+def _ask_of(s: State, worker: Worker) -> Ask | None:
+    if worker.ask_key is not None:
+        return s.asks.get(worker.ask_key)
+    app = s.yarn_apps.get(worker.app_id)
+    wanted = worker.plan.allocation_request_id
+    for ask in s.asks.values():
+        if (
+            app is not None
+            and ask.attempt_id == app.attempt_id
+            and ask.allocation_request_id == wanted
+            and ask.gpus == len(worker.plan.gpus)
+            and ask.count > 0
+        ):
+            return ask
+    return None
+
+
+def _place(s: State, worker: Worker, ask: Ask) -> None:
+    node = s.node_of(worker.plan.host)
+    assert node is not None
+    worker.directive_id = s.new_id("d")
+    lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
+    s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
+
+
+def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
+    """A Place succeeded (its container follows) or was refused: then it is tried again a little later."""
+    worker = next((w for w in s.workers.values() if w.directive_id == e.directive_id), None)
+    if worker is None:
+        return
+    if e.ok:
+        worker.container_id = worker.container_id or e.container_id
+        return
+    worker.directive_id = ""
+    worker.refusals += 1
+    worker.problem = e.reason
+    worker.retry_at_s = now_s + min(5.0, 0.2 * 2**worker.refusals)
+    if worker.refusals >= REFUSALS_MAX:
+        s.drop_worker(worker)
+
+
+def forget_directives(s: State) -> None:
+    """After the plugin restarted, directives without a container were never carried out."""
+    for worker in s.workers.values():
+        if worker.container_id not in s.containers:
+            worker.container_id = worker.directive_id = ""
+
+
+def next_wake_s(s: State) -> float | None:
+    """When a refused placement is tried again."""
+    return min((w.retry_at_s for w in s.workers.values() if w.retry_at_s and not w.directive_id), default=None)
