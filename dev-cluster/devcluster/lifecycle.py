@@ -1,0 +1,155 @@
+"""Up, down and the start of single roles."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from devcluster import configure, gpus, ports, prerequisites, processes, readiness
+from devcluster.errors import DevClusterError
+from devcluster.layout import NAMENODE, RESOURCEMANAGER, Cluster, Layout, Options, load
+
+Say = Callable[[str], None]
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals raise Interrupted, once: what cleans up afterwards is not disturbed."""
+
+    def raise_once(number: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Interrupted(signal.Signals(number).name)
+
+    before = [(n, signal.signal(n, raise_once)) for n in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def up(layout: Layout, options: Options | None, topology: Path | None, say: Say) -> Cluster:
+    """Brings up what does not run. `options` None: as the cluster was, or the defaults."""
+    begin = time.monotonic()
+    java_home = prerequisites.java_home()
+    prerequisites.hadoop_jars(say)
+    with layout.lock():
+        running = bool(processes.find_daemons(layout))
+        cluster = _existing(layout, options, topology) if running else _fresh(layout, options, topology)
+        if not cluster.options.plain:
+            for role in (RESOURCEMANAGER, cluster.nodemanagers[0]):
+                prerequisites.plugin_jar(role)
+        missing = [r for r in cluster.roles if processes.pid_of(layout, r) is None]
+        try:
+            with interruptible():
+                _start(cluster, missing, java_home, say)
+                readiness.make_directories(cluster)
+        except BaseException:
+            if running:
+                for role in missing:
+                    processes.kill(layout, role)
+            else:
+                down(layout, say)
+            raise
+    say(f"the cluster is up ({time.monotonic() - begin:.1f} s): export HADOOP_CONF_DIR={layout.conf}")
+    return cluster
+
+
+def start_role(layout: Layout, name: str, say: Say) -> None:
+    """Starts one role of a cluster that exists."""
+    java_home = prerequisites.java_home()
+    with layout.lock():
+        cluster = existing(layout)
+        role = cluster.role(name)
+        if processes.pid_of(layout, role) is not None:
+            raise DevClusterError(f"{role} runs already; kill it first with dev-cluster/kill {role}")
+        _start(cluster, [role], java_home, say)
+
+
+def existing(layout: Layout) -> Cluster:
+    """The cluster in this directory; an error if there is none."""
+    cluster = load(layout)
+    if cluster is None:
+        raise DevClusterError(f"no cluster in {layout.root}; start one with dev-cluster/up")
+    return cluster
+
+
+def _existing(layout: Layout, options: Options | None, topology: Path | None) -> Cluster:
+    cluster = existing(layout)
+    if (options and options != cluster.options) or topology:
+        raise DevClusterError(f"the cluster in {layout.root} runs with other options; dev-cluster/down first")
+    return cluster
+
+
+def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cluster:
+    """A cluster on free ports; those of the last time if they are free still."""
+    before = load(layout)
+    options = options or (before.options if before else Options())
+    if topology is None and before and dataclasses.replace(options, settings=()) == dataclasses.replace(
+        before.options, settings=()
+    ):
+        spec = before.spec
+    else:
+        spec = gpus.topology(topology, options.gpus)
+    hosts = [m.host for m in spec.machines]
+    for host in hosts:
+        ports.check_host(host)
+    chosen = before.ports if before and not ports.taken(before.ports, hosts) else ports.choose(hosts)
+    cluster = Cluster(layout, options, chosen, spec)
+    _forget_applications(layout)
+    configure.configure(cluster)
+    cluster.save({}, str(prerequisites.java_home()))
+    return cluster
+
+
+def _forget_applications(layout: Layout) -> None:
+    """Their containers ended with `down`: a new start does not recover them. HDFS and logs are kept."""
+    shutil.rmtree(layout.data / RESOURCEMANAGER, ignore_errors=True)
+    for folder in layout.data.glob("nodemanager-*"):
+        for part in ("local", "recovery"):
+            shutil.rmtree(folder / part, ignore_errors=True)
+    shutil.rmtree(layout.root / "conf-nodemanagers", ignore_errors=True)
+    shutil.rmtree(layout.root / "tmp", ignore_errors=True)
+
+
+def _start(cluster: Cluster, roles: Iterable[str], java_home: Path, say: Say) -> None:
+    """Starts all roles at once (YARN beside the NameNode's format) and waits until each serves."""
+    roles = list(roles)
+    for role in roles:
+        (cluster.layout.data / role).mkdir(parents=True, exist_ok=True)
+    hdfs = [r for r in roles if r in (NAMENODE, "datanode")]
+    started: dict[str, Popen[bytes]] = {}
+    if roles:
+        say(f"starting {', '.join(roles)}")
+    for role in [r for r in roles if r not in hdfs]:
+        started[role] = processes.start(cluster, role, java_home)
+    if NAMENODE in hdfs:
+        processes.format_namenode(cluster, java_home)
+    for role in hdfs:
+        started[role] = processes.start(cluster, role, java_home)
+    readiness.wait(cluster, started, say)
+    save(cluster, java_home)
+
+
+def save(cluster: Cluster, java_home: Path) -> None:
+    """cluster.json with the present process ids."""
+    pids = {r: processes.pid_of(cluster.layout, r) for r in cluster.roles}
+    cluster.save(pids, str(java_home))
+
+
+def down(layout: Layout, say: Say) -> None:
+    """Ends every process of the cluster, containers included."""
+    begin = time.monotonic()
+    ended = processes.stop_all(layout)
+    say(f"{ended} processes ended ({time.monotonic() - begin:.1f} s)" if ended else "nothing runs")

@@ -1,0 +1,99 @@
+"""Whether the roles serve yet: asked over their REST, with a deadline."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Callable, Mapping
+from subprocess import Popen
+from typing import Any
+
+import requests
+
+from devcluster.errors import DevClusterError
+from devcluster.layout import DATANODE, NAMENODE, RESOURCEMANAGER, Cluster
+from devcluster.processes import pid_of, tail
+
+START_DEADLINE_S = 120.0
+REQUEST_TIMEOUT_S = 5.0
+POLL_S = 0.2
+
+
+def wait(cluster: Cluster, started: Mapping[str, Popen[bytes]], say: Callable[[str], None]) -> None:
+    """Until the started roles serve; fails with the log's tail if one ends or the deadline passes."""
+    begin = time.monotonic()
+    waiting = list(started)
+    while waiting:
+        for role in list(waiting):
+            if is_ready(cluster, role):
+                waiting.remove(role)
+                say(f"{role} is ready ({time.monotonic() - begin:.1f} s) {cluster.web(role)}")
+        for role in waiting:
+            code = started[role].poll()
+            if code is not None:
+                raise _failed(cluster, role, f"ended with exit code {code}")
+        if waiting and time.monotonic() - begin > START_DEADLINE_S:
+            raise _failed(cluster, waiting[0], f"is not ready after {START_DEADLINE_S:.0f} s")
+        if waiting:
+            time.sleep(POLL_S)
+
+
+def _failed(cluster: Cluster, role: str, what: str) -> DevClusterError:
+    log = cluster.layout.log(role)
+    return DevClusterError(f"{role} {what}; the end of {log}:\n{tail(log)}")
+
+
+def is_ready(cluster: Cluster, role: str) -> bool:
+    """Whether a role serves now."""
+    if pid_of(cluster.layout, role) is None:
+        return False
+    try:
+        if role == NAMENODE:
+            return bool(_namenode(cluster, "NameNodeInfo").get("Safemode") == "")
+        if role == DATANODE:
+            return bool(_namenode(cluster, "FSNamesystemState").get("NumLiveDataNodes") == 1)
+        if role == RESOURCEMANAGER:
+            return bool(_get(f"{cluster.rm_web}/ws/v1/cluster/info")["clusterInfo"]["haState"] == "ACTIVE")
+        return _nodemanager(cluster, role)
+    except (requests.RequestException, ValueError, KeyError, TypeError):
+        return False
+
+
+def nodes(cluster: Cluster) -> list[dict[str, Any]]:
+    """The NodeManagers as the ResourceManager lists them."""
+    answer = _get(f"{cluster.rm_web}/ws/v1/cluster/nodes")
+    return list((answer.get("nodes") or {}).get("node") or [])
+
+
+def _nodemanager(cluster: Cluster, role: str) -> bool:
+    """Serves, is healthy, and the ResourceManager has heard of this start of it."""
+    info = _get(f"{cluster.web(role)}/ws/v1/node/info")["nodeInfo"]
+    if pid_of(cluster.layout, RESOURCEMANAGER) is None:
+        return bool(info["nodeHealthy"])
+    wanted = cluster.address("nm", cluster.hosts[role])
+    return bool(info["nodeHealthy"]) and any(
+        n["id"] == wanted and n["state"] == "RUNNING" and n["lastHealthUpdate"] >= info["nmStartupTime"]
+        for n in nodes(cluster)
+    )
+
+
+def _namenode(cluster: Cluster, bean: str) -> dict[str, Any]:
+    answer = _get(f"{cluster.webhdfs}/jmx?qry=Hadoop:service=NameNode,name={bean}")
+    return dict(answer["beans"][0])
+
+
+def _get(url: str) -> dict[str, Any]:
+    answer = requests.get(url, headers={"Accept": "application/json"}, timeout=REQUEST_TIMEOUT_S)
+    answer.raise_for_status()
+    value: dict[str, Any] = answer.json()
+    return value
+
+
+def make_directories(cluster: Cluster) -> None:
+    """/tmp and the user's home on HDFS."""
+    user = getpass.getuser()
+    for path, mode in (("/tmp", "1777"), (f"/user/{user}", "755")):
+        url = f"{cluster.webhdfs}/webhdfs/v1{path}?op=MKDIRS&permission={mode}&user.name={user}"
+        answer = requests.put(url, timeout=REQUEST_TIMEOUT_S * 4)
+        if answer.status_code != 200:
+            raise DevClusterError(f"HDFS: {path} could not be made: {answer.text[:300]}")

@@ -1,0 +1,1 @@
+"""Hadoop's configuration files and ours: rendered from templates, and checked."""

@@ -1,0 +1,136 @@
+"""Renders the templates of `confs`: the same for a real cluster and for dev-cluster."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pycontrol.config import Config, ConfigError, parse
+
+FREE_FORM = frozenset({"core.racks", "queues.leaves"})
+"""Mappings whose keys are names, not settings."""
+
+Values = dict[str, Any]
+
+
+@cache
+def confs_dir() -> Path:
+    """The folder `confs`: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    for place in (package / "_confs", package.parent / "confs"):
+        if (place / "defaults.yaml").is_file():
+            return place
+    raise ConfigError([f"confs/defaults.yaml: not found beside {package}; install isonomy again"])
+
+
+def defaults() -> Values:
+    """The documented defaults, a fresh copy."""
+    values: Values = yaml.safe_load((confs_dir() / "defaults.yaml").read_text(encoding="utf-8"))
+    return values
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> Values:
+    """`base` with the values of `over`; ConfigError for a key that the defaults do not have."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in merged:
+            close = difflib.get_close_matches(str(key), [str(k) for k in merged], n=1)
+            hint = f"did you mean {where + '.' if where else ''}{close[0]}?" if close else _known(merged)
+            raise ConfigError([f"{path}: unknown key, {hint}"])
+        nested = isinstance(merged[key], dict) and path not in FREE_FORM
+        if nested and not isinstance(value, Mapping):
+            raise ConfigError([f"{path}: is a section; set one of its keys, {_known(merged[key])}"])
+        merged[key] = merge(merged[key], value, path) if nested else copy.deepcopy(value)
+    return merged
+
+
+def _known(section: Mapping[str, Any]) -> str:
+    return f"known are {', '.join(str(k) for k in section)}"
+
+
+def parse_set(settings: tuple[str, ...] | list[str]) -> Values:
+    """`section.key=value` settings (values as YAML) as one nested mapping."""
+    values: Values = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or "." not in path:
+            raise ConfigError([f"--set {setting}: must be section.key=value, as in isonomy.lease_s=60"])
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError([f"--set {setting}: the value is not YAML; quote it"]) from error
+        section, *rest = path.split(".")
+        node = values.setdefault(section, {})
+        for part in rest[:-1]:
+            node = node.setdefault(part, {})
+        node[rest[-1]] = value
+    return values
+
+
+def render(over: Mapping[str, Any]) -> dict[str, str]:
+    """All files by name, rendered from the defaults and `over`; isonomy.yaml is checked."""
+    values = merge(defaults(), over)
+    _check_choices(values)
+    environment = Environment(
+        loader=FileSystemLoader(confs_dir() / "templates"),
+        autoescape=lambda name: bool(name) and (str(name).endswith(".xml.j2") or name == "_xml.j2"),
+        undefined=StrictUndefined, finalize=_finalize, keep_trailing_newline=True,
+    )
+    environment.filters["yaml"] = _yaml_scalar
+    files = {
+        name.removesuffix(".j2"): environment.get_template(name).render(values)
+        for name in environment.list_templates(filter_func=lambda n: n.endswith(".j2") and n[0] != "_")
+        if _wanted(name, values)
+    }
+    parse(files["isonomy.yaml"], Config, "isonomy.yaml")
+    return files
+
+
+def write(files: Mapping[str, str], out: Path) -> list[Path]:
+    """Writes the files below `out`, which is made if need be."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [out / name for name in files]
+
+
+def _finalize(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _yaml_scalar(value: object) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip()
+
+
+def _wanted(template: str, values: Values) -> bool:
+    if template == "rack-table.txt.j2":
+        return bool(values["core"]["racks"])
+    if template == "container-executor.cfg.j2":
+        return bool(values["nodemanager"]["executor"] == "linux")
+    return True
+
+
+def _check_choices(values: Values) -> None:
+    choices = {
+        ("yarn", "scheduler"): ("isonomy", "capacity"),
+        ("nodemanager", "executor"): ("default", "linux"),
+    }
+    lines = [
+        f"{section}.{key}: must be {' or '.join(allowed)} (got {values[section][key]})"
+        for (section, key), allowed in choices.items() if values[section][key] not in allowed
+    ]
+    for name, queue in values["queues"]["leaves"].items():
+        if not isinstance(queue, dict) or set(queue) != {"capacity", "maximum"}:
+            wanted = "{capacity: percent, maximum: percent}"
+            lines.append(f"queues.leaves.{name}: must be {wanted} (got {queue})")
+    if lines:
+        raise ConfigError(lines)
