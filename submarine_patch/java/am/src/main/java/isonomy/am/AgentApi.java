@@ -1,0 +1,75 @@
+package isonomy.am;
+
+import com.google.protobuf.InvalidProtocolBufferException;
+import isonomy.wire.v1.AmCommand;
+import isonomy.wire.v1.AmFinish;
+import isonomy.wire.v1.AmReply;
+import java.io.IOException;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.function.Consumer;
+
+/** What the Agent may call: {@code poll} for events, {@code call} for commands. Both are bytes of am.proto. */
+public final class AgentApi {
+  private static final int REPLIES_KEPT = 4096;
+
+  private final EventQueue events;
+  private final Containers containers;
+  private final Consumer<Float> progress;
+  private final Consumer<Outcome> end;
+  private final Map<String, AmReply> replies = new LinkedHashMap<>() {
+    private static final long serialVersionUID = 1L;
+
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<String, AmReply> eldest) {
+      return size() > REPLIES_KEPT;
+    }
+  };
+
+  AgentApi(EventQueue events, Containers containers, Consumer<Float> progress, Consumer<Outcome> end) {
+    this.events = events;
+    this.containers = containers;
+    this.progress = progress;
+    this.end = end;
+  }
+
+  /** The events that wait; if there are none, those of the next {@code waitMs} milliseconds. */
+  public byte[] poll(int waitMs) throws InterruptedException {
+    return events.take(waitMs).toByteArray();
+  }
+
+  /** Carries out a command, once for each id however often it arrives. */
+  public synchronized byte[] call(byte[] bytes) throws InvalidProtocolBufferException {
+    AmCommand command = AmCommand.parseFrom(bytes);
+    AmReply reply = replies.get(command.getId());
+    if (reply == null) {
+      reply = carryOut(command);
+      if (!command.getId().isEmpty()) {
+        replies.put(command.getId(), reply);
+      }
+    }
+    return reply.toByteArray();
+  }
+
+  private AmReply carryOut(AmCommand command) {
+    try {
+      switch (command.getKindCase()) {
+        case ASK -> containers.ask(command.getAsk());
+        case WITHDRAW -> containers.withdraw(command.getWithdraw().getAllocationRequestId());
+        case LAUNCH -> containers.launch(command.getLaunch());
+        case STOP -> containers.stop(command.getStop().getContainerId());
+        case RELEASE -> containers.release(command.getRelease().getContainerId());
+        case FINISH -> finish(command.getFinish());
+        case PROGRESS -> progress.accept(command.getProgress().getFraction());
+        case KIND_NOT_SET -> throw new IllegalArgumentException("a command without a kind");
+      }
+      return AmReply.newBuilder().setOk(true).build();
+    } catch (IOException | RuntimeException e) {
+      return AmReply.newBuilder().setError(String.valueOf(e.getMessage())).build();
+    }
+  }
+
+  private void finish(AmFinish finish) {
+    end.accept(Outcome.finished(finish.getSucceeded(), finish.getMessage(), finish.getTrackingUrl()));
+  }
+}

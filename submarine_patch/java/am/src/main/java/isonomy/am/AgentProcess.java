@@ -1,0 +1,115 @@
+package isonomy.am;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+
+/** The Agent: a child that learns over its standard input, and nowhere else, how to reach this shell. */
+final class AgentProcess {
+  private static final int LINES_KEPT = 15;
+  private static final int LINE_CHARS = 200;
+  private static final long TERM_WAIT_S = 5;
+
+  private final Process process;
+  private final Thread stderrPump;
+  private final Deque<String> lastLines = new ArrayDeque<>();
+
+  private AgentProcess(Process process) {
+    this.process = process;
+    this.stderrPump = new Thread(this::pumpStderr, "agent-stderr");
+    stderrPump.setDaemon(true);
+    stderrPump.start();
+  }
+
+  /**
+   * Starts the child.
+   *
+   * @param greeting one line of JSON, written to its standard input before end of file
+   */
+  static AgentProcess start(List<String> command, String greeting) throws IOException {
+    ProcessBuilder builder = new ProcessBuilder(command).redirectOutput(ProcessBuilder.Redirect.INHERIT);
+    builder.environment().put("PYTHONUNBUFFERED", "1");
+    AgentProcess agent = new AgentProcess(builder.start());
+    try (OutputStream stdin = agent.process.getOutputStream()) {
+      stdin.write((greeting + "\n").getBytes(StandardCharsets.UTF_8));
+    } catch (IOException e) {
+      // It has ended already: its exit code says why.
+    }
+    return agent;
+  }
+
+  /** Tells how the attempt fails if the child ends. */
+  void onExit(Consumer<Outcome> consumer) {
+    process.onExit().thenAccept(ended -> {
+      awaitPump();
+      consumer.accept(failure(ended.exitValue()));
+    });
+  }
+
+  /** Asks the child to end, then makes it. */
+  void stop() {
+    process.destroy();
+    try {
+      if (!process.waitFor(TERM_WAIT_S, TimeUnit.SECONDS)) {
+        process.destroyForcibly();
+      }
+    } catch (InterruptedException e) {
+      process.destroyForcibly();
+      Thread.currentThread().interrupt();
+    }
+  }
+
+  /** Waits for the child to end by itself. */
+  void awaitExit(long seconds) throws InterruptedException {
+    process.waitFor(seconds, TimeUnit.SECONDS);
+  }
+
+  private Outcome failure(int exitCode) {
+    boolean signalled = exitCode > 128;
+    String how = signalled ? "was killed by signal " + (exitCode - 128) : "ended with exit code " + exitCode;
+    String message = "the Agent " + how + " before the app was finished; its last lines:\n" + lastLines();
+    return Outcome.attemptFailed(message, exitCode == 0 || signalled ? Outcome.SOFTWARE : exitCode);
+  }
+
+  private String lastLines() {
+    synchronized (lastLines) {
+      return String.join("\n", lastLines);
+    }
+  }
+
+  private void awaitPump() {
+    try {
+      stderrPump.join(TimeUnit.SECONDS.toMillis(2));
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
+  }
+
+  private void pumpStderr() {
+    try (BufferedReader reader =
+        new BufferedReader(new InputStreamReader(process.getErrorStream(), StandardCharsets.UTF_8))) {
+      for (String line = reader.readLine(); line != null; line = reader.readLine()) {
+        System.err.println(line);
+        keep(line);
+      }
+    } catch (IOException e) {
+      keep("(standard error of the Agent was lost: " + e.getMessage() + ")");
+    }
+  }
+
+  private void keep(String line) {
+    synchronized (lastLines) {
+      lastLines.add(line.length() > LINE_CHARS ? line.substring(0, LINE_CHARS) : line);
+      if (lastLines.size() > LINES_KEPT) {
+        lastLines.removeFirst();
+      }
+    }
+  }
+}

@@ -1,0 +1,111 @@
+package isonomy.am;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.ApplicationConstants.Environment;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
+import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The application master: carries YARN's callbacks to the Agent and the Agent's commands to YARN. It decides nothing.
+ *
+ * <p>Usage: {@code AmShell PYTHON}. The Agent is the child {@code PYTHON -m submarine_patch.agent}; its standard
+ * input is one line of JSON (port, token, app_id, attempt), then end of file. If the Agent ends before it has
+ * finished the app, this attempt fails and its containers keep running for the next one.
+ */
+public final class AmShell {
+  private static final Logger LOG = LoggerFactory.getLogger(AmShell.class);
+  private static final int HEARTBEAT_MS = 250;
+  private static final int EVENTS_MAX = 10_000;
+  private static final long FULL_WAIT_MS = 60_000;
+  private static final long AGENT_EXIT_S = 10;
+
+  private final YarnConfiguration conf = new YarnConfiguration();
+  private final CompletableFuture<Outcome> outcome = new CompletableFuture<>();
+  private final EventQueue events = new EventQueue(EVENTS_MAX, FULL_WAIT_MS,
+      why -> outcome.complete(Outcome.attemptFailed(why, Outcome.SOFTWARE)));
+  private final RmCallbacks rmCallbacks = new RmCallbacks(events, outcome::complete);
+  private final AMRMClientAsync<ContainerRequest> rm =
+      AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, rmCallbacks);
+  private final NMClientAsync nm =
+      NMClientAsync.createNMClientAsync(new NmCallbacks(events, rm::releaseAssignedContainer));
+
+  private AmShell() {
+  }
+
+  public static void main(String[] args) {
+    if (args.length != 1) {
+      System.err.println("usage: AmShell PYTHON");
+      System.exit(2);
+    }
+    int exitCode = Outcome.SOFTWARE;
+    try {
+      exitCode = new AmShell().run(args[0]);
+    } catch (IOException | YarnException | InterruptedException e) {
+      LOG.error("the application master failed", e);
+      System.err.println("the application master failed: " + e);
+    }
+    System.exit(exitCode);
+  }
+
+  private int run(String python) throws IOException, YarnException, InterruptedException {
+    Credentials own = UserGroupInformation.getCurrentUser().getCredentials();
+    conf.setBoolean(YarnConfiguration.YARN_CLIENT_LOAD_RESOURCETYPES_FROM_SERVER, true);
+    rm.init(conf);
+    nm.init(conf);
+    nm.getClient().cleanupRunningContainersOnStop(false);
+    rm.start();
+    nm.start();
+    Containers containers = new Containers(rm, nm, new WorkerLaunch(conf, own));
+    rmCallbacks.connect(containers);
+    register();
+    LoopbackGateway gateway =
+        new LoopbackGateway(new AgentApi(events, containers, rmCallbacks::setProgress, outcome::complete));
+    AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"), greeting(gateway));
+    Runtime.getRuntime().addShutdownHook(new Thread(agent::stop, "stop-agent"));
+    agent.onExit(outcome::complete);
+    int exitCode = end(outcome.join(), agent);
+    gateway.close();
+    return exitCode;
+  }
+
+  /** Containers of previous attempts are the first events. */
+  private void register() throws IOException, YarnException {
+    String host = System.getenv(Environment.NM_HOST.name());
+    RegisterApplicationMasterResponse response = rm.registerApplicationMaster(
+        host == null ? InetAddress.getLocalHost().getHostName() : host, -1, "");
+    rmCallbacks.onContainersReceivedFromPreviousAttempts(response.getContainersFromPreviousAttempts());
+    LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
+  }
+
+  private static String greeting(LoopbackGateway gateway) {
+    ContainerId container = ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name()));
+    return String.format("{\"port\": %d, \"token\": \"%s\", \"app_id\": \"%s\", \"attempt\": %d}", gateway.port(),
+        gateway.token(), container.getApplicationAttemptId().getApplicationId(),
+        container.getApplicationAttemptId().getAttemptId());
+  }
+
+  private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {
+    if (how.status() != null) {
+      LOG.info("finished: {} {}", how.status(), how.message());
+      rm.unregisterApplicationMaster(how.status(), how.message(), how.trackingUrl());
+      agent.awaitExit(AGENT_EXIT_S);
+    } else {
+      LOG.error("this attempt fails: {}", how.message());
+      System.err.println(how.message());
+    }
+    agent.stop();
+    return how.exitCode();
+  }
+}

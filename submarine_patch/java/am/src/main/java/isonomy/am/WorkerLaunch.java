@@ -1,0 +1,88 @@
+package isonomy.am;
+
+import isonomy.wire.v1.AmLaunch;
+import isonomy.wire.v1.AmResource;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.io.DataOutputBuffer;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.security.token.Token;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.LocalResource;
+import org.apache.hadoop.yarn.api.records.LocalResourceType;
+import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
+import org.apache.hadoop.yarn.api.records.URL;
+import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
+
+/** Turns a launch command of the Agent into what a NodeManager runs. */
+final class WorkerLaunch {
+  private final Configuration conf;
+  private final Credentials own;
+  private final Map<AmResource, LocalResource> known = new ConcurrentHashMap<>();
+
+  WorkerLaunch(Configuration conf, Credentials own) {
+    this.conf = conf;
+    this.own = own;
+  }
+
+  ContainerLaunchContext context(AmLaunch launch) throws IOException {
+    Map<String, LocalResource> resources = new HashMap<>();
+    for (AmResource resource : launch.getResourcesList()) {
+      resources.put(resource.getName(), localResource(resource));
+    }
+    String command = inDoubleQuotes(launch.getCommand()) + " 1>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR
+        + "/stdout 2>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stderr";
+    Map<String, String> env = new HashMap<>();
+    launch.getEnvMap().forEach((name, value) -> env.put(name, value.replaceAll("[\\\\\"`]", "\\\\$0")));
+    return ContainerLaunchContext.newInstance(resources, env, List.of(command), null, workerCredentials(), null);
+  }
+
+  /** A worker may use HDFS and prove its app to the control plane; it may not speak to YARN as this master. */
+  private ByteBuffer workerCredentials() throws IOException {
+    DataOutputBuffer buffer = new DataOutputBuffer();
+    withoutMasterToken(own).writeTokenStorageToStream(buffer);
+    return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
+  }
+
+  static Credentials withoutMasterToken(Credentials credentials) {
+    Credentials kept = new Credentials();
+    for (var alias : credentials.getAllSecretKeys()) {
+      kept.addSecretKey(alias, credentials.getSecretKey(alias));
+    }
+    credentials.getTokenMap().forEach((alias, token) -> addUnlessMaster(kept, alias, token));
+    return kept;
+  }
+
+  private static void addUnlessMaster(Credentials kept, org.apache.hadoop.io.Text alias, Token<?> token) {
+    if (!token.getKind().equals(AMRMTokenIdentifier.KIND_NAME)) {
+      kept.addToken(alias, token);
+    }
+  }
+
+  private LocalResource localResource(AmResource resource) throws IOException {
+    LocalResource cached = known.get(resource);
+    if (cached != null) {
+      return cached;
+    }
+    Path path = new Path(resource.getUri());
+    FileStatus status = path.getFileSystem(conf).getFileStatus(path);
+    LocalResourceType type = resource.getArchive() ? LocalResourceType.ARCHIVE : LocalResourceType.FILE;
+    LocalResource found = LocalResource.newInstance(URL.fromPath(status.getPath()), type,
+        LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
+    known.put(resource, found);
+    return found;
+  }
+
+  /** The NodeManager runs {@code bash -c "command"}: what the outer shell would touch is escaped. */
+  static String inDoubleQuotes(String command) {
+    return command.replaceAll("[\\\\\"$`]", "\\\\$0");
+  }
+}

@@ -1,0 +1,152 @@
+package isonomy.am;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import isonomy.wire.v1.AmAsk;
+import isonomy.wire.v1.AmCommand;
+import isonomy.wire.v1.AmContainer;
+import isonomy.wire.v1.AmEvent;
+import isonomy.wire.v1.AmEvents;
+import isonomy.wire.v1.AmFinish;
+import isonomy.wire.v1.AmLaunch;
+import isonomy.wire.v1.AmProgress;
+import isonomy.wire.v1.AmReply;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.io.Text;
+import org.apache.hadoop.security.Credentials;
+import org.apache.hadoop.security.token.Token;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class AmShellPartsTest {
+  @Test
+  void pollGivesWhatWaitsAndIsBounded() throws Exception {
+    List<String> stuck = new ArrayList<>();
+    EventQueue events = new EventQueue(2, 1, stuck::add);
+    assertEquals(0, events.take(0).getEventsCount());
+    for (String id : List.of("a", "b", "c")) {
+      events.add(AmEvent.newBuilder().setStarted(id).build());
+    }
+    assertEquals(1, stuck.size());
+    AmEvents batch = AmEvents.parseFrom(events.take(1000).toByteArray());
+    assertEquals(List.of("a", "b"), batch.getEventsList().stream().map(AmEvent::getStarted).toList());
+  }
+
+  @Test
+  void aRepeatedCommandHasItsEffectOnce() throws Exception {
+    List<Float> fractions = new ArrayList<>();
+    CompletableFuture<Outcome> outcome = new CompletableFuture<>();
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), null, fractions::add, outcome::complete);
+    byte[] progress = AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(0.5f))
+        .build().toByteArray();
+    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
+    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
+    assertEquals(List.of(0.5f), fractions);
+    AmReply refused = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("x").build().toByteArray()));
+    assertFalse(refused.getOk());
+    assertEquals("a command without a kind", refused.getError());
+    api.call(AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
+        .toByteArray());
+    assertEquals(FinalApplicationStatus.FAILED, outcome.join().status());
+    assertEquals("bad data", outcome.join().message());
+  }
+
+  @Test
+  void aLaunchOfAnUnknownContainerIsAnError() throws Exception {
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null, null), f -> { }, o -> { });
+    AmReply reply = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("1")
+        .setLaunch(AmLaunch.newBuilder().setContainerId("container_1")).build().toByteArray()));
+    assertEquals("container_1 is not held", reply.getError());
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"echo plain", "printf '%s' \"two words\"", "X=5; echo \"$X `echo y` \\$X\"",
+      "python3 -c 'print(\"a\" + \"\\\\\")'"})
+  void theOuterShellLeavesTheCommandAlone(String command) throws Exception {
+    String direct = shell(command);
+    assertEquals(direct, shell("exec /bin/bash -c \"" + WorkerLaunch.inDoubleQuotes(command) + "\""));
+  }
+
+  private static String shell(String script) throws Exception {
+    Process process = new ProcessBuilder("/bin/bash", "-c", script).redirectErrorStream(true).start();
+    String output = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    assertEquals(0, process.waitFor(), output);
+    return output;
+  }
+
+  @Test
+  void workersGetAllCredentialsButTheMasters() {
+    Credentials own = new Credentials();
+    own.addSecretKey(new Text("isonomy.token"), new byte[] {1});
+    own.addToken(new Text("hdfs"), token("HDFS_DELEGATION_TOKEN"));
+    own.addToken(new Text("am"), token(AMRMTokenIdentifier.KIND_NAME.toString()));
+    Credentials kept = WorkerLaunch.withoutMasterToken(own);
+    assertNotNull(kept.getSecretKey(new Text("isonomy.token")));
+    assertNotNull(kept.getToken(new Text("hdfs")));
+    assertNull(kept.getToken(new Text("am")));
+  }
+
+  private static Token<AMRMTokenIdentifier> token(String kind) {
+    return new Token<>(new byte[0], new byte[0], new Text(kind), new Text("service"));
+  }
+
+  @Test
+  void tagsTellGpusAndLease() {
+    Container container = Container.newInstance(
+        ContainerId.newContainerId(ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 1), 1), 2),
+        NodeId.newInstance("host-a", 4000), "host-a:8042", Resource.newInstance(1, 1), Priority.newInstance(0), null);
+    container.setAllocationRequestId(7);
+    container.setAllocationTags(Set.of("gpu=0,2", "lease=L5"));
+    AmContainer seen = Gpus.describe(container);
+    assertEquals(List.of(0, 2), seen.getGpuIdsList());
+    assertEquals("L5", seen.getLeaseId());
+    assertEquals("host-a", seen.getHost());
+    assertEquals(7, seen.getAllocationRequestId());
+  }
+
+  @Test
+  void anAskForAHostStaysThere() {
+    ContainerRequest request = Containers.request(AmAsk.newBuilder().setAllocationRequestId(3).setMemoryMb(1024)
+        .setVcores(2).setPriority(1).setHost("host-a").build());
+    assertEquals(List.of("host-a"), request.getNodes());
+    assertFalse(request.getRelaxLocality());
+    assertEquals(3, request.getAllocationRequestId());
+  }
+
+  @Test
+  void aDeadAgentFailsTheAttemptWithItsLastLines() throws Exception {
+    Outcome outcome = outcomeOf("read line; echo \"$line\" >&2; echo why >&2; exit 9");
+    assertNull(outcome.status());
+    assertEquals(9, outcome.exitCode());
+    assertTrue(outcome.message().contains("exit code 9"), outcome.message());
+    assertTrue(outcome.message().endsWith("{\"port\": 1}\nwhy"), outcome.message());
+    assertEquals(Outcome.SOFTWARE, outcomeOf("exit 0").exitCode());
+    assertTrue(outcomeOf("kill -9 $$").message().contains("killed by signal 9"));
+  }
+
+  private static Outcome outcomeOf(String script) throws Exception {
+    CompletableFuture<Outcome> outcome = new CompletableFuture<>();
+    AgentProcess.start(List.of("/bin/bash", "-c", script), "{\"port\": 1}").onExit(outcome::complete);
+    return outcome.get(20, TimeUnit.SECONDS);
+  }
+}
