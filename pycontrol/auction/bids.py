@@ -1,0 +1,42 @@
+"""What makes a bid well-formed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from pycontrol.model.auction import AppView, Bid, BidRow, Snapshot, gang_gpus
+
+ROWS_MAX = 512
+
+
+def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
+    """What is wrong with the bid, in one phrase; empty if it is fine."""
+    if len(bid.rows) > ROWS_MAX:
+        return f"{len(bid.rows)} rows, at most {ROWS_MAX} are read"
+    if not _positive(bid.rho_nothing):
+        return f"rho_nothing is {bid.rho_nothing}, it must be a positive number"
+    for k, row in enumerate(bid.rows):
+        problem = _row_problem(row, snapshot, view)
+        if problem:
+            return f"row {k}: {problem}"
+    return ""
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _row_problem(row: BidRow, snapshot: Snapshot, view: AppView) -> str:
+    if not _positive(row.rho):
+        return f"rho is {row.rho}, it must be a positive number"
+    if row.new_gangs < 0 or row.gang_gpus < 1:
+        return f"{row.new_gangs} gangs of {row.gang_gpus} GPUs"
+    extra = Counter(row.keep) - Counter(view.ending_gangs)
+    if extra:
+        return f"keeps {dict(next(iter(extra)))}, which is not a gang of the app on offer"
+    if any(gang_gpus(g) > sum(snapshot.free.values()) for g in row.keep):
+        return "keeps more than the offer"
+    if row.gpus > view.unmet_gpus:
+        return f"asks for {row.gpus} GPUs, the app can use {view.unmet_gpus}"
+    return ""

@@ -1,0 +1,215 @@
+"""The Arbiter in a small world: what must hold in every run, and each way a lease can go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.reasons import REASONS, reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.policies.themis import Themis
+from tests.arbiter.world import World
+
+
+def world(**changes: float) -> World:
+    defaults = {"lease_s": 30, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
+    return World(Themis(), settings=Settings(**{**defaults, **changes}))  # type: ignore[arg-type]
+
+
+def test_one_app_gets_the_cluster_and_finishes() -> None:
+    w = world()
+    app = w.add_app("app1", 2, 4, 60)
+    w.run(200)
+    assert app.finished
+    assert w.arbiter.durable.apps["app1"].final_state == "FINISHED"
+    assert not w.arbiter.durable.leases
+    assert len(w.arbiter.free_gpus()) == 12
+
+
+def test_a_winner_that_stays_is_renewed_without_a_restart() -> None:
+    w = world()
+    app = w.add_app("app1", 4, 1, 600)
+    w.run(170)
+    assert app.finished
+    assert app.launches == {"j0": 1}
+    assert w.arbiter.durable.apps["app1"].renewals >= 4
+
+
+def test_a_late_app_gets_gpus_of_the_early_one_at_a_lease_end() -> None:
+    w = world()
+    early = w.add_app("early", 4, 3, 800)
+    w.run(40)
+    late = w.add_app("late", 4, 3, 800)
+    w.run(120)
+    assert len(late.held) >= 4
+    assert w.arbiter.durable.apps["early"].revocations >= 4
+    w.run(3000)
+    assert early.finished
+    assert late.finished
+
+
+def test_a_gang_across_machines_is_placed_whole() -> None:
+    w = world()
+    app = w.add_app("wide", 6, 1, 120)
+    w.run(10)
+    assert len(app.held) == 6
+    assert len([c for c in w.containers.values() if c.app_id == "wide"]) >= 2
+    w.run(100)
+    assert app.finished
+
+
+def test_an_app_without_an_agent_is_served_by_the_stand_in() -> None:
+    w = world()
+    w.add_app("app1", 2, 5, 300)
+    w.run(5)
+    w.add_foreign("shell", 2, 1)
+    w.run(60)
+    assert [c.gpus for c in w.containers.values() if c.app_id == "shell"]
+    assert w.arbiter.durable.apps["shell"].kind == "foreign"
+    w.run(200)
+    assert w.arbiter.durable.apps["shell"].renewals >= 2, "running containers are renewed"
+    w.end_app("shell")
+    w.run(1500)
+    assert not w.arbiter.durable.leases
+
+
+def test_an_app_that_says_nothing_delays_nobody() -> None:
+    w = world()
+    w.add_app("quiet", 2, 2, 100).silent = True
+    app = w.add_app("app1", 2, 2, 100)
+    w.run(100)
+    assert app.finished
+    out = [r["out"].get("quiet", "") for r in w.arbiter.receipts]
+    assert any(o.startswith("LateRho") for o in out)
+
+
+def test_a_malformed_bid_costs_the_round_and_is_named() -> None:
+    w = world()
+    app = w.add_app("bad", 2, 2, 100)
+    w.do_SendOffer = lambda e: w.at(  # type: ignore[method-assign]
+        0.01, lambda: w.submit(ev.BidReceived(e.app_id, e.round_id, None, "rho is nan"))
+    )
+    w.run(20)
+    assert not app.held
+    assert reason(w.arbiter, "bad", w.now).code == "BadBid"
+
+
+def test_unused_grants_lapse() -> None:
+    w = world()
+    app = w.add_app("lazy", 2, 2, 100)
+    w.use = lambda agent: None  # type: ignore[method-assign]
+    w.run(15)
+    assert len(app.held) == 4
+    w.run(25)
+    assert ("revoke", "lazy") in w.history
+
+
+def test_a_lost_node_frees_nothing_until_it_is_back() -> None:
+    w = world()
+    app = w.add_app("app1", 2, 6, 200)
+    w.run(20)
+    w.lose_node("n1")
+    w.run(25)
+    assert all(g.host != "n1" for g in w.arbiter.durable.leases)
+    w.node_back("n1")
+    w.run(400)
+    assert app.finished
+
+
+def test_pause_freezes_leases_and_resume_goes_on() -> None:
+    w = world()
+    app = w.add_app("app1", 4, 1, 600)
+    w.run(10)
+    w.submit(ev.OperatorCommand("pause", "", "root"))
+    w.run(100)
+    assert not any(k == "kill" for k, _ in w.history)
+    assert reason(w.arbiter, "app1", w.now).code == "Paused"
+    w.submit(ev.OperatorCommand("resume", "", "root"))
+    w.run(300)
+    assert app.finished
+    assert app.launches == {"j0": 1}
+
+
+def test_drain_moves_jobs_away() -> None:
+    w = world()
+    app = w.add_app("app1", 2, 6, 300)
+    w.run(10)
+    w.submit(ev.OperatorCommand("drain", "n1", "root"))
+    w.run(40)
+    assert all(g.host != "n1" for c in w.containers.values() for g in c.gpus)
+    w.run(600)
+    assert app.finished
+
+
+def test_a_crash_of_the_control_plane_leaves_running_jobs_alone() -> None:
+    w = world()
+    app = w.add_app("app1", 4, 2, 400)
+    w.run(20)
+    before = {g: x.end_s for g, x in w.arbiter.durable.leases.items()}
+    assert before
+    w.crash()
+    assert {g for g in w.arbiter.durable.leases} == set(before)
+    w.run(400)
+    assert app.finished
+    assert set(app.launches.values()) == {1}
+
+
+def test_payment_bites_where_two_apps_want_the_same_gpus() -> None:
+    w = world()
+    w.add_app("a", 2, 6, 500)
+    w.add_app("b", 2, 6, 500)
+    w.run(100)
+    cs = [b["c"] for r in w.arbiter.receipts for b in r["bids"]]
+    assert any(c < 1 for c in cs)
+    assert all(0 < c <= 1 for c in cs)
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain", "pause", "resume", "kill"])
+def test_operator_verbs_on_an_empty_cluster_change_no_lease(verb: str) -> None:
+    w = world()
+    w.submit(ev.OperatorCommand(verb, "nothing", "root"))
+    w.run(10)
+    assert not w.arbiter.durable.leases
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    apps=st.lists(
+        st.tuples(st.sampled_from([1, 2, 4, 6]), st.integers(1, 5), st.integers(20, 400), st.integers(0, 90)),
+        min_size=1,
+        max_size=4,
+    ),
+    foreign=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 3)), max_size=1),
+    f=st.sampled_from([0.0, 0.5, 0.8]),
+    crash_s=st.none() | st.integers(5, 150),
+    lost_s=st.none() | st.integers(5, 150),
+)
+def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
+    seed: int,
+    apps: list[tuple[int, int, int, int]],
+    foreign: list[tuple[int, int]],
+    f: float,
+    crash_s: int | None,
+    lost_s: int | None,
+) -> None:
+    w = World(Themis(), seed, Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=f))
+    for i, (gang, jobs, work, arrival) in enumerate(apps):
+        w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
+    for i, (gpus, count) in enumerate(foreign):
+        w.at(30, lambda i=i, g=gpus, c=count: w.add_foreign(f"shell{i}", g, c))
+        w.at(400, lambda i=i: w.end_app(f"shell{i}"))
+    if crash_s is not None:
+        w.at(crash_s, w.crash)
+    if lost_s is not None:
+        w.at(lost_s, lambda: w.lose_node("n1"))
+        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.run(4000)
+    stuck = [a.app_id for a in w.agents.values() if not a.finished]
+    assert not stuck, w.history[-40:]
+    assert not w.arbiter.durable.leases
+    assert not w.arbiter.durable.next
+    for app_id in w.agents:
+        assert reason(w.arbiter, app_id, w.now).code in REASONS

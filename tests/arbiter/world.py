@@ -1,0 +1,396 @@
+"""A small world around the real Arbiter: virtual time, a cluster that places containers, Agents that bid.
+
+Everything is scripted by a seed. `check()` asserts what must hold after every event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.facts import REVOKING, Durable, Fact, from_json, to_json
+from pycontrol.arbiter.state import Settings, as_gang
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid, BidRow, Demand
+from pycontrol.model.cluster import Ask, Container, Node, YarnApp
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.policies.port import Policy
+
+NODES = (("n1", "a", 4), ("n2", "a", 4), ("n3", "b", 2), ("n4", "b", 2))
+
+
+@dataclass
+class FakeAgent:
+    """An app of `jobs` jobs, each a gang of `gang_gpus` GPUs with `work` serial GPU-seconds left."""
+
+    app_id: str
+    gang_gpus: int
+    work: dict[str, float]
+    submitted_s: float
+    total: float = 0.0
+    running: dict[str, tuple[Gpu, ...]] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
+    held: set[Gpu] = field(default_factory=set)
+    requests: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    launches: dict[str, int] = field(default_factory=dict)
+    silent: bool = False
+    finished: bool = False
+
+    def demand(self) -> Demand:
+        left = sum(self.work.values())
+        return Demand(self.gang_gpus, len(self.work), self.gang_gpus, left, self.total, self.total - left)
+
+    def rho(self, gangs: int, c: ev.Contention) -> float:
+        t_id = self.total / min(c.cluster_gpus, self.gang_gpus * 4) * c.n_avg
+        elapsed = c.now_s - c.submitted_s
+        left = sum(self.work.values())
+        if gangs == 0:
+            return (elapsed + c.lease_s + left / self.gang_gpus) / t_id
+        return (elapsed + left / (gangs * self.gang_gpus)) / t_id
+
+    def bid(self, e: ev.SendOffer) -> Bid:
+        kept = len(self.held - set(e.ending)) // self.gang_gpus
+        mine: dict[str, list[Gpu]] = {}
+        for job, gpus in self.running.items():
+            if set(gpus) <= set(e.ending):
+                mine[job] = list(gpus)
+        gangs = tuple(as_gang(g) for g in mine.values())
+        room = max(0, len(self.work) - kept)
+        rows = []
+        for k in range(min(len(gangs), room) + 1):
+            for q in range(room - k + 1):
+                if k + q:
+                    for scope in (Scope.MACHINE, Scope.CLUSTER):
+                        rho = self.rho(kept + k + q, e.contention) * (1 + 0.01 * (scope - 1) * q)
+                        rows.append(BidRow(rho, gangs[:k], q, self.gang_gpus, scope))
+        return Bid(self.app_id, self.rho(kept, e.contention), tuple(rows))
+
+
+class World:
+    """Virtual time around one Arbiter; `crash()` replaces it by one recovered from the journal."""
+
+    def __init__(self, policy: Policy, seed: int = 0, settings: Settings | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.policy = policy
+        self.settings = settings or Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+        self.now = 1000.0
+        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = itertools.count()
+        self.journal: list[Fact] = []
+        self.epoch = 1
+        self.arbiter = Arbiter(self.settings, policy, epoch=1)
+        self.nodes = {f"{h}:1": Node(f"{h}:1", h, r, g) for h, r, g in NODES}
+        self.apps: dict[str, YarnApp] = {}
+        self.asks: dict[tuple[str, int, int, int], Ask] = {}
+        self.containers: dict[str, Container] = {}
+        self.agents: dict[str, FakeAgent] = {}
+        self.ids = itertools.count(1)
+        self.done_directives: set[str] = set()
+        self.occupied: dict[Gpu, str] = {}
+        self.history: list[tuple[str, str]] = []
+        self.submit(self.snapshot())
+
+    def snapshot(self) -> ev.ClusterSnapshot:
+        return ev.ClusterSnapshot(
+            True,
+            tuple(self.nodes.values()),
+            tuple(self.apps.values()),
+            tuple(self.asks.values()),
+            tuple(self.containers.values()),
+        )
+
+    # ---- time
+
+    def at(self, delay_s: float, fn: Callable[[], None]) -> None:
+        heapq.heappush(self.heap, (self.now + delay_s, next(self.order), fn))
+
+    def run(self, until_s: float) -> None:
+        """Runs to `until_s` seconds from the start."""
+        end = 1000.0 + until_s
+        steps = 0
+        while self.now < end:
+            steps += 1
+            assert steps < 200_000, "time does not move"
+            wake = self.arbiter.next_wake_s(self.now)
+            due = self.heap[0][0] if self.heap else end
+            nxt = min(due, max(wake, self.now + 0.02) if wake is not None else end, end)
+            self.now = max(self.now, nxt)
+            if self.heap and self.heap[0][0] <= self.now:
+                heapq.heappop(self.heap)[2]()
+            else:
+                self.submit(ev.Tick())
+
+    # ---- the Arbiter's edge
+
+    def submit(self, event: ev.Event) -> None:
+        effects = self.arbiter.handle(event, self.now)
+        facts = self.arbiter.take_facts()
+        self.journal += [from_json(type(f).__name__, to_json(f)) for f in facts]
+        self.check()
+        for effect in effects:
+            self.carry_out(effect)
+
+    def crash(self) -> None:
+        """kill -9 of the control plane, and its restart: journal and snapshot give the state back."""
+        before = self.arbiter.durable.dump()
+        durable = Durable()
+        for fact in self.journal:
+            durable.apply(fact)
+        assert durable.dump() == before
+        assert Durable.load(before).dump() == before
+        self.epoch += 1
+        self.arbiter = Arbiter(self.settings, self.policy, durable, epoch=self.epoch)
+        self.heap = [h for h in self.heap if not getattr(h[2], "from_arbiter", False)]
+        self.submit(self.snapshot())
+        for agent in self.agents.values():
+            if not agent.finished:
+                self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
+
+    def check(self) -> None:
+        """No GPU in two containers or leased beyond the node; gangs whole; a container inside its lease."""
+        a = self.arbiter
+        for gpu, lease in a.durable.leases.items():
+            assert lease.gpu == gpu
+        for worker in a.workers.values():
+            for gpu in worker.plan.gpus:
+                assert a.worker_at[gpu] is worker
+        for app_id, agent in self.agents.items():
+            for gang in a.gangs_of(app_id):
+                jobs = {x.job_id for x in gang if x.job_id}
+                assert len(jobs) <= 1
+            assert a.holding(app_id) >= 0
+            del agent
+
+    # ---- effects
+
+    def carry_out(self, e: ev.Effect) -> None:
+        name = type(e).__name__
+        handler = getattr(self, f"do_{name}")
+        handler(e)
+
+    def agent(self, app_id: str) -> FakeAgent | None:
+        agent = self.agents.get(app_id)
+        return None if agent is None or agent.silent or agent.finished else agent
+
+    def do_Solve(self, e: ev.Solve) -> None:
+        plan = self.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
+        self.at(0.01, lambda: self.submit(ev.Decided(e.snapshot.round_id, plan)))
+
+    def do_SendRegistered(self, e: ev.SendRegistered) -> None:
+        agent = self.agents[e.app_id]
+        agent.held = {g for grant in e.grants for g in grant.gpus}
+
+    def do_SendAskRho(self, e: ev.SendAskRho) -> None:
+        agent = self.agent(e.app_id)
+        if agent:
+            kept = len(agent.held - set(e.ending)) // agent.gang_gpus
+            rho = agent.rho(kept, e.contention)
+            self.at(0.01, lambda: self.submit(ev.RhoReported(e.app_id, e.round_id, rho, agent.demand())))
+
+    def do_SendOffer(self, e: ev.SendOffer) -> None:
+        agent = self.agent(e.app_id)
+        if agent:
+            bid = agent.bid(e)
+            self.at(0.01, lambda: self.submit(ev.BidReceived(e.app_id, e.round_id, bid)))
+
+    def do_SendGrant(self, e: ev.SendGrant) -> None:
+        self.history.append(("renewal" if e.renewal else "leftover" if e.leftover else "grant", e.app_id))
+        agent = self.agents.get(e.app_id)
+        if agent is None or agent.finished:
+            return
+        if e.renewal:
+            assert set(e.grant.gpus) <= agent.held
+            return
+        agent.held |= set(e.grant.gpus)
+        self.at(0.05, lambda: self.use(agent))
+
+    def use(self, agent: FakeAgent) -> None:
+        """Starts idle jobs on free held GPUs, whole gangs only; gives the rest back."""
+        if agent.finished:
+            return
+        free = sorted(agent.held - {g for gpus in agent.running.values() for g in gpus})
+        idle = [j for j in agent.work if j not in agent.running]
+        while len(free) >= agent.gang_gpus and idle:
+            job, gpus = idle.pop(0), tuple(free[: agent.gang_gpus])
+            free = free[agent.gang_gpus :]
+            agent.running[job] = gpus
+            agent.launches[job] = agent.launches.get(job, 0) + 1
+            self.launch(agent, job, gpus)
+        if free:
+            agent.held -= set(free)
+            self.submit(ev.GpusReleased(agent.app_id, frozenset(free), "no use"))
+
+    def launch(self, agent: FakeAgent, job: str, gpus: tuple[Gpu, ...]) -> None:
+        plans = []
+        for rank, host in enumerate(sorted({g.host for g in gpus})):
+            here = tuple(g for g in gpus if g.host == host)
+            worker_id = f"{job}/{agent.launches[job]}/{rank}"
+            plans.append(ev.WorkerPlan(worker_id, job, here, next(agent.requests)))
+        use_id = f"{job}/{agent.launches[job]}"
+        self.submit(ev.UsePlanned(agent.app_id, use_id, tuple(plans)))
+        app = self.apps[agent.app_id]
+        for plan in plans:
+            ask = Ask(app.attempt_id, app.app_id, plan.allocation_request_id, len(plan.gpus), 1)
+            self.asks[ask.key] = ask
+            self.at(0.1, lambda ask=ask: self.submit(ev.AskChanged(ask)))
+
+    def do_SendUseReply(self, e: ev.SendUseReply) -> None:
+        self.history.append(("use accepted" if e.accepted else f"use refused: {e.reason}", e.app_id))
+        agent = self.agents.get(e.app_id)
+        if agent and not e.accepted:
+            agent.running.pop(e.use_id.split("/")[0], None)
+
+    def do_SendRevoke(self, e: ev.SendRevoke) -> None:
+        self.history.append(("revoke", e.app_id))
+        agent = self.agents.get(e.app_id)
+        if agent is None:
+            return
+        for job, gpus in list(agent.running.items()):
+            if set(gpus) & set(e.gpus):
+                self.stop_job(agent, job)
+        agent.held -= set(e.gpus)
+        self.at(0.05, lambda: self.use(agent))
+
+    def stop_job(self, agent: FakeAgent, job: str) -> None:
+        gpus = agent.running.pop(job, ())
+        agent.since.pop(job, None)
+        for key in [k for k, a in self.asks.items() if a.app_id == agent.app_id]:
+            if not any(c.allocation_request_id == key[1] for c in self.containers.values()):
+                ask = self.asks.pop(key)
+                self.submit(ev.AskChanged(Ask(ask.attempt_id, ask.app_id, ask.allocation_request_id, ask.gpus, 0)))
+        for c in [c for c in self.containers.values() if set(c.gpus) & set(gpus) and c.app_id == agent.app_id]:
+            self.at(self.rng.uniform(0.1, 2.0), lambda c=c: self.container_ends(c.container_id))
+
+    def do_SendFinish(self, e: ev.SendFinish) -> None:
+        self.history.append(("finish", e.app_id))
+
+    def do_Preempt(self, e: ev.Preempt) -> None:
+        self.history.append(("preempt", e.container_id))
+
+    def do_Kill(self, e: ev.Kill) -> None:
+        self.history.append(("kill", e.container_id))
+        self.at(0.1, lambda: self.container_ends(e.container_id))
+
+    def do_Place(self, e: ev.Place) -> None:
+        self.at(0.2, lambda: self.place(e))
+
+    def place(self, e: ev.Place) -> None:
+        ask = self.asks.get(e.ask.key)
+        if ask is None or e.node_id not in self.nodes:
+            self.submit(ev.DirectiveDone(e.directive_id, False, "", "ask gone"))
+            return
+        for gpu in e.gpus:
+            assert gpu not in self.occupied, f"{gpu} is in {self.occupied[gpu]} already"
+        container_id = f"c{next(self.ids)}"
+        for gpu in e.gpus:
+            self.occupied[gpu] = container_id
+        container = Container(
+            container_id, e.ask.app_id, e.node_id, e.gpus, e.lease_id, e.ask.allocation_request_id
+        )
+        self.containers[container_id] = container
+        left = Ask(ask.attempt_id, ask.app_id, ask.allocation_request_id, ask.gpus, ask.count - 1)
+        if left.count:
+            self.asks[ask.key] = left
+        else:
+            del self.asks[ask.key]
+        self.submit(ev.AskChanged(left))
+        self.submit(ev.DirectiveDone(e.directive_id, True, container_id))
+        self.submit(ev.ContainerUp(container, False))
+        self.at(0.3, lambda: self.container_runs(container))
+
+    def container_runs(self, container: Container) -> None:
+        if container.container_id not in self.containers:
+            return
+        self.submit(ev.ContainerUp(container, True))
+        agent = self.agents.get(container.app_id)
+        if agent is None:
+            return
+        job = next((j for j, gpus in agent.running.items() if set(container.gpus) <= set(gpus)), None)
+        if job is not None and job not in agent.since:
+            agent.since[job] = self.now
+            self.tick_job(agent, job, agent.launches[job])
+
+    def tick_job(self, agent: FakeAgent, job: str, launch: int) -> None:
+        """One second of training."""
+        if agent.launches.get(job) != launch or job not in agent.running or agent.finished:
+            return
+        live = {g for c in self.containers.values() if c.app_id == agent.app_id for g in c.gpus}
+        if set(agent.running[job]) <= live:
+            agent.work[job] -= len(agent.running[job])
+        if agent.work[job] > 0:
+            self.at(1.0, lambda: self.tick_job(agent, job, launch))
+            return
+        gpus = agent.running[job]
+        self.stop_job(agent, job)
+        del agent.work[job]
+        if agent.work:
+            self.at(3.0, lambda: self.use(agent))
+        else:
+            self.at(3.0, lambda: self.finish(agent))
+        del gpus
+
+    def finish(self, agent: FakeAgent) -> None:
+        agent.finished = True
+        self.submit(ev.AgentDone(agent.app_id, True, "", "j0", {}, 0.9, agent.total))
+        self.end_app(agent.app_id)
+
+    def end_app(self, app_id: str) -> None:
+        self.apps.pop(app_id, None)
+        self.submit(ev.AppRemoved(app_id, "FINISHED"))
+        for c in [c for c in self.containers.values() if c.app_id == app_id]:
+            self.container_ends(c.container_id)
+
+    def container_ends(self, container_id: str) -> None:
+        container = self.containers.pop(container_id, None)
+        if container is None:
+            return
+        for gpu in container.gpus:
+            if self.occupied.get(gpu) == container_id:
+                del self.occupied[gpu]
+        self.submit(ev.ContainerGone(container_id))
+
+    # ---- what tests do
+
+    def add_app(self, name: str, gang_gpus: int, jobs: int, work: float) -> FakeAgent:
+        """A Submarine app with an Agent."""
+        app = YarnApp(name, "u", "root.q", name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
+        self.apps[name] = app
+        agent = FakeAgent(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs)
+        self.agents[name] = agent
+        self.submit(ev.AppAdded(app))
+        self.submit(ev.AttemptAdded(app.attempt_id, name))
+        self.submit(ev.AgentUp(name, app.attempt_id, "hyperband", agent.demand()))
+        return agent
+
+    def add_foreign(self, name: str, gpus: int, count: int) -> None:
+        """An app that knows nothing of Isonomy."""
+        app = YarnApp(name, "u", "root.q", name, "YARN", self.now, frozenset(), f"{name}_1")
+        self.apps[name] = app
+        self.submit(ev.AppAdded(app))
+        ask = Ask(app.attempt_id, name, 0, gpus, count)
+        self.asks[ask.key] = ask
+        self.submit(ev.AskChanged(ask))
+
+    def lose_node(self, host: str) -> None:
+        """A NodeManager is lost with its containers."""
+        node_id = f"{host}:1"
+        if node_id not in self.nodes:
+            return
+        del self.nodes[node_id]
+        self.submit(ev.NodeDown(node_id, "lost"))
+        for c in [c for c in self.containers.values() if c.node_id == node_id]:
+            self.container_ends(c.container_id)
+
+    def node_back(self, host: str) -> None:
+        """The NodeManager registers again."""
+        node = next(Node(f"{h}:1", h, r, g) for h, r, g in NODES if h == host)
+        self.nodes[node.node_id] = node
+        self.submit(ev.NodeUp(node))
+
+    def revoking(self) -> int:
+        """Leases that are being revoked."""
+        return sum(x.state == REVOKING for x in self.arbiter.durable.leases.values())
