@@ -112,12 +112,11 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     if container is None:
         return
     foreign = s.is_foreign(container.app_id)
+    for worker in [w for w in s.workers.values() if w.container_id == container_id]:
+        s.drop_worker(worker)
     for gpu in container.gpus:
         if s.container_at.get(gpu) == container_id:
             del s.container_at[gpu]
-        worker = s.worker_at.get(gpu)
-        if worker is not None and worker.container_id == container_id:
-            s.drop_worker(worker)
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id:
             s.want_round(now_s + s.settings.settle_s)

@@ -150,7 +150,7 @@ def test_a_crash_of_the_control_plane_leaves_running_jobs_alone() -> None:
     before = {g: x.end_s for g, x in w.arbiter.durable.leases.items()}
     assert before
     w.crash()
-    assert {g for g in w.arbiter.durable.leases} == set(before)
+    assert set(w.arbiter.durable.leases) == set(before)
     w.run(400)
     assert app.finished
     assert set(app.launches.values()) == {1}
