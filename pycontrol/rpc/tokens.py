@@ -1,0 +1,154 @@
+"""Isonomy tokens: how an Agent or worker proves which application it belongs to (design.md, Decisions).
+
+A token is `<claims>.<mac>`, both base64url: the claims are JSON [application id, user, expiry in Unix
+seconds], the MAC is HMAC-SHA256 over them. The key never leaves the control plane.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import math
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+KEY_BYTES = 32
+TOKEN_MAX_CHARS = 4096
+_PURPOSE = b"isonomy-token-1\0"
+"""Keeps a MAC of this key from meaning anything elsewhere."""
+
+
+class TokenError(Exception):
+    """A token that proves nothing."""
+
+
+class MalformedToken(TokenError):
+    """Not of the form of a token."""
+
+
+class ForgedToken(TokenError):
+    """Not made with this control plane's key."""
+
+
+class ExpiredToken(TokenError):
+    """Was valid once."""
+
+
+class KeyFileError(Exception):
+    """The key file cannot be used; the message names it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a valid token says. `expires_s` is in Unix seconds."""
+
+    app_id: str
+    user: str
+    expires_s: float
+
+
+class Tokens:
+    """Issues tokens and verifies them."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < KEY_BYTES:
+            raise ValueError(f"the key of tokens must have at least {KEY_BYTES} bytes (got {len(key)})")
+        self._key = key
+
+    @classmethod
+    def of_file(cls, path: Path) -> Tokens:
+        """Tokens with the key in `path`, which is made if it is not there."""
+        return cls(read_or_make_key(path))
+
+    def issue(self, app_id: str, user: str, ttl_s: float, now_s: float) -> str:
+        """A token for this application and user that ends after `ttl_s` seconds."""
+        claims = json.dumps([app_id, user, now_s + ttl_s], separators=(",", ":")).encode()
+        return f"{_encode(claims)}.{_encode(self._mac(claims))}"
+
+    def verify(self, token: str, now_s: float) -> Claims:
+        """What the token says; raises MalformedToken, ForgedToken or ExpiredToken."""
+        if len(token) > TOKEN_MAX_CHARS:
+            raise MalformedToken("the token is too long")
+        encoded, dot, mac = token.partition(".")
+        if not dot:
+            raise MalformedToken("the token has no MAC")
+        claims = _decode(encoded)
+        if not hmac.compare_digest(self._mac(claims), _decode(mac)):
+            raise ForgedToken("the token was not made by this control plane; fetch a new one")
+        read = _claims(claims)
+        if read.expires_s <= now_s:
+            raise ExpiredToken(f"the token of {read.app_id} has expired; fetch a new one")
+        return read
+
+    def _mac(self, claims: bytes) -> bytes:
+        return hmac.digest(self._key, _PURPOSE + claims, "sha256")
+
+
+def _claims(data: bytes) -> Claims:
+    try:
+        app_id, user, expires_s = json.loads(data)
+        claims = Claims(str(app_id), str(user), float(expires_s))
+    except (ValueError, TypeError) as e:
+        raise MalformedToken("the token's claims cannot be read") from e
+    if not math.isfinite(claims.expires_s):
+        raise MalformedToken("the token has no expiry")
+    return claims
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        raw = text.encode("ascii")
+        return base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error) as e:
+        raise MalformedToken("the token is not base64url") from e
+
+
+def read_or_make_key(path: Path) -> bytes:
+    """The key in `path`; a file that is not there is made with random bytes, mode 0600."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _make_key(path)
+    except FileExistsError:
+        pass
+    except OSError as e:
+        raise KeyFileError(f"{path}: cannot be made: {e.strerror}") from e
+    return _read_key(path)
+
+
+def _make_key(path: Path) -> None:
+    """Writes a whole key or nothing: a crash must not leave half of one."""
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as e:
+        raise KeyFileError(f"{path}: cannot be read: {e.strerror}") from e
+    with os.fdopen(handle, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise KeyFileError(f"{path}: mode {mode:04o} lets others read the key; run chmod 600 {path}")
+        key = file.read(4096)
+    if len(key) < KEY_BYTES:
+        raise KeyFileError(f"{path}: holds {len(key)} bytes, not a key of {KEY_BYTES}; remove it to make a new one")
+    return key
