@@ -1,0 +1,58 @@
+"""The command `submarine`: the stock command line with friendly options for groups of jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from submarine_patch.cli import stock
+from submarine_patch.cli.checks import check_group
+from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.help import USAGE, run_help
+from submarine_patch.cli.options import parse_run
+
+__all__ = ["UsageError", "main"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point: exits 0 on success, 1 if the job or its submission failed, 2 for a mistake in the options."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = _dispatch(arguments)
+    except UsageError as error:
+        print(f"submarine: {error}", file=sys.stderr)
+        status = 2
+    sys.exit(status)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    match arguments:
+        case ["job", "run", *options]:
+            return _run(options)
+        case ["job", "show", "--help" | "-h"] | ["job", "--help" | "-h"] | ["--help" | "-h"] | []:
+            print(USAGE, end="")
+            return 0
+        case ["job", "show", *options]:
+            return stock.run(stock.find(os.environ).command(["job", "show", *options])).status
+        case _:
+            raise UsageError(f"{' '.join(arguments[:2])}: unknown command; there are `job run` and `job show`")
+
+
+def _run(options: list[str]) -> int:
+    parsed = parse_run(options)
+    if parsed.wants_help or not options:
+        print(run_help())
+        return 0
+    if parsed.spec_file is None and not parsed.name:
+        raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
+    if parsed.spec_file is not None and not Path(parsed.spec_file).is_file():
+        raise UsageError(f"-f {parsed.spec_file}: no such file")
+    check_group(parsed.conf)
+    installation = stock.find(os.environ)
+    ended = stock.run(installation.command(["job", "run", *parsed.stock], verbose=parsed.verbose), quiet=parsed.json)
+    if parsed.json:
+        print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
+    return ended.status

@@ -2,6 +2,7 @@ package isonomy.submarine;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -105,8 +106,12 @@ final class IsonomyJobSubmitter implements JobSubmitter {
         + " -Dlog4j.configuration=isonomy-am-log4j.properties isonomy.am.AmShell " + singleQuoted(python)
         + " 1>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stdout"
         + " 2>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stderr";
-    return ContainerLaunchContext.newInstance(files, Map.of("CLASSPATH", classPath(conf)), List.of(command), null,
-        credentials(token, folder, conf), null);
+    Map<String, String> env = new HashMap<>(Map.of("CLASSPATH", classPath(conf)));
+    if (!UserGroupInformation.isSecurityEnabled()) {
+      env.put("HADOOP_USER_NAME", UserGroupInformation.getCurrentUser().getShortUserName());
+    }
+    return ContainerLaunchContext.newInstance(files, env, List.of(command), null, credentials(token, folder, conf),
+        null);
   }
 
   static String classPath(Configuration conf) {

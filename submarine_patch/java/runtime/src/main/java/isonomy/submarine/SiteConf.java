@@ -48,7 +48,7 @@ final class SiteConf {
 
   /** Where isonomy-am.jar is: the file exists if it is local. */
   Path amJar() throws UserError {
-    String place = System.getProperty(AM_JAR, site.getTrimmed(AM_JAR));
+    String place = site.getTrimmed(AM_JAR, System.getProperty(AM_JAR));
     if (place == null || place.isEmpty()) {
       throw new UserError("submarine-site.xml: isonomy.am.jar is absent: the path of isonomy-am.jar");
     }

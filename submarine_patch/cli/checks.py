@@ -1,0 +1,149 @@
+"""Checks of a group's options before anything is submitted: the rules of the Submarine runtime, told at once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from submarine_patch.cli.errors import UsageError
+
+APP_SCHEDULERS = ("single", "hyperband", "successive_halving")
+METRICS = ("accuracy", "loss")
+LARGEST = 2**31 - 1
+SEARCH_KEYS = ("search_space", "min_iterations", "eta", "jobs", "budget")
+WHOLE_KEYS = {"gpus_per_job": 1, "max_iterations": 1, "min_iterations": 1, "eta": 2, "jobs": 1, "budget": 1,
+              "seed": 0, "max_retries": 0}
+"""Least value by key."""
+PARAMETER_KEYS = {"float": {"type", "min", "max", "log"}, "int": {"type", "min", "max", "log"},
+                  "choice": {"type", "values"}}
+
+
+def check_group(conf: Mapping[str, str]) -> None:
+    """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
+    scheduler = _one_of(conf, "app_scheduler", APP_SCHEDULERS) or "single"
+    _one_of(conf, "metric", METRICS)
+    whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
+    _positive(conf, "iteration_s")
+    _slowdown(conf)
+    if scheduler == "single":
+        for key in SEARCH_KEYS:
+            if conf.get(key):
+                raise UsageError(f"isonomy.{key}: needs --app-scheduler hyperband or successive_halving")
+        return
+    for key in ("search_space", "max_iterations"):
+        if not conf.get(key):
+            raise UsageError(f"isonomy.{key} is absent (--{key.replace('_', '-')}): {scheduler} needs it")
+    least, most = whole["min_iterations"] or 1, whole["max_iterations"] or 1
+    if least > most:
+        raise UsageError(f"isonomy.min_iterations={least}: above isonomy.max_iterations={most}")
+    load_search_space(Path(conf["search_space"]))
+
+
+def load_search_space(file: Path) -> dict[str, Any]:
+    """The parameters of a search space file, checked."""
+    try:
+        root = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read (isonomy.search_space): {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    parameters = root.get("parameters") if isinstance(root, dict) else None
+    if not isinstance(parameters, dict) or not parameters:
+        raise UsageError(f"{file}: a search space needs 'parameters:' with at least one parameter")
+    for key in root:
+        if key != "parameters":
+            raise UsageError(f"{file}: unknown key '{key}'; the only one is 'parameters'")
+    for name, spec in parameters.items():
+        _check_parameter(f"{file}: parameter '{name}': ", str(name), spec)
+    return dict(parameters)
+
+
+def _check_parameter(where: str, name: str, spec: object) -> None:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
+        raise UsageError(f"{where}a name has letters, digits, '_' and '-' only")
+    if not isinstance(spec, dict):
+        raise UsageError(f"{where}write {{type: float|int|choice, ...}}")
+    kind = spec.get("type")
+    if not isinstance(kind, str) or kind not in PARAMETER_KEYS:
+        raise UsageError(f"{where}type is '{kind}'; it must be float, int or choice")
+    for key in spec:
+        if key not in PARAMETER_KEYS[kind]:
+            raise UsageError(f"{where}unknown key '{key}'; {kind} has {sorted(PARAMETER_KEYS[kind])}")
+    if kind == "choice":
+        _check_values(where, spec.get("values"))
+    else:
+        _check_range(where, kind, spec)
+
+
+def _check_values(where: str, values: object) -> None:
+    if not isinstance(values, list) or not values:
+        raise UsageError(f"{where}'values' must be a list with at least one value")
+    for value in values:
+        if not isinstance(value, str | int | float | bool):
+            raise UsageError(f"{where}'{value}' is no plain value")
+
+
+def _check_range(where: str, kind: str, spec: Mapping[str, Any]) -> None:
+    least, most = (_number(where, key, kind, spec.get(key)) for key in ("min", "max"))
+    if least > most:
+        raise UsageError(f"{where}min {spec['min']} is above max {spec['max']}")
+    log = spec.get("log", False)
+    if not isinstance(log, bool):
+        raise UsageError(f"{where}'log' must be true or false")
+    if log and least <= 0:
+        raise UsageError(f"{where}with 'log: true' min must be above 0")
+
+
+def _number(where: str, key: str, kind: str, value: object) -> float:
+    """YAML reads 1e-3 as a string: it is taken as the number that it is."""
+    try:
+        number = float(str(value)) if not isinstance(value, bool) else math.nan
+    except ValueError as error:
+        raise UsageError(f"{where}'{key}' must be a number, not '{value}'") from error
+    if not math.isfinite(number) or (kind == "int" and number != round(number)):
+        raise UsageError(f"{where}'{key}' must be a {'whole' if kind == 'int' else 'finite'} number")
+    return number
+
+
+def _one_of(conf: Mapping[str, str], key: str, allowed: tuple[str, ...]) -> str | None:
+    value = conf.get(key)
+    if value and value not in allowed:
+        raise UsageError(f"isonomy.{key}={value}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _whole(conf: Mapping[str, str], key: str, least: int) -> int | None:
+    value = conf.get(key)
+    if not value:
+        return None
+    if not re.fullmatch(r"[+-]?[0-9]+", value) or not least <= int(value) <= LARGEST:
+        raise UsageError(f"isonomy.{key}={value}: must be a whole number, at least {least}")
+    return int(value)
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _positive(conf: Mapping[str, str], key: str) -> None:
+    value = conf.get(key)
+    if value and not 0 < _real(value) < math.inf:
+        raise UsageError(f"isonomy.{key}={value}: must be a number above 0")
+
+
+def _slowdown(conf: Mapping[str, str]) -> None:
+    value = conf.get("slowdown")
+    if not value:
+        return
+    numbers = [_real(part) for part in value.split(",")]
+    if len(numbers) != 3 or not 1.0 <= numbers[0] <= numbers[1] <= numbers[2] < math.inf:
+        raise UsageError(f"isonomy.slowdown={value}: must be three numbers from 1.0 that do not fall "
+                         "(machine, rack, cluster), for example 1.0,1.1,1.3")

@@ -1,0 +1,159 @@
+"""The options of `submarine job run`: the stock ones, passed through, and the friendly ones for groups of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from submarine_patch.cli.errors import UsageError
+
+PREFIX = "isonomy."
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option as help shows it; `metavar` is empty for a flag."""
+
+    name: str
+    metavar: str
+    help: str
+
+
+GROUP_OPTIONS = (
+    Option("app-scheduler", "NAME", "single (default), hyperband or successive_halving"),
+    Option("search-space", "FILE", "YAML file: parameters: {lr: {type: float, min: 0.001, max: 0.1, log: true}, "
+                                   "batch: {type: choice, values: [32, 64]}, layers: {type: int, min: 1, max: 3}}"),
+    Option("gpus-per-job", "N", "GPUs of one job, on one machine or several; default: workers x gpu"),
+    Option("max-iterations", "N", "most iterations of one job"),
+    Option("min-iterations", "N", "iterations after which jobs are compared first; default 1"),
+    Option("eta", "N", "one of N jobs goes on to the next rung; default 3"),
+    Option("jobs", "N", "configurations to try"),
+    Option("budget", "N", "iterations of all jobs together"),
+    Option("metric", "NAME", "what is compared: accuracy (default) or loss"),
+    Option("seed", "N", "of all that is drawn; default 0"),
+    Option("max-retries", "N", "how often a failed worker is started again; default 3"),
+    Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
+    Option("slowdown", "S,S,S", "on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
+    Option("python", "PATH", "Python executable on the NodeManagers"),
+    Option("gpu-type", "NAME", "type of GPU"),
+)
+"""Each stands for `--conf isonomy.<name with _>=<value>`."""
+
+STOCK_OPTIONS = (
+    Option("f", "FILE", "YAML spec of the job instead of options"),
+    Option("framework", "NAME", "tensorflow"),
+    Option("name", "NAME", "name of the job"),
+    Option("queue", "QUEUE", "leaf queue; default: default"),
+    Option("input_path", "PATH", "input; %input_path% in the launch command"),
+    Option("checkpoint_path", "PATH", "checkpoints on HDFS; default: in the staging area; %checkpoint_path%"),
+    Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
+    Option("num_workers", "N", "workers of one job; needs --input_path; default 1"),
+    Option("worker_resources", "R", "of one worker, for example memory=2G,vcores=2,gpu=1"),
+    Option("worker_launch_cmd", "CMD", "command that trains; %name% of a searched parameter is replaced, "
+                                       "%hyperparameters% by --a x --b y"),
+    Option("env", "K=V", "environment variable of the workers (repeatable)"),
+    Option("localization", "URI:./NAME", "file or folder for the workers, local or on HDFS (repeatable)"),
+    Option("conf", "K=V", "configuration; isonomy.* for groups (repeatable)"),
+    Option("docker_image", "IMAGE", "Docker image of the workers"),
+    Option("worker_docker_image", "IMAGE", "the same"),
+    Option("keytab", "FILE", "to log in with, on a secure cluster"),
+    Option("principal", "NAME", "of the keytab"),
+    Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
+    Option("insecure", "", "the cluster has no Kerberos"),
+    Option("verbose", "", "log more"),
+    Option("help", "", "this text"),
+)
+REFUSED_OPTIONS = (
+    Option("num_ps", "N", ""), Option("ps_resources", "R", ""), Option("ps_launch_cmd", "CMD", ""),
+    Option("ps_docker_image", "IMAGE", ""), Option("num_schedulers", "N", ""), Option("scheduler_resources", "R", ""),
+    Option("scheduler_launch_cmd", "CMD", ""), Option("scheduler_docker_image", "IMAGE", ""),
+    Option("tensorboard", "", ""), Option("tensorboard_resources", "R", ""),
+    Option("tensorboard_docker_image", "IMAGE", ""), Option("quicklink", "LINK", ""),
+    Option("distribute_keytab", "", ""),
+)
+"""Stock options that the runtime does not carry out: it refuses them in one line."""
+
+
+@dataclass(slots=True)
+class RunArguments:
+    """A command line of `job run`, taken apart."""
+
+    stock: list[str] = field(default_factory=list)
+    """What the stock command line gets, friendly options already turned into --conf."""
+    conf: dict[str, str] = field(default_factory=dict)
+    """All isonomy.* pairs, without the prefix."""
+    spec_file: str | None = None
+    name: str | None = None
+    verbose: bool = False
+    wants_help: bool = False
+    json: bool = False
+
+
+def parse_run(argv: Sequence[str]) -> RunArguments:
+    """Takes the options of `job run` apart; an unknown one is an error that names the nearest."""
+    known = {option.name: option for option in (*STOCK_OPTIONS, *REFUSED_OPTIONS)}
+    group = {option.name: option for option in GROUP_OPTIONS}
+    result = RunArguments()
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            raise UsageError(f"{word}: not an option; quote values that have blanks")
+        name, equals, inline = word.lstrip("-").partition("=")
+        if name in ("o", "output"):
+            result.json = _output(word, inline if equals else _value(word, rest))
+        elif name in group:
+            _add_conf(result, name.replace("-", "_"), inline if equals else _value(word, rest))
+        elif name in ("h", "help"):
+            result.wants_help = True
+        elif name in known:
+            value = "" if not known[name].metavar else inline if equals else _value(word, rest)
+            _add_stock(result, name, value, flag=not known[name].metavar)
+        else:
+            raise UsageError(_unknown(word, name, [*known, *group]))
+    return result
+
+
+def _value(word: str, rest: list[str]) -> str:
+    if not rest:
+        raise UsageError(f"{word}: its value is absent")
+    return rest.pop(0)
+
+
+def _output(word: str, value: str) -> bool:
+    if value not in ("json", "text"):
+        raise UsageError(f"{word} {value}: must be json or text")
+    return value == "json"
+
+
+def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> None:
+    if name == "conf" and value.startswith(PREFIX):
+        key, equals, text = value.partition("=")
+        if not equals:
+            raise UsageError(f"--conf {value}: write key=value")
+        _add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
+        return
+    if name == "f":
+        result.spec_file = value
+    elif name == "name":
+        result.name = value
+    elif name == "verbose":
+        result.verbose = True
+    result.stock += [f"--{name}"] if flag else [f"--{name}", value]
+
+
+def _add_conf(result: RunArguments, key: str, value: str) -> None:
+    if key in result.conf:
+        raise UsageError(f"{PREFIX}{key}: given twice")
+    known = [option.name.replace("-", "_") for option in GROUP_OPTIONS]
+    if key not in known:
+        nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
+        raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")
+    result.conf[key] = value
+    result.stock += ["--conf", f"{PREFIX}{key}={value}"]
+
+
+def _unknown(word: str, name: str, known: list[str]) -> str:
+    nearest = get_close_matches(name, known, n=1, cutoff=0)[0]
+    return f"{word}: unknown option; the nearest known one is --{nearest} (all: submarine job run --help)"

@@ -1,0 +1,98 @@
+"""The stock command line as a process: where its class path is, and how it is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from submarine_patch.cli.errors import UsageError
+
+MAIN_CLASS = "org.apache.submarine.client.cli.Cli"
+RUNTIME_JAR = "isonomy-submarine-runtime.jar"
+AM_JAR = "isonomy-am.jar"
+REPO = Path(__file__).resolve().parents[2]
+APPLICATION_ID = re.compile(r"\bapplication_\d+_\d+\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is needed to run the stock command line."""
+
+    java: str
+    lib: Path
+    conf: Path
+    am_jar: Path | None
+
+    def command(self, arguments: Sequence[str], *, verbose: bool = False) -> list[str]:
+        """The command line; our quiet log configuration unless the user wants more."""
+        command = [self.java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        if not verbose:
+            command.append("-Dlog4j.configuration=isonomy-submarine-log4j.properties")
+        if self.am_jar is not None:
+            command.append(f"-Disonomy.am.jar={self.am_jar}")
+        return [*command, "-cp", f"{self.conf}:{self.lib}/*", MAIN_CLASS, *arguments]
+
+
+def find(env: Mapping[str, str]) -> Installation:
+    """Finds Java, the class path and the configuration; an error says what is to be done."""
+    home = Path(env["SUBMARINE_HOME"]) if env.get("SUBMARINE_HOME") else REPO / "build" / "submarine"
+    lib = home / "lib"
+    if not (lib / RUNTIME_JAR).is_file():
+        raise UsageError(f"{lib}: no {RUNTIME_JAR}; set SUBMARINE_HOME, or build with `mvn package`")
+    am_jars = [home / AM_JAR, REPO / "submarine_patch" / "java" / "am" / "target" / AM_JAR]
+    am_jar = next((jar for jar in am_jars if jar.is_file()), None)
+    return Installation(_java(env), lib, _conf(env), am_jar)
+
+
+def _java(env: Mapping[str, str]) -> str:
+    if env.get("JAVA_HOME"):
+        java = Path(env["JAVA_HOME"]) / "bin" / "java"
+        if not java.is_file():
+            raise UsageError(f"JAVA_HOME={env['JAVA_HOME']}: no bin/java there; set it to a JDK 17")
+        return str(java)
+    found = shutil.which("java", path=env.get("PATH"))
+    if found is None:
+        raise UsageError("no java: install a JDK 17 and set JAVA_HOME")
+    return found
+
+
+def _conf(env: Mapping[str, str]) -> Path:
+    place = env.get("HADOOP_CONF_DIR")
+    if not place:
+        raise UsageError("HADOOP_CONF_DIR is not set: the folder with yarn-site.xml and submarine-site.xml")
+    for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
+        if not (Path(place) / name).is_file():
+            raise UsageError(f"HADOOP_CONF_DIR={place}: no {name} there")
+    return Path(place).resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended: exit status, and the application that was submitted, if any."""
+
+    status: int
+    application_id: str | None
+
+
+def run(command: Sequence[str], *, quiet: bool = False) -> Ended:
+    """Runs it to its end; its standard output is passed on (to standard error if quiet)."""
+    application_id: str | None = None
+    target = sys.stderr if quiet else sys.stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                submitted = APPLICATION_ID.search(line) if line.startswith("Submitted ") else None
+                application_id = submitted.group() if submitted else application_id
+                if not quiet or submitted:
+                    print(line, end="", file=target, flush=True)
+            return Ended(process.wait(), application_id)
+        except KeyboardInterrupt:
+            process.wait()
+            return Ended(130, application_id)
