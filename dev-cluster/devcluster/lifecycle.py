@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -53,7 +53,7 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
         missing = [r for r in cluster.roles if processes.pid_of(layout, r) is None]
         try:
             with interruptible():
-                _start(cluster, missing, java_home, say)
+                _start(cluster, missing, cluster.roles, java_home, say)
                 readiness.make_directories(cluster)
         except BaseException:
             if running:
@@ -74,7 +74,7 @@ def start_role(layout: Layout, name: str, say: Say) -> None:
         role = cluster.role(name)
         if processes.pid_of(layout, role) is not None:
             raise DevClusterError(f"{role} runs already; kill it first with dev-cluster/kill {role}")
-        _start(cluster, [role], java_home, say)
+        _start(cluster, [role], [role], java_home, say)
 
 
 def existing(layout: Layout) -> Cluster:
@@ -123,9 +123,8 @@ def _forget_applications(layout: Layout) -> None:
     shutil.rmtree(layout.root / "tmp", ignore_errors=True)
 
 
-def _start(cluster: Cluster, roles: Iterable[str], java_home: Path, say: Say) -> None:
-    """Starts all roles at once (YARN beside the NameNode's format) and waits until each serves."""
-    roles = list(roles)
+def _start(cluster: Cluster, roles: list[str], await_roles: list[str], java_home: Path, say: Say) -> None:
+    """Starts all `roles` at once (YARN beside the NameNode's format); waits until `await_roles` serve."""
     for role in roles:
         (cluster.layout.data / role).mkdir(parents=True, exist_ok=True)
     hdfs = [r for r in roles if r in (NAMENODE, "datanode")]
@@ -138,7 +137,7 @@ def _start(cluster: Cluster, roles: Iterable[str], java_home: Path, say: Say) ->
         processes.format_namenode(cluster, java_home)
     for role in hdfs:
         started[role] = processes.start(cluster, role, java_home)
-    readiness.wait(cluster, started, say)
+    readiness.wait(cluster, await_roles, started, say)
     save(cluster, java_home)
 
 

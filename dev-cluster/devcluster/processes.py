@@ -15,7 +15,7 @@ from devcluster.layout import BUILD, DATANODE, NAMENODE, RESOURCEMANAGER, Cluste
 
 MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
 """Environment variable of every daemon: the cluster's directory."""
-TERM_GRACE_S = 4.0
+TERM_GRACE_S = 3.0
 KILL_GRACE_S = 15.0
 POLL_S = 0.05
 _MAIN = {

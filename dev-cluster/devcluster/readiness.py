@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from subprocess import Popen
 from typing import Any
 
@@ -19,19 +19,21 @@ REQUEST_TIMEOUT_S = 5.0
 POLL_S = 0.2
 
 
-def wait(cluster: Cluster, started: Mapping[str, Popen[bytes]], say: Callable[[str], None]) -> None:
-    """Until the started roles serve; fails with the log's tail if one ends or the deadline passes."""
+def wait(cluster: Cluster, roles: Iterable[str], started: Mapping[str, Popen[bytes]],
+         say: Callable[[str], None]) -> None:
+    """Until these roles serve; fails with the log's tail if one ends or the deadline passes."""
     begin = time.monotonic()
-    waiting = list(started)
+    waiting = list(roles)
     while waiting:
         for role in list(waiting):
             if is_ready(cluster, role):
                 waiting.remove(role)
-                say(f"{role} is ready ({time.monotonic() - begin:.1f} s) {cluster.web(role)}")
+                if role in started or time.monotonic() - begin > 1:
+                    say(f"{role} is ready ({time.monotonic() - begin:.1f} s) {cluster.web(role)}")
         for role in waiting:
-            code = started[role].poll()
-            if code is not None:
-                raise _failed(cluster, role, f"ended with exit code {code}")
+            code = started[role].poll() if role in started else None
+            if code is not None or pid_of(cluster.layout, role) is None:
+                raise _failed(cluster, role, f"ended with exit code {code}" if code else "ended")
         if waiting and time.monotonic() - begin > START_DEADLINE_S:
             raise _failed(cluster, waiting[0], f"is not ready after {START_DEADLINE_S:.0f} s")
         if waiting:
@@ -55,7 +57,7 @@ def is_ready(cluster: Cluster, role: str) -> bool:
         if role == RESOURCEMANAGER:
             return bool(_get(f"{cluster.rm_web}/ws/v1/cluster/info")["clusterInfo"]["haState"] == "ACTIVE")
         return _nodemanager(cluster, role)
-    except (requests.RequestException, ValueError, KeyError, TypeError):
+    except (requests.RequestException, ValueError, LookupError, TypeError):
         return False
 
 
