@@ -18,7 +18,7 @@ __all__ = ["UsageError", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point: exits 0 on success, 1 if the job or its submission failed, 2 for a mistake in the options."""
+    """Entry point: exits 0 on success, 1 if the job or its submission failed, 2 for a mistake in options."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _dispatch(arguments)
@@ -38,7 +38,7 @@ def _dispatch(arguments: list[str]) -> int:
         case ["job", "show", *options]:
             return stock.run(stock.find(os.environ).command(["job", "show", *options])).status
         case _:
-            raise UsageError(f"{' '.join(arguments[:2])}: unknown command; there are `job run` and `job show`")
+            raise UsageError(f"{' '.join(arguments[:2])}: unknown command; try `job run` or `job show`")
 
 
 def _run(options: list[str]) -> int:
@@ -51,8 +51,8 @@ def _run(options: list[str]) -> int:
     if parsed.spec_file is not None and not Path(parsed.spec_file).is_file():
         raise UsageError(f"-f {parsed.spec_file}: no such file")
     check_group(parsed.conf)
-    installation = stock.find(os.environ)
-    ended = stock.run(installation.command(["job", "run", *parsed.stock], verbose=parsed.verbose), quiet=parsed.json)
+    command = stock.find(os.environ).command(["job", "run", *parsed.stock], verbose=parsed.verbose)
+    ended = stock.run(command, quiet=parsed.json)
     if parsed.json:
         print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
     return ended.status

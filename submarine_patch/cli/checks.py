@@ -1,4 +1,4 @@
-"""Checks of a group's options before anything is submitted: the rules of the Submarine runtime, told at once."""
+"""Checks of a group's options before anything is submitted, by the rules of the Submarine runtime."""
 
 from __future__ import annotations
 

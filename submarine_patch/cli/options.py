@@ -1,4 +1,4 @@
-"""The options of `submarine job run`: the stock ones, passed through, and the friendly ones for groups of jobs."""
+"""The options of `submarine job run`: the stock ones, passed through, and friendly ones for groups."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Option:
 
 GROUP_OPTIONS = (
     Option("app-scheduler", "NAME", "single (default), hyperband or successive_halving"),
-    Option("search-space", "FILE", "YAML file: parameters: {lr: {type: float, min: 0.001, max: 0.1, log: true}, "
-                                   "batch: {type: choice, values: [32, 64]}, layers: {type: int, min: 1, max: 3}}"),
+    Option("search-space", "FILE", "YAML file, for example parameters: {lr: {type: float, min: 0.001, "
+                                   "max: 0.1, log: true}, batch: {type: choice, values: [32, 64]}, "
+                                   "layers: {type: int, min: 1, max: 3}}"),
     Option("gpus-per-job", "N", "GPUs of one job, on one machine or several; default: workers x gpu"),
     Option("max-iterations", "N", "most iterations of one job"),
     Option("min-iterations", "N", "iterations after which jobs are compared first; default 1"),
@@ -66,8 +67,9 @@ STOCK_OPTIONS = (
 )
 REFUSED_OPTIONS = (
     Option("num_ps", "N", ""), Option("ps_resources", "R", ""), Option("ps_launch_cmd", "CMD", ""),
-    Option("ps_docker_image", "IMAGE", ""), Option("num_schedulers", "N", ""), Option("scheduler_resources", "R", ""),
-    Option("scheduler_launch_cmd", "CMD", ""), Option("scheduler_docker_image", "IMAGE", ""),
+    Option("ps_docker_image", "IMAGE", ""), Option("num_schedulers", "N", ""),
+    Option("scheduler_resources", "R", ""), Option("scheduler_launch_cmd", "CMD", ""),
+    Option("scheduler_docker_image", "IMAGE", ""),
     Option("tensorboard", "", ""), Option("tensorboard_resources", "R", ""),
     Option("tensorboard_docker_image", "IMAGE", ""), Option("quicklink", "LINK", ""),
     Option("distribute_keytab", "", ""),

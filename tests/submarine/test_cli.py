@@ -1,0 +1,168 @@
+"""The wrapper `submarine`: what it passes on, what it refuses before anything is submitted."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from submarine_patch.cli import main
+from submarine_patch.cli.checks import check_group, load_search_space
+from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.options import parse_run
+
+SPACE = """\
+parameters:
+  learning_rate: {type: float, min: 1e-3, max: 0.1, log: true}
+  batch: {type: choice, values: [32, 64]}
+  layers: {type: int, min: 1, max: 3}
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    file = tmp_path / "space.yaml"
+    file.write_text(SPACE)
+    return file
+
+
+def test_stock_options_pass_through_and_friendly_ones_become_conf() -> None:
+    parsed = parse_run(["-name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--eta=4",
+                        "--gpus-per-job", "2", "--conf", "isonomy.seed=7", "--conf", "a.b=c", "--env", "A=b", "--env=C=d",
+                        "--wait_job_finish", "-o", "json"])
+    assert parsed.stock == ["--name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--conf",
+                            "isonomy.eta=4", "--conf", "isonomy.gpus_per_job=2", "--conf", "isonomy.seed=7",
+                            "--conf", "a.b=c", "--env", "A=b", "--env", "C=d", "--wait_job_finish"]
+    assert parsed.conf == {"eta": "4", "gpus_per_job": "2", "seed": "7"}
+    assert parsed.json
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--nam", "x"], "--nam: unknown option; the nearest known one is --name"),
+    (["--conf", "isonomy.max_iteration=3"], "unknown key; the nearest known one is isonomy.max_iterations"),
+    (["--eta", "3", "--conf", "isonomy.eta=4"], "isonomy.eta: given twice"),
+    (["--eta"], "--eta: its value is absent"),
+    (["--conf", "isonomy.eta"], "write key=value"),
+    (["--name", "my", "job"], "job: not an option"),
+    (["-o", "xml"], "must be json or text"),
+])
+def test_mistakes_in_options_are_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        parse_run(arguments)
+
+
+def test_a_good_group_is_accepted(space: Path) -> None:
+    check_group({})
+    check_group({"app_scheduler": "hyperband", "search_space": str(space), "max_iterations": "27",
+                 "slowdown": "1, 1.2,1.5", "iteration_s": "0.5", "gpus_per_job": "2"})
+    assert list(load_search_space(space)) == ["learning_rate", "batch", "layers"]
+
+
+@pytest.mark.parametrize(("conf", "message"), [
+    ({"app_scheduler": "hyperbandd"}, "must be one of single, hyperband, successive_halving"),
+    ({"app_scheduler": "hyperband"}, "isonomy.search_space is absent"),
+    ({"eta": "3"}, "isonomy.eta: needs --app-scheduler"),
+    ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
+    ({"seed": "1.5"}, "must be a whole number, at least 0"),
+    ({"iteration_s": "nan"}, "must be a number above 0"),
+    ({"slowdown": "1.2,1.1,1.3"}, "three numbers from 1.0"),
+    ({"metric": "f1"}, "must be one of accuracy, loss"),
+    ({"app_scheduler": "hyperband", "search_space": "x", "max_iterations": "2", "min_iterations": "3"},
+     "isonomy.min_iterations=3: above isonomy.max_iterations=2"),
+    ({"app_scheduler": "hyperband", "search_space": "/none.yaml", "max_iterations": "2"},
+     "/none.yaml: cannot be read"),
+])
+def test_mistakes_in_groups_are_named(conf: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_group(conf)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[1, 2", "not YAML"),
+    ("lr: {type: float, min: 0, max: 1}", "needs 'parameters:'"),
+    ("parameters: {}", "at least one parameter"),
+    ("parameters: {lr: {type: real}}", "type is 'real'; it must be float, int or choice"),
+    ("parameters: {lr: {type: float, min: 0}}", "'max' must be a number"),
+    ("parameters: {lr: {type: float, min: 2, max: 1}}", "min 2 is above max 1"),
+    ("parameters: {lr: {type: int, min: 0.5, max: 1}}", "'min' must be a whole number"),
+    ("parameters: {lr: {type: float, min: 0, max: 1, log: true}}", "min must be above 0"),
+    ("parameters: {lr: {type: choice, values: []}}", "at least one value"),
+    ("parameters: {lr: {type: choice, value: [1]}}", "unknown key 'value'"),
+])
+def test_a_bad_search_space_names_file_and_parameter(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message) as error:
+        load_search_space(file)
+    assert str(error.value).startswith(str(file))
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A class path and a java that writes down its arguments and answers like a submission."""
+    home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
+    for folder in (home / "lib", conf, jdk / "bin"):
+        folder.mkdir(parents=True)
+    (home / "lib" / "isonomy-submarine-runtime.jar").touch()
+    for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
+        (conf / name).touch()
+    java = jdk / "bin" / "java"
+    java.write_text(f"""#!/bin/bash
+printf '%s\\n' "$@" > {tmp_path}/arguments
+echo "Submitted application_1_0002 (x, single) to queue root.prod"
+exit 1
+""")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("SUBMARINE_HOME", str(home))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
+    monkeypatch.setenv("JAVA_HOME", str(jdk))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    output = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, output.out, output.err
+
+
+def test_the_stock_command_line_is_run(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "job", "run", "--name", "x", "--seed", "3", "-o", "json")
+    assert status == 1
+    assert json.loads(out) == {"application_id": "application_1_0002", "exit_status": 1}
+    assert "Submitted application_1_0002" in err
+    given = (installation / "arguments").read_text().splitlines()
+    assert given[-7:] == ["org.apache.submarine.client.cli.Cli", "job", "run", "--name", "x", "--conf",
+                          "isonomy.seed=3"]
+
+
+def test_a_mistake_is_one_line_and_nothing_runs(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "job", "run", "--name", "x", "--gpus-per-job", "many")
+    assert (status, out) == (2, "")
+    assert err == "submarine: isonomy.gpus_per_job=many: must be a whole number, at least 1\n"
+    assert not (installation / "arguments").exists()
+
+
+@pytest.mark.parametrize(("variable", "value", "message"), [
+    ("HADOOP_CONF_DIR", "", "HADOOP_CONF_DIR is not set"),
+    ("HADOOP_CONF_DIR", "/nowhere", "no core-site.xml there"),
+    ("SUBMARINE_HOME", "/nowhere", "set SUBMARINE_HOME"),
+    ("JAVA_HOME", "/nowhere", "set it to a JDK 17"),
+])
+def test_what_is_missing_is_named(installation: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str,
+                                  message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(variable, value)
+    status, _, err = run(capsys, "job", "run", "--name", "x")
+    assert status == 2
+    assert message in err
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "job", "run", "--help")
+    assert status == 0
+    for option in ("--app-scheduler", "--search-space", "--worker_launch_cmd", "--wait_job_finish", "-o json"):
+        assert option in out
