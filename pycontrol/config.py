@@ -279,6 +279,8 @@ def _line(error: ErrorDetails, model: type[Section]) -> str:
             return f"{key}: must be >= {context['ge']:g}{got}"
         case "less_than_equal":
             return f"{key}: must be <= {context['le']:g}{got}"
+        case "finite_number":
+            return f"{key}: must be a finite number{got}"
         case "literal_error":
             return f"{key}: must be {context['expected']}{got}"
         case "is_instance_of":

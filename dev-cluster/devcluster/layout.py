@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
 import os
 import sys
@@ -150,7 +151,7 @@ class Cluster:
             "roles": {r: {"pid": pids.get(r), "host": self.hosts[r], "log": str(self.layout.log(r)),
                           "web": self.web(r), "data": str(self.layout.data / r)} for r in self.roles},
             "topology": str(self.layout.topology), "isonomy_yaml": str(self.layout.conf / "isonomy.yaml"),
-            "python": sys.executable,
+            "python": sys.executable, "user": getpass.getuser(),
             "env": {"HADOOP_CONF_DIR": str(self.layout.conf), "JAVA_HOME": java_home},
             "ports": self.ports, "options": asdict(self.options),
         }

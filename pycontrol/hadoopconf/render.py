@@ -48,8 +48,27 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
         nested = isinstance(merged[key], dict) and path not in FREE_FORM
         if nested and not isinstance(value, Mapping):
             raise ConfigError([f"{path}: is a section; set one of its keys, {_known(merged[key])}"])
+        if not nested:
+            _check_kind(path, merged[key], value)
         merged[key] = merge(merged[key], value, path) if nested else copy.deepcopy(value)
     return merged
+
+
+def _check_kind(path: str, default: object, value: object) -> None:
+    """A value must be of its default's kind (none given: of any)."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        fits, kind = isinstance(value, bool), "true or false"
+    elif isinstance(default, int | float):
+        fits, kind = number or value is None, "a number"
+    elif isinstance(default, str):
+        fits, kind = number or isinstance(value, str), "text"
+    elif isinstance(default, dict):
+        fits, kind = isinstance(value, dict), "a mapping of names"
+    else:
+        return
+    if not fits:
+        raise ConfigError([f"{path}: must be {kind} (got {value})"])
 
 
 def _known(section: Mapping[str, Any]) -> str:

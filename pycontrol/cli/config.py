@@ -1,0 +1,71 @@
+"""`isonomy config`: render the configuration from its templates, and check it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+import yaml
+
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf import check as checks
+from pycontrol.hadoopconf import render as rendering
+
+
+@click.group("config")
+def config_group() -> None:
+    """Render and check the configuration of Hadoop and Isonomy."""
+
+
+@config_group.command("render")
+@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
+              help="A value of confs/defaults.yaml; may be repeated.")
+@click.option("--values", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file of such values.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
+              help="Directory for the files.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
+def render_command(settings: tuple[str, ...], values: Path | None, out: Path, output: str) -> None:
+    """Write all configuration files into a directory."""
+    try:
+        over = rendering.parse_set(settings)
+        if values:
+            over = rendering.merge(rendering.merge(rendering.defaults(), _values(values)), over)
+        written = rendering.write(rendering.render(over), out)
+    except ConfigError as error:
+        for line in error.lines:
+            click.echo(f"error: {line}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"error: --out {out}: cannot be written: {error.strerror}", err=True)
+        sys.exit(1)
+    names = [str(file) for file in written]
+    click.echo(json.dumps({"files": names}) if output == "json" else "\n".join(names))
+
+
+def _values(file: Path) -> rendering.Values:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError([f"--values {file}: cannot be read as YAML: {error}"]) from error
+    if not isinstance(values, dict):
+        raise ConfigError([f"--values {file}: must be a mapping of sections"])
+    return values
+
+
+@config_group.command("check")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
+def check_command(path: Path, output: str) -> None:
+    """Check a configuration directory or one file. Exit 1 if there are errors."""
+    findings = checks.check(path)
+    errors = sum(finding.level == "error" for finding in findings)
+    if output == "json":
+        click.echo(json.dumps({"errors": errors, "findings": [asdict(f) for f in findings]}, indent=2))
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+        click.echo(f"{path}: {errors} errors, {len(findings) - errors} notes")
+    sys.exit(1 if errors else 0)

@@ -1,0 +1,139 @@
+"""Checks a configuration directory or one file of it: what is wrong, in which file and key, and what to do."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from pycontrol.config import Config, ConfigError, load_config, load_topology_spec
+from pycontrol.hadoopconf import sitechecks
+from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.sitefile import read_site
+
+TOKEN_HEX_DIGITS = 64
+OPTIONAL = frozenset({"node-resources.xml", "submarine-site.xml"})
+"""Files that not every machine has."""
+
+
+@dataclass
+class Seen:
+    """What the files say that other files must agree with."""
+
+    config: Config | None = None
+    yarn: dict[str, str] | None = None
+
+
+def check(path: Path) -> list[Finding]:
+    """All findings for a directory, or for one file by its name."""
+    seen = Seen()
+    if not path.is_dir():
+        return list(_check_file(path, seen))
+    names = [name for name in CHECKS if (path / name).exists()]
+    if not names:
+        return [error(path.name, "", f"holds none of {', '.join(CHECKS)}; name the directory that does")]
+    findings = [error(name, "", "is missing; `isonomy config render` makes it")
+                for name in CHECKS if name not in names and name not in OPTIONAL]
+    for name in names:
+        findings += _check_file(path / name, seen)
+    if seen.config and seen.yarn is not None:
+        findings += sitechecks.agreement(seen.yarn, seen.config)
+    return findings
+
+
+def _check_file(file: Path, seen: Seen) -> Iterator[Finding]:
+    checker = CHECKS.get(file.name)
+    if checker is None and file.suffix in (".yaml", ".yml"):
+        checker = _topology_file if _has_racks(file) else _isonomy_yaml
+    if checker is None:
+        yield error(file.name, "", f"is not known; checked are {', '.join(CHECKS)} and topology files (YAML)")
+        return
+    try:
+        yield from checker(file, seen)
+    except ConfigError as problem:
+        yield from _as_findings(problem)
+
+
+def _as_findings(problem: ConfigError) -> Iterator[Finding]:
+    for line in problem.lines:
+        file, _, rest = line.partition(": ")
+        key, colon, message = rest.partition(": ")
+        yield error(Path(file).name, key, message) if colon and " " not in key else error(file, "", rest)
+
+
+def _has_racks(file: Path) -> bool:
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return False
+    return isinstance(data, dict) and "racks" in data
+
+
+def _isonomy_yaml(file: Path, seen: Seen) -> Iterator[Finding]:
+    config = seen.config = load_config(file)
+    name = file.name
+    if config.bridge.host not in ("localhost", "::1") and not config.bridge.host.startswith("127."):
+        yield error(name, "bridge.host", f"must be a loopback address (got {config.bridge.host})")
+    if config.bridge.port == config.agents.port:
+        yield error(name, "agents.port", f"is that of the bridge too ({config.bridge.port}); choose another")
+    yield from _secret(name, "bridge.token_file", config.bridge.token_file, token=True)
+    if config.agents.tls:
+        tls = config.agents.tls
+        for key, pem in (("cert", tls.cert), ("key", tls.key), ("ca", tls.ca)):
+            if not pem.is_file():
+                yield error(name, f"agents.tls.{key}", f"{pem} does not exist; make it or remove agents.tls")
+        yield from _secret(name, "agents.tls.key", tls.key)
+    if config.state_dir.exists() and not config.state_dir.is_dir():
+        yield error(name, "state_dir", f"{config.state_dir} is not a directory")
+    if config.topology:
+        try:
+            load_topology_spec(config.topology)
+        except ConfigError as problem:
+            yield from _as_findings(problem)
+    else:
+        yield note(name, "topology", "is not set: what the NodeManagers register is taken as it is")
+
+
+def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Finding]:
+    """A secret's file: for its owner alone, and (a token) 64 hex characters. It may not exist yet."""
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+        text = file.read_text(encoding="ascii").strip() if token else ""
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as problem:
+        yield error(name, key, f"{file} cannot be read: {problem}")
+        return
+    if mode & 0o077:
+        yield error(name, key, f"{file} is open to others (mode {mode:04o}); chmod 600 {file}")
+    if token and (len(text) != TOKEN_HEX_DIGITS or set(text.lower()) - set("0123456789abcdef")):
+        yield error(name, key, f"{file} must hold {TOKEN_HEX_DIGITS} hex digits; remove it, serve makes it anew")
+
+
+def _topology_file(file: Path, _seen: Seen) -> Iterator[Finding]:
+    spec = load_topology_spec(file)
+    if not any(m.gpus for m in spec.machines):
+        yield note(file.name, "racks", "no machine has a GPU")
+
+
+def _yarn_site(file: Path, seen: Seen) -> Iterator[Finding]:
+    seen.yarn = read_site(file)
+    yield from sitechecks.yarn_site(seen.yarn)
+
+
+def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[Path, Seen], Iterator[Finding]]:
+    return lambda file, _seen: checker(read_site(file))
+
+
+CHECKS: dict[str, Callable[[Path, Seen], Iterator[Finding]]] = {
+    "isonomy.yaml": _isonomy_yaml,
+    "core-site.xml": _site(sitechecks.core_site),
+    "yarn-site.xml": _yarn_site,
+    "capacity-scheduler.xml": _site(sitechecks.capacity_scheduler),
+    "resource-types.xml": _site(sitechecks.resource_types),
+    "node-resources.xml": _site(sitechecks.node_resources),
+    "submarine-site.xml": _site(sitechecks.submarine_site),
+}

@@ -1,0 +1,178 @@
+"""What must hold in Hadoop's files so that Isonomy works."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from pycontrol.config import Config
+from pycontrol.hadoopconf.findings import Finding, error, note
+
+YARN, SCHEDULER = "yarn-site.xml", "capacity-scheduler.xml"
+GPU = "yarn.io/gpu"
+OUR_SCHEDULER = "isonomy.yarn.IsonomyScheduler"
+OUR_WEB = "isonomy.yarn.IsonomyWebServices"
+OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinuxContainerExecutor")
+OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
+OUR_KEYS = (
+    "isonomy.bridge.host", "isonomy.bridge.port", "isonomy.bridge.token-file", "isonomy.bridge.queue-size",
+    "isonomy.scheduler.bypass", "isonomy.nm.evidence-file",
+)
+DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
+
+
+def core_site(site: dict[str, str]) -> Iterator[Finding]:
+    """core-site.xml."""
+    if "://" not in site.get("fs.defaultFS", ""):
+        got = site.get("fs.defaultFS", "nothing")
+        yield error("core-site.xml", "fs.defaultFS", f"must look like hdfs://host:port (got {got})")
+
+
+def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
+    """yarn-site.xml."""
+    yield from _our_classes(site)
+    for key in site:
+        if key.startswith("isonomy.") and key not in OUR_KEYS:
+            close = difflib.get_close_matches(key, OUR_KEYS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OUR_KEYS)}"
+            yield error(YARN, key, f"unknown key, {hint}")
+    bypass = site.get("isonomy.scheduler.bypass", "false")
+    if bypass not in ("true", "false"):
+        yield error(YARN, "isonomy.scheduler.bypass", f"must be true or false (got {bypass})")
+    elif bypass == "true":
+        yield note(YARN, "isonomy.scheduler.bypass", "is true: GPU asks go through plain CapacityScheduler")
+    for key, least, most in (("isonomy.bridge.port", 1, 65535), ("isonomy.bridge.queue-size", 1, 10**9)):
+        if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
+            yield error(YARN, key, f"must be a whole number from {least} to {most} (got {site[key]})")
+    if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
+        yield error(YARN, "yarn.nodemanager.env-whitelist", "must not name CUDA_VISIBLE_DEVICES; remove it there")
+    yield from _yarn_notes(site)
+
+
+def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
+    for key, wanted, lost in (
+        ("yarn.resourcemanager.scheduler.class", (OUR_SCHEDULER,), "GPUs would not be shared by Isonomy"),
+        ("yarn.webapp.custom.webservice.class", (OUR_WEB,), "the isonomy command would find no REST"),
+        ("yarn.nodemanager.container-executor.class", OUR_EXECUTORS,
+         "containers would not get the GPUs they were granted"),
+    ):
+        if site.get(key) not in wanted:
+            got = site.get(key, "nothing")
+            yield error(YARN, key, f"must be {' or '.join(wanted)} (got {got}), else {lost}")
+
+
+def _yarn_notes(site: dict[str, str]) -> Iterator[Finding]:
+    for key, lost in (
+        ("yarn.resourcemanager.recovery.enabled", "applications end when the ResourceManager restarts"),
+        ("yarn.nodemanager.recovery.enabled", "containers end when their NodeManager restarts"),
+    ):
+        if site.get(key, "false") != "true":
+            yield note(YARN, key, f"is not true: {lost}")
+    if site.get("yarn.resourcemanager.scheduler.monitor.enable") == "true":
+        yield note(YARN, "yarn.resourcemanager.scheduler.monitor.enable",
+                   "is true: CapacityScheduler's own preemption may take leased GPUs back; set it to false")
+    if site.get("yarn.admin.acl", "*").strip() == "*":
+        yield note(YARN, "yarn.admin.acl", "is *: anyone may kill apps and drain nodes; name the administrators")
+    attempts = site.get("yarn.resourcemanager.am.max-attempts", "2")
+    if attempts.isdecimal() and int(attempts) < 2:
+        yield note(YARN, "yarn.resourcemanager.am.max-attempts", "is below 2: an app ends with its first AM")
+    if site.get("yarn.webapp.enable-rest-app-submissions") == "true":
+        yield note(YARN, "yarn.webapp.enable-rest-app-submissions", "is true: apps may be submitted over REST")
+
+
+def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
+    """What yarn-site.xml and isonomy.yaml say of the same thing."""
+    for key, ours, default, name in (
+        ("isonomy.bridge.host", config.bridge.host, "127.0.0.1", "bridge.host"),
+        ("isonomy.bridge.port", str(config.bridge.port), "26500", "bridge.port"),
+        ("isonomy.bridge.token-file", str(config.bridge.token_file), "", "bridge.token_file"),
+    ):
+        theirs = site.get(key, default)
+        if theirs != ours:
+            got = theirs or "not set"
+            yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
+
+
+def resource_types(site: dict[str, str]) -> Iterator[Finding]:
+    """resource-types.xml."""
+    kinds = [kind.strip() for kind in site.get("yarn.resource-types", "").split(",")]
+    if GPU not in kinds:
+        got = ", ".join(kinds) or "nothing"
+        yield error("resource-types.xml", "yarn.resource-types", f"must name {GPU} (got {got})")
+
+
+def node_resources(site: dict[str, str]) -> Iterator[Finding]:
+    """node-resources.xml."""
+    key = f"yarn.nodemanager.resource-type.{GPU}"
+    if not site.get(key, "").isdecimal():
+        got = site.get(key) or "nothing"
+        yield error("node-resources.xml", key, f"must be this machine's number of GPUs (got {got})")
+
+
+def submarine_site(site: dict[str, str]) -> Iterator[Finding]:
+    """submarine-site.xml."""
+    if site.get("submarine.runtime.class") != OUR_RUNTIME:
+        got = site.get("submarine.runtime.class", "nothing")
+        yield error("submarine-site.xml", "submarine.runtime.class", f"must be {OUR_RUNTIME} (got {got})")
+
+
+def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
+    """capacity-scheduler.xml."""
+    prefix = "yarn.scheduler.capacity."
+    calculator = site.get(f"{prefix}resource-calculator", "")
+    if calculator != DOMINANT:
+        yield error(SCHEDULER, f"{prefix}resource-calculator",
+                    f"must be {DOMINANT} (got {calculator or 'nothing'}), else GPUs are not counted")
+    if not site.get(f"{prefix}root.queues"):
+        yield error(SCHEDULER, f"{prefix}root.queues", "is missing; name the queues below root")
+        return
+    yield from _queues(site, f"{prefix}root")
+
+
+def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
+    children = [f"{parent}.{q.strip()}" for q in site.get(f"{parent}.queues", "").split(",") if q.strip()]
+    capacities = [site.get(f"{child}.capacity", "") for child in children]
+    numbers = [n for n in map(_number, capacities) if n is not None]
+    for child, text in zip(children, capacities, strict=True):
+        if not text:
+            yield error(SCHEDULER, f"{child}.capacity", "is missing; give it in percent")
+        elif _number(text) is None and text[-1] not in "w]":
+            yield error(SCHEDULER, f"{child}.capacity", f"must be a percentage (got {text})")
+    if len(numbers) == len(children) and abs(sum(numbers) - 100) > 0.01:
+        yield error(SCHEDULER, f"{parent}.queues", f"their capacities must add up to 100 (got {sum(numbers):g})")
+    for child in children:
+        if site.get(f"{child}.queues"):
+            yield from _queues(site, child)
+        else:
+            yield from _leaf(site, child)
+
+
+def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
+    capacity = _number(site.get(f"{queue}.capacity", ""))
+    maximum = _number(site.get(f"{queue}.maximum-capacity", "100"))
+    factor = _number(site.get(f"{queue}.user-limit-factor", "1"))
+    if maximum is None or not 0 <= maximum <= 100:
+        yield error(SCHEDULER, f"{queue}.maximum-capacity",
+                    f"must be a percentage (got {site[f'{queue}.maximum-capacity']})")
+        return
+    if maximum < 100:
+        yield note(SCHEDULER, f"{queue}.maximum-capacity",
+                   f"is {maximum:g}: offers to the queue's apps end there (reason QueueLimit)")
+    if capacity is None:
+        return
+    if capacity == 0:
+        yield error(SCHEDULER, f"{queue}.capacity", "is 0: the queue accepts no application; give it more")
+    if factor is None or (factor != -1 and factor <= 0):
+        yield error(SCHEDULER, f"{queue}.user-limit-factor",
+                    f"must be -1 or > 0 (got {site[f'{queue}.user-limit-factor']})")
+    elif factor != -1 and capacity * factor < maximum:
+        yield error(SCHEDULER, f"{queue}.user-limit-factor",
+                    f"is too small: one user is held to {capacity * factor:g} % of the cluster and placements"
+                    f" beyond are refused; set it to -1 (no limit) or to {maximum / max(capacity, 1e-9):g}")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

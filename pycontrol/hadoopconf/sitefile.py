@@ -1,0 +1,52 @@
+"""Reads Hadoop's *-site.xml files."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from pycontrol.config import Config, ConfigError
+
+
+def read_site(file: Path) -> dict[str, str]:
+    """The properties of a Hadoop XML file; the last one of a name wins, as in Hadoop."""
+    try:
+        root = ElementTree.fromstring(file.read_bytes())
+    except OSError as error:
+        raise ConfigError([f"{file.name}: cannot be read: {error.strerror}"]) from error
+    except ElementTree.ParseError as error:
+        raise ConfigError([f"{file.name}: is not XML: {error}"]) from error
+    if root.tag != "configuration":
+        raise ConfigError([f"{file.name}: must begin with <configuration> (got <{root.tag}>)"])
+    properties = {}
+    for node in root.iter("property"):
+        name = (node.findtext("name") or "").strip()
+        if not name:
+            raise ConfigError([f"{file.name}: a <property> has no <name>; add it or remove the property"])
+        properties[name] = (node.findtext("value") or "").strip()
+    return properties
+
+
+def hadoop_conf_dir() -> Path | None:
+    """The directory that HADOOP_CONF_DIR names, if it does."""
+    value = os.environ.get("HADOOP_CONF_DIR")
+    return Path(value) if value else None
+
+
+def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> str:
+    """The ResourceManager's web URL: from isonomy.yaml's rm_web, else from yarn-site.xml."""
+    if config and config.rm_web:
+        return config.rm_web.rstrip("/")
+    conf_dir = conf_dir or hadoop_conf_dir()
+    if conf_dir is None:
+        raise ConfigError(["HADOOP_CONF_DIR: is not set; set it to the directory of yarn-site.xml"])
+    site = read_site(conf_dir / "yarn-site.xml")
+    https = site.get("yarn.http.policy") == "HTTPS_ONLY"
+    kind, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
+    address = site.get(f"yarn.resourcemanager.{kind}", "")
+    host = site.get("yarn.resourcemanager.hostname", "")
+    address = address.replace("${yarn.resourcemanager.hostname}", host) or (f"{host}:{port}" if host else "")
+    if not address:
+        raise ConfigError([f"yarn-site.xml: yarn.resourcemanager.{kind}: is missing; add it"])
+    return f"{'https' if https else 'http'}://{address}"

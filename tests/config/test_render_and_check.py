@@ -1,0 +1,108 @@
+"""The templates and the checks of what they make."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.cli.config import config_group
+from pycontrol.config import ConfigError, load_config
+from pycontrol.hadoopconf import render
+from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(config_group, list(arguments))
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    out = tmp_path / "conf"
+    settings = ("core.racks={n1: rack-a}", "isonomy.lease_s=30", "yarn.rm_web='rm:8088'", "nodemanager.gpus=4")
+    result = run("render", "--out", str(out), *(word for s in settings for word in ("--set", s)))
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_every_default_has_a_comment() -> None:
+    text = (render.confs_dir() / "defaults.yaml").read_text()
+    bare = [line for line in text.splitlines() if re.match(r"\s+\S+:", line) and "  # " not in line]
+    assert bare == []
+
+
+def test_rendered_files_are_right_and_pass_the_check(conf: Path) -> None:
+    scheduler = read_site(conf / "yarn-site.xml")["yarn.resourcemanager.scheduler.class"]
+    assert scheduler == "isonomy.yarn.IsonomyScheduler"
+    assert read_site(conf / "node-resources.xml") == {"yarn.nodemanager.resource-type.yarn.io/gpu": "4"}
+    assert (conf / "rack-table.txt").read_text() == "n1 /rack-a\n"
+    config = load_config(conf / "isonomy.yaml")
+    assert (config.lease_s, config.lead_s, config.rm_web) == (30, 6, "http://rm:8088")
+    assert rm_web_url(None, conf) == "http://rm:8088"
+    result = run("check", str(conf), "-o", "json")
+    assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("isonomy.leas_s=3", "isonomy.leas_s: unknown key, did you mean isonomy.lease_s?"),
+        ("isonomy.lease_s=0", "isonomy.yaml: lease_s: must be > 0 (got 0)"),
+        ("yarn.node_expiry_ms=soon", "yarn.node_expiry_ms: must be a number (got soon)"),
+        ("yarn.scheduler=fair", "yarn.scheduler: must be isonomy or capacity (got fair)"),
+        ("lease_s", "--set lease_s: must be section.key=value, as in isonomy.lease_s=60"),
+    ],
+)
+def test_a_wrong_setting_writes_nothing(tmp_path: Path, setting: str, line: str) -> None:
+    result = run("render", "--out", str(tmp_path / "out"), "--set", setting)
+    assert (result.exit_code, result.output.strip()) == (1, f"error: {line}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_are_escaped() -> None:
+    with pytest.raises(ConfigError, match="is a section"):
+        render.render({"core": 3})
+    assert "<value>a&amp;b</value>" in render.render({"core": {"tmp_dir": "a&b"}})["core-site.xml"]
+
+
+def test_a_token_file_open_to_others_is_an_error(conf: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("ab" * 32)
+    token.chmod(0o644)
+    file = tmp_path / "isonomy.yaml"
+    file.write_text(f"bridge: {{token_file: {token}}}\n")
+    result = run("check", str(file))
+    assert result.exit_code == 1
+    assert f"bridge.token_file: {token} is open to others (mode 0644); chmod 600 {token}" in result.output
+    token.chmod(0o600)
+    assert run("check", str(file)).exit_code == 0
+    token.write_text("short")
+    assert "64 hex digits" in run("check", str(file)).output
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("yarn-site.xml", "isonomy.yarn.IsonomyScheduler", "x.Y", "yarn.resourcemanager.scheduler.class: must be"),
+        ("yarn-site.xml", "isonomy.bridge.queue-size", "isonomy.bridge.queue-sizes",
+         "unknown key, did you mean isonomy.bridge.queue-size?"),
+        ("yarn-site.xml", ">26500<", ">26600<", "port: is 26600, but isonomy.yaml: bridge.port is 26500"),
+        ("yarn-site.xml", "</configuration>", "", "yarn-site.xml: is not XML"),
+        ("capacity-scheduler.xml", "<value>-1</value>", "<value>1</value>",
+         "root.research.user-limit-factor: is too small: one user is held to 45 %"),
+        ("capacity-scheduler.xml", "<value>100</value>", "<value>80</value>",
+         "note: capacity-scheduler.xml: yarn.scheduler.capacity.root.prod.maximum-capacity: is 80"),
+        ("capacity-scheduler.xml", "<value>45</value>", "<value>40</value>", "must add up to 100 (got 90)"),
+        ("resource-types.xml", "yarn.io/gpu", "fpga", "yarn.resource-types: must name yarn.io/gpu (got fpga)"),
+        ("isonomy.yaml", "f: 0.8", "f: 2", "isonomy.yaml: f: must be <= 1 (got 2)"),
+        ("submarine-site.xml", "IsonomyRuntimeFactory", "Other", "submarine.runtime.class: must be isonomy"),
+    ],
+)
+def test_each_error_names_file_and_key(conf: Path, file: str, old: str, new: str, expected: str) -> None:
+    text = (conf / file).read_text()
+    assert old in text
+    (conf / file).write_text(text.replace(old, new))
+    result = run("check", str(conf))
+    assert expected in result.output
+    assert result.exit_code == (0 if expected.startswith("note") else 1)
