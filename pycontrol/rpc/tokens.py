@@ -150,5 +150,5 @@ def _read_key(path: Path) -> bytes:
             raise KeyFileError(f"{path}: mode {mode:04o} lets others read the key; run chmod 600 {path}")
         key = file.read(4096)
     if len(key) < KEY_BYTES:
-        raise KeyFileError(f"{path}: holds {len(key)} bytes, not a key of {KEY_BYTES}; remove it to make a new one")
+        raise KeyFileError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; remove it to get a new one")
     return key

@@ -1,0 +1,327 @@
+"""What the control plane answers the plugin: the other end of `exchange` (bridge.proto).
+
+The plugin may repeat any request, and either side may start anew at any time. So: events are taken once
+by sequence number, directives are repeated until the plugin has reported their end, and whoever is not
+known sends a snapshot (Hello) first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.bridge import translate
+from pycontrol.bridge.translate import Unreadable
+from pycontrol.model.events import ClusterLost, Directive, DirectiveDone, Event
+from pycontrol.wire.v1 import bridge_pb2 as pb
+
+LOST_AFTER_S = 6.0
+"""No exchange for so long: the plugin is away."""
+RESEND_S = 1.0
+"""A directive that the plugin has not said to have received is sent again."""
+RESULT_S = 30.0
+"""A directive received without a result is sent again."""
+DIRECTIVES_MAX = 20_000
+DIRECTIVES_AT_ONCE = 500
+ANSWERS_KEPT = 128
+QUERY_S = 30.0
+OVERLOADED = "the control plane is overloaded; send this again"
+
+Route = Callable[[str, str, Mapping[str, str], str, bool], tuple[int, Mapping[str, Any]]]
+"""(method, path, parameters, user, admin) -> (HTTP status, JSON object)."""
+log = structlog.get_logger("isonomy.bridge")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A directive without a result, and when it is sent (again); seconds of the endpoint's clock."""
+
+    message: pb.Directive
+    due_s: float = 0.0
+
+
+class BridgeEndpoint:
+    """Serves the plugin's requests, and is the Arbiter's way to YARN (ClusterPort).
+
+    `settle` returns when the Arbiter has handled all that was submitted before. After a snapshot the
+    Arbiter decides anew what to place, so directives from before it must not reach the plugin.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Event], None],
+        route: Route,
+        settle: Callable[[], None],
+        *,
+        lost_after_s: float = LOST_AFTER_S,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._submit, self._route, self._settle = submit, route, settle
+        self._lost_after_s, self._clock_s = lost_after_s, clock_s
+        self._intake = threading.Lock()
+        """Held while events are handed over: they keep their order."""
+        self._changed = threading.Condition()
+        """Guards all below."""
+        self._epoch = ""
+        self._hello_id = 0
+        self._greeting = False
+        """A snapshot is being handed over: no directive goes out."""
+        self._last_seq = 0
+        self._heard_s = 0.0
+        self._polls = 0
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
+        self._stopped = threading.Event()
+        self._watch = threading.Thread(target=self._watch_plugin, name="isonomy-bridge-watch", daemon=True)
+        self.plugin_version = ""
+        self.hadoop_version = ""
+
+    def start(self) -> None:
+        """Begins to watch whether the plugin is there."""
+        self._watch.start()
+
+    def stop(self) -> None:
+        """Answers waiting polls and ends the watch."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._watch.is_alive():
+            self._watch.join(self._lost_after_s)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the plugin has said Hello and is heard of."""
+        with self._changed:
+            return bool(self._epoch)
+
+    # ---- requests
+
+    def handle(self, request: pb.Request) -> pb.Response:
+        """The answer to one request; from any thread."""
+        kind = request.WhichOneof("body")
+        if kind == "query":
+            response = self._query_once(request)
+        elif kind == "hello":
+            response = self._hello(request)
+        elif not self._heard(request.plugin_epoch):
+            response = pb.Response(hello_required=True)
+        elif kind == "events":
+            response = self._events(request)
+        elif kind == "poll":
+            response = self._poll(request)
+        else:
+            response = pb.Response(error="a request without a body that this control plane knows")
+        response.id = request.id
+        return response
+
+    def _heard(self, epoch: str) -> bool:
+        with self._changed:
+            if not self._epoch or epoch != self._epoch:
+                return False
+            self._heard_s = self._clock_s()
+            return True
+
+    def _hello(self, request: pb.Request) -> pb.Response:
+        hello, epoch = request.hello, request.plugin_epoch
+        if not epoch:
+            return pb.Response(error="Hello without plugin_epoch")
+        with self._intake:
+            if self._heard(epoch) and 0 < request.id <= self._hello_id:
+                return self._ack()
+            self._set_greeting(True)
+            try:
+                self._hand_over(epoch, request.id, hello.snapshot)
+            except Unreadable as e:
+                log.error("the plugin's snapshot cannot be read", why=str(e))
+                return pb.Response(error=f"the snapshot cannot be read: {e}")
+            except (Overloaded, TimeoutError):
+                return pb.Response(error=OVERLOADED)
+            finally:
+                self._set_greeting(False)
+            response = self._ack()
+        self.plugin_version, self.hadoop_version = hello.plugin_version, hello.hadoop_version
+        log.info("the plugin said hello", epoch=epoch, plugin=hello.plugin_version, hadoop=hello.hadoop_version)
+        return response
+
+    def _hand_over(self, epoch: str, request_id: int, message: pb.Snapshot) -> None:
+        """ClusterLost stops placements; once it is handled, what is left of the old directives is void."""
+        snapshot = translate.snapshot_of(message)
+        self._submit(ClusterLost())
+        self._settle()
+        with self._changed:
+            self._waiting.clear()
+        self._submit(snapshot)
+        with self._changed:
+            self._epoch, self._hello_id = epoch, request_id
+            self._last_seq = message.last_seq
+            self._heard_s = self._clock_s()
+
+    def _set_greeting(self, greeting: bool) -> None:
+        with self._changed:
+            self._greeting = greeting
+            self._changed.notify_all()
+
+    def _ack(self) -> pb.Response:
+        return pb.Response(ack=pb.Ack(last_seq=self._last_seq))
+
+    def _events(self, request: pb.Request) -> pb.Response:
+        """Takes the events not yet taken, in order; an overloaded Arbiter gets the rest when they come again."""
+        with self._intake:
+            if not self._heard(request.plugin_epoch):
+                return pb.Response(hello_required=True)
+            for message in request.events.events:
+                if message.seq <= self._last_seq:
+                    continue
+                try:
+                    self._take(message)
+                except Overloaded:
+                    log.warning("the Arbiter is overloaded; events wait in the plugin", seq=message.seq)
+                    return pb.Response(ack=pb.Ack(last_seq=self._last_seq), error=OVERLOADED)
+                self._last_seq = message.seq
+            return self._ack()
+
+    def _take(self, message: pb.Event) -> None:
+        try:
+            event = translate.event_of(message)
+        except Unreadable as e:
+            log.error("an event of the plugin cannot be read", seq=message.seq, why=str(e))
+            return
+        if event is None:
+            return
+        self._submit(event)
+        if isinstance(event, DirectiveDone):
+            with self._changed:
+                self._waiting.pop(event.directive_id, None)
+
+    # ---- directives
+
+    def carry_out(self, directive: Directive) -> None:
+        """Queues a directive for the plugin's next poll; from any thread, never blocks."""
+        message = translate.directive_to_wire(directive)
+        with self._changed:
+            full = len(self._waiting) >= DIRECTIVES_MAX
+            if not full:
+                self._waiting[message.id] = _Waiting(message)
+                self._changed.notify_all()
+        if full:
+            log.error("too many directives wait for the plugin; one is dropped", directive=message.id)
+            self._submit(DirectiveDone(message.id, False, reason="too many directives wait"))
+
+    def _poll(self, request: pb.Request) -> pb.Response:
+        wait_s = min(request.poll.wait_ms / 1000.0, self._lost_after_s / 3.0)
+        with self._changed:
+            end_s = self._clock_s() + wait_s
+            for directive_id in request.poll.received:
+                if directive_id in self._waiting:
+                    self._waiting[directive_id].due_s = self._clock_s() + RESULT_S
+            self._polls += 1
+            this_poll = self._polls
+            self._changed.notify_all()
+            while True:
+                if request.plugin_epoch != self._epoch:
+                    return pb.Response(hello_required=True)
+                now_s = self._clock_s()
+                self._heard_s = now_s
+                due = self._due(now_s) if this_poll == self._polls and not self._greeting else []
+                over = now_s >= end_s or this_poll != self._polls or self._stopped.is_set()
+                if due or over:
+                    return pb.Response(directives=pb.Directives(directives=due))
+                self._changed.wait(min(end_s, self._next_due_s(now_s)) - now_s)
+
+    def _next_due_s(self, now_s: float) -> float:
+        if self._greeting:
+            return math.inf
+        return min((max(w.due_s, now_s) for w in self._waiting.values()), default=math.inf)
+
+    def _due(self, now_s: float) -> list[pb.Directive]:
+        due = []
+        for waiting in self._waiting.values():
+            if waiting.due_s <= now_s:
+                waiting.due_s = now_s + RESEND_S
+                due.append(waiting.message)
+                if len(due) == DIRECTIVES_AT_ONCE:
+                    break
+        return due
+
+    # ---- queries
+
+    def _query_once(self, request: pb.Request) -> pb.Response:
+        """A changing query that is repeated gets its first answer; reading ones are simply served again."""
+        if request.query.method == "GET" or not request.id:
+            return self._query(request.query)
+        key = (request.plugin_epoch, request.id)
+        with self._changed:
+            first = key not in self._answers
+            answer = self._answers.setdefault(key, Future())
+            while len(self._answers) > ANSWERS_KEPT:
+                self._answers.popitem(last=False)
+        if first:
+            answer.set_result(self._query(request.query))
+        response = pb.Response()
+        try:
+            response.CopyFrom(answer.result(QUERY_S))
+        except TimeoutError:
+            response.error = "the same query is still being answered"
+        return response
+
+    def _query(self, query: pb.Query) -> pb.Response:
+        try:
+            status, answer = self._route(
+                query.method, query.path, dict(query.parameters), query.user, query.admin
+            )
+            body = to_json(answer)
+        except Exception:
+            log.exception("a query failed", method=query.method, path=query.path)
+            status, body = 500, to_json({"error": f"the control plane failed on {query.path}; see its log"})
+        reply = pb.QueryReply(status=status, content_type="application/json", body=body)
+        return pb.Response(query_reply=reply)
+
+    # ---- the plugin's silence
+
+    def _watch_plugin(self) -> None:
+        while not self._stopped.wait(self._lost_after_s / 4.0):
+            self.check_lost()
+
+    def check_lost(self) -> None:
+        """Reports ClusterLost once the plugin was silent for too long; it must say Hello to come back."""
+        with self._intake:
+            with self._changed:
+                silent_s = self._clock_s() - self._heard_s
+                if not self._epoch or silent_s < self._lost_after_s:
+                    return
+            try:
+                self._submit(ClusterLost())
+            except Overloaded:
+                return
+            with self._changed:
+                self._epoch, self._hello_id = "", 0
+                self._changed.notify_all()
+        log.warning("the plugin is silent; leases stand still until it is back", silent_s=round(silent_s, 1))
+
+
+def to_json(value: Any) -> bytes:
+    """JSON; numbers that JSON does not know become null."""
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(_finite(value)).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,193 @@
+"""Between the messages of bridge.proto and the Arbiter's events and directives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pycontrol.model import cluster
+from pycontrol.model.cluster import Container, YarnApp
+from pycontrol.model.events import (
+    AppAdded,
+    AppRemoved,
+    AskChanged,
+    AttemptAdded,
+    AttemptRemoved,
+    ClusterReady,
+    ClusterSnapshot,
+    ContainerGone,
+    ContainerUp,
+    Directive,
+    DirectiveDone,
+    Event,
+    Kill,
+    NodeDown,
+    NodeUp,
+    Place,
+    Preempt,
+)
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import bridge_pb2 as pb
+
+ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
+"""States of YARN's RMContainer after which it holds no GPU."""
+
+
+class Unreadable(Exception):
+    """A message of the plugin that names nothing; says which field is missing."""
+
+
+def host_of(node_id: str) -> str:
+    """The host part of YARN's NodeId host:port."""
+    host, colon, _ = node_id.rpartition(":")
+    return host if colon else node_id
+
+
+def _named(value: str, what: str) -> str:
+    if not value:
+        raise Unreadable(f"{what} is empty")
+    return value
+
+
+def node_of(message: pb.Node) -> cluster.Node:
+    """A NodeManager; its host is the one in its NodeId, so that all names of a GPU agree."""
+    node_id = _named(message.node_id, "node.node_id")
+    return cluster.Node(
+        node_id=node_id,
+        host=host_of(node_id),
+        rack=message.rack,
+        gpus=message.gpus,
+        memory_mb=message.memory_mb,
+        vcores=message.vcores,
+        attributes=dict(message.attributes),
+    )
+
+
+def queue_of(message: pb.Queue) -> cluster.Queue:
+    """A leaf queue."""
+    path = _named(message.path, "queue.path")
+    return cluster.Queue(path, message.absolute_capacity, message.absolute_max_capacity)
+
+
+def app_of(message: pb.Application) -> YarnApp:
+    """An application."""
+    return YarnApp(
+        app_id=_named(message.app_id, "application.app_id"),
+        user=message.user,
+        queue=message.queue,
+        name=message.name,
+        application_type=message.application_type,
+        submitted_s=message.submit_time_ms / 1000.0,
+        tags=frozenset(message.tags),
+        attempt_id=message.attempt_id,
+    )
+
+
+def ask_of(message: pb.Ask) -> cluster.Ask:
+    """An outstanding request for containers with GPUs."""
+    return cluster.Ask(
+        attempt_id=_named(message.attempt_id, "ask.attempt_id"),
+        app_id=_named(message.app_id, "ask.app_id"),
+        allocation_request_id=message.allocation_request_id,
+        gpus=message.gpus,
+        count=message.count,
+        priority=message.priority,
+        memory_mb=message.memory_mb,
+        vcores=message.vcores,
+        only_on=tuple(message.only_on),
+    )
+
+
+def container_of(message: pb.GpuContainer) -> Container:
+    """A live container with the GPUs that its allocation tags name."""
+    node_id = _named(message.node_id, "container.node_id")
+    host = host_of(node_id)
+    return Container(
+        container_id=_named(message.container_id, "container.container_id"),
+        app_id=_named(message.app_id, "container.app_id"),
+        node_id=node_id,
+        gpus=tuple(Gpu(host, i) for i in sorted(set(message.gpu_ids))),
+        lease_id=message.lease_id,
+        allocation_request_id=message.allocation_request_id,
+        attempt_id=message.attempt_id,
+    )
+
+
+def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
+    """What YARN knows; containers that have ended are left out."""
+    return ClusterSnapshot(
+        ready=message.ready,
+        nodes=tuple(node_of(n) for n in message.nodes),
+        apps=tuple(app_of(a) for a in message.applications),
+        asks=tuple(ask_of(a) for a in message.asks),
+        containers=tuple(container_of(c) for c in message.containers if c.state not in ENDED_STATES),
+        queues=tuple(queue_of(q) for q in message.queues),
+    )
+
+
+def event_of(message: pb.Event) -> Event | None:
+    """The Arbiter's event; None for a kind that this version does not know. Raises Unreadable."""
+    match message.WhichOneof("kind"):
+        case "node_up":
+            return NodeUp(node_of(message.node_up))
+        case "node_down":
+            return NodeDown(_named(message.node_down.node_id, "node_down.node_id"), message.node_down.reason)
+        case "app_added":
+            return AppAdded(app_of(message.app_added))
+        case "app_removed":
+            removed = message.app_removed
+            return AppRemoved(_named(removed.app_id, "app_removed.app_id"), removed.final_state)
+        case "attempt_added":
+            added = message.attempt_added
+            return AttemptAdded(_named(added.attempt_id, "attempt_added.attempt_id"), added.app_id)
+        case "attempt_removed":
+            ended = message.attempt_removed
+            return AttemptRemoved(_named(ended.attempt_id, "attempt_removed.attempt_id"), ended.app_id)
+        case "ask":
+            return AskChanged(ask_of(message.ask))
+        case "container_allocated":
+            return ContainerUp(container_of(message.container_allocated))
+        case "container_running":
+            return ContainerUp(container_of(message.container_running), running=True)
+        case "container_completed":
+            gone = message.container_completed
+            container_id = _named(gone.container_id, "container_completed.container_id")
+            return ContainerGone(container_id, gone.exit_status, gone.diagnostics)
+        case "directive_result":
+            done = message.directive_result
+            directive_id = _named(done.directive_id, "directive_result.directive_id")
+            return DirectiveDone(directive_id, done.ok, done.container_id, done.reason)
+        case "ready":
+            return ClusterReady()
+    return None
+
+
+def directive_to_wire(directive: Directive) -> pb.Directive:
+    """A directive as the plugin gets it."""
+    match directive:
+        case Place():
+            return pb.Directive(id=directive.directive_id, place=_place(directive))
+        case Preempt():
+            deadline_ms = round(directive.deadline_s * 1000.0)
+            preempt = pb.Preempt(container_id=directive.container_id, deadline_ms=deadline_ms)
+            return pb.Directive(id=directive.directive_id, preempt=preempt)
+        case Kill():
+            kill = pb.Kill(container_id=directive.container_id, reason=directive.reason)
+            return pb.Directive(id=directive.directive_id, kill=kill)
+
+
+def _place(directive: Place) -> pb.Place:
+    ask = directive.ask
+    return pb.Place(
+        attempt_id=ask.attempt_id,
+        allocation_request_id=ask.allocation_request_id,
+        priority=ask.priority,
+        node_id=directive.node_id,
+        gpu_ids=_indices(directive.gpus),
+        lease_id=directive.lease_id,
+        memory_mb=ask.memory_mb,
+        vcores=ask.vcores,
+    )
+
+
+def _indices(gpus: Iterable[Gpu]) -> list[int]:
+    return sorted(g.index for g in gpus)

@@ -1,0 +1,106 @@
+"""bridge.proto and the Arbiter's values say the same."""
+
+import pytest
+
+from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.events import (
+    AppAdded,
+    AppRemoved,
+    AskChanged,
+    AttemptAdded,
+    AttemptRemoved,
+    ClusterReady,
+    ClusterSnapshot,
+    ContainerGone,
+    ContainerUp,
+    DirectiveDone,
+    Kill,
+    NodeDown,
+    NodeUp,
+    Place,
+    Preempt,
+)
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import bridge_pb2 as pb
+
+WIRE_NODE = pb.Node(
+    node_id="n1:8041", host="n1", rack="/a", gpus=4, memory_mb=1024, vcores=8, attributes={"k": "v"}
+)
+NODE = Node("n1:8041", "n1", "/a", 4, 1024, 8, {"k": "v"})
+WIRE_APP = pb.Application(
+    app_id="app", user="ann", queue="root.q", name="n", application_type="YARN", submit_time_ms=1500,
+    tags=["isonomy"], attempt_id="at",
+)  # fmt: skip
+APP = YarnApp("app", "ann", "root.q", "n", "YARN", 1.5, frozenset({"isonomy"}), "at")
+WIRE_ASK = pb.Ask(
+    attempt_id="at", app_id="app", allocation_request_id=7, priority=3, gpus=2, memory_mb=512, vcores=1,
+    count=2, only_on=["n1"],
+)  # fmt: skip
+ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",))
+WIRE_CONTAINER = pb.GpuContainer(
+    container_id="c1", attempt_id="at", app_id="app", node_id="n1:8041", gpu_ids=[2, 0], lease_id="l1",
+    allocation_request_id=7, state="RUNNING", gpus=2,
+)  # fmt: skip
+CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1", 7, "at")
+
+
+@pytest.mark.parametrize(
+    ("wire", "event"),
+    [
+        ({"node_up": WIRE_NODE}, NodeUp(NODE)),
+        ({"node_down": pb.NodeDown(node_id="n1:1", reason="LOST")}, NodeDown("n1:1", "LOST")),
+        ({"app_added": WIRE_APP}, AppAdded(APP)),
+        ({"app_removed": pb.AppRemoved(app_id="app", final_state="FAILED")}, AppRemoved("app", "FAILED")),
+        ({"attempt_added": pb.AttemptAdded(attempt_id="at", app_id="app")}, AttemptAdded("at", "app")),
+        ({"attempt_removed": pb.AttemptRemoved(attempt_id="at", app_id="app")}, AttemptRemoved("at", "app")),
+        ({"ask": WIRE_ASK}, AskChanged(ASK)),
+        ({"container_allocated": WIRE_CONTAINER}, ContainerUp(CONTAINER)),
+        ({"container_running": WIRE_CONTAINER}, ContainerUp(CONTAINER, running=True)),
+        (
+            {"container_completed": pb.ContainerCompleted(container_id="c1", exit_status=-102, diagnostics="d")},
+            ContainerGone("c1", -102, "d"),
+        ),
+        (
+            {"directive_result": pb.DirectiveResult(directive_id="d1", ok=True, container_id="c1", reason="r")},
+            DirectiveDone("d1", True, "c1", "r"),
+        ),
+        ({"ready": pb.Ready()}, ClusterReady()),
+        ({}, None),
+    ],
+)
+def test_events(wire, event) -> None:
+    assert event_of(pb.Event(seq=1, **wire)) == event
+
+
+def test_snapshot_leaves_ended_containers_out() -> None:
+    ended = pb.GpuContainer(container_id="c2", app_id="app", node_id="n1:8041", state="COMPLETED")
+    queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)
+    snapshot = pb.Snapshot(
+        ready=True, nodes=[WIRE_NODE], applications=[WIRE_APP], asks=[WIRE_ASK],
+        containers=[WIRE_CONTAINER, ended], queues=[queue],
+    )  # fmt: skip
+    assert snapshot_of(snapshot) == ClusterSnapshot(
+        True, (NODE,), (APP,), (ASK,), (CONTAINER,), (Queue("root.q", 0.5, 1.0),)
+    )
+
+
+def test_directives() -> None:
+    place = directive_to_wire(Place("d1", ASK, "n1:8041", (Gpu("n1", 2), Gpu("n1", 0)), "l1"))
+    assert place == pb.Directive(
+        id="d1",
+        place=pb.Place(
+            attempt_id="at", allocation_request_id=7, priority=3, node_id="n1:8041", gpu_ids=[0, 2],
+            lease_id="l1", memory_mb=512, vcores=1,
+        ),
+    )  # fmt: skip
+    preempt = directive_to_wire(Preempt("d2", "c1", 12.3456))
+    assert preempt == pb.Directive(id="d2", preempt=pb.Preempt(container_id="c1", deadline_ms=12346))
+    kill = directive_to_wire(Kill("d3", "c1", "over"))
+    assert kill == pb.Directive(id="d3", kill=pb.Kill(container_id="c1", reason="over"))
+
+
+def test_hosts_and_nameless_things() -> None:
+    assert [host_of(x) for x in ("n1:8041", "::1:8041", "n1")] == ["n1", "::1", "n1"]
+    with pytest.raises(Unreadable, match="container_id"):
+        event_of(pb.Event(container_allocated=pb.GpuContainer(node_id="n1:1")))

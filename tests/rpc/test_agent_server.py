@@ -1,0 +1,348 @@
+"""Agents and workers as real gRPC clients of the server."""
+
+import itertools
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from pycontrol.config import Tls
+from pycontrol.model.events import (
+    AgentDone,
+    AgentLost,
+    AgentUp,
+    BidReceived,
+    Contention,
+    SendFinish,
+    SendOffer,
+    SendRegistered,
+)
+from pycontrol.model.topology import Machine, Topology
+from pycontrol.rpc.server import AgentServer, ServerError
+from pycontrol.rpc.tokens import Tokens
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
+
+APP, OTHER = "application_1_0001", "application_1_0002"
+TOKENS = Tokens(b"k" * 32)
+TOPOLOGY = Topology.of([Machine("n1", "a", 4)])
+CONTENTION = Contention(4, 1.0, 0.0, 0.0, 600.0)
+WAIT_S = 10.0
+
+
+class Peer:
+    """One stream of a client: what it sends and what it gets."""
+
+    def __init__(self, call, token: str) -> None:
+        self._out: queue.Queue = queue.Queue()
+        self._in: queue.Queue = queue.Queue()
+        self._call = call(iter(self._out.get, None), metadata=[("isonomy-token", token)] if token else None)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._in.put(message)
+            self._in.put(None)
+        except grpc.RpcError as e:
+            self._in.put(e)
+
+    def send(self, message) -> None:
+        self._out.put(message)
+
+    def get(self):
+        return self._in.get(timeout=WAIT_S)
+
+    def kind(self) -> str:
+        return self.get().WhichOneof("kind")
+
+    def code(self) -> grpc.StatusCode:
+        error = self.get()
+        assert isinstance(error, grpc.RpcError), error
+        return error.code()
+
+    def close(self) -> None:
+        self._out.put(None)
+        assert self.get() is None
+
+    def cut(self) -> None:
+        self._call.cancel()
+        self._out.put(None)
+        self._thread.join(WAIT_S)
+
+
+class Site:
+    """A server, its events, and its clients."""
+
+    def __init__(self, tls: Tls | None = None, first_message_s: float = 5.0) -> None:
+        self.events: queue.Queue = queue.Queue()
+        self.server = AgentServer(
+            "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, first_message_s=first_message_s
+        )
+        self.server.start()
+        address = f"localhost:{self.server.port}"
+        if tls:
+            ca = grpc.ssl_channel_credentials(tls.ca.read_bytes())
+            self.channel = grpc.secure_channel(address, ca)
+        else:
+            self.channel = grpc.insecure_channel(address)
+        self.stub = ArbiterStub(self.channel)
+        self.peers: list[Peer] = []
+
+    def event(self):
+        return self.events.get(timeout=WAIT_S)
+
+    def session(self, token: str | None = None) -> Peer:
+        token = TOKENS.issue(APP, "ann", 60, time.time()) if token is None else token
+        self.peers.append(Peer(self.stub.Session, token))
+        return self.peers[-1]
+
+    def registered(self, attempt: str = "a1") -> Peer:
+        """An Agent that the Arbiter has answered."""
+        agent = self.session()
+        agent.send(pb.AgentMessage(register=pb.Register(app_id=APP, attempt_id=attempt)))
+        up = self.event()
+        assert isinstance(up, AgentUp)
+        assert (up.app_id, up.attempt_id, up.user) == (APP, attempt, "ann")
+        self.server.send(SendRegistered(APP, CONTENTION, ()))
+        assert agent.kind() == "registered"
+        return agent
+
+    def worker(self, worker_id: str = "w1", app_id: str = APP, port: int = 7) -> Peer:
+        peer = Peer(self.stub.Worker, TOKENS.issue(app_id, "ann", 60, time.time()))
+        self.peers.append(peer)
+        peer.send(pb.WorkerMessage(worker_id=worker_id, ready=pb.WorkerReady(host="n1", port=port)))
+        return peer
+
+    def close(self) -> None:
+        for peer in self.peers:
+            peer.cut()
+        self.channel.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+def _progress(step: int, worker_id: str = "w1") -> pb.WorkerMessage:
+    return pb.WorkerMessage(worker_id=worker_id, progress=pb.WorkerProgress(step=step))
+
+
+def _start(worker_id: str, until: int) -> pb.AgentMessage:
+    command = pb.WorkerCommand(worker_id=worker_id, start=pb.Start(until_step=until))
+    return pb.AgentMessage(to_worker=command)
+
+
+# ---- who may speak
+
+
+def test_token_is_needed_and_must_be_the_apps_own(site: Site) -> None:
+    assert site.session(token="").code() is grpc.StatusCode.UNAUTHENTICATED
+    assert site.session(token="nonsense").code() is grpc.StatusCode.UNAUTHENTICATED
+    old = TOKENS.issue(APP, "ann", 1, time.time() - 10)
+    assert site.session(token=old).code() is grpc.StatusCode.UNAUTHENTICATED
+    agent = site.session(token=TOKENS.issue(OTHER, "bob", 60, time.time()))
+    agent.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
+    assert agent.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert site.events.empty()
+
+
+def test_first_message_must_be_register_and_come_in_time(site: Site) -> None:
+    agent = site.session()
+    agent.send(pb.AgentMessage(bid=pb.Bid(round_id="r")))
+    assert agent.code() is grpc.StatusCode.INVALID_ARGUMENT
+    late = Site(first_message_s=0.2)
+    try:
+        assert late.session().code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    finally:
+        late.close()
+
+
+def test_message_over_the_size_limit_ends_the_stream(site: Site) -> None:
+    agent = site.registered()
+    agent.send(pb.AgentMessage(done=pb.Done(message="x" * (2 << 20))))
+    assert agent.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert site.event() == AgentLost(APP)
+
+
+# ---- a session
+
+
+def test_effects_reach_the_agent_and_its_messages_the_arbiter(site: Site) -> None:
+    agent = site.registered()
+    site.server.send(SendOffer(APP, "r1", CONTENTION, {"n1": 2}, (), 1.0))
+    assert agent.get().offer.round_id == "r1"
+    agent.send(pb.AgentMessage(bid=pb.Bid(round_id="r1", rho_nothing=2.0)))
+    assert site.event().bid.rho_nothing == 2.0
+    agent.send(pb.AgentMessage(done=pb.Done(succeeded=True)))
+    assert site.event() == AgentDone(APP, True)
+    agent.close()
+    assert site.event() == AgentLost(APP)
+    site.server.send(SendFinish(APP, "nobody is there"))
+
+
+def test_nothing_precedes_registered_but_finish(site: Site) -> None:
+    agent = site.session()
+    agent.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
+    site.event()
+    site.server.send(SendOffer(APP, "stale", CONTENTION, {}, (), 1.0))
+    site.server.send(SendFinish(APP, "killed"))
+    site.server.send(SendRegistered(APP, CONTENTION, ()))
+    assert [agent.kind(), agent.kind()] == ["finish", "registered"]
+
+
+def test_malformed_bid_keeps_the_stream_and_malformed_numbers_end_it(site: Site) -> None:
+    agent = site.registered()
+    agent.send(pb.AgentMessage(bid=pb.Bid(round_id="r1", rho_nothing=float("nan"))))
+    received = site.event()
+    assert isinstance(received, BidReceived)
+    assert received.bid is None
+    assert "rho_nothing is nan" in received.problem
+    agent.send(pb.AgentMessage(use=pb.Use(use_id="u1", workers=[pb.WorkerPlan(worker_id="w", job_id="j")])))
+    reply = agent.get().use_reply
+    assert (reply.use_id, reply.accepted) == ("u1", False)
+    assert "has no GPU" in reply.reason
+    agent.send(pb.AgentMessage(rho=pb.Rho(round_id="r1", rho=-1)))
+    assert agent.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert site.event() == AgentLost(APP)
+
+
+def test_second_stream_replaces_the_first_without_a_loss(site: Site) -> None:
+    first = site.registered("a1")
+    second = site.registered("a2")
+    assert first.code() is grpc.StatusCode.ABORTED
+    second.close()
+    assert site.event() == AgentLost(APP)
+    assert site.events.empty()
+
+
+# ---- workers
+
+
+def test_agent_and_worker_talk(site: Site) -> None:
+    agent = site.registered()
+    worker = site.worker()
+    assert agent.get().from_worker.ready.port == 7
+    agent.send(_start("w1", 40))
+    assert worker.get().start.until_step == 40
+    worker.send(_progress(3))
+    assert agent.get().from_worker.progress.step == 3
+    worker.cut()
+    assert agent.get().worker_gone.worker_id == "w1"
+
+
+def test_worker_of_another_app_is_out_of_reach(site: Site) -> None:
+    agent = site.registered()
+    site.worker("w1", OTHER)
+    mine = site.worker("w2")
+    assert agent.get().from_worker.worker_id == "w2"
+    agent.send(_start("w1", 1))
+    agent.send(_start("w2", 2))
+    assert mine.get().start.until_step == 2
+
+
+def test_changed_worker_id_ends_the_stream(site: Site) -> None:
+    agent = site.registered()
+    worker = site.worker()
+    agent.get()
+    worker.send(_progress(1, "w2"))
+    assert worker.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "changed" in agent.get().worker_gone.reason
+
+
+def test_command_waits_for_its_worker(site: Site) -> None:
+    agent = site.registered()
+    agent.send(_start("w1", 1))
+    agent.send(_start("w1", 2))
+    agent.send(pb.AgentMessage(done=pb.Done()))
+    site.event()
+    assert site.worker().get().start.until_step == 2
+
+
+def test_newest_of_each_kind_waits_for_the_agent(site: Site) -> None:
+    agent = site.registered()
+    live, ended = site.worker("w1"), site.worker("w2")
+    assert {agent.get().from_worker.worker_id for _ in range(2)} == {"w1", "w2"}
+    agent.close()
+    site.event()
+    for step in (1, 2, 3):
+        live.send(_progress(step))
+    ended.send(pb.WorkerMessage(worker_id="w2", exit=pb.WorkerExit(code=75)))
+    ended.close()
+    live.send(pb.WorkerMessage(worker_id="w1", checkpoint=pb.WorkerCheckpoint(step=3)))
+    _until(lambda: _kept(site) == 4)
+    again = site.registered("a1")
+    got = [again.get() for _ in range(5)]
+    by_worker = {w: [_what(m) for m in got if _worker_of(m) == w] for w in ("w1", "w2")}
+    assert by_worker == {"w1": ["ready", "progress 3", "checkpoint"], "w2": ["exit", "gone"]}
+
+
+def test_agent_that_registers_learns_of_the_live_workers(site: Site) -> None:
+    agent = site.registered("a1")
+    worker = site.worker("w1")
+    worker.send(_progress(5))
+    assert [_what(agent.get()) for _ in range(2)] == ["ready", "progress 5"]
+    agent.cut()
+    site.event()
+    second = site.registered("a2")
+    assert [_what(second.get()) for _ in range(2)] == ["ready", "progress 5"]
+
+
+def _kept(site: Site) -> int:
+    return len(site.server._service.sessions._mailbox(APP).unread)
+
+
+def _until(condition) -> None:
+    for _ in itertools.takewhile(lambda _: not condition(), range(1000)):
+        time.sleep(0.01)
+    assert condition()
+
+
+def _worker_of(message: pb.ArbiterMessage) -> str:
+    return message.from_worker.worker_id or message.worker_gone.worker_id
+
+
+def _what(message: pb.ArbiterMessage) -> str:
+    if message.HasField("worker_gone"):
+        return "gone"
+    kind = message.from_worker.WhichOneof("kind")
+    return f"progress {message.from_worker.progress.step}" if kind == "progress" else kind
+
+
+# ---- the port
+
+
+def test_port_in_use_is_one_clear_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = AgentServer(
+            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY
+        )
+        with pytest.raises(ServerError, match=r"agents\.port: .*in use"):
+            server.start()
+
+
+def test_tls(tmp_path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    site = Site(Tls(cert=cert, key=key, ca=cert))
+    try:
+        site.registered().close()
+    finally:
+        site.close()
