@@ -35,7 +35,7 @@ def run_help() -> str:
         RUN_INTRO,
         "groups of jobs (each is also --conf isonomy.<name with _>=value):", _table(GROUP_OPTIONS), "",
         "options of Submarine:", _table(STOCK_OPTIONS), "",
-        "  -o json", "      print one line of JSON with the application id; the rest goes to standard error", "",
+        "  -o json", "      print one line of JSON with the application id; the rest is on standard error", "",
         RUN_EXAMPLE,
     ])
 

