@@ -90,8 +90,8 @@ def down(layout: Layout, purge: bool) -> None:
     elif layout.root.exists():
         with layout.lock():
             lifecycle.down(layout, say)
-    else:
-        say("nothing runs")
+    else:  # its processes may run still
+        lifecycle.down(layout, say)
 
 
 def _purge(layout: Layout) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import signal
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 from devcluster import configure, gpus, ports, prerequisites, processes, readiness
 from devcluster.errors import DevClusterError
@@ -31,20 +31,26 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Interrupted(signal.Signals(number).name)
 
-    before = [(n, signal.signal(n, raise_once)) for n in (signal.SIGINT, signal.SIGTERM)]
+    with _handlers(raise_once):
+        yield
+
+
+@contextmanager
+def _handlers(handler: Callable[[int, Any], None] | signal.Handlers) -> Iterator[None]:
+    before = [(n, signal.signal(n, handler)) for n in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
     finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+        for number, former in before:
+            signal.signal(number, former)
 
 
 def up(layout: Layout, options: Options | None, topology: Path | None, say: Say) -> Cluster:
-    """Brings up what does not run. `options` None: as the cluster was, or the defaults."""
+    """Brings up what does not run. `options` None: as the cluster runs, or the defaults."""
     begin = time.monotonic()
-    java_home = prerequisites.java_home()
-    prerequisites.hadoop_jars(say)
-    with layout.lock():
+    with interruptible(), layout.lock():
+        java_home = prerequisites.java_home()
+        prerequisites.hadoop_jars(say)
         running = bool(processes.find_daemons(layout))
         cluster = _existing(layout, options, topology) if running else _fresh(layout, options, topology)
         if not cluster.options.plain:
@@ -52,9 +58,8 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
                 prerequisites.plugin_jar(role)
         missing = [r for r in cluster.roles if processes.pid_of(layout, r) is None]
         try:
-            with interruptible():
-                _start(cluster, missing, cluster.roles, java_home, say)
-                readiness.make_directories(cluster)
+            _start(cluster, missing, cluster.roles, java_home, say)
+            readiness.make_directories(cluster)
         except BaseException:
             if running:
                 for role in missing:
@@ -95,13 +100,8 @@ def _existing(layout: Layout, options: Options | None, topology: Path | None) ->
 def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cluster:
     """A cluster on free ports; those of the last time if they are free still."""
     before = load(layout)
-    options = options or (before.options if before else Options())
-    if topology is None and before and dataclasses.replace(options, settings=()) == dataclasses.replace(
-        before.options, settings=()
-    ):
-        spec = before.spec
-    else:
-        spec = gpus.topology(topology, options.gpus)
+    options = options or Options()
+    spec = gpus.topology(topology, options.gpus)
     hosts = [m.host for m in spec.machines]
     for host in hosts:
         ports.check_host(host)
@@ -148,7 +148,8 @@ def save(cluster: Cluster, java_home: Path) -> None:
 
 
 def down(layout: Layout, say: Say) -> None:
-    """Ends every process of the cluster, containers included."""
+    """Ends every process of the cluster, containers included; no signal interrupts it."""
     begin = time.monotonic()
-    ended = processes.stop_all(layout)
+    with _handlers(signal.SIG_IGN):
+        ended = processes.stop_all(layout)
     say(f"{ended} processes ended ({time.monotonic() - begin:.1f} s)" if ended else "nothing runs")

@@ -138,19 +138,16 @@ def find_daemons(layout: Layout) -> set[int]:
 
 def find_containers(layout: Layout) -> set[int]:
     """All processes of this cluster's containers: by environment, by working directory, by session."""
-    local = [str(layout.data / name / "local") + "/" for name in _nodemanagers(layout)]
-    prefixes = tuple(f"{key}={path}".encode() for path in local for key in ("LOCAL_DIRS", "PWD"))
+    local = f"{layout.data}/nodemanager-"
+    prefix = f"LOCAL_DIRS={local}".encode()
     found, sessions = set(), {}
     for pid in _own_pids():
-        sessions[pid] = _session(pid)
-        if any(v.startswith(prefixes) for v in _environ(pid)) or _cwd(pid).startswith(tuple(local)):
+        sessions[pid], folder = _session(pid), _cwd(pid)
+        works_there = folder.startswith(local) and "/local/usercache/" in folder
+        if works_there or any(v.startswith(prefix) for v in _environ(pid)):
             found.add(pid)
     mine = {sessions[pid] for pid in found} - {os.getsid(0), 0}
     return found | {pid for pid, session in sessions.items() if session in mine}
-
-
-def _nodemanagers(layout: Layout) -> list[str]:
-    return [p.name for p in layout.data.glob("nodemanager-*")]
 
 
 def _own_pids() -> list[int]:
