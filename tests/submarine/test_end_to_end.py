@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from submarine_patch.worker.credentials import read_secret
+
 REPO = Path(__file__).resolve().parents[2]
 SECRET = "a-secret-of-the-test"
 TOPOLOGY = """\
@@ -118,9 +120,8 @@ def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, t
     application = json.loads(ended.stdout)["application_id"]
     assert "RUNNING: jobs: 1 running; rho 1.25" in ended.stderr
     assert (tmp_path / "greeting").read_text() == 'say "hi" single "and" double\n'
-    token = (tmp_path / "token").read_bytes()
-    assert SECRET.encode() in token
-    assert b"YARN_AM_RM_TOKEN" not in token
+    assert read_secret("isonomy.token", tmp_path / "token") == SECRET.encode()
+    assert b"YARN_AM_RM_TOKEN" not in (tmp_path / "token").read_bytes()
     report = cluster.rest(f"apps/{application}")["app"]
     assert (report["finalStatus"], report["applicationType"]) == ("SUCCEEDED", "SUBMARINE")
     assert "adopted and finished" in report["diagnostics"]
