@@ -57,7 +57,7 @@ class Supervisor:
     def run(self) -> int:
         """The whole life of the worker; returns its exit code."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop(time.time() + PREEMPTED_S, "SIGTERM"))
-        reservation, port = reserve_port(self.host)
+        reservation, port = reserve_port()
         self.link.start()
         ready = pb.WorkerReady(
             host=self.host,
@@ -194,9 +194,9 @@ class Supervisor:
         self.link.send(pb.WorkerMessage(progress=progress))
 
 
-def reserve_port(host: str) -> tuple[socket.socket, int]:
-    """A free port on this host, held until TensorFlow takes it over."""
+def reserve_port() -> tuple[socket.socket, int]:
+    """A free port, held until TensorFlow takes it over."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((host, 0))
+    holder.bind(("", 0))  # TensorFlow listens on all addresses, so the port must be free on all
     return holder, holder.getsockname()[1]

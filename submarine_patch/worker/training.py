@@ -89,7 +89,11 @@ class Session:
         tf.config.threading.set_inter_op_parallelism_threads(1)
         if self.workers > 1:
             return tf.distribute.MultiWorkerMirroredStrategy()
-        return tf.distribute.MirroredStrategy() if tf.config.list_physical_devices("GPU") else tf.distribute.get_strategy()
+        return (
+            tf.distribute.MirroredStrategy()
+            if tf.config.list_physical_devices("GPU")
+            else tf.distribute.get_strategy()
+        )
 
     def _make_agreement(self) -> Callable[[bool], bool]:
         """All workers of a gang leave at the same step, or one would wait for the others for ever."""
@@ -100,7 +104,8 @@ class Session:
         @tf.function
         def any_stops(flag: Any) -> Any:
             def in_replica(value: Any) -> Any:
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+                own = tf.identity(value)  # on this replica's device, as the reduction needs it
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
 
             return self.strategy.run(in_replica, args=(flag,))
 

@@ -1,0 +1,115 @@
+"""isonomy-app.json: what the user asked for, as the Submarine runtime wrote it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FILE = "isonomy-app.json"
+
+
+@dataclass(frozen=True)
+class AppSpec:
+    """An app: a group of jobs, each a gang of `gang_gpus` GPUs."""
+
+    app_id: str
+    name: str
+    app_scheduler: str
+    search_space: Mapping[str, Any] | None
+    gang_gpus: int
+    max_iterations: int
+    min_iterations: int
+    eta: int
+    jobs: int
+    budget_iterations: int
+    metric: str
+    seed: int
+    max_retries: int
+    iteration_s: float | None
+    slowdown: tuple[float, float, float]
+    launch_cmd: str
+    memory_mb: int
+    vcores: int
+    worker_count: int
+    env: Mapping[str, str]
+    checkpoint: str
+    saved_model: str
+    staging: str
+    webhdfs: str
+    hdfs_user: str
+    python: str
+    arbiter: str
+    ca: str
+    resources: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @classmethod
+    def load(cls, path: Path) -> AppSpec:
+        """Reads the file; KeyError or ValueError name what is wrong."""
+        d = json.loads(path.read_text())
+        worker, paths = d["worker"], d["paths"]
+        slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
+        return cls(
+            app_id=d["app_id"],
+            name=d["name"],
+            app_scheduler=d.get("app_scheduler") or "single",
+            search_space=d.get("search_space"),
+            gang_gpus=int(d["gpus_per_job"]),
+            max_iterations=int(d.get("max_iterations") or 0),
+            min_iterations=int(d.get("min_iterations") or 0),
+            eta=int(d.get("eta") or 3),
+            jobs=int(d.get("jobs") or 0),
+            budget_iterations=int(d.get("budget_iterations") or 0),
+            metric=d.get("metric") or "accuracy",
+            seed=int(d.get("seed") or 0),
+            max_retries=int(d["max_retries"] if d.get("max_retries") is not None else 3),
+            iteration_s=float(d["iteration_s"]) if d.get("iteration_s") else None,
+            slowdown=(slowdown[0], slowdown[1], slowdown[2]),
+            launch_cmd=worker["launch_cmd"],
+            memory_mb=int(worker["memory_mb"]),
+            vcores=int(worker["vcores"]),
+            worker_count=int(worker.get("count") or 1),
+            env=worker.get("env") or {},
+            checkpoint=paths.get("checkpoint") or f"{d['staging']}/checkpoints",
+            saved_model=paths.get("saved_model") or f"{d['staging']}/saved_model",
+            staging=d["staging"],
+            webhdfs=d["webhdfs"],
+            hdfs_user=d["hdfs_user"],
+            python=d.get("python") or "python3",
+            arbiter=d["arbiter"],
+            ca=d.get("ca") or "",
+            resources=tuple(d.get("resources") or ()),
+        )
+
+    def command(self, configuration: Mapping[str, str]) -> str:
+        """The launch command with the hyper-parameters put in; appended where it has no place for them."""
+        options = " ".join(f"--{k} {shlex.quote(v)}" for k, v in configuration.items())
+        command, used = self.launch_cmd, False
+        for name, value in configuration.items():
+            if f"%{name}%" in command:
+                command, used = command.replace(f"%{name}%", shlex.quote(value)), True
+        if "%hyperparameters%" in command:
+            command, used = command.replace("%hyperparameters%", options), True
+        return command if used or not options else f"{command} {options}"
+
+
+def sample(space: Mapping[str, Any] | None, rng: random.Random) -> dict[str, str]:
+    """One configuration drawn from a search space, as text."""
+    parameters = (space or {}).get("parameters", space or {})
+    return {name: _draw(p, rng) for name, p in parameters.items()}
+
+
+def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
+    if p["type"] == "choice":
+        return str(rng.choice(p["values"]))
+    low, high = p["min"], p["max"]
+    if p.get("log"):
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+    else:
+        value = rng.uniform(low, high)
+    return str(min(high, max(low, round(value)))) if p["type"] == "int" else f"{value:.6g}"
