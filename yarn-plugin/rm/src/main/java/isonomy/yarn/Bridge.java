@@ -1,0 +1,320 @@
+package isonomy.yarn;
+
+import com.google.protobuf.InvalidProtocolBufferException;
+import isonomy.wire.v1.Directive;
+import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.Event;
+import isonomy.wire.v1.Events;
+import isonomy.wire.v1.Hello;
+import isonomy.wire.v1.Poll;
+import isonomy.wire.v1.Query;
+import isonomy.wire.v1.QueryReply;
+import isonomy.wire.v1.Ready;
+import isonomy.wire.v1.Request;
+import isonomy.wire.v1.Response;
+import isonomy.wire.v1.Snapshot;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.hadoop.util.VersionInfo;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Talks to the control plane from two daemon threads: one sends events, one waits for directives. Neither is ever
+ * under a lock of the scheduler while it talks. A request that fails is repeated under its id until it is answered;
+ * whenever the control plane does not know this life of the plugin, a snapshot goes first.
+ */
+final class Bridge implements AutoCloseable {
+  static final int EXCHANGE_MS = 10_000;
+  static final int QUERY_MS = 30_000;
+  private static final int POLL_MS = 2_000;
+  private static final int EVENTS_AT_ONCE = 1_000;
+  private static final int IDLE_MS = 250;
+  private static final long BACKOFF_MIN_MS = 100;
+  private static final long BACKOFF_MAX_MS = 2_000;
+  private static final int DIRECTIVES_KEPT = 50_000;
+  private static final int QUERIES_AT_ONCE = 32;
+  private static final Logger LOG = LoggerFactory.getLogger(Bridge.class);
+
+  /** What the bridge needs of the scheduler. */
+  interface Cluster {
+    /** What YARN knows now; contains all events up to `lastSeq`. */
+    Snapshot snapshot(long lastSeq);
+
+    /** Whether recovery is over. */
+    boolean ready();
+
+    DirectiveResult.Builder carryOut(Directive directive);
+  }
+
+  /** The ways to the control plane: each has its own deadline and connections. */
+  record Links(ControlPlane events, ControlPlane directives, ControlPlane queries) implements AutoCloseable {
+    static Links py4j(BridgeConfig config) {
+      return new Links(
+          new Py4jControlPlane(config, EXCHANGE_MS),
+          new Py4jControlPlane(config, POLL_MS + EXCHANGE_MS),
+          new Py4jControlPlane(config, QUERY_MS));
+    }
+
+    @Override
+    public void close() {
+      for (ControlPlane link : List.of(events, directives, queries)) {
+        if (link instanceof Py4jControlPlane py4j) {
+          py4j.close();
+        }
+      }
+    }
+  }
+
+  private final Cluster cluster;
+  private final Links links;
+  private final EventQueue queue;
+  private final String epoch = UUID.randomUUID().toString();
+  private final AtomicLong lastId = new AtomicLong();
+  private final DirectiveLog log = new DirectiveLog(DIRECTIVES_KEPT);
+  private final Semaphore queries = new Semaphore(QUERIES_AT_ONCE);
+  private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
+  private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
+  private volatile boolean stopped;
+  /** Guarded by this: the number of the snapshot that is wanted, and of the one that the control plane has. */
+  private long wanted = 1;
+
+  private long taken;
+
+  Bridge(Cluster cluster, Links links, int queueSize) {
+    this.cluster = cluster;
+    this.links = links;
+    this.queue = new EventQueue(queueSize);
+    eventThread.setDaemon(true);
+    directiveThread.setDaemon(true);
+  }
+
+  void start() {
+    eventThread.start();
+    directiveThread.start();
+  }
+
+  @Override
+  public void close() {
+    stopped = true;
+    eventThread.interrupt();
+    directiveThread.interrupt();
+    links.close();
+  }
+
+  /** Tells the control plane, in due time; never blocks. */
+  void emit(Event.Builder event) {
+    queue.add(event);
+  }
+
+  /** Sends a snapshot before the next events. */
+  synchronized void resend() {
+    wanted++;
+  }
+
+  // ---- events
+
+  private void sendEvents() {
+    boolean wasReady = false;
+    while (!stopped) {
+      try {
+        if (!known() || queue.overflowed()) {
+          wasReady = hello();
+        }
+        if (!wasReady && cluster.ready()) {
+          wasReady = true;
+          emit(Event.newBuilder().setReady(Ready.getDefaultInstance()));
+        }
+        List<Event> oldest = queue.peek(EVENTS_AT_ONCE, IDLE_MS);
+        if (!oldest.isEmpty() && known()) {
+          send(oldest);
+        }
+      } catch (InterruptedException e) {
+        return;
+      } catch (RuntimeException e) {
+        LOG.error("The event thread goes on after a failure", e);
+        resend();
+      }
+    }
+  }
+
+  /** Says hello until it is heard; whether the snapshot said that recovery is over. */
+  private boolean hello() throws InterruptedException {
+    if (queue.overflowed()) {
+      LOG.warn("Too many events waited for the control plane (isonomy.bridge.queue-size); a snapshot takes their place");
+    }
+    long number = wanted();
+    long lastSeq = queue.restart();
+    Snapshot snapshot = cluster.snapshot(lastSeq);
+    Hello hello = Hello.newBuilder().setSnapshot(snapshot).setHadoopVersion(VersionInfo.getVersion())
+        .setPluginVersion(version()).build();
+    Request request = request().setHello(hello).build();
+    Response response = exchange(links.events(), request, true);
+    if (response == null) {
+      return false;
+    }
+    if (!response.getError().isEmpty()) {
+      LOG.warn("The control plane did not take the snapshot: {}", response.getError());
+      Thread.sleep(BACKOFF_MIN_MS);
+      return false;
+    }
+    LOG.info("The control plane has taken a snapshot: {} nodes, {} applications, {} asks, {} containers",
+        snapshot.getNodesCount(), snapshot.getApplicationsCount(), snapshot.getAsksCount(),
+        snapshot.getContainersCount());
+    setTaken(number);
+    return snapshot.getReady();
+  }
+
+  private void send(List<Event> events) throws InterruptedException {
+    Request request = request().setEvents(Events.newBuilder().addAllEvents(events)).build();
+    Response response = exchange(links.events(), request, false);
+    if (response == null || response.getHelloRequired()) {
+      resend();
+      return;
+    }
+    if (response.hasAck()) {
+      queue.discard(response.getAck().getLastSeq());
+    }
+    if (!response.getError().isEmpty()) {
+      LOG.warn("The control plane did not take all events: {}", response.getError());
+      Thread.sleep(BACKOFF_MIN_MS);
+    }
+  }
+
+  // ---- directives
+
+  private void takeDirectives() {
+    Poll.Builder poll = Poll.newBuilder().setWaitMs(POLL_MS);
+    while (!stopped) {
+      try {
+        awaitKnown();
+        Response response = exchange(links.directives(), request().setPoll(poll).build(), false);
+        poll.clearReceived();
+        if (response == null || response.getHelloRequired()) {
+          resend();
+        } else if (!response.getError().isEmpty()) {
+          LOG.warn("The control plane did not answer a poll: {}", response.getError());
+          Thread.sleep(BACKOFF_MIN_MS);
+        } else {
+          for (Directive directive : response.getDirectives().getDirectivesList()) {
+            poll.addReceived(directive.getId());
+            carryOut(directive);
+          }
+        }
+      } catch (InterruptedException e) {
+        return;
+      } catch (RuntimeException e) {
+        LOG.error("The directive thread goes on after a failure", e);
+      }
+    }
+  }
+
+  private void carryOut(Directive directive) {
+    DirectiveResult result = log.once(directive.getId(), () -> {
+      try {
+        return cluster.carryOut(directive);
+      } catch (RuntimeException e) {
+        LOG.error("Directive {} failed", directive.getId(), e);
+        return DirectiveResult.newBuilder().setReason("the plugin failed: " + e);
+      }
+    });
+    if (!result.getOk()) {
+      LOG.info("Directive {} was refused: {}", directive.getId(), result.getReason());
+    }
+    emit(Event.newBuilder().setDirectiveResult(result));
+  }
+
+  // ---- queries
+
+  /** Forwards a call of the REST resource; from any thread without locks. */
+  QueryReply query(Query query) {
+    if (!queries.tryAcquire()) {
+      throw new BridgeException("the control plane is busy with " + QUERIES_AT_ONCE + " other queries; try again");
+    }
+    try {
+      Request request = request().setQuery(query).build();
+      long begin = System.nanoTime();
+      Response response;
+      try {
+        response = once(links.queries(), request);
+      } catch (BridgeException e) {
+        if (System.nanoTime() - begin > QUERY_MS * 500_000L) {
+          throw e;
+        }
+        response = once(links.queries(), request);
+      }
+      if (!response.getError().isEmpty()) {
+        throw new BridgeException("the control plane: " + response.getError());
+      }
+      return response.getQueryReply();
+    } finally {
+      queries.release();
+    }
+  }
+
+  // ---- requests
+
+  private Request.Builder request() {
+    return Request.newBuilder().setPluginEpoch(epoch).setId(lastId.incrementAndGet());
+  }
+
+  private static Response once(ControlPlane link, Request request) {
+    byte[] answer = link.exchange(request.toByteArray());
+    try {
+      Response response = Response.parseFrom(answer == null ? new byte[0] : answer);
+      if (response.getId() != request.getId()) {
+        throw new BridgeException("the control plane answered request " + response.getId() + " in place of "
+            + request.getId());
+      }
+      return response;
+    } catch (InvalidProtocolBufferException e) {
+      throw new BridgeException("the control plane's answer is no Response of bridge.proto", e);
+    }
+  }
+
+  /** Repeats the request until it is answered; null where a snapshot has to go first (unless this is one). */
+  private Response exchange(ControlPlane link, Request request, boolean hello) throws InterruptedException {
+    long backoffMs = BACKOFF_MIN_MS;
+    while (!stopped) {
+      try {
+        return once(link, request);
+      } catch (BridgeException e) {
+        if (backoffMs == BACKOFF_MIN_MS) {
+          LOG.warn("{}; trying again", e.getMessage());
+        }
+      }
+      Thread.sleep(backoffMs);
+      backoffMs = Math.min(2 * backoffMs, BACKOFF_MAX_MS);
+      if (queue.overflowed() || !hello && !known()) {
+        return null;
+      }
+    }
+    throw new InterruptedException();
+  }
+
+  private synchronized boolean known() {
+    return taken == wanted;
+  }
+
+  private synchronized long wanted() {
+    return wanted;
+  }
+
+  private synchronized void setTaken(long number) {
+    taken = number;
+    notifyAll();
+  }
+
+  private synchronized void awaitKnown() throws InterruptedException {
+    while (taken != wanted) {
+      wait();
+    }
+  }
+
+  private static String version() {
+    String version = Bridge.class.getPackage().getImplementationVersion();
+    return version == null ? "unpackaged" : version;
+  }
+}

@@ -1,0 +1,51 @@
+package isonomy.yarn;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermission;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+
+/** How the plugin reaches the control plane: the isonomy.* keys of yarn-site.xml. */
+record BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
+  static final String BYPASS = "isonomy.scheduler.bypass";
+  private static final String HOST = "isonomy.bridge.host";
+  private static final String PORT = "isonomy.bridge.port";
+  private static final String TOKEN_FILE = "isonomy.bridge.token-file";
+  private static final String QUEUE_SIZE = "isonomy.bridge.queue-size";
+  private static final Set<PosixFilePermission> OWNER_ONLY =
+      Set.of(PosixFilePermission.OWNER_READ, PosixFilePermission.OWNER_WRITE);
+
+  static BridgeConfig of(Configuration conf) {
+    String tokenFile = conf.getTrimmed(TOKEN_FILE, "");
+    if (tokenFile.isEmpty()) {
+      throw new IllegalArgumentException(
+          "yarn-site.xml: " + TOKEN_FILE + " is not set; name the file that `isonomy serve` keeps its bridge token in");
+    }
+    int port = conf.getInt(PORT, 26500);
+    if (port < 1 || port > 65535) {
+      throw new IllegalArgumentException("yarn-site.xml: " + PORT + " is no port: " + port);
+    }
+    int queueSize = conf.getInt(QUEUE_SIZE, 100_000);
+    if (queueSize < 1) {
+      throw new IllegalArgumentException("yarn-site.xml: " + QUEUE_SIZE + " must be at least 1, not " + queueSize);
+    }
+    return new BridgeConfig(conf.getTrimmed(HOST, "127.0.0.1"), port, Path.of(tokenFile), queueSize);
+  }
+
+  /** The secret that both sides share, read anew as the control plane may have made it only now. */
+  String token() throws IOException {
+    if (!Files.isReadable(tokenFile)) {
+      throw new IOException(TOKEN_FILE + ": " + tokenFile + " cannot be read; has the control plane been started?");
+    }
+    if (!OWNER_ONLY.containsAll(Files.getPosixFilePermissions(tokenFile))) {
+      throw new IOException(TOKEN_FILE + ": others may read " + tokenFile + "; set its mode to 0600");
+    }
+    String token = Files.readString(tokenFile).strip();
+    if (!token.matches("[0-9a-f]{64}")) {
+      throw new IOException(TOKEN_FILE + ": " + tokenFile + " does not hold 64 hexadecimal characters");
+    }
+    return token;
+  }
+}

@@ -1,0 +1,6 @@
+package isonomy.yarn;
+
+/** The control plane as the plugin sees it: one method, a Request of bridge.proto in and a Response out. */
+public interface ControlPlane {
+  byte[] exchange(byte[] request);
+}

@@ -1,0 +1,215 @@
+package isonomy.yarn;
+
+import isonomy.wire.v1.Directive;
+import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.GpuContainer;
+import isonomy.wire.v1.Place;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerAppUtils;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerUtils;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.util.resource.Resources;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Carries out what the control plane decided, or says why not. */
+final class Directives {
+  private static final Logger LOG = LoggerFactory.getLogger(Directives.class);
+
+  /** Runs under the scheduler's write lock. */
+  interface Action {
+    void run() throws Refused;
+  }
+
+  private final IsonomyScheduler scheduler;
+  private final AskBook asks;
+  private final EndingContainers ending;
+
+  Directives(IsonomyScheduler scheduler, AskBook asks, EndingContainers ending) {
+    this.scheduler = scheduler;
+    this.asks = asks;
+    this.ending = ending;
+  }
+
+  DirectiveResult.Builder carryOut(Directive directive) {
+    DirectiveResult.Builder result = DirectiveResult.newBuilder();
+    try {
+      switch (directive.getKindCase()) {
+        case PLACE -> scheduler.underWriteLock(() -> result.setContainerId(place(directive.getPlace())));
+        case PREEMPT -> preempt(directive.getPreempt().getContainerId());
+        case KILL -> scheduler.underWriteLock(
+            () -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
+        default -> throw new Refused("this plugin does not know such a directive");
+      }
+      return result.setOk(true);
+    } catch (Refused e) {
+      return result.setReason(e.getMessage());
+    } catch (IllegalArgumentException e) {
+      return result.setReason("not readable: " + e.getMessage());
+    }
+  }
+
+  // ---- place
+
+  private String place(Place place) throws Refused {
+    if (!scheduler.ready()) {
+      throw new Refused("the ResourceManager is recovering");
+    }
+    FiCaSchedulerApp app = attempt(ApplicationAttemptId.fromString(place.getAttemptId()));
+    AskBook.Held ask = ask(app, place);
+    FiCaSchedulerNode node = node(app, place);
+    checkGpusFree(node, place.getGpuIdsList());
+
+    Set<ContainerId> before = new HashSet<>();
+    app.getLiveContainers().forEach(c -> before.add(c.getContainerId()));
+    if (!scheduler.allocateNow(app, request(ask, place), node)) {
+      throw new Refused(whyNot(app, ask, node));
+    }
+    RMContainer container = app.getLiveContainers().stream()
+        .filter(c -> !before.contains(c.getContainerId())).findFirst()
+        .orElseThrow(() -> new Refused("the container ended at once"));
+    asks.placed(ask.attempt(), ask.key());
+    scheduler.tellAllocated(container);
+    LOG.info("Placed {} on {} with GPUs {} of lease {}",
+        container.getContainerId(), place.getNodeId(), place.getGpuIdsList(), place.getLeaseId());
+    return container.getContainerId().toString();
+  }
+
+  private FiCaSchedulerApp attempt(ApplicationAttemptId id) throws Refused {
+    FiCaSchedulerApp app = scheduler.getApplicationAttempt(id);
+    if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
+      throw new Refused("attempt " + id + " is not running");
+    }
+    return app;
+  }
+
+  private AskBook.Held ask(FiCaSchedulerApp app, Place place) throws Refused {
+    AskBook.Key key = new AskBook.Key(place.getPriority(), place.getAllocationRequestId());
+    AskBook.Held ask = asks.find(app.getApplicationAttemptId(), key);
+    if (ask == null) {
+      throw new Refused("attempt " + place.getAttemptId() + " does not ask under allocationRequestId "
+          + place.getAllocationRequestId() + " and priority " + place.getPriority() + " (any more)");
+    }
+    Resource asked = ask.capability();
+    if (Gpus.of(asked) != place.getGpuIdsCount() || asked.getMemorySize() != place.getMemoryMb()
+        || asked.getVirtualCores() != place.getVcores()) {
+      throw new Refused("the ask has changed to " + asked);
+    }
+    return ask;
+  }
+
+  private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws Refused {
+    FiCaSchedulerNode node = scheduler.node(place.getNodeId());
+    if (node == null) {
+      throw new Refused("node " + place.getNodeId() + " is not registered");
+    }
+    NodeState state = node.getRMNode().getState();
+    if (state != NodeState.RUNNING) {
+      throw new Refused("node " + place.getNodeId() + " is " + state);
+    }
+    if (SchedulerAppUtils.isPlaceBlacklisted(app, node, LOG)) {
+      throw new Refused("the application has blacklisted " + node.getNodeName());
+    }
+    return node;
+  }
+
+  /** Never two containers on one GPU, whatever the control plane believes. */
+  private void checkGpusFree(FiCaSchedulerNode node, List<Integer> gpuIds) throws Refused {
+    int gpus = Gpus.of(node.getTotalResource());
+    if (gpuIds.isEmpty() || new HashSet<>(gpuIds).size() < gpuIds.size()
+        || gpuIds.stream().anyMatch(id -> id < 0 || id >= gpus)) {
+      throw new Refused("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
+    }
+    for (RMContainer container : node.getCopiedListOfRunningContainers()) {
+      checkDisjoint(gpuIds, Gpus.ids(container.getAllocationTags()), container.getContainerId() + " holds it");
+    }
+    for (GpuContainer container : ending.on(node.getNodeID().toString())) {
+      checkDisjoint(gpuIds, container.getGpuIdsList(), container.getContainerId() + " has not ended yet");
+    }
+  }
+
+  private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws Refused {
+    for (Integer id : held) {
+      if (wanted.contains(id)) {
+        throw new Refused("GPU " + id + " is in use: " + by);
+      }
+    }
+  }
+
+  private SchedulingRequest request(AskBook.Held ask, Place place) {
+    Set<String> tags = Gpus.tags(place.getGpuIdsList(), place.getLeaseId());
+    PlacementConstraint constraint = null;
+    SchedulingRequest original = ask.original();
+    if (original != null) {
+      ApplicationId app = ask.attempt().getApplicationId();
+      constraint = scheduler.getRMContext().getPlacementConstraintManager().getMultilevelConstraint(
+          app, original.getAllocationTags(), original.getPlacementConstraint());
+      tags.addAll(original.getAllocationTags());
+    }
+    return SchedulingRequest.newBuilder()
+        .priority(Priority.newInstance(place.getPriority()))
+        .allocationRequestId(place.getAllocationRequestId())
+        .allocationTags(tags)
+        .placementConstraintExpression(constraint)
+        .executionType(ExecutionTypeRequest.newInstance(ExecutionType.GUARANTEED))
+        .resourceSizing(ResourceSizing.newInstance(1, Resources.clone(ask.capability())))
+        .build();
+  }
+
+  private static String whyNot(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) {
+    Resource free = node.getUnallocatedResource();
+    if (node.getReservedContainer() != null) {
+      return "node " + node.getNodeID() + " is reserved for " + node.getReservedContainer().getContainerId();
+    }
+    if (!Resources.fitsIn(ask.capability(), free)) {
+      return "node " + node.getNodeID() + " has only " + free + " free, the ask is " + ask.capability();
+    }
+    if (ask.original() != null) {
+      return "the ask's placement constraint or a limit of queue " + app.getQueueName() + " forbids it";
+    }
+    return "queue " + app.getQueueName() + " or user " + app.getUser() + " would exceed its limit";
+  }
+
+  // ---- preempt, kill
+
+  private RMContainer live(String containerId) throws Refused {
+    RMContainer container = scheduler.getRMContainer(ContainerId.fromString(containerId));
+    if (container == null) {
+      throw new Refused(containerId + " is not live");
+    }
+    return container;
+  }
+
+  /** The AM reads a PreemptionMessage with its next heartbeat. */
+  private void preempt(String containerId) throws Refused {
+    RMContainer container = live(containerId);
+    scheduler.markContainerForPreemption(container.getApplicationAttemptId(), container);
+  }
+
+  /** Ends the container now, with lazy preemption too. */
+  private void kill(String containerId, String reason) throws Refused {
+    RMContainer container = live(containerId);
+    String diagnostics = SchedulerUtils.PREEMPTED_CONTAINER + ": " + reason;
+    scheduler.completedContainer(container,
+        SchedulerUtils.createPreemptedContainerStatus(container.getContainerId(), diagnostics),
+        RMContainerEventType.KILL);
+    LOG.info("Killed {}: {}", containerId, reason);
+  }
+}

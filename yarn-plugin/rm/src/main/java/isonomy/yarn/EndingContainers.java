@@ -1,0 +1,102 @@
+package isonomy.yarn;
+
+import isonomy.wire.v1.ContainerCompleted;
+import isonomy.wire.v1.GpuContainer;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.Predicate;
+
+/**
+ * Containers that the ResourceManager has ended (killed, released, expired) while their processes may still run:
+ * their GPUs are in use until the NodeManager says otherwise. The sink hears of each container's real end, under
+ * this object's lock; it must not block.
+ */
+final class EndingContainers {
+  /** A NodeManager that is alive and says nothing for so long has forgotten the container. */
+  static final long PATIENCE_MS = 60_000;
+  /** After so many heartbeats a NodeManager has had the order to end a container that it never reported. */
+  private static final int HEARTBEATS = 2;
+
+  private static final class Ending {
+    final GpuContainer container;
+    final ContainerCompleted end;
+    final long sinceMs;
+    boolean started;
+    int heartbeats;
+
+    Ending(GpuContainer container, ContainerCompleted end, boolean started, long sinceMs) {
+      this.container = container;
+      this.end = end;
+      this.started = started;
+      this.sinceMs = sinceMs;
+    }
+  }
+
+  private final Map<String, Map<String, Ending>> byNode = new HashMap<>();
+  private final Consumer<ContainerCompleted> sink;
+
+  EndingContainers(Consumer<ContainerCompleted> sink) {
+    this.sink = sink;
+  }
+
+  /** The ResourceManager has ended a container. `started`: its NodeManager has reported it. */
+  synchronized void begin(GpuContainer container, ContainerCompleted end, boolean started, long nowMs) {
+    byNode.computeIfAbsent(container.getNodeId(), n -> new LinkedHashMap<>())
+        .put(container.getContainerId(), new Ending(container, end, started, nowMs));
+  }
+
+  /** A NodeManager reports a container that has been ended as started: wait for it. */
+  synchronized void started(String nodeId, String containerId) {
+    Ending ending = byNode.getOrDefault(nodeId, Map.of()).get(containerId);
+    if (ending != null) {
+      ending.started = true;
+    }
+  }
+
+  /** A NodeManager reports the end of a container. */
+  synchronized void ended(String containerId) {
+    for (String nodeId : List.copyOf(byNode.keySet())) {
+      finish(nodeId, e -> e.container.getContainerId().equals(containerId));
+    }
+  }
+
+  /** A NodeManager's heartbeat. */
+  synchronized void heartbeat(String nodeId, long nowMs) {
+    finish(nodeId, e -> ++e.heartbeats >= HEARTBEATS && !e.started || nowMs - e.sinceMs > PATIENCE_MS);
+  }
+
+  /** A node is gone, with its containers. */
+  synchronized void nodeGone(String nodeId) {
+    finish(nodeId, e -> true);
+  }
+
+  private void finish(String nodeId, Predicate<Ending> over) {
+    Map<String, Ending> endings = byNode.get(nodeId);
+    if (endings == null) {
+      return;
+    }
+    for (Ending ending : List.copyOf(endings.values())) {
+      if (over.test(ending)) {
+        endings.remove(ending.container.getContainerId());
+        sink.accept(ending.end);
+      }
+    }
+    if (endings.isEmpty()) {
+      byNode.remove(nodeId);
+    }
+  }
+
+  synchronized List<GpuContainer> on(String nodeId) {
+    return byNode.getOrDefault(nodeId, Map.of()).values().stream().map(e -> e.container).toList();
+  }
+
+  synchronized List<GpuContainer> all() {
+    List<GpuContainer> all = new ArrayList<>();
+    byNode.values().forEach(endings -> endings.values().forEach(e -> all.add(e.container)));
+    return all;
+  }
+}

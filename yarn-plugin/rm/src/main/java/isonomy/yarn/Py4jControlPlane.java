@@ -1,0 +1,118 @@
+package isonomy.yarn;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.util.concurrent.TimeUnit;
+import java.util.logging.Level;
+import java.util.logging.Logger;
+import javax.net.SocketFactory;
+import py4j.CallbackClient;
+import py4j.Gateway;
+import py4j.Protocol;
+
+/**
+ * The control plane over py4j, as a client only: nothing listens here. Each concurrent call has its own connection;
+ * connections are made when they are needed and dropped when a call fails.
+ */
+final class Py4jControlPlane implements ControlPlane, AutoCloseable {
+  private static final int CONNECT_MS = 2_000;
+  /** py4j logs whole messages, which carry secrets. Held here, for the log manager holds loggers weakly. */
+  private static final Logger PY4J_LOG = Logger.getLogger(CallbackClient.class.getPackageName());
+
+  static {
+    PY4J_LOG.setLevel(Level.OFF);
+  }
+
+  private final BridgeConfig config;
+  private final int deadlineMs;
+  private Link link;
+
+  private record Link(CallbackClient client, ControlPlane proxy) {}
+
+  /** `deadlineMs`: how long one call may take. */
+  Py4jControlPlane(BridgeConfig config, int deadlineMs) {
+    this.config = config;
+    this.deadlineMs = deadlineMs;
+  }
+
+  @Override
+  public byte[] exchange(byte[] request) {
+    Link used = link();
+    try {
+      return used.proxy().exchange(request);
+    } catch (RuntimeException e) {
+      drop(used);
+      throw new BridgeException("no answer from the control plane at " + config.host() + ":" + config.port()
+          + " (" + rootOf(e) + ")", e);
+    }
+  }
+
+  private synchronized Link link() {
+    if (link == null) {
+      try {
+        InetAddress address = InetAddress.getByName(config.host());
+        CallbackClient client = new CallbackClient(
+            config.port(), address, config.token(), 0, TimeUnit.SECONDS, new NoDelay(), false, deadlineMs);
+        Object proxy = new Gateway(null, client).createProxy(
+            ControlPlane.class.getClassLoader(), new Class<?>[] {ControlPlane.class}, Protocol.ENTRY_POINT_OBJECT_ID);
+        link = new Link(client, (ControlPlane) proxy);
+      } catch (IOException e) {
+        throw new BridgeException(e.getMessage(), e);
+      }
+    }
+    return link;
+  }
+
+  private synchronized void drop(Link failed) {
+    if (link == failed) {
+      link = null;
+    }
+    failed.client().shutdown();
+  }
+
+  @Override
+  public synchronized void close() {
+    if (link != null) {
+      drop(link);
+    }
+  }
+
+  /** The exception's kind and the first line of its cause; never the message sent, which py4j puts into it. */
+  private static String rootOf(Throwable e) {
+    Throwable root = e;
+    while (root.getCause() != null) {
+      root = root.getCause();
+    }
+    String message = root instanceof IOException ? String.valueOf(root.getMessage()).lines().findFirst().orElse("") : "";
+    return message.isEmpty() ? root.getClass().getSimpleName() : root.getClass().getSimpleName() + ": " + message;
+  }
+
+  /** Sockets that send at once: otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms a call. */
+  private static final class NoDelay extends SocketFactory {
+    @Override
+    public Socket createSocket(InetAddress host, int port) throws IOException {
+      Socket socket = new Socket();
+      socket.setTcpNoDelay(true);
+      socket.connect(new InetSocketAddress(host, port), CONNECT_MS);
+      socket.setSoTimeout(CONNECT_MS);
+      return socket;
+    }
+
+    @Override
+    public Socket createSocket(String host, int port) throws IOException {
+      return createSocket(InetAddress.getByName(host), port);
+    }
+
+    @Override
+    public Socket createSocket(String host, int port, InetAddress localHost, int localPort) {
+      throw new UnsupportedOperationException("sockets are bound to no local address");
+    }
+
+    @Override
+    public Socket createSocket(InetAddress host, int port, InetAddress localHost, int localPort) {
+      throw new UnsupportedOperationException("sockets are bound to no local address");
+    }
+  }
+}
