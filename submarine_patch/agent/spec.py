@@ -108,8 +108,5 @@ def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
     if p["type"] == "choice":
         return str(rng.choice(p["values"]))
     low, high = p["min"], p["max"]
-    if p.get("log"):
-        value = math.exp(rng.uniform(math.log(low), math.log(high)))
-    else:
-        value = rng.uniform(low, high)
+    value = math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high)
     return str(min(high, max(low, round(value)))) if p["type"] == "int" else f"{value:.6g}"

@@ -16,11 +16,22 @@ APP_SCHEDULERS = ("single", "hyperband", "successive_halving")
 METRICS = ("accuracy", "loss")
 LARGEST = 2**31 - 1
 SEARCH_KEYS = ("search_space", "min_iterations", "eta", "jobs", "budget")
-WHOLE_KEYS = {"gpus_per_job": 1, "max_iterations": 1, "min_iterations": 1, "eta": 2, "jobs": 1, "budget": 1,
-              "seed": 0, "max_retries": 0}
+WHOLE_KEYS = {
+    "gpus_per_job": 1,
+    "max_iterations": 1,
+    "min_iterations": 1,
+    "eta": 2,
+    "jobs": 1,
+    "budget": 1,
+    "seed": 0,
+    "max_retries": 0,
+}
 """Least value by key."""
-PARAMETER_KEYS = {"float": {"type", "min", "max", "log"}, "int": {"type", "min", "max", "log"},
-                  "choice": {"type", "values"}}
+PARAMETER_KEYS = {
+    "float": {"type", "min", "max", "log"},
+    "int": {"type", "min", "max", "log"},
+    "choice": {"type", "values"},
+}
 
 
 def check_group(conf: Mapping[str, str]) -> None:
@@ -145,5 +156,7 @@ def _slowdown(conf: Mapping[str, str]) -> None:
         return
     numbers = [_real(part) for part in value.split(",")]
     if len(numbers) != 3 or not 1.0 <= numbers[0] <= numbers[1] <= numbers[2] < math.inf:
-        raise UsageError(f"isonomy.slowdown={value}: must be three numbers from 1.0 that do not fall "
-                         "(machine, rack, cluster), for example 1.0,1.1,1.3")
+        raise UsageError(
+            f"isonomy.slowdown={value}: must be three numbers from 1.0 that do not fall "
+            "(machine, rack, cluster), for example 1.0,1.1,1.3"
+        )

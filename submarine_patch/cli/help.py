@@ -31,13 +31,21 @@ example:
 
 def run_help() -> str:
     """The text of `submarine job run --help`."""
-    return "\n".join([
-        RUN_INTRO,
-        "groups of jobs (each is also --conf isonomy.<name with _>=value):", _table(GROUP_OPTIONS), "",
-        "options of Submarine:", _table(STOCK_OPTIONS), "",
-        "  -o json", "      print one line of JSON with the application id; the rest is on standard error", "",
-        RUN_EXAMPLE,
-    ])
+    return "\n".join(
+        [
+            RUN_INTRO,
+            "groups of jobs (each is also --conf isonomy.<name with _>=value):",
+            _table(GROUP_OPTIONS),
+            "",
+            "options of Submarine:",
+            _table(STOCK_OPTIONS),
+            "",
+            "  -o json",
+            "      print one line of JSON with the application id; the rest is on standard error",
+            "",
+            RUN_EXAMPLE,
+        ]
+    )
 
 
 def _table(options: Iterable[Option]) -> str:

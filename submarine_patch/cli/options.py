@@ -22,9 +22,13 @@ class Option:
 
 GROUP_OPTIONS = (
     Option("app-scheduler", "NAME", "single (default), hyperband or successive_halving"),
-    Option("search-space", "FILE", "YAML file, for example parameters: {lr: {type: float, min: 0.001, "
-                                   "max: 0.1, log: true}, batch: {type: choice, values: [32, 64]}, "
-                                   "layers: {type: int, min: 1, max: 3}}"),
+    Option(
+        "search-space",
+        "FILE",
+        "YAML file, for example parameters: {lr: {type: float, min: 0.001, "
+        "max: 0.1, log: true}, batch: {type: choice, values: [32, 64]}, "
+        "layers: {type: int, min: 1, max: 3}}",
+    ),
     Option("gpus-per-job", "N", "GPUs of one job, on one machine or several; default: workers x gpu"),
     Option("max-iterations", "N", "most iterations of one job"),
     Option("min-iterations", "N", "iterations after which jobs are compared first; default 1"),
@@ -51,8 +55,11 @@ STOCK_OPTIONS = (
     Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
     Option("num_workers", "N", "workers of one job; needs --input_path; default 1"),
     Option("worker_resources", "R", "of one worker, for example memory=2G,vcores=2,gpu=1"),
-    Option("worker_launch_cmd", "CMD", "command that trains; %name% of a searched parameter is replaced, "
-                                       "%hyperparameters% by --a x --b y"),
+    Option(
+        "worker_launch_cmd",
+        "CMD",
+        "command that trains; %name% of a searched parameter is replaced, %hyperparameters% by --a x --b y",
+    ),
     Option("env", "K=V", "environment variable of the workers (repeatable)"),
     Option("localization", "URI:./NAME", "file or folder for the workers, local or on HDFS (repeatable)"),
     Option("conf", "K=V", "configuration; isonomy.* for groups (repeatable)"),
@@ -66,12 +73,18 @@ STOCK_OPTIONS = (
     Option("help", "", "this text"),
 )
 REFUSED_OPTIONS = (
-    Option("num_ps", "N", ""), Option("ps_resources", "R", ""), Option("ps_launch_cmd", "CMD", ""),
-    Option("ps_docker_image", "IMAGE", ""), Option("num_schedulers", "N", ""),
-    Option("scheduler_resources", "R", ""), Option("scheduler_launch_cmd", "CMD", ""),
+    Option("num_ps", "N", ""),
+    Option("ps_resources", "R", ""),
+    Option("ps_launch_cmd", "CMD", ""),
+    Option("ps_docker_image", "IMAGE", ""),
+    Option("num_schedulers", "N", ""),
+    Option("scheduler_resources", "R", ""),
+    Option("scheduler_launch_cmd", "CMD", ""),
     Option("scheduler_docker_image", "IMAGE", ""),
-    Option("tensorboard", "", ""), Option("tensorboard_resources", "R", ""),
-    Option("tensorboard_docker_image", "IMAGE", ""), Option("quicklink", "LINK", ""),
+    Option("tensorboard", "", ""),
+    Option("tensorboard_resources", "R", ""),
+    Option("tensorboard_docker_image", "IMAGE", ""),
+    Option("quicklink", "LINK", ""),
     Option("distribute_keytab", "", ""),
 )
 """Stock options that the runtime does not carry out: it refuses them in one line."""
