@@ -1,0 +1,175 @@
+"""The bridge's listening end, spoken to as py4j's Java side does."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pycontrol.bridge.server import BridgeError, BridgeServer, bridge_token
+from pycontrol.wire.v1 import bridge_pb2 as pb
+
+Serve = Callable[[Callable[[pb.Request], pb.Response]], BridgeServer]
+
+
+class Plugin:
+    """A peer: one connection."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.stream = self.socket.makefile("rwb")
+        self.welcome = self.ask(f"A\n{token}\n")
+
+    def ask(self, lines: str) -> str:
+        """What the server answers; empty where it closes the connection."""
+        try:
+            self.stream.write(lines.encode())
+            self.stream.flush()
+            return self.stream.readline().decode().strip()
+        except ConnectionError:
+            return ""
+
+    def exchange(self, request: pb.Request) -> pb.Response:
+        answer = self.ask(f"c\nt\nexchange\nj{base64.b64encode(request.SerializeToString()).decode()}\ne\n")
+        assert answer.startswith("!yj"), answer
+        return pb.Response.FromString(base64.b64decode(answer[3:]))
+
+    def close(self) -> None:
+        self.stream.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "bridge.token"
+
+
+@pytest.fixture
+def serve(token_file: Path) -> Iterator[Serve]:
+    servers: list[BridgeServer] = []
+
+    def start(handler: Callable[[pb.Request], pb.Response]) -> BridgeServer:
+        server = BridgeServer("127.0.0.1", 0, token_file, handler)
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def echo(request: pb.Request) -> pb.Response:
+    return pb.Response(id=request.id, query_reply=pb.QueryReply(body=request.query.body))
+
+
+def test_answers_requests_of_any_size(serve: Serve, token_file: Path) -> None:
+    plugin = Plugin(serve(echo).port, bridge_token(token_file))
+    assert plugin.welcome == "!yv"
+    for size in (0, 100, 1_000_000):
+        request = pb.Request(id=size + 1, query=pb.Query(body=b"\x00\xff" * (size // 2)))
+        response = plugin.exchange(request)
+        assert (response.id, response.query_reply.body) == (size + 1, request.query.body)
+    plugin.close()
+
+
+def test_a_long_poll_holds_up_nobody_else(serve: Serve, token_file: Path) -> None:
+    polling, directive = threading.Event(), threading.Event()
+
+    def handler(request: pb.Request) -> pb.Response:
+        if request.HasField("poll"):
+            polling.set()
+            assert directive.wait(10)
+        else:
+            directive.set()
+        return pb.Response(id=request.id)
+
+    server = serve(handler)
+    one, other = (Plugin(server.port, bridge_token(token_file)) for _ in range(2))
+    answers: list[pb.Response] = []
+    poll = threading.Thread(target=lambda: answers.append(one.exchange(pb.Request(id=1, poll=pb.Poll()))))
+    poll.start()
+    assert polling.wait(10)
+    assert other.exchange(pb.Request(id=2, query=pb.Query())).id == 2
+    poll.join(10)
+    assert [a.id for a in answers] == [1]
+
+
+def test_nothing_is_served_without_the_token(serve: Serve, token_file: Path) -> None:
+    calls: list[pb.Request] = []
+    server = serve(lambda r: calls.append(r) or pb.Response())  # type: ignore[func-returns-value]
+    assert Plugin(server.port, "0" * 64).welcome == ""
+    plugin = Plugin.__new__(Plugin)
+    plugin.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    plugin.stream = plugin.socket.makefile("rwb")
+    assert plugin.ask("c\nt\nexchange\nj\ne\n") == ""
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        ("c\nt\n__class__\ne\n", "!xs"),
+        ("c\nt\n__init__\nsx\ne\n", "!xs"),
+        ("c\np0\nexchange\nj\ne\n", "!xs"),
+        ("c\nt\nexchange\nso1\ne\n", "!xs"),
+        ("c\nt\nexchange\nj\nj\ne\n", "!xs"),
+        ("c\nt\nexchange\nj!!!\ne\n", "!xs"),
+        ("c\nt\nexchange\nj/////w==\ne\n", "!xs"),
+        ("r\nu\nos\n", ""),
+        ("i\njava.io.File\ne\n", ""),
+    ],
+)
+def test_only_exchange_can_be_called(serve: Serve, token_file: Path, call: str, answer: str) -> None:
+    calls: list[pb.Request] = []
+    server = serve(lambda r: calls.append(r) or pb.Response())  # type: ignore[func-returns-value]
+    got = Plugin(server.port, bridge_token(token_file)).ask(call)
+    assert got.startswith(answer)
+    assert bool(got) == bool(answer)
+    assert not calls
+
+
+def test_a_failing_handler_answers_an_error(serve: Serve, token_file: Path) -> None:
+    def handler(request: pb.Request) -> pb.Response:
+        raise RuntimeError("secret detail")
+
+    plugin = Plugin(serve(handler).port, bridge_token(token_file))
+    response = plugin.exchange(pb.Request(id=7))
+    assert response.id == 7
+    assert response.error
+    assert "secret" not in response.error
+
+
+def test_stop_cuts_connections_and_frees_the_port(serve: Serve, token_file: Path) -> None:
+    server = serve(echo)
+    port = server.port
+    plugin = Plugin(port, bridge_token(token_file))
+    server.stop()
+    assert plugin.ask("c\nt\nexchange\nj\ne\n") == ""
+    again = BridgeServer("127.0.0.1", port, token_file, echo)
+    again.start()
+    again.stop()
+
+
+def test_a_port_in_use_is_one_clear_error(serve: Serve, token_file: Path) -> None:
+    port = serve(echo).port
+    with pytest.raises(BridgeError, match=rf"bridge.port: cannot listen on 127.0.0.1:{port} .*in use"):
+        BridgeServer("127.0.0.1", port, token_file, echo).start()
+
+
+def test_the_token_is_made_once_for_its_owner_alone(token_file: Path) -> None:
+    token = bridge_token(token_file)
+    assert len(token) == 64
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    assert bridge_token(token_file) == token
+    token_file.chmod(0o640)
+    with pytest.raises(BridgeError, match="0600"):
+        bridge_token(token_file)
+    token_file.chmod(0o600)
+    token_file.write_text("short")
+    with pytest.raises(BridgeError, match="64 hexadecimal"):
+        bridge_token(token_file)
