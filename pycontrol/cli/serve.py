@@ -1,0 +1,220 @@
+"""`isonomy serve`: the control plane as one process."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+import structlog
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.driver import Driver, SteadyClock
+from pycontrol.arbiter.journal import JournalError, SqliteJournal
+from pycontrol.arbiter.state import Settings
+from pycontrol.bridge.endpoint import BridgeEndpoint
+from pycontrol.bridge.server import BridgeError, BridgeServer
+from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches
+from pycontrol.policies.port import Policy
+from pycontrol.policies.themis import Themis
+from pycontrol.rpc.server import AgentServer, ServerError
+from pycontrol.rpc.tokens import KeyFileError, Tokens
+from pycontrol.web.router import Router
+
+POLICIES: dict[str, Callable[[Config], Policy]] = {
+    "themis": lambda config: Themis(budget_s=config.deadlines.solve_s),
+}
+TOKEN_KEY_FILE = "tokens.key"
+HOUSEKEEPING_S = 10.0
+PRUNE_EVERY_S = 3600.0
+PRUNE_LIMIT_S = 60.0
+DAY_S = 86400.0
+log = structlog.get_logger("isonomy.serve")
+
+
+def settings_of(config: Config) -> Settings:
+    """The Arbiter's part of isonomy.yaml."""
+    return Settings(
+        lease_s=config.lease_s,
+        lead_s=config.lead_s,
+        grant_timeout_s=config.grant_timeout_s,
+        f=config.f,
+        round_retry_s=config.round_retry_s,
+        rho_s=config.deadlines.rho_s,
+        bid_s=config.deadlines.bid_s,
+        solve_s=config.deadlines.solve_s,
+        standin_revocable=config.standin.revocable,
+        seed=config.seed,
+    )
+
+
+class ControlPlane:
+    """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
+
+    def __init__(self, config: Config, policy: str) -> None:
+        self.config = config
+        self._policy = POLICIES[policy](config)
+        self._parts = ExitStack()
+        self._stop = threading.Event()
+        self._mismatches: list[str] = []
+
+    def start(self) -> None:
+        """Opens the journal and both ports; on failure nothing is left open."""
+        with ExitStack() as parts:
+            self._start(parts)
+            self._parts = parts.pop_all()
+
+    def _start(self, parts: ExitStack) -> None:
+        config, clock = self.config, SteadyClock()
+        self._topology = load_topology(config.topology) if config.topology else None
+        ca = _ca_of(config)
+        self._journal = SqliteJournal(config.journal_file)
+        parts.callback(self._journal.close)
+        tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
+        durable = self._journal.recover()
+        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, self._journal.epoch)
+        agents = AgentServer(
+            config.agents.host,
+            config.agents.port,
+            config.agents.tls,
+            tokens,
+            lambda event: self._driver.submit(event),
+            lambda: arbiter.topology,
+            now_s=clock.now_s,
+        )
+        endpoint = BridgeEndpoint(
+            lambda event: self._driver.submit(event),
+            lambda *query: router.handle(*query),
+            lambda: self._driver.call(lambda arbiter, now_s: None),
+        )
+        self._driver = Driver(arbiter, self._journal, agents, endpoint, self._policy, clock)
+        router = Router(
+            self._driver,
+            issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
+            arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
+            ca=ca,
+            token_ttl_s=config.token_ttl_s,
+        )
+        bridge = BridgeServer(
+            config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle
+        )
+        for part in (self._driver, agents, endpoint, bridge):
+            part.start()
+            parts.callback(part.stop)
+        threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
+
+    def _watch_driver(self) -> None:
+        self._driver.stopped.wait()
+        self._stop.set()
+
+    def stop(self) -> None:
+        """Asks `run` to return; from any thread or signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
+        pruned_s = float("-inf")
+        while not self._stop.wait(HOUSEKEEPING_S):
+            now_s = self._driver.clock.now_s()
+            try:
+                self._report_mismatches()
+                if now_s - pruned_s >= PRUNE_EVERY_S:
+                    self._driver.call(self._prune, PRUNE_LIMIT_S)
+                    pruned_s = now_s
+            except (TimeoutError, queue.Full):
+                log.warning("the Arbiter is busy; housekeeping waits")
+        self._parts.close()
+        if self._driver.failed is not None:
+            log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
+            return 1
+        log.info("stopped")
+        return 0
+
+    def _prune(self, arbiter: Arbiter, now_s: float) -> None:
+        self._journal.prune(arbiter.durable, now_s, self.config.journal.retention_days * DAY_S)
+
+    def _report_mismatches(self) -> None:
+        """Says once what differs between the topology file and the NodeManagers that registered."""
+        topology = self._topology
+        if topology is None:
+            return
+        ready, registered = self._driver.call(
+            lambda arbiter, now_s: (arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()})
+        )
+        found = mismatches(topology, registered) if ready else self._mismatches
+        for line in found:
+            if line not in self._mismatches:
+                log.error("topology mismatch", file=str(self.config.topology), problem=line)
+        self._mismatches = found
+
+
+def _ca_of(config: Config) -> str:
+    """The certificate that Agents trust, as PEM; empty without TLS."""
+    if config.agents.tls is None:
+        return ""
+    try:
+        return config.agents.tls.ca.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError([f"agents.tls.ca: {config.agents.tls.ca} cannot be read: {e}"]) from e
+
+
+def set_up_logging(as_json: bool, level: str) -> None:
+    """Log lines on stderr, for people or as JSON."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr)
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+@click.command("serve")
+@click.option("--config", "file", required=True, metavar="FILE",
+              type=click.Path(path_type=Path, dir_okay=False), help="isonomy.yaml")
+@click.option("--policy", type=click.Choice(sorted(POLICIES)), help="Instead of the file's policy.")
+@click.option("--log-json", is_flag=True, help="Log lines as JSON.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str) -> None:
+    """Run the control plane until SIGTERM. Prints `ready` once both ports are open."""
+    set_up_logging(log_json, log_level)
+    try:
+        config = load_config(file)
+        plane = ControlPlane(config, policy or config.policy)
+        plane.start()
+    except ConfigError as e:
+        _fail(*e.lines)
+    except (JournalError, KeyFileError, ServerError, BridgeError) as e:
+        _fail(str(e))
+    except OSError as e:
+        _fail(f"{e.filename or config.state_dir}: {e.strerror}")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: plane.stop())
+    click.echo(
+        f"ready: plugin on {config.bridge.host}:{config.bridge.port},"
+        f" Agents on {config.agents.host}:{config.agents.port}, state in {config.state_dir}"
+    )
+    sys.exit(plane.run())
+
+
+def _fail(*lines: str) -> None:
+    for line in lines:
+        click.echo(f"error: {line}", err=True)
+    sys.exit(1)
