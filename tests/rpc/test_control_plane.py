@@ -1,0 +1,156 @@
+"""The whole control plane as a process, between a plugin and an Agent that speak the real protocols."""
+
+import base64
+import json
+import queue
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from py4j import protocol
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import bridge_pb2
+from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
+from tests.rpc.serving import LIMIT_S, serving
+
+APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
+
+
+class PluginLink:
+    """One py4j connection to the control plane's bridge."""
+
+    def __init__(self, file: Path, epoch: str) -> None:
+        port = yaml.safe_load(file.read_text())["bridge"]["port"]
+        token = (file.parent / "state" / "bridge.token").read_text().strip()
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
+        self._lines = self._socket.makefile("rb")
+        self._send(protocol.AUTH_COMMAND_NAME, token)
+        self._epoch, self._id = epoch, 0
+
+    def _send(self, *lines: str) -> str:
+        self._socket.sendall("".join(f"{x}\n" for x in lines).encode())
+        return self._lines.readline().decode().strip()
+
+    def exchange(self, **body: Any) -> bridge_pb2.Response:
+        self._id += 1
+        request = bridge_pb2.Request(plugin_epoch=self._epoch, id=self._id, **body)
+        encoded = base64.b64encode(request.SerializeToString()).decode()
+        answer = self._send(
+            protocol.CALL_PROXY_COMMAND_NAME, protocol.ENTRY_POINT_OBJECT_ID, "exchange",
+            protocol.BYTES_TYPE + encoded, protocol.END,
+        )  # fmt: skip
+        prefix = protocol.RETURN_MESSAGE + protocol.SUCCESS + protocol.BYTES_TYPE
+        assert answer.startswith(prefix), answer
+        return bridge_pb2.Response.FromString(base64.b64decode(answer.removeprefix(prefix)))
+
+    def hello(self) -> None:
+        node = bridge_pb2.Node(node_id="n1:8041", host="n1", rack="/a", gpus=2)
+        app = bridge_pb2.Application(
+            app_id=APP, user="ann", queue="root.default", name="a", tags=["isonomy"], attempt_id=ATTEMPT,
+            submit_time_ms=1_000,
+        )  # fmt: skip
+        snapshot = bridge_pb2.Snapshot(ready=True, nodes=[node], applications=[app])
+        assert not self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
+
+    def get(self, path: str, **parameters: str) -> dict[str, Any]:
+        query = bridge_pb2.Query(method="GET", path=path, parameters=parameters, user="ann")
+        reply = self.exchange(query=query).query_reply
+        assert reply.status == 200, reply
+        answer: dict[str, Any] = json.loads(reply.body)
+        return answer
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+class Agent:
+    """An Agent that wants one gang of two GPUs."""
+
+    demand = pb.Demand(gang_gpus=2, gangs=1, job_demand_max=2, work_left_gpu_s=1e5, work_total_gpu_s=1e5)
+
+    def __init__(self, access: dict[str, Any]) -> None:
+        self._channel = grpc.insecure_channel(access["arbiter"])
+        self._out: queue.Queue[pb.AgentMessage | None] = queue.Queue()
+        self._in: queue.Queue[pb.ArbiterMessage] = queue.Queue()
+        self._call = ArbiterStub(self._channel).Session(
+            iter(self._out.get, None), metadata=[("isonomy-token", access["token"])]
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        register = pb.Register(
+            app_id=APP, attempt_id=ATTEMPT, app_scheduler="hyperband", demand=self.demand
+        )
+        self._out.put(pb.AgentMessage(register=register))
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._in.put(message)
+        except grpc.RpcError:
+            return
+
+    def until(self, kind: str) -> Any:
+        """Plays along until a message of this kind."""
+        while True:
+            message = self._in.get(timeout=LIMIT_S)
+            match message.WhichOneof("kind"):
+                case found if found == kind:
+                    return getattr(message, kind)
+                case "ask_rho":
+                    rho = pb.Rho(round_id=message.ask_rho.round_id, rho=9.0, demand=self.demand)
+                    self._out.put(pb.AgentMessage(rho=rho))
+                case "offer":
+                    row = pb.BidRow(rho=2.0, new_gangs=1, gang_gpus=2, scope=pb.MACHINE)
+                    bid = pb.Bid(round_id=message.offer.round_id, rho_nothing=9.0, rows=[row])
+                    self._out.put(pb.AgentMessage(bid=bid))
+
+    def use(self, request_id: int) -> None:
+        worker = pb.WorkerPlan(
+            worker_id="j1/1/0", job_id="j1", host="n1", gpu_ids=[0, 1], allocation_request_id=request_id
+        )
+        self._out.put(pb.AgentMessage(use=pb.Use(use_id="u1", workers=[worker])))
+
+    def close(self) -> None:
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+@pytest.mark.timeout(120)
+def test_from_hello_to_a_placed_worker_and_over_a_crash(config: Path) -> None:
+    with serving(config):
+        plugin = PluginLink(config, "e1")
+        assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
+        plugin.hello()
+        agent = Agent(plugin.get("token", app=APP))
+        registered = agent.until("registered")
+        assert [(h.host, h.gpus) for h in registered.hosts] == [("n1", 2)]
+        grant = agent.until("grant")
+        assert [(g.host, list(g.gpu_ids)) for g in grant.gpus] == [("n1", [0, 1])]
+        agent.use(7)
+        assert agent.until("use_reply").accepted
+        ask = bridge_pb2.Ask(
+            attempt_id=ATTEMPT, app_id=APP, allocation_request_id=7, gpus=2, count=1, memory_mb=512, vcores=1
+        )
+        event = bridge_pb2.Event(seq=1, ask=ask)
+        assert plugin.exchange(events=bridge_pb2.Events(events=[event])).ack.last_seq == 1
+        polled = plugin.exchange(poll=bridge_pb2.Poll(wait_ms=5000)).directives.directives
+        place = polled[0].place
+        assert (place.node_id, list(place.gpu_ids), place.memory_mb) == ("n1:8041", [0, 1], 512)
+        assert place.lease_id == grant.grant_id
+        agent.close()
+        plugin.close()
+    with serving(config):
+        plugin = PluginLink(config, "e1")
+        assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
+        plugin.hello()
+        agent = Agent(plugin.get("token", app=APP))
+        held = agent.until("registered").grants
+        assert [g.grant_id for g in held] == [grant.grant_id]
+        agent.close()
+        plugin.close()
