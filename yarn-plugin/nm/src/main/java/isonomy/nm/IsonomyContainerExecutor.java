@@ -1,0 +1,42 @@
+package isonomy.nm;
+
+import java.io.IOException;
+import java.io.OutputStream;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.yarn.exceptions.ConfigurationException;
+import org.apache.hadoop.yarn.server.nodemanager.Context;
+import org.apache.hadoop.yarn.server.nodemanager.DefaultContainerExecutor;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerReacquisitionContext;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
+
+/** DefaultContainerExecutor, with a container's GPUs from the token that the ResourceManager signed. */
+public class IsonomyContainerExecutor extends DefaultContainerExecutor {
+  private GpuLaunches gpus;
+
+  @Override
+  public void init(Context context) throws IOException {
+    super.init(context);
+    gpus = new GpuLaunches(context, getConf());
+  }
+
+  @Override
+  public void writeLaunchEnv(OutputStream out, Map<String, String> environment, Map<Path, List<String>> resources,
+      List<String> command, Path logDir, String user, String outFilename, LinkedHashSet<String> nmVars)
+      throws IOException {
+    gpus.visible(environment, nmVars);
+    super.writeLaunchEnv(out, environment, resources, command, logDir, user, outFilename, nmVars);
+  }
+
+  @Override
+  public int launchContainer(ContainerStartContext context) throws IOException, ConfigurationException {
+    return gpus.launch(context.getContainer(), () -> super.launchContainer(context));
+  }
+
+  @Override
+  public int reacquireContainer(ContainerReacquisitionContext context) throws IOException, InterruptedException {
+    return gpus.reacquire(context.getContainerId(), () -> super.reacquireContainer(context));
+  }
+}
