@@ -1,114 +1,225 @@
-"""The REST resource /ws/v1/cluster/isonomy/*, behind the ResourceManager's authentication."""
+"""The REST resource /ws/v1/cluster/isonomy/: a closed table of routes to views and verbs.
+
+The ResourceManager authenticates and forwards; this decides who may do what.
+"""
 
 from __future__ import annotations
 
+import queue
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.driver import Driver
-from pycontrol.arbiter.facts import AppRecord
-from pycontrol.model.events import OperatorCommand
-from pycontrol.web import metrics, views
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.arbiter.journal import Journal, NoJournal
+from pycontrol.model.events import Event, OperatorCommand
+from pycontrol.web import explain, metrics, views
+from pycontrol.web.feed import Feed
+from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
 
-Answer = tuple[int, dict[str, Any]]
-ROUNDS_DEFAULT, ROUNDS_MAX = 10, 200
-CALL_S = 5.0
+T = TypeVar("T")
+APP_ID = re.compile(r"application_\d+_\d+")
+EVENTS_SHOWN, EVENTS_MAX = 20, 500
+WAIT_MAX_S = 10
+"""A long poll ends well before the ResourceManager gives a query up."""
+
+
+class Arbitration(Protocol):
+    """The Arbiter's driver, as far as queries need it."""
+
+    def submit(self, event: Event) -> None:
+        """Hands an event over; raises Overloaded."""
+
+    def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
+        """Runs `fn` on the Arbiter's thread; raises TimeoutError."""
+
+
+class Receipts(Journal, Protocol):
+    """A journal that can be asked for receipts."""
+
+    def rounds(self, limit: int) -> list[dict[str, Any]]:
+        """The newest receipts, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A query after authentication."""
+
+    path: str
+    params: Mapping[str, str]
+    user: str
+    admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path: its method, its parameters and what answers."""
+
+    method: str
+    answer: Callable[[Request], dict[str, Any]]
+    params: frozenset[str] = field(default_factory=frozenset)
 
 
 class Router:
-    """A closed table of routes; nothing outside it is reachable."""
+    """Answers queries; from any thread."""
 
     def __init__(
         self,
-        driver: Driver,
+        driver: Arbitration,
+        *,
         issue: Callable[[str, str], str],
         arbiter_address: str,
         ca: str = "",
-        token_ttl_s: float = 0.0,
+        token_ttl_s: float = 7 * 86400.0,
+        journal: Receipts | None = None,
+        feed: Feed | None = None,
     ) -> None:
-        self._driver, self._issue = driver, issue
-        self._arbiter_address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
-        self._gets: dict[str, Callable[[Arbiter, float, Mapping[str, str]], Answer]] = {
-            "status": lambda a, now, p: (200, views.status(a, now)),
-            "queue": lambda a, now, p: (200, views.queue(a, now)),
-            "apps": lambda a, now, p: (200, views.apps(a, now)),
-            "leases": lambda a, now, p: (200, views.leases(a, now)),
-            "rounds": self._rounds,
-            "explain": self._of_app(lambda a, now, app: views.explain(a, app, now)),
-            "logs": self._of_app(lambda a, now, app: views.logs(a, app)),
-            "metrics": lambda a, now, p: (200, {"text": metrics.render(a)}),
+        self._driver, self._issue, self._journal = driver, issue, journal
+        self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
+        self._feed = feed or Feed(NoJournal())
+        self.routes: dict[str, Route] = {
+            "status": self._get(views.status),
+            "queue": self._get(views.queue),
+            "apps": self._get(views.apps),
+            "leases": self._get(views.leases),
+            "explain": self._get(explain.explain, "app", "n"),
+            "logs": self._get(views.logs, "app"),
+            "audit": self._get(views.audit),
+            "rounds": Route("GET", self._rounds, frozenset({"n"})),
+            "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
+            "token": Route("GET", self._token, frozenset({"app"})),
+            "metrics": Route("GET", self._metrics),
+            "kill": Route("POST", self._kill, frozenset({"app"})),
+            "drain": Route("POST", self._drain, frozenset({"node"})),
+            "undrain": Route("POST", self._drain, frozenset({"node"})),
+            "pause": Route("POST", self._switch),
+            "resume": Route("POST", self._switch),
         }
-        self._posts = ("kill", "drain", "undrain", "pause", "resume")
 
-    def handle(self, method: str, path: str, params: Mapping[str, str], user: str, admin: bool) -> Answer:
-        """(HTTP status, JSON object)."""
-        path = path.strip("/")
+    def handle(
+        self, method: str, path: str, params: Mapping[str, str], user: str, admin: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """(HTTP status, JSON object). A text answer is {"content_type": ..., "text": ...}."""
+        request = Request(path.strip("/"), params, user, admin)
         try:
-            if path == "token":
-                return self._token(params, user)
-            if method == "GET" and path in self._gets:
-                return self._driver.call(lambda a, now: self._gets[path](a, now, params), CALL_S)
-            if method == "POST" and path in self._posts:
-                return self._post(path, params, user, admin)
-        except TimeoutError:
-            return 503, {"error": "the Arbiter is busy; try again"}
-        if path in self._gets or path in self._posts:
-            return 405, {"error": f"{path} does not take {method}"}
-        return 404, {"error": f"no resource {path!r}; there are {', '.join([*self._gets, *self._posts, 'token'])}"}
+            return 200, self._route(method, request).answer(request)
+        except Refusal as e:
+            return e.status, {"error": str(e)} | ({"paths": sorted(self.routes)} if e.status == 404 else {})
+        except (TimeoutError, queue.Full, Overloaded):
+            return 503, {"error": "the control plane is busy; try again"}
 
-    def _rounds(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> Answer:
-        text = params.get("n", str(ROUNDS_DEFAULT))
-        if not text.isdigit() or not 1 <= int(text) <= ROUNDS_MAX:
-            return 400, {"error": f"n must be a whole number from 1 to {ROUNDS_MAX} (got {text!r})"}
-        return 200, views.rounds(a, int(text))
-
-    def _of_app(
-        self, view: Callable[[Arbiter, float, AppRecord], dict[str, Any]]
-    ) -> Callable[[Arbiter, float, Mapping[str, str]], Answer]:
-        def route(a: Arbiter, now_s: float, params: Mapping[str, str]) -> Answer:
-            app = views.find_app(a, params.get("app", ""))
-            if app is None:
-                return 404, {"error": f"no app {params.get('app', '')!r} has asked for GPUs; see isonomy queue"}
-            return 200, view(a, now_s, app)
-
+    def _route(self, method: str, request: Request) -> Route:
+        route = self.routes.get(request.path)
+        if route is None:
+            raise Refusal(404, f"no path {request.path or '/'}; there are {', '.join(sorted(self.routes))}")
+        if route.method != method:
+            raise Refusal(405, f"{request.path}: needs {route.method} (got {method})")
+        unknown = sorted(set(request.params) - route.params)
+        if unknown:
+            known = ", ".join(sorted(route.params)) or "none"
+            raise Refusal(400, f"{request.path}: unknown parameter {unknown[0]}; known: {known}")
         return route
 
-    def _token(self, params: Mapping[str, str], user: str) -> Answer:
-        """Bound to the authenticated user: the Arbiter compares it with the app's user when its Agent comes."""
-        app_id = params.get("app", "")
-        if not app_id.startswith("application_"):
-            return 400, {"error": f"app must be an application id (got {app_id!r})"}
+    def _get(self, view: views.View, *params: str) -> Route:
+        return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)), frozenset(params))
+
+    # ---- reading
+
+    def _rounds(self, request: Request) -> dict[str, Any]:
+        """Receipts of this life from memory; older ones from the journal, on its own thread."""
+        n = whole_number(request.params, "n", views.ROUNDS_SHOWN, 1, views.ROUNDS_MAX)
+
+        def read(a: Arbiter, now_s: float) -> dict[str, Any]:
+            view = views.rounds(a, now_s, request.params)
+            if self._journal is not None and len(view["rounds"]) < min(n, a.durable.rounds):
+                view["rounds"] = self._journal.rounds(n)
+            return view
+
+        return self._driver.call(read)
+
+    def _events(self, request: Request) -> dict[str, Any]:
+        wait_s = whole_number(request.params, "wait_s", 0, 0, WAIT_MAX_S)
+        limit = whole_number(request.params, "limit", EVENTS_SHOWN, 1, EVENTS_MAX)
+        since = whole_number(request.params, "since", -1, 0, 1 << 60)
+        return self._feed.since(None if since < 0 else since, float(wait_s), limit)
+
+    def _metrics(self, request: Request) -> dict[str, Any]:
+        text = self._driver.call(lambda a, now_s: self._feed.metrics.text(a, views.gpu_counts(a)))
+        return {"content_type": metrics.CONTENT_TYPE, "text": text}
+
+    def _token(self, request: Request) -> dict[str, Any]:
+        """A token for an app that is about to be submitted, or was, by this user; registration checks both."""
+        app_id, user = request.params.get("app", ""), request.user
+        if not APP_ID.fullmatch(app_id):
+            raise Refusal(400, f"app: must be an application id, application_..._... (got {app_id or 'nothing'})")
         if not user:
-            return 401, {
-                "error": "the ResourceManager did not say who asks; with simple authentication add user.name"
-            }
-        owner = self._driver.call(lambda a, now: a.yarn_apps.get(app_id), CALL_S)
-        if owner is not None and owner.user != user:
-            return 403, {"error": f"{app_id} belongs to {owner.user}, not to {user}"}
-        return 200, {
+            raise Refusal(401, "token: the ResourceManager does not know who asks; add user.name=... or use SPNEGO")
+
+        def owner(a: Arbiter, now_s: float) -> tuple[str, bool, float]:
+            known = app_id in a.yarn_apps or app_id in a.durable.apps
+            record = a.durable.apps.get(app_id)
+            ended = record is not None and record.finished_s is not None
+            return (user_of(a, app_id) if known else user), ended, now_s
+
+        whose, ended, now_s = self._driver.call(owner)
+        if whose != user:
+            raise Refusal(403, f"token: {app_id} is {whose}'s, {user} may have no token for it")
+        if ended:
+            raise Refusal(409, f"token: {app_id} has ended")
+        return {
             "token": self._issue(app_id, user),
-            "arbiter": self._arbiter_address,
+            "arbiter": self._address,
             "ca": self._ca,
-            "ttl_s": self._token_ttl_s,
+            "expires_s": now_s + self._token_ttl_s,
         }
 
-    def _post(self, verb: str, params: Mapping[str, str], user: str, admin: bool) -> Answer:
-        target, problem = "", None
-        if verb == "kill":
-            app = self._driver.call(lambda a, now: views.find_app(a, params.get("app", "")), CALL_S)
-            if app is None:
-                return 404, {"error": f"no app {params.get('app', '')!r}; see isonomy queue"}
-            target = app.app_id
-            admin = admin or (bool(user) and user == app.user)
-        elif verb in ("drain", "undrain"):
-            target = params.get("node", "")
-            hosts = self._driver.call(lambda a, now: {n.host for n in a.nodes.values()}, CALL_S)
-            if target not in hosts:
-                problem = f"no node {target!r}; there are {', '.join(sorted(hosts)) or 'none'}"
-        if not admin:
-            return 403, {"error": f"{user or 'nobody'} may not {verb}: not in YARN's admin ACL (yarn.admin.acl)"}
-        if problem:
-            return 404, {"error": problem}
-        self._driver.submit(OperatorCommand(verb, target, user))
-        return 200, {"done": verb, "target": target}
+    # ---- changing
+
+    def _carry_out(self, request: Request, target: str, text: str) -> dict[str, Any]:
+        self._driver.submit(OperatorCommand(request.path, target, request.user))
+        self._driver.call(lambda a, now_s: None)  # events are taken in order: the command is done now
+        return {"ok": True, "verb": request.path, "target": target, "text": text}
+
+    @staticmethod
+    def _need_admin(request: Request) -> None:
+        if not request.admin:
+            who = request.user or "a caller that the ResourceManager does not know"
+            raise Refusal(403, f"{request.path}: {who} is not in YARN's admin ACL (yarn-site.xml: yarn.admin.acl)")
+
+    def _kill(self, request: Request) -> dict[str, Any]:
+        def look(a: Arbiter, now_s: float) -> tuple[str, str, str, bool]:
+            app_id = find_app(a, request.params)
+            record = a.durable.apps.get(app_id)
+            if record is not None and record.finished_s is not None:
+                state = "ended"
+            else:
+                state = "starting" if record is None and app_id not in a.agents else "here"
+            return app_id, user_of(a, app_id), state, app_id in a.agents
+
+        app_id, whose, state, has_agent = self._driver.call(look)
+        if not request.user or request.user != whose:
+            self._need_admin(request)
+        if state == "ended":
+            raise Refusal(409, f"kill: {app_id} has ended already")
+        if state == "starting":
+            raise Refusal(409, f"kill: {app_id} has not asked for GPUs yet; use: yarn application -kill {app_id}")
+        if has_agent:
+            text = f"{app_id} was told to end"
+        else:
+            text = (f"{app_id} has no Agent: its containers with GPUs end and it gets no more;"
+                    f" to end all of it: yarn application -kill {app_id}")  # fmt: skip
+        return self._carry_out(request, app_id, text)
+
+    def _drain(self, request: Request) -> dict[str, Any]:
+        self._need_admin(request)
+        host = self._driver.call(lambda a, now_s: find_host(a, request.params))
+        if request.path == "drain":
+            return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
+        return self._carry_out(request, host, f"{host} is in use again")
+
+    def _switch(self, request: Request) -> dict[str, Any]:
+        self._need_admin(request)
+        text = "rounds stop and leases stand still" if request.path == "pause" else "rounds are held again"
+        return self._carry_out(request, "", text)

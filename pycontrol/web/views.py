@@ -1,223 +1,264 @@
-"""What people see of the control plane, as JSON-able dictionaries. Pure functions of the Arbiter's state."""
+"""What the REST resource shows: pure functions (arbiter, now, parameters) -> JSON-able values.
+
+Times are Unix seconds (`_s`), GPUs are counted (`gpus`) or named host:index.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import REVOKING, AppRecord
+from pycontrol.arbiter.facts import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import DRAINED, by_host
+from pycontrol.arbiter.state import DRAINED
+from pycontrol.model.auction import Demand
+from pycontrol.web.lookup import find_app, names, user_of, whole_number
 
-ROUNDS_EXPLAINED = 5
+View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
+ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
 
 
-def status(a: Arbiter, now_s: float) -> dict[str, Any]:
-    """The cluster at a glance."""
-    leased = set(a.durable.leases)
+def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """The cluster in one view."""
+    nodes = _nodes(a)
+    rows = [_queue_row(a, app_id, now_s) for app_id in a.in_system()]
     return {
+        "now_s": now_s,
         "ready": a.ready,
-        "recovering": now_s < a.recovering_until_s,
+        "recovering": not a.ready or now_s < a.recovering_until_s,
         "paused": a.paused,
+        "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
         "policy": a.policy_name,
         "f": a.settings.f,
         "lease_s": a.settings.lease_s,
-        "gpus": {
-            "total": a.topology.gpus,
-            "free": len(a.free_gpus()),
-            "leased": len(leased),
-            "revoking": sum(x.state == REVOKING for x in a.durable.leases.values()),
+        "lead_s": a.settings.lead,
+        "epoch": a.epoch,
+        "gpus": gpu_counts(a),
+        "nodes": nodes,
+        "apps": {
+            "running": sum(r["gpus_held"] > 0 for r in rows),
+            "waiting": sum(r["gpus_held"] == 0 for r in rows),
+            "ended": sum(x.finished_s is not None for x in a.durable.apps.values()),
         },
-        "apps": sum(1 for _ in a.in_system()),
         "rounds": a.durable.rounds,
-        "last_round": a.receipts[-1]["round_id"] if a.receipts else None,
-        "next_round_s": _in(a.rounds.due_s(), now_s),
-        "nodes": [_node(a, n.host) for n in sorted(a.nodes.values(), key=lambda n: n.host)]
-        + [{"host": k.rpartition(":")[0], "state": f"down: {v}", "gpus": 0} for k, v in sorted(a.down.items())],
-        "time_s": now_s,
+        "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
 
 
-def _in(at_s: float | None, now_s: float) -> float | None:
-    return None if at_s is None else round(max(0.0, at_s - now_s), 1)
-
-
-def _node(a: Arbiter, host: str) -> dict[str, Any]:
-    machine = a.topology.machines.get(host)
-    users: dict[str, int] = {}
-    for gpu, lease in a.durable.leases.items():
-        if gpu.host == host:
-            users[lease.app_id] = users.get(lease.app_id, 0) + 1
+def gpu_counts(a: Arbiter) -> dict[str, int]:
+    """GPUs by state: leased ones count as leased wherever they are; down ones as the topology file says."""
+    usable = set(a.usable_gpus())
+    free = a.free_gpus()
+    up = {n.host for n in a.nodes.values()}
+    configured = a.configured.machines if a.configured is not None else {}
+    leased = set(a.durable.leases)
     return {
-        "host": host,
-        "rack": a.topology.rack_of(host),
-        "gpus": machine.gpus if machine else 0,
-        "gpu_type": machine.gpu_type if machine else "",
-        "virtual": bool(machine and machine.virtual),
-        "state": "drained" if a.drained(host) else "up",
-        "leased": users,
+        "total": sum(n.gpus for n in a.nodes.values()),
+        "free": len(free),
+        "leased": len(leased),
+        "drained": sum(n.gpus for n in a.nodes.values() if a.drained(n.host)),
+        "down": sum(m.gpus for host, m in configured.items() if host not in up),
+        "unleased_in_use": len(usable - free - leased),
     }
 
 
-def app_row(a: Arbiter, app: AppRecord, now_s: float) -> dict[str, Any]:
-    """One app, shortly."""
-    agent = a.agents.get(app.app_id)
-    why = reason(a, app.app_id, now_s)
-    ends = [x.end_s for x in a.leases_of(app.app_id)]
-    return {
-        "app_id": app.app_id,
-        "name": app.name,
-        "queue": app.queue,
-        "user": app.user,
-        "kind": app.kind,
-        "gpus": len(ends),
-        "wanted_gpus": agent.demand.gpus if agent is not None else app.demand_gpus,
-        "rho": _last_rho(a, app.app_id),
-        "n_avg": a.durable.n_avg(app.app_id, now_s),
-        "reason": why.code,
-        "why": why.sentence,
-        "next_lease_end_s": _in(min(ends, default=None), now_s),
-        "submitted_s": app.submitted_s,
-        "finished_s": app.finished_s,
-        "final_state": app.final_state,
-        "renewals": app.renewals,
-        "revocations": app.revocations,
-        "restarts": app.restarts,
-    }
-
-
-def _last_rho(a: Arbiter, app_id: str) -> float | None:
-    agent = a.agents.get(app_id)
-    if agent is not None and agent.rho is not None:
-        return agent.rho
-    return next((r["rho"][app_id] for r in reversed(a.receipts) if r["rho"].get(app_id)), None)
-
-
-def queue(a: Arbiter, now_s: float) -> dict[str, Any]:
-    """Apps in the system, the worst rho first."""
-    rows = [app_row(a, a.durable.apps[x], now_s) for x in a.in_system()]
-    rows.sort(key=lambda r: (-(r["rho"] or 0.0), r["submitted_s"]))
-    return {"apps": rows}
-
-
-def apps(a: Arbiter, now_s: float) -> dict[str, Any]:
-    """All apps that the journal knows, in order of arrival."""
-    return {"apps": [app_row(a, x, now_s) for x in a.durable.apps.values()]}
-
-
-def leases(a: Arbiter, now_s: float) -> dict[str, Any]:
-    """Every lease, present and next."""
+def _nodes(a: Arbiter) -> list[dict[str, Any]]:
+    free = a.free_gpus()
     rows = []
-    for when, table in (("now", a.durable.leases), ("next", a.durable.next)):
-        for gpu, x in sorted(table.items()):
-            rows.append(
-                {
-                    "gpu": str(gpu),
-                    "when": when,
-                    "app_id": x.app_id,
-                    "state": x.state,
-                    "grant_id": x.grant_id,
-                    "job_id": x.job_id,
-                    "container_id": x.container_id,
-                    "ends_in_s": round(x.end_s - now_s, 1),
-                }
-            )
-    return {"leases": rows}
+    for node in sorted(a.nodes.values(), key=lambda n: n.host):
+        machine = a.topology.machines.get(node.host)
+        holders: dict[str, int] = {}
+        for gpu, lease in a.durable.leases.items():
+            if gpu.host == node.host:
+                holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
+        rows.append({
+            "host": node.host,
+            "node_id": node.node_id,
+            "rack": machine.rack if machine else node.rack,
+            "gpus": node.gpus,
+            "gpu_type": machine.gpu_type if machine else "",
+            "virtual": bool(machine and machine.virtual),
+            "free": sum(g.host == node.host for g in free),
+            "leased": sum(holders.values()),
+            "apps": holders,
+            "state": "drained" if a.drained(node.host) else "up",
+            "reason": "",
+        })  # fmt: skip
+    for node_id, why in sorted(a.down.items()):
+        host = node_id.rpartition(":")[0]
+        machine = a.configured.machines.get(host) if a.configured is not None else None
+        rows.append({
+            "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
+            "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
+            "virtual": bool(machine and machine.virtual), "free": 0,
+            "leased": sum(g.host == host for g in a.durable.leases), "apps": {},
+            "state": "down", "reason": why,
+        })  # fmt: skip
+    return rows
 
 
-def find_app(a: Arbiter, name: str) -> AppRecord | None:
-    """By id, by name (the newest of several) or by the end of the id."""
-    known = a.durable.apps
-    if name in known:
-        return known[name]
-    for match in (lambda x: x.name == name, lambda x: len(name) > 3 and x.app_id.endswith(name)):
-        found = [x for x in known.values() if match(x)]
-        if found:
-            return found[-1]
-    return None
+def _short(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("round_id", "at_s", "offered", "participants", "solve_s", "note")
+    counted = ("renewed", "granted", "revoked")
+    return {k: receipt.get(k) for k in kept} | {k: len(receipt.get(k, ())) for k in counted}
 
 
-def explain(a: Arbiter, app: AppRecord, now_s: float) -> dict[str, Any]:
-    """Why an app got what it got: rho and its terms, its leases, and the last rounds it lived through."""
-    row = app_row(a, app, now_s)
-    agent = a.agents.get(app.app_id)
-    end_s = app.finished_s or now_s
-    demand = agent.demand if agent is not None else None
-    t_id = None
-    work = app.work_done_gpu_s if app.finished_s else (demand.work_total_gpu_s if demand else 0.0)
-    if work > 0:
-        parallel = max(1, min(a.topology.gpus, app.demand_gpus))
-        t_id = work / parallel * a.durable.n_avg(app.app_id, now_s)
+# ---- apps
+
+
+def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
+    """What the app could use, as its Agent or the stand-in says; None before it asked for GPUs."""
+    agent = a.agents.get(app_id)
+    if agent is not None:
+        return agent.demand
+    record = a.durable.apps.get(app_id)
+    if record is None or record.finished_s is not None or not a.is_foreign(app_id):
+        return None
+    return standin.demand(a, app_id, now_s)
+
+
+def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
+    """Its finish-time fairness: the Agent's newest word, or the stand-in's; None where it is not known."""
+    agent = a.agents.get(app_id)
+    if agent is not None:
+        return agent.rho
+    if app_id not in a.durable.apps or not a.is_foreign(app_id):
+        return None
+    return standin.rho(a, app_id, a.holding(app_id), now_s)
+
+
+def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Apps that have not ended: those that want GPUs, worst rho first, then those that have all they can use."""
+    rows = [_queue_row(a, app_id, now_s) for app_id in a.in_system()]
+    rows += [
+        _queue_row(a, app.app_id, now_s)
+        for app in a.yarn_apps.values()
+        if app.app_id not in a.durable.apps and a.expects_agent(app)
+    ]
+    rows.sort(key=lambda r: (r["gpus_wanted"] == 0, -(r["rho"] or 0.0), r["submitted_s"], r["app_id"]))
+    for position, row in enumerate(rows, 1):
+        row["position"] = position
+    return {"now_s": now_s, "apps": rows}
+
+
+def _queue_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+    record, yarn = a.durable.apps.get(app_id), a.yarn_apps.get(app_id)
+    demand, held = demand_of(a, app_id, now_s), a.holding(app_id)
+    why = reason(a, app_id, now_s)
+    ends = [x.end_s for x in a.leases_of(app_id)]
+    known = record or yarn
+    assert known is not None
     return {
-        **row,
-        "fairness": {
-            "elapsed_s": round(end_s - app.submitted_s, 3),
-            "n_avg": row["n_avg"],
-            "cluster_gpus": a.topology.gpus,
-            "demand_gpus": app.demand_gpus,
-            "work_gpu_s": work or None,
-            "t_id_s": t_id,
-            "paced": bool(demand and demand.paced),
-        },
-        "held": by_host(x.gpu for x in a.leases_of(app.app_id)),
-        "leases": [x for x in leases(a, now_s)["leases"] if x["app_id"] == app.app_id],
-        "jobs": [dataclasses.asdict(j) for j in agent.jobs] if agent is not None else [],
-        "rounds": [_seen(r, app.app_id) for r in list(a.receipts)[-ROUNDS_EXPLAINED:] if app.app_id in _all(r)],
-        "best": app.best,
-        "model_path": app.model_path,
-        "message": app.message,
-        "waiting_workers": {
-            w.plan.worker_id: w.problem for w in a.workers.values() if w.app_id == app.app_id and w.problem
-        },
+        "app_id": app_id,
+        "name": known.name,
+        "queue": known.queue,
+        "user": known.user,
+        "kind": record.kind if record else "",
+        "gpus_held": held,
+        "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
+        "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
+        "rho": rho_of(a, app_id, now_s),
+        "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
+        "reason": why.code,
+        "sentence": why.sentence,
+        "next_lease_end_s": min(ends, default=None),
+        "submitted_s": known.submitted_s,
     }
 
 
-def _all(r: dict[str, Any]) -> set[str]:
-    return set(r["rho"]) | set(r["out"])
+def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Every app of the journal, ended ones too."""
+    return {"now_s": now_s, "apps": [app_row(a, app_id, now_s) for app_id in a.durable.apps]}
 
 
-def _seen(r: dict[str, Any], app_id: str) -> dict[str, Any]:
-    """One receipt as one app lived it."""
-    mine = next((b for b in r.get("bids", ()) if b["app_id"] == app_id), None)
-    rhos = sorted((v for v in r["rho"].values() if v is not None), reverse=True)
-    own = r["rho"].get(app_id)
+def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+    """An app's record and counters."""
+    x = a.durable.apps[app_id]
     return {
-        "round_id": r["round_id"],
-        "at_s": r["at_s"],
-        "offered_gpus": sum(r["offered"].values()),
-        "rho": own,
-        "rho_rank": rhos.index(own) + 1 if own in rhos else None,
-        "of": len(rhos),
-        "offered": app_id in r["participants"],
-        "out": r["out"].get(app_id),
-        "bid": mine,
-        "awards": [x for x in r.get("awards", ()) if x["app_id"] == app_id],
-        "renewed_gpus": None,
-        "others_won": {b["app_id"]: b["won"] for b in r.get("bids", ()) if b["app_id"] != app_id and b["won"]},
-        "revoked": [x["gpu"] for x in r.get("revoked", ()) if x["app_id"] == app_id],
-        "note": r.get("note", ""),
+        "app_id": app_id, "name": x.name, "queue": x.queue, "user": x.user, "kind": x.kind,
+        "submitted_s": x.submitted_s, "arrived_s": x.arrived_s, "finished_s": x.finished_s,
+        "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": rho_of(a, app_id, now_s),
+        "n_avg": a.durable.n_avg(app_id, now_s), "leases": x.leases, "renewals": x.renewals,
+        "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
+        "message": x.message,
+    }  # fmt: skip
+
+
+def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
+    """A lease; `coming`: the GPU's present lease ends first."""
+    return {
+        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
+        "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
+        "container_id": lease.container_id, "job_id": lease.job_id,
+        "name": names(a).get(lease.app_id, ""),
+    }  # fmt: skip
+
+
+def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """All leases, and who is next on which GPU."""
+    present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
+    coming = sorted(a.durable.next.values(), key=lambda x: x.gpu)
+    rows = [lease_row(a, x) for x in present] + [lease_row(a, x, coming=True) for x in coming]
+    return {"now_s": now_s, "leases": rows}
+
+
+def rounds(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """The newest receipts, newest first, with the names of the apps in them."""
+    n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
+    receipts = [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
+    return {"now_s": now_s, "rounds": receipts, "names": names(a)}
+
+
+def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Where the app's logs are: its live containers with GPUs and what runs in them."""
+    app_id = find_app(a, params)
+    yarn = a.yarn_apps.get(app_id)
+    rows = []
+    for container in a.containers.values():
+        if container.app_id != app_id:
+            continue
+        worker = next((w for w in a.workers.values() if w.container_id == container.container_id), None)
+        lease = a.durable.leases.get(container.gpus[0]) if container.gpus else None
+        rows.append({
+            "container_id": container.container_id,
+            "node_id": container.node_id,
+            "gpus": [str(g) for g in container.gpus],
+            "job_id": worker.plan.job_id if worker else lease.job_id if lease else "",
+            "worker_id": worker.plan.worker_id if worker else "",
+        })  # fmt: skip
+    return {
+        "app_id": app_id,
+        "name": names(a)[app_id],
+        "user": user_of(a, app_id),
+        "attempt_id": yarn.attempt_id if yarn else "",
+        "containers": sorted(rows, key=lambda r: r["container_id"]),
     }
 
 
-def rounds(a: Arbiter, n: int) -> dict[str, Any]:
-    """The newest n receipts, newest first."""
-    return {"rounds": list(a.receipts)[-n:][::-1] if n > 0 else []}
+def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Leases against the containers that YARN reports now; `isonomy audit` checks the whole past."""
+    violations = []
+    seen: dict[str, str] = {}
+    for container in a.containers.values():
+        for gpu in container.gpus:
+            other = seen.setdefault(str(gpu), container.container_id)
+            if other != container.container_id:
+                violations.append(_violation(
+                    "gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s))
+            lease = a.durable.leases.get(gpu)
+            if lease is None or lease.app_id != container.app_id:
+                holder = lease.app_id if lease else "nobody"
+                violations.append(_violation(
+                    "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s))
+    for lease in a.durable.leases.values():
+        if lease.container_id and lease.container_id not in a.containers and a.ready:
+            violations.append(_violation(
+                "lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s))
+    checked = {"leases": len(a.durable.leases), "containers": len(a.containers), "ready": a.ready}
+    return {"checked": checked, "violations": violations}
 
 
-def logs(a: Arbiter, app: AppRecord) -> dict[str, Any]:
-    """Where its containers run now."""
-    return {
-        "app_id": app.app_id,
-        "user": app.user,
-        "containers": [
-            {"container_id": c.container_id, "node_id": c.node_id, "gpus": [str(g) for g in c.gpus]}
-            for c in a.containers.values()
-            if c.app_id == app.app_id
-        ],
-    }
-
-
-def drained(a: Arbiter) -> list[str]:
-    """Hosts that an operator took out of use."""
-    return sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED))
+def _violation(kind: str, what: str, when: float) -> dict[str, Any]:
+    return {"kind": kind, "what": what, "when": when}

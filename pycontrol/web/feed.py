@@ -1,0 +1,167 @@
+"""What happens, as it happens: a journal that also tells those who watch, and counts for the metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pycontrol.arbiter.facts import (
+    AllocationChanged,
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    Durable,
+    Fact,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseIdle,
+    LeaseRevoking,
+    LeaseStarted,
+    NextDropped,
+    RoundHeld,
+    Switched,
+)
+from pycontrol.arbiter.journal import Journal
+from pycontrol.model.topology import Gpu
+from pycontrol.web.metrics import Metrics
+
+EVENTS_KEPT = 2000
+WATCHERS_MAX = 4
+"""Long polls at once; others are answered at once and ask again."""
+
+
+class Feed:
+    """Stands before the journal: facts go to it first, then to the watchers and the metrics.
+
+    Sequence numbers begin at the Unix milliseconds of the start, so they grow over restarts.
+    """
+
+    def __init__(
+        self, journal: Journal, metrics: Metrics | None = None, durable: Durable | None = None,
+        first_seq: int | None = None,
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self.metrics = metrics or Metrics()
+        self._holder: dict[Gpu, str] = {}
+        self._next: dict[Gpu, str] = {}
+        self._names: dict[str, str] = {}
+        if durable is not None:
+            self._holder = {g: x.app_id for g, x in durable.leases.items()}
+            self._next = {g: x.app_id for g, x in durable.next.items()}
+            self._names = {x.app_id: x.name for x in durable.apps.values()}
+        self._changed = threading.Condition()
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._seq = int(time.time() * 1000) if first_seq is None else first_seq
+        self._watchers = 0
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Makes the facts durable, then known."""
+        facts = list(facts)
+        self._journal.append(facts, now_s)
+        if not facts:
+            return
+        for fact in facts:
+            self.metrics.observe(fact, now_s)
+        with self._changed:
+            for event in self._merged(facts, now_s):
+                self._seq += 1
+                self._events.append({"seq": self._seq, **event})
+            self._changed.notify_all()
+
+    def since(self, seq: int | None, wait_s: float, limit: int) -> dict[str, Any]:
+        """Events after `seq` (None: the newest ones), waiting up to `wait_s` for the first."""
+        with self._changed:
+            if seq is not None and seq == self._seq and self._watchers < WATCHERS_MAX:
+                self._watchers += 1
+                try:
+                    self._changed.wait_for(lambda: self._seq != seq, wait_s)
+                finally:
+                    self._watchers -= 1
+            events = list(self._events)
+            missed = seq is not None and seq < self._seq - len(events)
+            events = events[-limit:] if seq is None else [e for e in events if e["seq"] > seq][:limit]
+            return {"events": events, "next": events[-1]["seq"] if events else self._seq, "missed": missed}
+
+    # ---- facts as events
+
+    def _merged(self, facts: list[Fact], now_s: float) -> list[dict[str, Any]]:
+        """One event for the GPUs to which the same happened."""
+        merged: dict[tuple[str, ...], dict[str, Any]] = {}
+        for fact in facts:
+            described = self._describe(fact)
+            if described is None:
+                continue
+            app_id, text, gpu = described
+            key = (type(fact).__name__, app_id, text)
+            event = merged.setdefault(key, {"at_s": now_s, "kind": key[0], "app_id": app_id, "gpus": []})
+            if gpu is not None:
+                event["gpus"].append(str(gpu))
+        for (_, app_id, text), event in merged.items():
+            gpus = f" {', '.join(event['gpus'])}" if event["gpus"] else ""
+            name = self._names.get(app_id, app_id)
+            event["text"] = f"{name}: {text}{gpus}" if app_id else f"{text}{gpus}"
+        return list(merged.values())
+
+    def _describe(self, fact: Fact) -> tuple[str, str, Gpu | None] | None:
+        """(app, what happened, GPU); None for what only the journal needs."""
+        match fact:
+            case AppArrived():
+                self._names[fact.app_id] = fact.name
+                return fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", None
+            case AppEnded():
+                return fact.app_id, f"ended {fact.final_state}".rstrip(), None
+            case AppChanged():
+                return _app_changed(fact)
+            case RoundHeld():
+                return "", round_line(fact.receipt, self._names), None
+            case Switched():
+                return "", f"{fact.user or 'operator'} set {fact.switch} {'on' if fact.on else 'off'}", None
+            case AllocationChanged():
+                return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
+        return self._describe_lease(fact)
+
+    def _describe_lease(self, fact: Fact) -> tuple[str, str, Gpu | None] | None:
+        match fact:
+            case LeaseGranted():
+                (self._next if fact.after_current else self._holder)[fact.gpu] = fact.app_id
+                return fact.app_id, "is next on" if fact.after_current else "granted", fact.gpu
+            case NextDropped():
+                return self._next.pop(fact.gpu, ""), f"is no longer next ({fact.reason}) on", fact.gpu
+            case LeaseEnded():
+                app_id = self._holder.pop(fact.gpu, "")
+                if fact.gpu in self._next:
+                    self._holder[fact.gpu] = self._next.pop(fact.gpu)
+                return app_id, f"lease ended ({fact.reason}) of", fact.gpu
+            case LeaseStarted():
+                job = f"job {fact.job_id} " if fact.job_id else ""
+                return self._holder.get(fact.gpu, ""), f"{job}runs on", fact.gpu
+            case LeaseExtended():
+                return self._holder.get(fact.gpu, ""), "renewed" if fact.counted else "prolonged", fact.gpu
+            case LeaseRevoking():
+                return self._holder.get(fact.gpu, ""), f"must give back ({fact.reason})", fact.gpu
+            case LeaseIdle():
+                return self._holder.get(fact.gpu, ""), "container ended on", fact.gpu
+        return None
+
+
+def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:
+    if not fact.changes.get("done"):
+        return None
+    best = fact.changes.get("best") or {}
+    accuracy = f", accuracy {best['accuracy']:.4f}" if best.get("accuracy") else ""
+    return fact.app_id, f"is done: {fact.changes.get('final_state', '')}{accuracy}", None
+
+
+def round_line(receipt: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """A round in one line."""
+    offered = sum(receipt["offered"].values())
+    who = ", ".join(names.get(a, a) for a in receipt["participants"]) or "nobody"
+    parts = [f"round {receipt['round_id']}: {offered} GPUs offered to {who}"]
+    parts += [f"{len(receipt[k])} {k}" for k in ("renewed", "granted", "revoked") if receipt.get(k)]
+    paid = [b for b in receipt.get("bids", ()) if b["paid_gangs"]]
+    parts += [f"{names.get(b['app_id'], b['app_id'])} pays (c = {b['c']:.3f})" for b in paid]
+    return "; ".join([*parts, *filter(None, [receipt.get("note", "")])])

@@ -1,0 +1,73 @@
+"""Finds what a caller names: an app by its id, its name or the end of its id; a node by host or YARN's id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pycontrol.arbiter.core import Arbiter
+
+
+class Refusal(Exception):
+    """A query that is not served: an HTTP status and one clear line."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def names(a: Arbiter) -> dict[str, str]:
+    """Name by id of every app that YARN or the journal knows, oldest first."""
+    known = {app_id: record.name for app_id, record in a.durable.apps.items()}
+    return known | {app_id: app.name for app_id, app in a.yarn_apps.items()}
+
+
+def user_of(a: Arbiter, app_id: str) -> str:
+    """Whose app it is."""
+    app = a.yarn_apps.get(app_id)
+    return app.user if app is not None else a.durable.apps[app_id].user
+
+
+def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
+    """The id of the app that `app` names; of several with one name, the only one that has not ended."""
+    text = params.get("app", "")
+    if not text:
+        raise Refusal(400, "app: is missing; give an application id, a name, or the end of an id")
+    known = names(a)
+    if text in known:
+        return text
+    for found in ([i for i, name in known.items() if name == text], [i for i in known if i.endswith(text)]):
+        alive = [i for i in found if i not in a.durable.apps or a.durable.apps[i].finished_s is None]
+        if len(found) == 1 or len(alive) == 1:
+            return (alive or found)[0]
+        if found:
+            raise Refusal(400, f"app: {text} names {len(found)} applications; use an id: {', '.join(found[-10:])}")
+    raise Refusal(404, f"app: no application {text} has asked for GPUs here; `isonomy queue` lists them")
+
+
+def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
+    """The host of the node that `node` names."""
+    text = params.get("node", "")
+    if not text:
+        raise Refusal(400, "node: is missing; give a host name")
+    hosts = {n.host for n in a.nodes.values()} | {node_id.rpartition(":")[0] for node_id in a.down}
+    if a.configured is not None:
+        hosts |= set(a.configured.machines)
+    by_id = {n.node_id: n.host for n in a.nodes.values()}
+    host = by_id.get(text, text)
+    if host in hosts or a.drained(host):
+        return host
+    raise Refusal(404, f"node: no node {text}; known are {', '.join(sorted(hosts)) or 'none'}")
+
+
+def whole_number(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    """A parameter that is a whole number within limits."""
+    text = params.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise Refusal(400, f"{name}: must be a whole number (got {text})") from None
+    if not low <= value <= high:
+        raise Refusal(400, f"{name}: must be from {low} to {high} (got {value})")
+    return value
