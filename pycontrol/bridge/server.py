@@ -163,8 +163,10 @@ class _Connection(CallbackConnection):  # type: ignore[misc]
         command = _line(stream, LINE_MAX)
         if not command:
             return False
+        if command == protocol.END:
+            return True  # the Java side ends its authentication with it, the Python side does not
         if command != protocol.CALL_PROXY_COMMAND_NAME:
-            log.warning("a peer sent what is no call; its connection is closed")
+            log.warning("a peer sent what is no call; its connection is closed", command=command[:20])
             return False
         object_id, method = _line(stream, LINE_MAX), _line(stream, LINE_MAX)
         parameters: list[str] = []
