@@ -8,12 +8,11 @@ launched whole and ended whole; a GPU that no job can use is given back.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.auction.partial import place_gang
+from pycontrol.auction.placing import place_gang
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
@@ -366,8 +365,6 @@ class Brain:
             "ISONOMY_CHECKPOINT_DIR": self.checkpoint_dir(job),
             "HADOOP_USER_NAME": self.spec.hdfs_user,
         }
-        if os.path.dirname(self.spec.python):
-            env["PATH"] = f"{os.path.dirname(self.spec.python)}:$PATH"
         command = f"{self.spec.python} -m submarine_patch.worker -- {_quote(self.spec.command(job.configuration))}"
         resources = [
             am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive")))

@@ -118,6 +118,8 @@ class Supervisor:
             "ISONOMY_CHECKPOINT_DIR": self.start.checkpoint_dir or self.env.get("ISONOMY_CHECKPOINT_DIR", ""),
             "ISONOMY_CONFIGURATION": json.dumps(dict(self.start.configuration)),
             "PYTHONUNBUFFERED": "1",
+            # `python` in the command is the Python that runs this supervisor
+            "PATH": f"{os.path.dirname(sys.executable)}:{self.env.get('PATH', os.defpath)}",
         }
         for name, value in (("TF_CONFIG", self.start.tf_config), ("ISONOMY_PACING", self.start.pacing)):
             env.pop(name, None)
