@@ -1,82 +1,94 @@
 """Trains a small network on scikit-learn's digits: real TensorFlow, real data, hyper-parameters as arguments.
 
-Alone:           python -m submarine_patch.examples.digits --steps 60
+Alone:           python -m submarine_patch.examples.digits --steps 200
 Under Submarine: --worker_launch_cmd "python -m submarine_patch.examples.digits"
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from submarine_patch.worker import training
+
+TEST_EXAMPLES = 360
 
 
 def arguments() -> argparse.Namespace:
     """The hyper-parameters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--learning-rate", "--learning_rate", type=float, default=0.02)
+    parser.add_argument("--learning-rate", "--learning_rate", type=float, default=0.05)
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=100, help="global steps, where no Agent says")
-    parser.add_argument("--checkpoint-every", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=200, help="global steps, where no Agent says")
+    parser.add_argument("--checkpoint-steps", "--checkpoint_steps", type=int, default=20)
+    parser.add_argument("--checkpoint-dir", "--checkpoint_dir", default="", help="where no Agent says")
     return parser.parse_args()
+
+
+def digits() -> tuple[tuple[np.ndarray[Any, Any], ...], tuple[np.ndarray[Any, Any], ...]]:
+    """Training and test examples: 8x8 pixels in 0..1 and labels, read from scikit-learn's own file.
+
+    Importing scikit-learn would cost more CPU time than the training.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("digits: install scikit-learn (pip install scikit-learn), which ships the data")
+    file = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    table = table[np.random.default_rng(0).permutation(len(table))]
+    x, y = table[:, :64] / 16.0, table[:, 64].astype(np.int64)
+    return (x[TEST_EXAMPLES:], y[TEST_EXAMPLES:]), (x[:TEST_EXAMPLES], y[:TEST_EXAMPLES])
 
 
 def main() -> None:
     """Synchronous data-parallel training with checkpoints."""
     args = arguments()
-    session = training.session(args.steps, args.checkpoint_every)
-
-    import numpy as np
+    session = training.session(
+        args.steps,
+        checkpoint_steps=args.checkpoint_steps,
+        checkpoint_dir=args.checkpoint_dir,
+        seed=args.seed,
+    )
     import tensorflow as tf
-    from sklearn.datasets import load_digits
 
-    data = load_digits()
-    x, y = (data.data / 16.0).astype("float32"), data.target.astype("int64")
-    order = np.random.default_rng(0).permutation(len(x))
-    train, test = order[:1400], order[1400:]
-    rng = np.random.default_rng(args.seed)
+    train_set, (test_x, test_y) = digits()
+    with session.scope():
+        model = tf.keras.Sequential(
+            [
+                tf.keras.Input((64,)),
+                tf.keras.layers.Dense(args.hidden, activation="relu"),
+                tf.keras.layers.Dense(10),
+            ]
+        )
+        optimizer = tf.keras.optimizers.SGD(args.learning_rate, momentum=args.momentum)
+        optimizer.build(model.trainable_variables)
 
-    def weights(*shape: int) -> tf.Variable:
-        return tf.Variable(rng.normal(0, shape[0] ** -0.5, shape).astype("float32"))
+    def measured(x: Any, y: Any) -> dict[str, Any]:
+        logits = model(x)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        right = tf.equal(tf.argmax(logits, axis=1), y)
+        return {"loss": tf.reduce_mean(losses), "accuracy": tf.reduce_mean(tf.cast(right, tf.float32))}
 
-    model = [weights(64, args.hidden), tf.Variable(tf.zeros(args.hidden)), weights(args.hidden, 10),
-             tf.Variable(tf.zeros(10))]  # fmt: skip
-    speed = [tf.Variable(tf.zeros_like(v)) for v in model]
+    def train_step(x: Any, y: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            values = measured(x, y)
+            share = values["loss"] / session.replicas  # Keras' optimizers add the replicas' gradients up
+        optimizer.apply(tape.gradient(share, model.trainable_variables), model.trainable_variables)
+        return values
 
-    def logits(inputs: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(inputs @ model[0] + model[1]) @ model[2] + model[3]
-
-    @tf.function
-    def gradients(inputs: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-        def replica(inputs: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-            with tf.GradientTape() as tape:
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits(inputs))
-                loss = tf.reduce_mean(losses)
-            return session.mean([loss, *tape.gradient(loss, model)])
-
-        return session.strategy.run(replica, args=(inputs, labels))
-
-    @tf.function
-    def update(grads: list[tf.Tensor]) -> None:
-        for v, m, g in zip(model, speed, grads, strict=True):
-            m.assign(0.9 * m + g)
-            v.assign_sub(args.learning_rate * m)
-
-    @tf.function
-    def test_accuracy() -> tf.Tensor:
-        guess = tf.argmax(logits(tf.constant(x[test])), axis=1)
-        return tf.reduce_mean(tf.cast(guess == tf.constant(y[test]), tf.float32))
-
-    session.restore(model=model, momentum=speed)
+    session.restore(model, optimizer)
+    batches = session.batches(train_set, args.batch_size)
+    train = session.replicated(train_step)
     for step in session.steps():
-        batch = np.random.default_rng([args.seed, step]).choice(train, args.batch_size, replace=False)
-        results = gradients(*session.shard(x[batch], y[batch]))
-        loss, *grads = [session.strategy.experimental_local_results(r)[0] for r in results]
-        update(grads)
-        session.report(loss, test_accuracy())
-    session.finish()
+        session.report(**train(*batches[step]))
+    session.finish(lambda: measured(tf.constant(test_x), tf.constant(test_y)), export=model)
 
 
 if __name__ == "__main__":

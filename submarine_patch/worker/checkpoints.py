@@ -1,26 +1,41 @@
-"""Checkpoints on HDFS (or a local directory): unique names, complete ones only, the newest wins.
+"""Checkpoints on HDFS (or in a local directory): unique names, complete ones only, the newest wins.
 
-A checkpoint is a directory `ckpt-STEP-NONCE` with `state.npz` (and what the script adds) beside a
-MANIFEST of sizes and digests. It is written under a temporary name and renamed when whole.
+A checkpoint is a directory `ckpt-STEP-NONCE` with `state.npz` (and what the script adds) beside a MANIFEST of
+sizes and digests. It is written under a temporary name and renamed when whole, so a reader never sees half of
+one; the nonce begins with the time, so that of two at the same step the later one counts as newer.
 """
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import re
+import secrets
 import shutil
+import sys
 import tempfile
-import uuid
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlparse
 
 KEEP = 3
 MANIFEST = "MANIFEST.json"
-_NAME = re.compile(r"^ckpt-(\d+)-[0-9a-f]+$")
+ABANDONED_S = 3600.0
+"""A temporary directory older than this has no writer any more."""
+TIMEOUT_S = (5.0, 20.0)
+"""To connect to WebHDFS, and to wait for each answer."""
+TRIES = 3
+_NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
+
+T = TypeVar("T")
+
+
+class StoreError(Exception):
+    """The checkpoints' directory cannot be reached or used; the message names it."""
 
 
 class Files(Protocol):
@@ -30,7 +45,7 @@ class Files(Protocol):
         """Entries of a directory, [] if it does not exist."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """A whole file; FileNotFoundError where it is not there or its data is lost."""
 
     def write(self, path: str, data: bytes) -> None:
         """A new file, its directory made as needed."""
@@ -73,39 +88,71 @@ class LocalFiles:
 
 
 class HdfsFiles:
-    """A directory on HDFS, over WebHDFS (package hdfs)."""
+    """A directory on HDFS, over WebHDFS (package hdfs). A call that gets no answer is tried again."""
 
     def __init__(self, webhdfs: str, user: str, root: str) -> None:
         from hdfs import InsecureClient
 
-        self.client = InsecureClient(webhdfs, user=user, timeout=(5, 60))
+        self.client: Any = InsecureClient(webhdfs, user=user, timeout=TIMEOUT_S)
+        self.where = f"{root} at {webhdfs}"
         self.root = hdfs_path(root)
-
-    def _at(self, path: str) -> str:
-        return f"{self.root}/{path}" if path else self.root
 
     def names(self, path: str) -> list[str]:
         """Entries of a directory."""
-        if self.client.status(self._at(path), strict=False) is None:
-            return []
-        return sorted(self.client.list(self._at(path)))
+
+        def call() -> list[str]:
+            if self.client.status(self._at(path), strict=False) is None:
+                return []
+            return sorted(self.client.list(self._at(path)))
+
+        return self._tried(call)
 
     def read(self, path: str) -> bytes:
         """A whole file."""
-        with self.client.read(self._at(path)) as stream:
-            return bytes(stream.read())
+        from hdfs.util import HdfsError
+
+        def call() -> bytes:
+            with self.client.read(self._at(path)) as stream:
+                return bytes(stream.read())
+
+        try:
+            return self._tried(call)
+        except HdfsError as e:
+            raise FileNotFoundError(f"{path} of {self.where}: {_first_line(e)}") from e
 
     def write(self, path: str, data: bytes) -> None:
         """A new file."""
-        self.client.write(self._at(path), data=data, overwrite=True)
+        self._tried(lambda: self.client.write(self._at(path), data=data, overwrite=True))
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
-        self.client.rename(self._at(old), self._at(new))
+
+        def call() -> None:
+            gone = self.client.status(self._at(old), strict=False) is None
+            if gone and self.client.status(self._at(new), strict=False) is not None:
+                return  # an earlier try was carried out though its answer was lost
+            self.client.rename(self._at(old), self._at(new))
+
+        self._tried(call)
 
     def delete(self, path: str) -> None:
         """Deletes a directory."""
-        self.client.delete(self._at(path), recursive=True)
+        self._tried(lambda: self.client.delete(self._at(path), recursive=True))
+
+    def _at(self, path: str) -> str:
+        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+
+    def _tried(self, call: Callable[[], T]) -> T:
+        from requests.exceptions import RequestException
+
+        for attempt in range(TRIES):
+            try:
+                return call()
+            except RequestException as e:
+                if attempt == TRIES - 1:
+                    raise StoreError(f"{self.where} cannot be reached: {_first_line(e)}") from e
+                time.sleep(0.5 * 2.0**attempt)
+        raise AssertionError("TRIES > 0")
 
 
 def hdfs_path(url: str) -> str:
@@ -114,9 +161,11 @@ def hdfs_path(url: str) -> str:
 
 
 def files_at(where: str, webhdfs: str = "", user: str = "") -> Files:
-    """HDFS for hdfs:// URLs (and any path where `webhdfs` is given), else a local directory."""
+    """HDFS for any path (or hdfs:// URL) where `webhdfs` is given, unless it is file:; else local."""
     if webhdfs and not where.startswith("file:"):
-        return HdfsFiles(webhdfs, user or "hadoop", where)
+        return HdfsFiles(webhdfs, user or getpass.getuser(), where)
+    if where.startswith("hdfs:"):
+        raise StoreError(f"{where}: set ISONOMY_WEBHDFS to the NameNode's http://host:port to use HDFS")
     return LocalFiles(Path(hdfs_path(where) if where.startswith("file:") else where))
 
 
@@ -127,62 +176,88 @@ class Checkpoint:
     name: str
     step: int
 
+    @staticmethod
+    def of(step: int, nonce: str) -> Checkpoint:
+        """By its step and its nonce (16 hexadecimal digits)."""
+        return Checkpoint(f"ckpt-{step}-{nonce}", step)
 
-def _listed(files: Files) -> list[Checkpoint]:
-    found = [(int(m[1]), n) for n in files.names("") if (m := _NAME.match(n))]
-    return [Checkpoint(n, step) for step, n in sorted(found, reverse=True)]
+    @property
+    def nonce(self) -> str:
+        """What tells it from others of its step: milliseconds since 1970 and a random part."""
+        return self.name.rsplit("-", 1)[1]
+
+
+def listed(files: Files) -> list[Checkpoint]:
+    """All by name, the newest first."""
+    found = [(int(m[2]), m[3]) for n in files.names("") if (m := _NAME.match(n)) and not m[1]]
+    return [Checkpoint.of(step, nonce) for step, nonce in sorted(found, reverse=True)]
 
 
 def save(files: Files, step: int, parts: Mapping[str, bytes]) -> Checkpoint:
     """Writes a checkpoint and drops all but the newest few."""
-    name = f"ckpt-{step}-{uuid.uuid4().hex[:12]}"
-    manifest = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
-    for part, data in parts.items():
-        files.write(f"_{name}/{part}", data)
-    files.write(f"_{name}/{MANIFEST}", json.dumps({"step": step, "parts": manifest}).encode())
-    files.rename(f"_{name}", name)
-    for old in _listed(files)[KEEP:]:
+    now_ms = int(time.time() * 1000)
+    checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
+    _write_whole(files, checkpoint, parts, f"_{checkpoint.name}")
+    for old in listed(files)[KEEP:]:
         files.delete(old.name)
-    return Checkpoint(name, step)
+    for name in files.names(""):
+        left = _NAME.match(name)
+        if left and left[1] and now_ms - int(left[3][:11], 16) > ABANDONED_S * 1000:
+            files.delete(name)
+    return checkpoint
+
+
+def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, bytes], staged: str) -> None:
+    about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
+    for name, data in parts.items():
+        files.write(f"{staged}/{name}", data)
+    files.write(f"{staged}/{MANIFEST}", json.dumps({"step": checkpoint.step, "parts": about}).encode())
+    files.rename(staged, checkpoint.name)
 
 
 def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
-    """Its parts; None where it is not whole."""
+    """Its parts; None where one is missing or differs from the manifest."""
     try:
-        manifest = json.loads(files.read(f"{checkpoint.name}/{MANIFEST}"))["parts"]
-        parts = {n: files.read(f"{checkpoint.name}/{n}") for n in manifest}
-    except Exception:  # a part that cannot be read makes the checkpoint incomplete, whatever the store raised
+        about = json.loads(files.read(f"{checkpoint.name}/{MANIFEST}"))["parts"]
+        parts = {n: files.read(f"{checkpoint.name}/{n}") for n in about}
+        whole = all(
+            len(d) == about[n]["bytes"] and hashlib.sha256(d).hexdigest() == about[n]["sha256"]
+            for n, d in parts.items()
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    whole = all(hashlib.sha256(d).hexdigest() == manifest[n]["sha256"] for n, d in parts.items())
     return parts if whole else None
 
 
 def newest(files: Files) -> tuple[Checkpoint, dict[str, bytes]] | None:
-    """The newest complete checkpoint with its parts."""
-    for checkpoint in _listed(files):
+    """The newest complete checkpoint with its parts; StoreError where the directory cannot be reached."""
+    for checkpoint in listed(files):
         parts = load(files, checkpoint)
         if parts is not None:
             return checkpoint, parts
+        print(f"WARNING:isonomy:{checkpoint.name} is incomplete or damaged: not used", file=sys.stderr)
     return None
 
 
 def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str) -> str:
-    """Publishes the newest complete checkpoint of `from_dir` at `to_dir`; returns its path there."""
+    """Publishes the newest complete checkpoint of `from_dir` under `to_dir`; returns its path there.
+
+    May be repeated: what lies there whole is left alone.
+    """
     found = newest(files_at(from_dir, webhdfs, user))
     if found is None:
         raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
     checkpoint, parts = found
     target = files_at(to_dir, webhdfs, user)
     if checkpoint.name not in target.names(""):
-        staged = f"_{checkpoint.name}-{uuid.uuid4().hex[:6]}"
-        manifest = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
-        for part, data in parts.items():
-            target.write(f"{staged}/{part}", data)
-        target.write(f"{staged}/{MANIFEST}", json.dumps({"step": checkpoint.step, "parts": manifest}).encode())
-        target.rename(staged, checkpoint.name)
+        _write_whole(target, checkpoint, parts, f"_{checkpoint.name}-{secrets.token_hex(3)}")
     return f"{to_dir.rstrip('/')}/{checkpoint.name}"
 
 
 def scratch() -> LocalFiles:
     """A directory of its own, for scripts run without Isonomy."""
     return LocalFiles(Path(tempfile.mkdtemp(prefix="isonomy-checkpoints-")))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,67 +1,140 @@
-"""Secrets from a container's token file, as YARN hands it over (Hadoop's Credentials, Writable format)."""
+"""Reads Hadoop's token storage file, in which YARN hands a container its Credentials.
+
+Formats (org.apache.hadoop.security.Credentials): the magic `HDTS`, a version byte, then either Writables
+(version 0, what YARN writes) or one length-delimited CredentialsProto (version 1, Security.proto).
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-MAGIC = b"HDTS"
-WRITABLE = 0
+FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+_MAGIC = b"HDTS"
 
 
 class CredentialsError(Exception):
-    """The token file cannot be read, or the secret is not in it."""
+    """The file cannot be read or lacks the secret; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A delegation token as it lies in the file."""
+
+    identifier: bytes = field(repr=False)
+    password: bytes = field(repr=False)
+    kind: str
+    service: str
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Tokens and secret keys by alias."""
+
+    tokens: dict[str, Token]
+    secrets: dict[str, bytes] = field(repr=False)
+
+
+def read_secret(alias: str, path: str | os.PathLike[str] | None = None) -> bytes:
+    """The secret key of this alias from the file, by default the one YARN names in the environment."""
+    where = path if path is not None else os.environ.get(FILE_VARIABLE, "")
+    if not where:
+        raise CredentialsError(f"{FILE_VARIABLE} is not set: this must run in a YARN container")
+    secrets = read_credentials(where).secrets
+    if alias not in secrets:
+        raise CredentialsError(f"{where}: has no secret {alias!r}; was the app submitted by Isonomy's client?")
+    return secrets[alias]
+
+
+def read_credentials(path: str | os.PathLike[str]) -> Credentials:
+    """All of the file."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as e:
+        raise CredentialsError(f"{path}: cannot be read: {e.strerror}") from e
+    if data[:4] != _MAGIC:
+        raise CredentialsError(f"{path}: is not a Hadoop token storage file (it does not begin with HDTS)")
+    try:
+        if data[4] == 0:
+            return _from_writable(_Reader(data, 5))
+        if data[4] == 1:
+            return _from_proto(_Reader(data, 5))
+    except (EOFError, IndexError, UnicodeDecodeError) as e:
+        raise CredentialsError(f"{path}: is cut short or damaged") from e
+    raise CredentialsError(f"{path}: has version {data[4]} of the format; 0 and 1 are known")
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+    """A position in bytes, with Hadoop's and protobuf's variable-length integers."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data, self._at = data, at
+
+    def left(self) -> int:
+        return len(self._data) - self._at
 
     def take(self, n: int) -> bytes:
-        if n < 0 or self.at + n > len(self.data):
-            raise CredentialsError("the token file is cut short")
-        self.at += n
-        return self.data[self.at - n : self.at]
+        if n < 0 or n > self.left():
+            raise EOFError
+        self._at += n
+        return self._data[self._at - n : self._at]
 
     def vint(self) -> int:
-        """Hadoop's variable-length integer (WritableUtils.readVLong)."""
+        """WritableUtils.readVInt: one byte if -112..127, else a byte of length and sign, then big-endian."""
         first = int.from_bytes(self.take(1), "big", signed=True)
         if first >= -112:
             return first
         negative = first < -120
-        size = -(first + 120) if negative else -(first + 112)
-        value = int.from_bytes(self.take(size), "big")
+        value = int.from_bytes(self.take(-120 - first if negative else -112 - first), "big")
         return ~value if negative else value
 
-    def block(self) -> bytes:
+    def blob(self) -> bytes:
         return self.take(self.vint())
 
+    def text(self) -> str:
+        return self.blob().decode()
 
-def parse(data: bytes) -> dict[str, bytes]:
-    """The secret keys by alias; delegation tokens are skipped."""
-    reader = _Reader(data)
-    if reader.take(4) != MAGIC:
-        raise CredentialsError("not a Hadoop token file")
-    version = reader.take(1)[0]
-    if version != WRITABLE:
-        raise CredentialsError(f"token file format {version} is not supported, only {WRITABLE} (Writable)")
-    for _ in range(reader.vint()):
-        for _part in ("alias", "identifier", "password", "kind", "service"):
-            reader.block()
-    return {reader.block().decode(): reader.block() for _ in range(reader.vint())}
+    def varint(self) -> int:
+        """Protobuf's base-128 integer."""
+        value, shift = 0, 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
 
 
-def read_secret(alias: str, path: str | Path | None = None) -> bytes:
-    """The secret of this alias from `path` (default: what HADOOP_TOKEN_FILE_LOCATION names)."""
-    where = path or os.environ.get("HADOOP_TOKEN_FILE_LOCATION")
-    if not where:
-        raise CredentialsError("HADOOP_TOKEN_FILE_LOCATION is not set: not started by YARN")
-    try:
-        secrets = parse(Path(where).read_bytes())
-    except OSError as e:
-        raise CredentialsError(f"{where}: {e.strerror}") from e
-    except CredentialsError as e:
-        raise CredentialsError(f"{where}: {e}") from e
-    if alias not in secrets:
-        raise CredentialsError(f"{where}: no secret {alias!r} in it")
-    return secrets[alias]
+def _from_writable(r: _Reader) -> Credentials:
+    tokens: dict[str, Token] = {}
+    for _ in range(r.vint()):
+        alias = r.text()
+        tokens[alias] = Token(r.blob(), r.blob(), r.text(), r.text())
+    return Credentials(tokens, {r.text(): r.blob() for _ in range(r.vint())})
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of each field; all fields of these messages are length-delimited."""
+    r = _Reader(message)
+    while r.left():
+        tag = r.varint()
+        if tag & 7 != 2:
+            raise EOFError
+        yield tag >> 3, r.take(r.varint())
+
+
+def _from_proto(r: _Reader) -> Credentials:
+    """CredentialsProto{1: tokens, 2: secrets}; each {1: alias, 2: token, 3: secret}."""
+    tokens: dict[str, Token] = {}
+    secrets: dict[str, bytes] = {}
+    for kind, entry in _fields(r.take(r.varint())):
+        parts = dict(_fields(entry))
+        alias = parts.get(1, b"").decode()
+        if kind == 1:
+            t = dict(_fields(parts.get(2, b"")))
+            tokens[alias] = Token(t.get(1, b""), t.get(2, b""), t.get(3, b"").decode(), t.get(4, b"").decode())
+        elif kind == 2:
+            secrets[alias] = parts.get(3, b"")
+    return Credentials(tokens, secrets)

@@ -1,100 +1,171 @@
-"""A worker's stream to the Arbiter, which relays it to the app's Agent; it outlives both."""
+"""The worker's stream to the Arbiter: kept up, and what it carries survives its breaks.
+
+Of each kind of message only the newest counts (the Arbiter's relay keeps no more either), so what waits is
+bounded by one message a kind; after a break all of them are sent again.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
-from collections.abc import Callable, Iterator
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 
+CONNECT_S = 10.0
+WRITE_S = 10.0
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-OUTBOX = 200
-STICKY = ("ready", "progress", "checkpoint", "exit")
-"""The last message of each of these kinds is sent again on a new stream."""
+"""Pauses between tries to connect; the last one again and again."""
+HEARTBEAT_S = 3.0
+_ORDER = ("ready", "progress", "checkpoint", "exit")
+_REFUSED = frozenset(
+    {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}
+)
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+_Call = Any
+"""grpc.aio.StreamStreamCall, generic in its stubs only."""
 
 
-def channel_to(address: str, ca_file: str | None) -> grpc.Channel:
-    """A channel to host:port, over TLS where `ca_file` names the authority to trust."""
-    options = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)]
-    if ca_file:
-        with open(ca_file, "rb") as f:
-            credentials = grpc.ssl_channel_credentials(f.read())
-        return grpc.secure_channel(address, credentials, options)
-    return grpc.insecure_channel(address, options)
-
-
-class WorkerLink:
-    """Keeps one stream open; `on_command` is called from the link's thread."""
+class Link:
+    """One worker's stream; belongs to the event loop that runs it."""
 
     def __init__(
         self,
         address: str,
         token: str,
+        ca_pem: bytes | None,
         worker_id: str,
         on_command: Callable[[pb.WorkerCommand], None],
-        ca_file: str | None = None,
     ) -> None:
-        self._address, self._ca_file = address, ca_file
+        self._address, self._ca_pem, self._worker_id = address, ca_pem, worker_id
         self._metadata = (("isonomy-token", token),)
-        self._worker_id, self._on_command = worker_id, on_command
-        self._outbox: queue.Queue[pb.WorkerMessage | None] = queue.Queue(OUTBOX)
-        self._sticky: dict[str, pb.WorkerMessage] = {}
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._drained = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="arbiter-link", daemon=True)
+        self._on_command = on_command
+        self._newest: dict[str, pb.WorkerMessage] = {}
+        self._unsent: set[str] = set()
+        self._changed = asyncio.Event()
+        self._finishing = False
+        self._delivered = asyncio.Event()
+        self._failures = 0
+        self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why the Arbiter will not have this worker."""
 
-    def start(self) -> None:
-        """Connects in the background, and again whenever the stream breaks."""
-        self._thread.start()
-
-    def send(self, message: pb.WorkerMessage) -> None:
-        """Sends without blocking; what does not fit is dropped, but the last of each kind is never lost."""
+    def put(self, message: pb.WorkerMessage) -> None:
+        """Sends the message as soon as the Arbiter is there; an older one of its kind that waits is dropped."""
         message.worker_id = self._worker_id
-        kind = message.WhichOneof("kind") or ""
-        with self._lock:
-            if kind in STICKY:
-                self._sticky[kind] = message
-        with contextlib.suppress(queue.Full):
-            self._outbox.put_nowait(message)
+        kind = message.WhichOneof("kind")
+        assert kind in _ORDER
+        self._newest[kind] = message
+        self._unsent.add(kind)
+        self._changed.set()
 
-    def close(self, timeout_s: float = 5.0) -> bool:
-        """Sends what waits and closes; False if the Arbiter was not there to take it in time."""
-        self._stopping.set()
-        with contextlib.suppress(queue.Full):
-            self._outbox.put_nowait(None)
-        return self._drained.wait(timeout_s)
+    async def run(self) -> None:
+        """Keeps the stream up until finish() or cancellation."""
+        while not self._delivered.is_set():
+            why = await self._once()
+            if self._delivered.is_set():
+                return
+            self._failures += 1
+            if self._failures == 1:
+                _say(f"no stream to the Arbiter at {self._address} ({why}); trying on")
+            pause_s = BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1]
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
-    def _messages(self) -> Iterator[pb.WorkerMessage]:
-        with self._lock:
-            again = [self._sticky[k] for k in STICKY if k in self._sticky]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._outbox.get_nowait()
-        yield from again
-        if self._stopping.is_set():
-            return
-        while (message := self._outbox.get()) is not None:
-            yield message
+    async def finish(self, within_s: float) -> bool:
+        """Ends the stream once everything reached the Arbiter; False where that took too long."""
+        self._finishing = True
+        self._changed.set()
+        try:
+            await asyncio.wait_for(self._delivered.wait(), within_s)
+        except TimeoutError:
+            return False
+        return True
 
-    def _run(self) -> None:
-        failures = 0
-        while not self._drained.is_set():
+    async def _once(self) -> str:
+        """One stream, from its beginning to its end; why it ended."""
+        async with self._channel() as channel:
             try:
-                with channel_to(self._address, self._ca_file) as channel:
-                    stub = agent_pb2_grpc.ArbiterStub(channel)
-                    for command in stub.Worker(self._messages(), metadata=self._metadata):
-                        failures = 0
-                        self._on_command(command)
-                if self._stopping.is_set():
-                    self._drained.set()
-                    return
-            except grpc.RpcError:
-                pass  # the Arbiter is away: the worker goes on, the link tries again
-            failures += 1
-            self._drained.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
+                await asyncio.wait_for(channel.channel_ready(), CONNECT_S)
+            except TimeoutError:
+                return f"no connection within {CONNECT_S:g} s"
+            call = agent_pb2_grpc.ArbiterStub(channel).Worker(metadata=self._metadata)  # type: ignore[no-untyped-call]
+            reader = asyncio.ensure_future(self._read(call))
+            writer = asyncio.ensure_future(self._write(call))
+            try:
+                await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+                if writer.done() and writer.exception() is None:
+                    await asyncio.wait({reader}, timeout=WRITE_S)
+                return await self._verdict(call, writer)
+            finally:
+                for task in (reader, writer):
+                    task.cancel()
+                await asyncio.gather(reader, writer, return_exceptions=True)
+                call.cancel()
+
+    async def _verdict(self, call: _Call, writer: asyncio.Future[None]) -> str:
+        try:
+            code, details = await asyncio.wait_for(
+                asyncio.gather(call.code(), call.details()), 1.0 if writer.done() else WRITE_S
+            )
+        except TimeoutError:
+            return "a message was not taken in time"
+        if code is grpc.StatusCode.OK and self._finishing and writer.done() and not writer.exception():
+            self._delivered.set()
+        if code in _REFUSED and not self.refused.done():
+            self.refused.set_result(details or code.name)
+        return f"{code.name} {details or ''}".strip()
+
+    async def _read(self, call: _Call) -> None:
+        try:
+            async for command in call:
+                self._failures = 0
+                self._on_command(command)
+        except grpc.aio.AioRpcError:
+            pass
+
+    async def _write(self, call: _Call) -> None:
+        self._unsent = set(self._newest)
+        while True:
+            self._changed.clear()
+            while kind := next((k for k in _ORDER if k in self._unsent), None):
+                self._unsent.discard(kind)
+                await asyncio.wait_for(call.write(self._newest[kind]), WRITE_S)
+            if self._finishing:
+                await asyncio.wait_for(call.done_writing(), WRITE_S)
+                return
+            try:
+                await asyncio.wait_for(self._changed.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                self._failures = 0
+                beat = pb.WorkerMessage(worker_id=self._worker_id, heartbeat=pb.Heartbeat(time_s=time.time()))
+                await asyncio.wait_for(call.write(beat), WRITE_S)
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._ca_pem is None:
+            return grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        trust = grpc.ssl_channel_credentials(root_certificates=self._ca_pem)
+        return grpc.aio.secure_channel(self._address, trust, options=_OPTIONS)
+
+
+def channel_to(address: str, ca_file: str | None) -> grpc.Channel:
+    """A blocking channel to host:port, over TLS where `ca_file` names the authority to trust."""
+    if not ca_file:
+        return grpc.insecure_channel(address, _OPTIONS)
+    with open(ca_file, "rb") as f:
+        trust = grpc.ssl_channel_credentials(f.read())
+    return grpc.secure_channel(address, trust, _OPTIONS)
+
+
+def _say(text: str) -> None:
+    print(f"isonomy worker: {text}", file=sys.stderr, flush=True)

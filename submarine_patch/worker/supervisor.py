@@ -1,204 +1,233 @@
-"""The supervisor of one worker: registers, waits for its gang, runs the user's command, passes on what it says.
-
-It trains on while the Arbiter or the Agent is away. Exit codes: the command's own; 75 when it stopped on
-request; 76 when its gang never came together.
-"""
+"""Runs one worker: registers, waits for the gang, runs the user's program, reports, stops it on request."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.worker import logparse
-from submarine_patch.worker.credentials import read_secret
-from submarine_patch.worker.link import WorkerLink
+from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports
+from submarine_patch.worker.child import Child
+from submarine_patch.worker.link import Link
+from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
+from submarine_patch.worker.settings import Settings
 
-STOPPED = 75
-NO_GANG = 76
-HEARTBEAT_S = 5.0
-PROGRESS_S = 0.2
-KILL_MARGIN_S = 1.0
-PREEMPTED_S = 10.0
-"""How long a SIGTERM of YARN leaves before SIGKILL, at most."""
+PROGRESS_S = 0.5
+"""At most one WorkerProgress in this time."""
+REPORT_S = 10.0
+"""How long a worker that has ended tries to tell so."""
+GRACE_S = 30.0
+"""For a stop that names no deadline, as YARN's SIGTERM (whose own SIGKILL may well come sooner)."""
+MARGIN_S = 1.0
+"""SIGKILL comes this long before the deadline, or at three quarters of a shorter time."""
+_TAIL_LINES = 5
 
 
 class Supervisor:
-    """Runs `command` once the Agent says Start."""
+    """One worker's life, on one event loop."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] = os.environ) -> None:
-        self.command = " ".join(command)
-        self.env = dict(env)
-        self.host = self.env.get("ISONOMY_HOST") or self.env.get("NM_HOST") or "127.0.0.1"
-        self.started = threading.Event()
-        self.start: pb.Start | None = None
-        self.stop_deadline_s: float | None = None
-        self.stop_reason = ""
-        self.child: subprocess.Popen[str] | None = None
-        self.last_step = 0
-        self._lock = threading.Lock()
-        self._sent_s = 0.0
-        self.link = WorkerLink(
-            self.env["ISONOMY_ARBITER"],
-            read_secret("isonomy.token", self.env.get("HADOOP_TOKEN_FILE_LOCATION")).decode(),
-            self.env["ISONOMY_WORKER_ID"],
-            self._command,
-            self.env.get("ISONOMY_ARBITER_CA"),
-        )
+    def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self._settings, self._command, self._env = settings, command, env
+        self._parser = LogParser()
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._start: asyncio.Future[pb.Start] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._stop_reason = ""
+        self._kill_at_s = math.inf
+        self._killed = False
+        self._progress_due = asyncio.Event()
+        self._link = Link(settings.arbiter, settings.token, settings.ca_pem, settings.worker_id, self._on_command)
 
-    def run(self) -> int:
-        """The whole life of the worker; returns its exit code."""
-        signal.signal(signal.SIGTERM, lambda *_: self._stop(time.time() + PREEMPTED_S, "SIGTERM"))
-        reservation, port = reserve_port()
-        self.link.start()
-        ready = pb.WorkerReady(
-            host=self.host,
-            port=port,
-            cuda_visible_devices=self.env.get("CUDA_VISIBLE_DEVICES", ""),
-            container_id=self.env.get("CONTAINER_ID", ""),
-        )
-        self.link.send(pb.WorkerMessage(ready=ready))
-        code, why = self._wait_for_gang()
-        if code is None:
-            reservation.close()
-            code, why = self._train(), self.stop_reason
-        else:
-            reservation.close()
-        self.link.send(pb.WorkerMessage(exit=pb.WorkerExit(code=code, message=why, step=self.last_step)))
-        self.link.close()
-        return code
+    async def run(self) -> int:
+        """The exit code of the container."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._request_stop, time.time() + GRACE_S, f"got {number.name}")
+        link = asyncio.ensure_future(self._link.run())
+        try:
+            with ports.reserve() as port:
+                self._link.put(pb.WorkerMessage(ready=self._ready(port.number)))
+                code, message = await self._until_end(port)
+            step = self._parser.last.step if self._parser.last else 0
+            self._link.put(pb.WorkerMessage(exit=pb.WorkerExit(code=code, message=message, step=step)))
+            if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):
+                _say(f"the Arbiter at {self._settings.arbiter} was not told of exit code {code}")
+            return code
+        finally:
+            link.cancel()
+            await asyncio.gather(link, return_exceptions=True)
 
-    def _wait_for_gang(self) -> tuple[int | None, str]:
-        limit_s = float(self.env.get("ISONOMY_START_TIMEOUT_S", "120"))
-        if not self.started.wait(limit_s):
-            return NO_GANG, f"no Start within {limit_s:g} s"
-        if self.start is None:
-            return STOPPED, self.stop_reason
-        return None, ""
+    async def _until_end(self, port: ports.ReservedPort) -> tuple[int, str]:
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waits: set[asyncio.Future[Any]] = {self._start, self._link.refused, stopped}
+        await asyncio.wait(waits, timeout=self._settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if self._stop.is_set():
+            return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
+        if self._link.refused.done():
+            return _failed(EXIT_REFUSED, f"the Arbiter refused this worker: {self._link.refused.result()}")
+        if not self._start.done():
+            why = f"no Start came within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
+            return _failed(EXIT_NO_START, why)
+        port.hand_over()
+        return await self._train(self._start.result())
 
-    # ---- commands of the Agent
+    async def _train(self, start: pb.Start) -> tuple[int, str]:
+        try:
+            child = await Child.start(self._command, child_env(self._env, start), self._on_line)
+        except OSError as e:
+            return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
+        others = [asyncio.ensure_future(self._carry_out_stop(child)), asyncio.ensure_future(self._report())]
+        try:
+            code = await child.wait()
+        except asyncio.CancelledError:
+            child.signal(signal.SIGKILL)
+            raise
+        finally:
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        if self._progress_due.is_set():
+            self._send_progress()
+        return self._verdict(code)
 
-    def _command(self, command: pb.WorkerCommand) -> None:
-        if command.WhichOneof("kind") == "start":
-            with self._lock:
-                if self.start is None:
-                    self.start = command.start
-            self.started.set()
-        elif command.WhichOneof("kind") == "stop":
-            self._stop(command.stop.deadline_s, command.stop.reason)
+    def _verdict(self, code: int) -> tuple[int, str]:
+        """Exit code and message. A program that died of its stop was stopped, though without a checkpoint."""
+        if code == EXIT_STOPPED:
+            return code, f"stopped: {self._stop_reason or 'by itself'}"
+        if self._killed:
+            return EXIT_STOPPED, f"killed at the deadline of its stop ({self._stop_reason})"
+        if self._stop.is_set() and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            return EXIT_STOPPED, f"ended by SIGTERM without a checkpoint ({self._stop_reason})"
+        if code == 0:
+            return 0, ""
+        tail = " | ".join(self._tail)[-1000:]
+        if code < 0:
+            return 128 - code, f"ended by signal {-code}; last output: {tail}"
+        return code, f"exit code {code}; last output: {tail}"
 
-    def _stop(self, deadline_s: float, reason: str) -> None:
-        """Asks the training to checkpoint and end; kills it just before the deadline."""
-        first = self.stop_deadline_s is None
-        self.stop_deadline_s, self.stop_reason = deadline_s, reason
-        self.started.set()
-        if self.child is not None and first:
-            self._signal(signal.SIGTERM)
+    # ---- commands
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.child.pid, number)
+    def _on_command(self, command: pb.WorkerCommand) -> None:
+        if command.HasField("start") and not self._start.done():
+            self._start.set_result(command.start)
+        elif command.HasField("stop"):
+            self._request_stop(command.stop.deadline_s, command.stop.reason)
 
-    # ---- the user's command
+    def _request_stop(self, deadline_s: float, reason: str) -> None:
+        """Stops before the deadline (Unix seconds; 0: none given); of several, the earliest counts."""
+        left_s = deadline_s - time.time() if deadline_s > 0 else GRACE_S
+        kill_in_s = max(0.0, left_s - min(MARGIN_S, left_s / 4.0))
+        self._kill_at_s = min(self._kill_at_s, time.monotonic() + kill_in_s)
+        if not self._stop.is_set():
+            self._stop_reason = reason
+        self._stop.set()
 
-    def _train(self) -> int:
-        assert self.start is not None
-        env = {
-            **self.env,
-            "ISONOMY_UNTIL_STEP": str(self.start.until_step),
-            "ISONOMY_CHECKPOINT_DIR": self.start.checkpoint_dir or self.env.get("ISONOMY_CHECKPOINT_DIR", ""),
-            "ISONOMY_CONFIGURATION": json.dumps(dict(self.start.configuration)),
-            "PYTHONUNBUFFERED": "1",
-            # `python` in the command is the Python that runs this supervisor
-            "PATH": f"{os.path.dirname(sys.executable)}:{self.env.get('PATH', os.defpath)}",
-        }
-        for name, value in (("TF_CONFIG", self.start.tf_config), ("ISONOMY_PACING", self.start.pacing)):
-            env.pop(name, None)
-            if value:
-                env[name] = value
-        self.child = subprocess.Popen(
-            ["bash", "-c", self.command],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        if self.stop_deadline_s is not None:
-            self._signal(signal.SIGTERM)
-        reader = threading.Thread(target=self._read, name="output", daemon=True)
-        reader.start()
-        code = self._watch()
-        reader.join(2.0)
-        self._signal(signal.SIGKILL)  # what the command left behind in its group
-        return code
+    async def _carry_out_stop(self, child: Child) -> None:
+        await self._stop.wait()
+        _say(f"stopping the program ({self._stop_reason})")
+        child.signal(signal.SIGTERM)
+        while (left_s := self._kill_at_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, 0.25))
+        self._killed = True
+        _say("the program did not end in time; killing it")
+        child.signal(signal.SIGKILL)
 
-    def _watch(self) -> int:
-        assert self.child is not None
+    # ---- progress
+
+    def _on_line(self, line: str) -> None:
+        self._tail.append(line.strip()[:300])
+        seen = self._parser.feed(line, time.monotonic())
+        if isinstance(seen, Progress):
+            self._progress_due.set()
+        elif isinstance(seen, Checkpoint):
+            self._link.put(pb.WorkerMessage(checkpoint=pb.WorkerCheckpoint(step=seen.step, path=seen.path)))
+
+    async def _report(self) -> None:
         while True:
-            wait_s = HEARTBEAT_S
-            if self.stop_deadline_s is not None:
-                wait_s = min(wait_s, max(0.05, self.stop_deadline_s - KILL_MARGIN_S - time.time()))
-            try:
-                code = self.child.wait(min(wait_s, 0.5 if self.stop_deadline_s is None else wait_s))
-                return code if code >= 0 else 128 - code
-            except subprocess.TimeoutExpired:
-                pass
-            if self.stop_deadline_s is not None and time.time() >= self.stop_deadline_s - KILL_MARGIN_S:
-                self._signal(signal.SIGKILL)
-                self.child.wait()
-                return STOPPED
-            self._heartbeat()
+            await self._progress_due.wait()
+            self._send_progress()
+            await asyncio.sleep(PROGRESS_S)
 
-    def _heartbeat(self) -> None:
-        now_s = time.time()
-        if now_s - self._sent_s >= HEARTBEAT_S:
-            self._sent_s = now_s
-            self.link.send(pb.WorkerMessage(heartbeat=pb.Heartbeat(time_s=now_s)))
-
-    def _read(self) -> None:
-        assert self.child is not None
-        assert self.child.stdout is not None
-        last_s, waiting = 0.0, None
-        for line in self.child.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            step = logparse.parse(line)
-            if step is None:
-                continue
-            self.last_step, waiting = step.step, step
-            if time.monotonic() - last_s >= PROGRESS_S:
-                last_s, waiting = time.monotonic(), None
-                self._report(step)
-        if waiting is not None:
-            self._report(waiting)
-
-    def _report(self, step: logparse.Step) -> None:
-        self._sent_s = time.time()
+    def _send_progress(self) -> None:
+        self._progress_due.clear()
+        last = self._parser.last
+        if last is None:
+            return
         progress = pb.WorkerProgress(
-            step=step.step,
-            loss=step.loss if step.loss is not None else 0.0,
-            accuracy=step.accuracy if step.accuracy is not None else 0.0,
-            iter_time_s=step.iter_time_s or 0.0,
-            paced=step.paced,
-            time_s=self._sent_s,
+            step=last.step,
+            loss=last.loss or 0.0,
+            accuracy=last.accuracy or 0.0,
+            iter_time_s=last.iter_time_s or 0.0,
+            paced=last.paced,
+            time_s=time.time(),
         )
-        self.link.send(pb.WorkerMessage(progress=progress))
+        self._link.put(pb.WorkerMessage(progress=progress))
+
+    def _ready(self, port: int) -> pb.WorkerReady:
+        s = self._settings
+        return pb.WorkerReady(host=s.host, port=port, cuda_visible_devices=s.gpu_ids, container_id=s.container_id)
 
 
-def reserve_port() -> tuple[socket.socket, int]:
-    """A free port, held until TensorFlow takes it over."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))  # TensorFlow listens on all addresses, so the port must be free on all
-    return holder, holder.getsockname()[1]
+def child_env(env: Mapping[str, str], start: pb.Start) -> dict[str, str]:
+    """The program's environment: the container's, and what Start says."""
+    told = {
+        "TF_CONFIG": start.tf_config,
+        "ISONOMY_UNTIL_STEP": str(start.until_step) if start.until_step > 0 else "",
+        "ISONOMY_PACING": start.pacing,
+        "ISONOMY_CONFIGURATION": json.dumps(dict(start.configuration), sort_keys=True),
+    }
+    # `python` in the command is the Python that runs this supervisor
+    told["PATH"] = f"{os.path.dirname(sys.executable)}:{env.get('PATH', os.defpath)}"
+    if start.checkpoint_dir:
+        told["ISONOMY_CHECKPOINT_DIR"] = start.checkpoint_dir
+    child = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", **env, **told}
+    return {name: value for name, value in child.items() if value or name not in told}
+
+
+def command_line(arguments: Sequence[str]) -> list[str]:
+    """One argument is a command line for bash; several are a program and its arguments."""
+    return ["/bin/bash", "-c", arguments[0]] if len(arguments) == 1 else list(arguments)
+
+
+def _failed(code: int, message: str) -> tuple[int, str]:
+    _say(message)
+    return code, message
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"isonomy worker: {text}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m submarine_patch.worker -- COMMAND`; the exit code."""
+    from submarine_patch.worker import EXIT_SETTINGS
+    from submarine_patch.worker.settings import SettingsError, read_settings
+
+    if len(arguments) < 2 or arguments[0] != "--":
+        _say("usage: python -m submarine_patch.worker -- COMMAND (one argument is run by bash)")
+        return EXIT_SETTINGS
+    try:
+        settings = read_settings()
+    except SettingsError as e:
+        _say(str(e))
+        return EXIT_SETTINGS
+
+    async def supervise() -> int:
+        return await Supervisor(settings, command_line(arguments[1:]), os.environ).run()
+
+    try:
+        return asyncio.run(supervise())
+    except ports.NoPortError as e:
+        _say(str(e))
+        return EXIT_SETTINGS

@@ -1,230 +1,314 @@
-"""For training scripts: resume, stop, pace and checkpoint in a few lines.
+"""Makes a TensorFlow training script resume, stop, keep pace and checkpoint, in about ten lines:
 
-    session = training.session()
-    model, optimizer = ...
-    session.restore(model=model.variables, optimizer=optimizer.variables)
-    for step in session.steps():
-        loss, accuracy = train_step(...)      # session.strategy, session.shard, session.mean help
-        session.report(loss, accuracy)
-    session.finish()
+    from submarine_patch.worker import training          # before tensorflow
+    session = training.session(steps=1000)
+    with session.scope():
+        model, optimizer = ...
+    session.restore(model, optimizer)                     # the newest complete checkpoint, if any
+    batches = session.batches((x, y), batch_size=64)
+    train = session.replicated(train_step)                # train_step(x, y) -> {"loss": ..., ...}
+    for step in session.steps():                          # global steps, from where the checkpoint ends
+        session.report(**train(*batches[step]))
+    session.finish(evaluate, export=model)                # evaluate() -> {"loss": ..., "accuracy": ...}
 
-Outside Isonomy the same script trains alone, with checkpoints in a local directory.
+Under Isonomy the Agent says how far to train, where checkpoints lie, and who else is in the gang (environment:
+TF_CONFIG and ISONOMY_*); alone, the same script trains by itself. On a stop all workers of the gang leave at the
+same step, with a checkpoint and exit code 75. A script that Keras 3 optimizers update inside `train_step` needs
+no more; they sum gradients over the replicas, so the loss to differentiate is the mean over this replica's
+examples divided by `session.replicas`.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-from submarine_patch.worker import checkpoints
+from submarine_patch.worker import EXIT_STOPPED, checkpoints
+from submarine_patch.worker.batches import Array, Batches
+from submarine_patch.worker.gang import Gang, Place
+from submarine_patch.worker.pacing import Pacer, Pacing
+from submarine_patch.worker.stopping import StopRequest
 
-STOPPED = 75
 STATE = "state.npz"
 METRICS = "metrics.json"
+MODEL = "model.keras"
+LOG_S = 1.0
+"""Steps shorter than this share a log line."""
+LINGER_S = 0.3
+"""A worker that leaves waits so long for its last answers to reach its peers: TensorFlow does not."""
+
+_stop = StopRequest()
 
 
-@dataclass(frozen=True, slots=True)
-class Pacing:
-    """Virtual GPUs do not compute: each step takes serial_iter_s x slowdown / gpus, at least."""
+class SessionError(SystemExit):
+    """The script or its environment does not fit: ends the process with one line that says how."""
 
-    serial_iter_s: float
-    slowdown: float
-    gpus: int
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of one step."""
-        return self.serial_iter_s * self.slowdown / max(1, self.gpus)
-
-    @classmethod
-    def from_json(cls, text: str) -> Pacing | None:
-        """From ISONOMY_PACING; None where it is empty: real GPUs are never paced."""
-        return cls(**json.loads(text)) if text else None
+    def __init__(self, why: str) -> None:
+        super().__init__(f"isonomy: {why}")
 
 
 class Session:
     """One launch of a training script, alone or as a worker of a gang."""
 
-    def __init__(self, until_step: int, checkpoint_every: int, stop_check_every: int = 1) -> None:
+    def __init__(
+        self,
+        steps: int = 1000,
+        *,
+        checkpoint_steps: int = 50,
+        log_steps: int = 10,
+        stop_check_steps: int = 1,
+        checkpoint_dir: str = "",
+        seed: int = 0,
+    ) -> None:
         env = os.environ
-        self.until_step = int(env.get("ISONOMY_UNTIL_STEP") or 0) or until_step
-        self.checkpoint_every, self.stop_check_every = checkpoint_every, max(1, stop_check_every)
-        self.pacing = Pacing.from_json(env.get("ISONOMY_PACING", ""))
-        task = json.loads(env.get("TF_CONFIG") or "{}")
-        self.workers = len(task.get("cluster", {}).get("worker", [])) or 1
-        self.chief = int(task.get("task", {}).get("index", 0)) == 0
-        where = env.get("ISONOMY_CHECKPOINT_DIR", "")
-        user = env.get("HADOOP_USER_NAME", "")
-        self.files = (
-            checkpoints.files_at(where, env.get("ISONOMY_WEBHDFS", ""), user) if where else checkpoints.scratch()
+        self.until_step = int(env.get("ISONOMY_UNTIL_STEP") or steps)
+        self._checkpoint_steps, self._log_steps = max(1, checkpoint_steps), max(1, log_steps)
+        self._stop_check_steps = max(1, stop_check_steps)
+        self._seed = seed
+        self.pacing = Pacing.parse(env.get("ISONOMY_PACING", ""))
+        self._pacer = Pacer(self.pacing.step_s, _stop.wait) if self.pacing else None
+        where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
+        self._files = (
+            checkpoints.files_at(where, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""))
+            if where
+            else None
         )
+        self._where = where.rstrip("/")
+        self.gang = Gang(Place.parse(env.get("TF_CONFIG", "")), _threads(env, self.pacing is not None))
+        _stop.take_over()
         self.step = 0
-        self.loss = self.accuracy = 0.0
-        self._stop = False
-        self._saved_step = -1
-        self._variables: dict[str, list[Any]] = {}
-        self._extra: Callable[[], dict[str, bytes]] = dict
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-        self.strategy = self._make_strategy()
-        self._agree = self._make_agreement()
+        """Global steps done."""
+        self._values: dict[str, Any] = {}
+        self._variables: list[Any] = []
+        self._steps_s = 0.0
+        self._logged_step = 0
 
     # ---- the gang
 
-    def _make_strategy(self) -> Any:
+    @property
+    def strategy(self) -> Any:
+        """TensorFlow's distribution strategy."""
+        return self.gang.strategy
+
+    @property
+    def replicas(self) -> int:
+        """Of all workers."""
+        return self.gang.replicas
+
+    @property
+    def chief(self) -> bool:
+        """Whether this worker writes what is written once."""
+        return self.gang.place.chief
+
+    def scope(self) -> Any:
+        """Within it the model and the optimizer are made; sets the seed, for all workers begin alike."""
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        if self.workers > 1:
-            return tf.distribute.MultiWorkerMirroredStrategy()
-        return (
-            tf.distribute.MirroredStrategy()
-            if tf.config.list_physical_devices("GPU")
-            else tf.distribute.get_strategy()
-        )
+        tf.keras.utils.set_random_seed(self._seed)
+        return self.gang.strategy.scope()
 
-    def _make_agreement(self) -> Callable[[bool], bool]:
-        """All workers of a gang leave at the same step, or one would wait for the others for ever."""
-        if self.workers == 1:
-            return lambda stop: stop
-        import tensorflow as tf
+    def replicated(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The training step as a graph on every replica; its results become means over the replicas."""
+        return self.gang.replicated(step)
 
-        @tf.function
-        def any_stops(flag: Any) -> Any:
-            def in_replica(value: Any) -> Any:
-                own = tf.identity(value)  # on this replica's device, as the reduction needs it
-                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
-
-            return self.strategy.run(in_replica, args=(flag,))
-
-        def agree(stop: bool) -> bool:
-            total = self.strategy.experimental_local_results(any_stops(tf.constant(float(stop))))[0]
-            return bool(total.numpy() > 0)
-
-        return agree
-
-    def mean(self, tensors: Sequence[Any]) -> list[Any]:
-        """In a replica: the mean of each tensor over all replicas of the gang."""
-        import tensorflow as tf
-
-        context = tf.distribute.get_replica_context()
-        if context is None or context.num_replicas_in_sync == 1:
-            return list(tensors)
-        reduced: list[Any] = context.all_reduce(tf.distribute.ReduceOp.MEAN, list(tensors))
-        return reduced
-
-    def shard(self, *arrays: Any) -> tuple[Any, ...]:
-        """A global batch cut into one part a replica, for strategy.run."""
-        import tensorflow as tf
-
-        n = self.strategy.num_replicas_in_sync
-        if n == 1:
-            return tuple(tf.constant(a) for a in arrays)
-
-        def part(array: Any) -> Any:
-            def of(context: Any) -> Any:
-                return tf.constant(array[context.replica_id_in_sync_group :: n])
-
-            return self.strategy.experimental_distribute_values_from_function(of)
-
-        return tuple(part(a) for a in arrays)
+    def batches(self, arrays: tuple[Array, ...], batch_size: int) -> Batches:
+        """Shuffled global batches by step, this worker's part of each."""
+        place = self.gang.place
+        return Batches(arrays, batch_size, self._seed, place.workers, place.index, self.replicas)
 
     # ---- state
 
-    def restore(self, extra: Callable[[], dict[str, bytes]] = dict, **variables: Any) -> int:
-        """Names the variables that make up the state, and sets them from the newest complete checkpoint.
+    def restore(self, *owners: Any) -> int:
+        """Declares models, optimizers and variables as the state; sets them from the newest checkpoint.
 
-        `extra` gives further files for each checkpoint (a saved model, say). Returns the global step.
+        All workers take the checkpoint that the chief found. Returns the global step.
         """
-        self._variables = {name: list(vs) for name, vs in variables.items()}
-        self._extra = extra
-        found = checkpoints.newest(self.files)
-        if found is not None:
-            with np.load(io.BytesIO(found[1][STATE]), allow_pickle=False) as state:
-                for name, vs in self._variables.items():
-                    for i, v in enumerate(vs):
-                        v.assign(state[f"{name}.{i}"])
-            self.step = self._saved_step = found[0].step
-            metrics = json.loads(found[1].get(METRICS, b"{}"))
-            self.loss, self.accuracy = metrics.get("loss", 0.0), metrics.get("accuracy", 0.0)
-            print(f"INFO:isonomy:restored {found[0].name}, global step {self.step}", flush=True)
+        self._variables = [v for owner in owners for v in _variables_of(owner)]
+        if not self._variables:
+            raise SessionError("session.restore(...) was given nothing that has variables")
+        try:
+            chosen, parts = self._choose()
+        except (checkpoints.StoreError, OSError) as e:
+            raise SessionError(f"the newest checkpoint cannot be read: {e}") from e
+        if chosen is not None and parts is not None:
+            self._assign(chosen.name, parts)
+            self.step = chosen.step
+            self._values = json.loads(parts.get(METRICS, b"{}"))
+            _log(f"Restored checkpoint for {chosen.step} from {self._where}/{chosen.name}")
+        self._logged_step = self.step
         return self.step
 
-    def save(self) -> None:
-        """Writes a checkpoint (the chief does)."""
-        if not self.chief or self._saved_step == self.step:
+    def _choose(self) -> tuple[checkpoints.Checkpoint | None, dict[str, bytes] | None]:
+        if self._files is None:
+            return None, None
+        found = checkpoints.newest(self._files) if self.chief else None
+        told = [0.0] * 6
+        if found is not None:
+            nonce = found[0].nonce
+            told = [1.0, float(found[0].step), *(float(int(nonce[i : i + 4], 16)) for i in range(0, 16, 4))]
+        told = self.gang.from_chief(told)
+        if not told[0]:
+            return None, None
+        chosen = checkpoints.Checkpoint.of(int(told[1]), "".join(f"{int(n):04x}" for n in told[2:]))
+        parts = found[1] if found is not None else checkpoints.load(self._files, chosen)
+        if parts is None:
+            raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
+        return chosen, parts
+
+    def _assign(self, name: str, parts: Mapping[str, bytes]) -> None:
+        with np.load(io.BytesIO(parts[STATE]), allow_pickle=False) as state:
+            values = [state[f"v{i}"] for i in range(len(state.files))]
+        shapes, own = [v.shape for v in values], [tuple(v.shape) for v in self._variables]
+        if shapes != own:
+            raise SessionError(
+                f"{self._where}/{name} has variables of shapes {shapes}, the script {own}: the model was changed;"
+                " use another checkpoint path"
+            )
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def save(self, export: Any = None) -> None:
+        """Writes a checkpoint. All workers call it, at the same step; the chief writes."""
+        arrays = {f"v{i}": np.asarray(v.numpy()) for i, v in enumerate(self._variables)}
+        if not self.chief or self._files is None:
             return
-        started_s = time.monotonic()
+        began_s = time.monotonic()
         buffer = io.BytesIO()
-        values = {f"{n}.{i}": np.asarray(v) for n, vs in self._variables.items() for i, v in enumerate(vs)}
-        np.savez(buffer, **values)
-        metrics = {"step": self.step, "loss": self.loss, "accuracy": self.accuracy}
-        parts = {STATE: buffer.getvalue(), METRICS: json.dumps(metrics).encode(), **self._extra()}
-        saved = checkpoints.save(self.files, self.step, parts)
-        self._saved_step = self.step
-        print(f"INFO:isonomy:saved {saved.name} in {time.monotonic() - started_s:.3f} sec", flush=True)
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+        parts = {STATE: buffer.getvalue(), METRICS: json.dumps(self._metrics()).encode()}
+        if export is not None:
+            parts[MODEL] = _exported(export)
+        saved = checkpoints.save(self._files, self.step, parts)
+        took_s = time.monotonic() - began_s
+        _log(f"Saved checkpoint for {self.step} into {self._where}/{saved.name} ({took_s:.3f} sec)")
+
+    def _metrics(self) -> dict[str, Any]:
+        values = {k: float(v) for k, v in self._values.items() if k not in ("step", "paced")}
+        return {
+            "step": self.step,
+            **{k: v for k, v in values.items() if math.isfinite(v)},
+            "paced": self.pacing is not None,
+        }
 
     # ---- the loop
 
-    def _on_sigterm(self, *_: object) -> None:
-        self._stop = True
-
     def steps(self) -> Iterator[int]:
-        """Global steps from where the newest checkpoint ends to `until_step`; ends the script on a stop."""
+        """The global steps still to do, from 0; ends the process if it was asked to stop."""
+        _stop.arm()
         while self.step < self.until_step:
-            if self.step % self.stop_check_every == 0 and self._agree(self._stop):
-                self.save()
-                print(f"INFO:isonomy:stopped on request at global step {self.step}", flush=True)
-                sys.stdout.flush()
-                os._exit(STOPPED)  # TensorFlow's cluster threads would wait for the other workers
-            started_s = time.monotonic()
-            self.step += 1
+            if self.step % self._stop_check_steps == 0 and self.gang.any(_stop.asked):
+                self._leave_stopped()
+            began_s = time.monotonic()
+            if self._pacer:
+                self._pacer.begin()
             yield self.step
-            self._pace(started_s)
-            taken_s = time.monotonic() - started_s
-            note = " paced" if self.pacing else ""
-            if self.chief:
-                print(
-                    f"INFO:tensorflow:loss = {self.loss:.6g}, step = {self.step} ({taken_s:.3f} sec),"
-                    f" accuracy = {self.accuracy:.4f}{note}",
-                    flush=True,
-                )
-            if self.step % self.checkpoint_every == 0 and self.step < self.until_step:
-                self.save()
+            self.step += 1
+            if self._pacer:
+                self._pacer.end()
+            self._steps_s += time.monotonic() - began_s
+            self._log_steps_done()
+            if self.step % self._checkpoint_steps == 0 and self.step < self.until_step:
+                self._save_or_warn()
 
-    def _pace(self, started_s: float) -> None:
-        if self.pacing:
-            left_s = self.pacing.step_s - (time.monotonic() - started_s)
-            if left_s > 0:
-                time.sleep(left_s)  # this wait is the virtual GPU at work
+    def report(self, **values: Any) -> None:
+        """The step's loss, accuracy and so on; numbers or tensors, which are only read when they are logged."""
+        self._values.update(values)
 
-    def report(self, loss: Any, accuracy: Any = None) -> None:
-        """The step's loss and accuracy, for the log and for the app's scheduler."""
-        self.loss = float(loss)
-        if accuracy is not None:
-            self.accuracy = float(accuracy)
+    def _log_steps_done(self) -> None:
+        n = self.step - self._logged_step
+        if n < self._log_steps and self._steps_s < LOG_S and self.step < self.until_step:
+            return
+        if "loss" in self._values:
+            accuracy = self._values.get("accuracy")
+            said = f", accuracy = {float(accuracy):.4f}" if accuracy is not None else ""
+            _log(
+                f"loss = {float(self._values['loss']):.6g}, step = {self.step} ({self._steps_s:.3f} sec){said},"
+                f" {self._steps_s / n:.4f} sec/step{self._paced}"
+            )
+        self._logged_step, self._steps_s = self.step, 0.0
 
-    def finish(self) -> None:
-        """The last checkpoint, and a clean end of the process."""
-        self.save()
-        print(f"INFO:isonomy:done at global step {self.step}, accuracy = {self.accuracy:.4f}", flush=True)
-        if self.workers > 1:
-            sys.stdout.flush()
-            os._exit(0)  # as above
+    @property
+    def _paced(self) -> str:
+        return ", paced" if self.pacing else ""
+
+    def _save_or_warn(self) -> None:
+        """A checkpoint that fails costs only what the next one saves."""
+        try:
+            self.save()
+        except (checkpoints.StoreError, OSError) as e:
+            print(f"WARNING:isonomy:no checkpoint at step {self.step}: {e}", file=sys.stderr, flush=True)
+
+    def _leave_stopped(self) -> NoReturn:
+        self._save_or_warn()
+        _log(f"Stopped on request at step {self.step}{self._paced}")
+        self._leave(EXIT_STOPPED)
+
+    def finish(self, evaluate: Callable[[], Mapping[str, Any]] | None = None, *, export: Any = None) -> NoReturn:
+        """Evaluates, writes the last checkpoint (with `export`, a Keras model, as model.keras) and ends."""
+        if evaluate is not None:
+            self._values.update(evaluate())
+        told = ", ".join(f"{k} = {v:.6g}" for k, v in sorted(self._metrics().items()) if k not in ("step", "paced"))
+        _log(f"Saving dict for global step {self.step}: {told}{self._paced}")
+        try:
+            self.save(export)
+        except (checkpoints.StoreError, OSError) as e:
+            raise SessionError(f"the last checkpoint cannot be written: {e}") from e
+        self._leave(0)
+
+    def _leave(self, code: int) -> NoReturn:
+        """Ends the process once every worker is ready to: whoever left earlier would break the others."""
+        self.gang.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.gang.place.workers > 1:
+            time.sleep(LINGER_S)
+            os._exit(code)  # TensorFlow's cluster threads do not end by themselves
+        sys.exit(code)
 
 
-def session(until_step: int = 100, checkpoint_every: int = 20, stop_check_every: int = 1) -> Session:
-    """The session of this process; under Isonomy `until_step` is the Agent's."""
-    return Session(until_step, checkpoint_every, stop_check_every)
+def session(steps: int = 1000, **options: Any) -> Session:
+    """The session of this process; see Session. Under Isonomy the Agent's last step replaces `steps`."""
+    try:
+        return Session(steps, **options)
+    except (ValueError, checkpoints.StoreError) as e:
+        raise SessionError(str(e)) from e
+
+
+def _threads(env: Mapping[str, str], paced: bool) -> int:
+    """TensorFlow's threads: one on virtual GPUs, whose owners share the machine's cores; 0: TensorFlow's choice."""
+    return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
+
+
+def _variables_of(owner: Any) -> list[Any]:
+    """Of a Keras model or optimizer, of a collection, or a variable itself."""
+    if hasattr(owner, "variables"):
+        return list(owner.variables)
+    return [owner] if hasattr(owner, "assign") else list(owner)
+
+
+def _exported(model: Any) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="isonomy-model-") as folder:
+        path = os.path.join(folder, MODEL)
+        model.save(path)
+        with open(path, "rb") as f:
+            return f.read()
+
+
+def _log(text: str) -> None:
+    """A line as TensorFlow's estimators log it."""
+    print(f"INFO:tensorflow:{text}", file=sys.stderr, flush=True)
+
+
+_stop.install()

@@ -1,0 +1,93 @@
+"""The user's program: in a process group of its own that outlives neither its end nor the supervisor's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+_CHUNK_BYTES = 1 << 16
+_LINE_MAX_BYTES = 8192
+_DRAIN_S = 5.0
+# YARN kills the container's process group, to which the program's does not belong: a guard in the program's
+# group waits for the end of a pipe that only the supervisor holds open, and then kills the group.
+_GUARDED = """trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
+trap - TERM INT HUP; exec 3<&-; exec "$@" """
+
+
+class Child:
+    """A running program. Its output goes on unchanged; each line is shown to `on_line` too."""
+
+    def __init__(self, process: asyncio.subprocess.Process, alive: int, on_line: Callable[[str], None]) -> None:
+        self._process, self._alive = process, alive
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._pumps = asyncio.gather(
+            _pump(process.stdout, sys.stdout.fileno(), on_line),
+            _pump(process.stderr, sys.stderr.fileno(), on_line),
+        )
+
+    @staticmethod
+    async def start(argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> Child:
+        """Starts the program."""
+        watched, alive = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "/bin/bash",
+                "-c",
+                f"exec 3<&{watched} {watched}<&-; {_GUARDED}",
+                "isonomy-worker",
+                *argv,
+                env=dict(env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(watched,),
+                process_group=0,
+            )
+        except BaseException:
+            os.close(alive)
+            raise
+        finally:
+            os.close(watched)
+        return Child(process, alive, on_line)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends the signal to the whole group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def wait(self) -> int:
+        """The program's exit code (-n: ended by signal n), after its group is gone and its output is out."""
+        code = await self._process.wait()
+        self.signal(signal.SIGKILL)
+        os.close(self._alive)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._pumps, _DRAIN_S)
+        return code
+
+
+async def _pump(source: asyncio.StreamReader, sink: int, on_line: Callable[[str], None]) -> None:
+    """Copies bytes as they come; a line ends with a newline or, as progress bars do, a carriage return."""
+    pending = b""
+    while chunk := await source.read(_CHUNK_BYTES):
+        _write_all(sink, chunk)
+        *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            if line:
+                on_line(line[:_LINE_MAX_BYTES].decode("utf-8", "replace"))
+        pending = pending[:_LINE_MAX_BYTES]
+    if pending:
+        on_line(pending.decode("utf-8", "replace"))
+
+
+def _write_all(sink: int, data: bytes) -> None:
+    """To a file of the container's logs; a full disk must not end the training."""
+    try:
+        while data:
+            data = data[os.write(sink, data) :]
+    except OSError:
+        return

@@ -1,0 +1,136 @@
+"""The workers of one gang as TensorFlow sees them: the strategy, and what all must agree on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class ClusterError(ValueError):
+    """TF_CONFIG is malformed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """This worker's place in TF_CONFIG's cluster."""
+
+    workers: int
+    chief: bool
+    index: int = 0
+    """Among all workers, the task `chief` first."""
+
+    @staticmethod
+    def parse(tf_config: str) -> Place:
+        """From TF_CONFIG; alone where it is empty. The chief is the task `chief`, else worker 0."""
+        if not tf_config.strip():
+            return Place(1, True)
+        try:
+            config = json.loads(tf_config)
+            cluster: Mapping[str, Sequence[str]] = config["cluster"]
+            task = config.get("task", {})
+            workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+            kind, index = str(task.get("type", "worker")), int(task.get("index", 0))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise ClusterError(f"TF_CONFIG: {tf_config[:200]!r} has no cluster and task") from e
+        after = len(cluster.get("chief", ())) if kind == "worker" else 0
+        return Place(max(1, workers), index + after == 0, index + after)
+
+
+class Gang:
+    """TensorFlow's strategy for this worker, with agreement among all."""
+
+    def __init__(self, place: Place, threads: int) -> None:
+        import tensorflow as tf
+
+        self._tf: Any = tf
+        self.place = place
+        if threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        gpus = tf.config.list_physical_devices("GPU")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        self.strategy: Any
+        if place.workers > 1:
+            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        elif len(gpus) > 1:
+            self.strategy = tf.distribute.MirroredStrategy()
+        else:
+            self.strategy = tf.distribute.get_strategy()
+        self._all_sum = self._make_sum() if place.workers > 1 else None
+
+    @property
+    def replicas(self) -> int:
+        """Of all workers."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sum over the workers; every worker must call it, with as many values."""
+        own = [float(v) for v in values]
+        if self._all_sum is None:
+            return own
+        local_replicas = self.replicas / self.place.workers
+        total = self._all_sum(self._tf.constant(own, self._tf.float64))
+        local = self.strategy.experimental_local_results(total)[0].numpy()
+        return [float(v) / local_replicas for v in local]
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so."""
+        return self.sum([float(flag)])[0] > 0
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """The chief's values, on every worker."""
+        return self.sum(values if self.place.chief else [0.0] * len(values))
+
+    def barrier(self) -> None:
+        """Returns once every worker has come here."""
+        self.any(False)
+
+    def mean(self, tensors: Any) -> Any:
+        """In a replica: the mean of each tensor (or nest of them) over all replicas."""
+        context = self._tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return tensors
+        return context.all_reduce(self._tf.distribute.ReduceOp.MEAN, tensors)
+
+    def replicated(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`step` as a graph that runs on every replica; its results are reduced to their mean.
+
+        Arguments are numpy arrays with this worker's examples first to last; each replica gets its part.
+        """
+        tf, strategy = self._tf, self.strategy
+
+        @tf.function
+        def run(*parts: Any) -> Any:
+            results = strategy.run(lambda *own: self.mean(step(*own)), args=parts)
+            return tf.nest.map_structure(lambda r: strategy.experimental_local_results(r)[0], results)
+
+        return lambda *arrays: run(*(self._split(a) for a in arrays))
+
+    def _split(self, array: np.ndarray[Any, Any]) -> Any:
+        """One part of this worker's examples for each of its replicas."""
+        local_replicas = self.replicas // self.place.workers
+        if local_replicas == 1:
+            return self._tf.constant(array)
+        parts = np.array_split(array, local_replicas)
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: self._tf.constant(parts[context.replica_id_in_sync_group % local_replicas])
+        )
+
+    def _make_sum(self) -> Callable[[Any], Any]:
+        tf, strategy = self._tf, self.strategy
+
+        def in_replica(value: Any) -> Any:
+            own = tf.identity(value)  # on this replica's device, where the reduction needs it
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)])
+        def all_sum(values: Any) -> Any:
+            return strategy.run(in_replica, args=(values,))
+
+        summed: Callable[[Any], Any] = all_sum
+        return summed

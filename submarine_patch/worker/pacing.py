@@ -1,0 +1,76 @@
+"""Virtual GPUs do not compute faster; their steps are paced to what real ones would take (design.md, Decisions).
+
+A step on n virtual GPUs takes at least serial_iter_s x S / n seconds, S being the slowdown of the placement
+(Themis, section 4: S(G)). Steps on real GPUs are never paced.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LATE_SHARE = 0.5
+"""A step that ends later than this share of its time is not made up for: a real GPU could not either."""
+
+
+class PacingError(ValueError):
+    """ISONOMY_PACING is malformed."""
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """How long the steps of one gang take."""
+
+    serial_iter_s: float
+    slowdown: float
+    gpus: int
+
+    @property
+    def step_s(self) -> float:
+        """The least seconds of one step."""
+        return self.serial_iter_s * self.slowdown / self.gpus
+
+    @staticmethod
+    def parse(text: str) -> Pacing | None:
+        """From the JSON {"serial_iter_s", "slowdown", "gpus"}; None from nothing (real GPUs)."""
+        if not text.strip():
+            return None
+        try:
+            value = json.loads(text)
+            pacing = Pacing(float(value["serial_iter_s"]), float(value.get("slowdown", 1.0)), int(value["gpus"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise PacingError(f"ISONOMY_PACING: {text!r} is not JSON with serial_iter_s, slowdown, gpus") from e
+        sane = math.isfinite(pacing.serial_iter_s) and pacing.serial_iter_s >= 0 and pacing.gpus >= 1
+        if not sane or not math.isfinite(pacing.slowdown) or pacing.slowdown < 1.0:
+            raise PacingError(f"ISONOMY_PACING: {text!r}: need serial_iter_s >= 0, slowdown >= 1, gpus >= 1")
+        return pacing
+
+
+class Pacer:
+    """Holds each step until its time is over; small delays of the waiting itself do not add up."""
+
+    def __init__(
+        self,
+        step_s: float,
+        wait: Callable[[float], object],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._step_s, self._wait, self._now_s = step_s, wait, now_s
+        self._due_s = -math.inf
+        self._began_s = now_s()
+
+    def begin(self) -> None:
+        """A step begins."""
+        now_s = self._now_s()
+        on_time = now_s - self._due_s <= LATE_SHARE * self._step_s
+        self._began_s = self._due_s if on_time else now_s
+
+    def end(self) -> None:
+        """Its work is done: waits out the rest of its time."""
+        self._due_s = self._began_s + self._step_s
+        left_s = self._due_s - self._now_s()
+        if left_s > 0:
+            self._wait(left_s)

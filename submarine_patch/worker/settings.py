@@ -1,0 +1,93 @@
+"""What the Agent tells a worker's container through its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from submarine_patch.worker.credentials import CredentialsError, read_secret
+
+TOKEN_ALIAS = "isonomy.token"
+START_TIMEOUT_S = 120.0
+
+
+class SettingsError(Exception):
+    """A variable is missing or malformed; the message names it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one worker."""
+
+    arbiter: str
+    """host:port of the Arbiter's gRPC service."""
+    ca_pem: bytes | None
+    """The certificate authority of its TLS; None: no TLS."""
+    token: str = field(repr=False)
+    worker_id: str = ""
+    host: str = ""
+    container_id: str = ""
+    gpu_ids: str = ""
+    """CUDA_VISIBLE_DEVICES as the NodeManager's executor set it."""
+    start_timeout_s: float = START_TIMEOUT_S
+
+
+def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
+    """From the environment and the container's token file."""
+    arbiter = _needed(env, "ISONOMY_ARBITER")
+    if not re.fullmatch(r".+:\d+", arbiter):
+        raise SettingsError(f"ISONOMY_ARBITER: {arbiter!r} is not host:port")
+    try:
+        token = read_secret(TOKEN_ALIAS, env.get("HADOOP_TOKEN_FILE_LOCATION") or None).decode("ascii")
+    except CredentialsError as e:
+        raise SettingsError(str(e)) from e
+    except UnicodeDecodeError as e:
+        raise SettingsError(f"the secret {TOKEN_ALIAS} is not ASCII") from e
+    return Settings(
+        arbiter=arbiter,
+        ca_pem=_ca(env.get("ISONOMY_ARBITER_CA", "")),
+        token=token.strip(),
+        worker_id=_needed(env, "ISONOMY_WORKER_ID"),
+        host=env.get("ISONOMY_HOST") or env.get("NM_HOST") or socket.getfqdn(),
+        container_id=env.get("CONTAINER_ID", ""),
+        gpu_ids=env.get("CUDA_VISIBLE_DEVICES", ""),
+        start_timeout_s=_seconds(env, "ISONOMY_START_TIMEOUT_S", START_TIMEOUT_S),
+    )
+
+
+def _needed(env: Mapping[str, str], name: str) -> str:
+    if not env.get(name):
+        raise SettingsError(f"{name} is not set: this must be started by an Isonomy app's Agent")
+    return env[name]
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise SettingsError(f"{name}: {text!r} is not a number of seconds > 0")
+    return value
+
+
+def _ca(text: str) -> bytes | None:
+    """PEM text, or the path of a file that has it."""
+    if not text:
+        return None
+    if "-----BEGIN" in text:
+        return text.encode()
+    try:
+        pem = Path(text).read_bytes()
+    except OSError as e:
+        raise SettingsError(f"ISONOMY_ARBITER_CA: {text} cannot be read: {e.strerror}") from e
+    if b"-----BEGIN" not in pem:
+        raise SettingsError(f"ISONOMY_ARBITER_CA: {text} is not a PEM file")
+    return pem

@@ -1,0 +1,130 @@
+"""The newest complete checkpoint wins; WebHDFS calls are tried again and then fail with one clear line."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from submarine_patch.worker import checkpoints
+from submarine_patch.worker.checkpoints import (
+    KEEP,
+    MANIFEST,
+    HdfsFiles,
+    LocalFiles,
+    StoreError,
+    copy_model,
+    files_at,
+    listed,
+    newest,
+    save,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path / "job")
+
+
+def test_none_at_first(files: LocalFiles) -> None:
+    assert newest(files) is None
+
+
+def test_highest_step_wins_and_three_are_kept(files: LocalFiles) -> None:
+    for step in (10, 30, 20, 40, 9):
+        save(files, step, {"state.npz": b"%d" % step})
+    found = newest(files)
+    assert found is not None
+    assert (found[0].step, found[1]) == (40, {"state.npz": b"40"})
+    assert [c.step for c in listed(files)] == [40, 30, 20]
+    assert len(files.names("")) == KEEP
+
+
+def test_of_one_step_the_later_wins(files: LocalFiles) -> None:
+    save(files, 5, {"state.npz": b"first"})
+    time.sleep(0.002)  # names tell milliseconds apart
+    save(files, 5, {"state.npz": b"second"})
+    found = newest(files)
+    assert found is not None
+    assert found[1]["state.npz"] == b"second"
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no manifest", "bad manifest"])
+def test_incomplete_ones_are_passed_over(files: LocalFiles, damage: str) -> None:
+    save(files, 10, {"state.npz": b"good"})
+    name = save(files, 20, {"state.npz": b"bad"}).name
+    state, manifest = files.root / name / "state.npz", files.root / name / MANIFEST
+    if damage == "cut":
+        state.write_bytes(b"ba")
+    elif damage == "changed":
+        state.write_bytes(b"bed")
+    elif damage == "gone":
+        state.unlink()
+    elif damage == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(b'{"parts": [')
+    found = newest(files)
+    assert found is not None
+    assert found[1] == {"state.npz": b"good"}
+
+
+def test_a_write_that_breaks_off_leaves_nothing_to_find(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(files, 10, {"state.npz": b"good"})
+
+    def broken(old: str, new: str) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as m:
+        m.setattr(files, "rename", broken)
+        with pytest.raises(OSError, match="disk full"):
+            save(files, 20, {"state.npz": b"half"})
+    assert [c.step for c in listed(files)] == [10]
+    assert len(files.names("")) == 2  # the temporary one may still have a writer
+    later_s = time.time() + checkpoints.ABANDONED_S + 1
+    monkeypatch.setattr(time, "time", lambda: later_s)
+    save(files, 30, {"state.npz": b"good"})
+    assert [n[:5] for n in files.names("")] == ["ckpt-", "ckpt-"]
+
+
+def test_copy_model_may_be_repeated(tmp_path: Path) -> None:
+    source, target = tmp_path / "from", tmp_path / "to"
+    save(files_at(str(source)), 10, {"state.npz": b"old"})
+    save(files_at(str(source)), 20, {"state.npz": b"new", "model.keras": b"model"})
+    path = Path(copy_model("", "", str(source), str(target)))
+    assert copy_model("", "", str(source), str(target)) == str(path)
+    assert (path / "model.keras").read_bytes() == b"model"
+    assert json.loads((path / MANIFEST).read_text())["step"] == 20
+    assert os.listdir(target) == [path.name]
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        copy_model("", "", str(tmp_path / "empty"), str(target))
+
+
+def test_webhdfs_that_is_away_is_no_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
+    files = HdfsFiles("http://127.0.0.1:1", "me", "hdfs://nn:8020/jobs/a")
+    with pytest.raises(StoreError, match=r"hdfs://nn:8020/jobs/a at http://127\.0\.0\.1:1 cannot be reached"):
+        newest(files)
+    with pytest.raises(StoreError, match="set ISONOMY_WEBHDFS"):
+        files_at("hdfs://nn:8020/jobs/a")
+
+
+def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
+    files = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a")
+    there = {"/jobs/a/_x"}
+
+    class Client:
+        def status(self, path: str, strict: bool) -> object:
+            return {"type": "DIRECTORY"} if path in there else None
+
+        def rename(self, old: str, new: str) -> None:
+            there.remove(old)
+            there.add(new)
+            raise requests.ConnectionError("reset by peer")
+
+    files.client = Client()
+    files.rename("_x", "x")
+    assert there == {"/jobs/a/x"}

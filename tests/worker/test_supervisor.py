@@ -1,0 +1,232 @@
+"""`python -m submarine_patch.worker` as a process, against a real gRPC server and small programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from tests.worker.arbiter import FakeArbiter
+
+DATA = Path(__file__).parent / "data"
+WORKER = "job-1/1/0"
+Run = Callable[..., "subprocess.Popen[str]"]
+
+TRAINING = """
+import os, signal, sys, time
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+for step in range(1, int(os.environ["ISONOMY_UNTIL_STEP"]) + 1):
+    print(f"INFO:tensorflow:loss = {1 / step}, step = {step}, accuracy = 0.5, 0.02 sec/step, paced", flush=True)
+    time.sleep(0.02)
+    if stop:
+        print(f"INFO:tensorflow:Saved checkpoint for {step} into /ckpt/x (0.0 sec)", flush=True)
+        sys.exit(75)
+"""
+
+
+@pytest.fixture
+def arbiter() -> Iterator[FakeArbiter]:
+    fake = FakeArbiter()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def run(arbiter: FakeArbiter, tmp_path: Path) -> Iterator[Run]:
+    """Starts a worker with this command."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, **env: str) -> subprocess.Popen[str]:
+        worker_env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("ISONOMY_", "TF_CONFIG"))},
+            "ISONOMY_ARBITER": f"127.0.0.1:{arbiter.port}",
+            "ISONOMY_WORKER_ID": WORKER,
+            "HADOOP_TOKEN_FILE_LOCATION": str(DATA / "writable.hdts"),
+            "NM_HOST": "127.0.1.3",
+            "CONTAINER_ID": "container_1_0001_01_000002",
+            "CUDA_VISIBLE_DEVICES": "0,2",
+            **env,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "submarine_patch.worker", "--", *command],
+            env=worker_env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _program(source: str) -> str:
+    return f"exec {shlex.quote(sys.executable)} -c {shlex.quote(source)}"
+
+
+def _group_is_gone(pid: int) -> bool:
+    until_s = time.monotonic() + 10.0
+    while time.monotonic() < until_s:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_whole_life(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(
+        "echo to-out; echo to-err >&2; env > $DUMP; echo 'loss = 0.5, step = 9'; exit 3",
+        DUMP=(dump := "/tmp/isonomy-test-env-" + str(os.getpid())),
+    )
+    ready = arbiter.wait_for("ready")
+    assert (ready.host, ready.cuda_visible_devices) == ("127.0.1.3", "0,2")
+    assert ready.container_id == "container_1_0001_01_000002"
+    assert 20_000 <= ready.port < 65_536
+    tf_config = json.dumps({"cluster": {"worker": ["127.0.1.3:2222"]}, "task": {"type": "worker", "index": 0}})
+    start = pb.Start(
+        tf_config=tf_config,
+        until_step=40,
+        checkpoint_dir="/jobs/1",
+        configuration={"learning_rate": "0.1"},
+        pacing='{"serial_iter_s": 1, "gpus": 2}',
+    )
+    arbiter.send(WORKER, start=start)
+    out, err = worker.communicate(timeout=30)
+    told = dict(line.split("=", 1) for line in Path(dump).read_text().splitlines() if "=" in line)
+    Path(dump).unlink()
+    assert told["TF_CONFIG"] == tf_config
+    assert told["ISONOMY_UNTIL_STEP"] == "40"
+    assert told["ISONOMY_CHECKPOINT_DIR"] == "/jobs/1"
+    assert told["ISONOMY_CONFIGURATION"] == '{"learning_rate": "0.1"}'
+    assert told["ISONOMY_PACING"] == '{"serial_iter_s": 1, "gpus": 2}'
+    assert told["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert out == "to-out\nloss = 0.5, step = 9\n"
+    assert err == "to-err\n"
+    ended = arbiter.wait_for("exit")
+    assert (ended.code, ended.step, worker.returncode) == (3, 9, 3)
+    assert "exit code 3" in ended.message
+    assert arbiter.wait_for("progress").step == 9
+    assert [m.WhichOneof("kind") for m in arbiter.messages] == ["ready", "progress", "exit"]
+
+
+def test_progress_then_stop(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(_program(TRAINING))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    seen = arbiter.wait_for("progress", lambda p: p.step > 30)
+    assert (seen.accuracy, seen.iter_time_s, seen.paced) == (0.5, 0.02, True)
+    assert sum(m.HasField("progress") for m in arbiter.messages) < 20
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    ended = arbiter.wait_for("exit")
+    assert worker.wait(10) == ended.code == 75
+    assert "lease over" in ended.message
+    assert ended.step == arbiter.wait_for("checkpoint").step
+
+
+def test_a_program_that_does_not_stop_is_killed_before_the_deadline(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run("trap '' TERM; echo 'loss = 1, step = 1'; sleep 60 & wait; wait")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=5))
+    arbiter.wait_for("progress")
+    deadline_s = time.time() + 3.0
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=deadline_s, reason="lease over"))
+    assert arbiter.wait_for("exit").code == worker.wait(10) == 75
+    assert time.time() < deadline_s
+    assert "killed at the deadline" in arbiter.wait_for("exit").message
+
+
+def test_sigterm_of_yarn_is_a_stop(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(_program(TRAINING))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    arbiter.wait_for("progress")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 75
+    assert "SIGTERM" in arbiter.wait_for("exit").message
+    assert arbiter.wait_for("checkpoint").path == "/ckpt/x"
+
+
+def test_sigkill_of_yarn_leaves_no_process(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run("trap '' TERM; sleep 300 & echo pids $$ $!; wait")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=5))
+    assert worker.stdout is not None
+    pids = [int(pid) for pid in worker.stdout.readline().split()[1:]]
+    worker.kill()
+    assert all(_group_is_gone(pid) for pid in pids)
+
+
+def test_trains_on_while_the_arbiter_is_away(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(_program(TRAINING))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    before = arbiter.wait_for("progress", lambda p: p.step > 5).step
+    arbiter.stop()
+    time.sleep(1.0)
+    since = len(arbiter.messages)
+    arbiter.start()
+    arbiter.wait_for("ready", since=since)
+    assert arbiter.wait_for("progress", since=since).step > before
+    assert next(m.WhichOneof("kind") for m in arbiter.messages[since:]) == "ready"
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="enough"))
+    assert worker.wait(10) == 75
+    assert arbiter.streams == 2
+
+
+def test_no_start(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run("true", ISONOMY_START_TIMEOUT_S="0.5")
+    _, err = worker.communicate(timeout=20)
+    assert worker.returncode == arbiter.wait_for("exit").code == 76
+    assert "no Start came within 0.5 s" in err
+
+
+def test_stop_before_start(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run("echo never")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lost the auction"))
+    assert worker.communicate(timeout=20)[0] == ""
+    assert worker.returncode == arbiter.wait_for("exit").code == 75
+
+
+def test_a_refused_token_ends_the_worker(arbiter: FakeArbiter, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.worker.arbiter.TOKEN", "another")
+    worker = run("echo never")
+    out, err = worker.communicate(timeout=30)
+    assert (worker.returncode, out) == (77, "")
+    assert "the Arbiter refused this worker: the token has expired" in err
+    assert "abc.def" not in err
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({"ISONOMY_ARBITER": ""}, "ISONOMY_ARBITER is not set"),
+        ({"ISONOMY_ARBITER": "host"}, "ISONOMY_ARBITER: 'host' is not host:port"),
+        ({"ISONOMY_START_TIMEOUT_S": "soon"}, "ISONOMY_START_TIMEOUT_S: 'soon'"),
+        ({"ISONOMY_ARBITER_CA": "/no/ca.pem"}, "ISONOMY_ARBITER_CA: /no/ca.pem cannot be read"),
+        ({"HADOOP_TOKEN_FILE_LOCATION": "/no/file"}, "/no/file: cannot be read"),
+    ],
+)
+def test_wrong_environment_is_one_line(run: Run, env: dict[str, str], says: str) -> None:
+    worker = run("true", **env)
+    _, err = worker.communicate(timeout=20)
+    assert worker.returncode == 78
+    assert says in err
+    assert len(err.splitlines()) == 1

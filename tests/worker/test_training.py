@@ -1,0 +1,101 @@
+"""Real TensorFlow: two workers of a gang stop at one step, and one worker takes their training up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from submarine_patch.worker import checkpoints, ports
+from submarine_patch.worker.checkpoints import LocalFiles
+from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
+
+pytest.importorskip("tensorflow")
+UNTIL_STEP = 60
+
+
+class Worker:
+    """The digits example as one worker of a gang."""
+
+    def __init__(self, ckpt: Path, index: int, addresses: list[str], serial_iter_s: float) -> None:
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        pacing = {"serial_iter_s": serial_iter_s, "slowdown": 1.0, "gpus": len(addresses)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "submarine_patch.examples.digits", "--checkpoint-steps", "1000"],
+            env={
+                **{k: v for k, v in os.environ.items() if not k.startswith("ISONOMY_")},
+                "ISONOMY_CHECKPOINT_DIR": str(ckpt),
+                "ISONOMY_UNTIL_STEP": str(UNTIL_STEP),
+                "ISONOMY_PACING": json.dumps(pacing),
+                "TF_CONFIG": json.dumps(cluster) if len(addresses) > 1 else "",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.parser = LogParser()
+        self.lines: list[str] = []
+
+    def said(self) -> Iterator[Progress | Checkpoint]:
+        """What its log tells, as it comes."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            found = self.parser.feed(line, 0.0)
+            if found is not None:
+                yield found
+
+    def end(self) -> int:
+        """Its exit code."""
+        for _ in self.said():
+            pass
+        return self.process.wait(20)
+
+    def text(self) -> str:
+        """All that it logged."""
+        return "".join(self.lines)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Worker]]:
+    workers: list[Worker] = []
+    yield workers
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
+
+
+@pytest.mark.timeout(120)
+def test_a_gang_stops_at_one_step_and_its_training_goes_on(tmp_path: Path, started: list[Worker]) -> None:
+    with ports.reserve() as a, ports.reserve() as b:
+        addresses = [f"127.0.0.1:{a.number}", f"127.0.0.1:{b.number}"]
+        a.hand_over()
+        b.hand_over()
+        started += [Worker(tmp_path, i, addresses, 0.4) for i in (0, 1)]
+        first = next(started[0].said())
+        for worker in started:
+            worker.process.send_signal(signal.SIGTERM)
+        assert [w.end() for w in started] == [75, 75], started[0].text() + started[1].text()
+    assert isinstance(first, Progress)
+    assert first.paced
+    found = checkpoints.newest(LocalFiles(tmp_path))
+    assert found is not None
+    step = found[0].step
+    assert first.step <= step < UNTIL_STEP
+    assert all(f"Stopped on request at step {step}, paced" in w.text() for w in started)
+
+    started.append(Worker(tmp_path, 0, ["alone"], 0.01))
+    assert started[2].end() == 0, started[2].text()
+    assert f"Restored checkpoint for {step} from" in started[2].text()
+    found = checkpoints.newest(LocalFiles(tmp_path))
+    assert found is not None
+    metrics = json.loads(found[1]["metrics.json"])
+    assert metrics["step"] == found[0].step == UNTIL_STEP
+    assert metrics["accuracy"] > 0.85
+    assert "model.keras" in found[1]
