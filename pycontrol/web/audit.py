@@ -1,216 +1,244 @@
-"""Checks the journal against what the NodeManagers recorded themselves.
+"""The audit: the journal against the NodeManagers' evidence and the ResourceManager's audit log.
 
-Evidence: each NodeManager's executor appends a line when a container starts and when it has ended, with the
-GPU ids that it put into CUDA_VISIBLE_DEVICES. A rule without evidence is reported as unchecked, never as kept.
+Rules: no GPU in two containers at once; no container with GPUs that the journal did not lease to its app
+at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES what was granted. A rule
+without evidence is named in `unchecked`, never passed in silence.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from pycontrol.arbiter.facts import AppEnded, Durable, Fact, LeaseEnded, LeaseGranted, LeaseRevoking, LeaseStarted
 from pycontrol.model.topology import Gpu
+from pycontrol.web.evidence import Evidence, Stay, YarnRecords
+from pycontrol.web.history import Change, History, Span
 
-GANG_S = 60.0
-"""All workers of a gang are launched within this time."""
-OVERRUN_S = 20.0
-"""How long after a lease's end its container may still be seen (kill, heartbeat, clean-up)."""
 CLOCK_S = 2.0
-"""Clocks of machines may differ by this."""
+"""Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
+RELEASE_S = 30.0
+"""A lease may outlive its app by so much: until its containers are gone."""
+GANG_DEADLINE_S = 60.0
+"""A gang starts whole, or stops whole, within this time (the default grant time-out)."""
 
 
 @dataclass
-class Run:
-    """One container as a NodeManager saw it, seconds."""
+class Findings:
+    """What was checked, what was wrong, and what could not be checked."""
 
-    container: str
-    node: str
-    gpus: tuple[int, ...]
-    lease: str
-    start_s: float
-    end_s: float | None = None
+    checked: dict[str, int] = field(default_factory=dict)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    unchecked: list[dict[str, str]] = field(default_factory=list)
 
+    def wrong(self, kind: str, what: str, when: float) -> None:
+        """Adds a violation; `when` in Unix seconds."""
+        self.violations.append({"kind": kind, "what": what, "when": when})
 
-def read_evidence(files: Iterable[Path]) -> list[Run]:
-    """The runs with GPUs; a line that cannot be read raises ValueError naming file and line."""
-    runs: dict[str, Run] = {}
-    for file in files:
-        for number, line in enumerate(file.read_text().splitlines(), 1):
-            if not line.strip():
-                continue
-            try:
-                e = json.loads(line)
-                if e["event"] == "start" and e["gpu_ids"]:
-                    gpus = tuple(int(g) for g in e["gpu_ids"])
-                    run = Run(e["container"], _host(e["node"]), gpus, e.get("lease", ""), e["time_ms"] / 1000)
-                    runs.setdefault(e["container"], run)
-                elif e["event"] == "end" and e["container"] in runs:
-                    runs[e["container"]].end_s = e["time_ms"] / 1000
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{file}:{number}: not a line of evidence ({error})") from error
-    return sorted(runs.values(), key=lambda r: r.start_s)
+    def skip(self, check: str, why: str) -> None:
+        """Says that a check was not made."""
+        self.unchecked.append({"check": check, "why": why})
 
 
-def _host(node: str) -> str:
-    return node.rpartition(":")[0] if ":" in node else node
+def audit(
+    history: History, evidence: Evidence, yarn: YarnRecords, now_s: float,
+    gang_deadline_s: float = GANG_DEADLINE_S,
+) -> dict[str, Any]:  # fmt: skip
+    """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}]}."""
+    found = Findings()
+    found.checked = {"facts": history.facts, "evidence_files": len(evidence.files),
+                     "yarn_log_files": len(yarn.files)}  # fmt: skip
+    if not history.facts:
+        found.skip("leases", "the journal has no facts")
+    for problem in history.problems:
+        found.wrong(problem.kind, problem.what, problem.when)
+    for line in evidence.bad_lines:
+        found.wrong("evidence_unreadable", line, now_s)
+    _complete_ends(evidence, yarn)
+    stays = sorted((s for s in evidence.stays.values() if s.gpu_ids), key=lambda s: s.start_s)
+    found.checked["containers_with_gpus"] = len(stays)
+    _lost_leases(history, yarn, now_s, found)
+    _gangs(history, now_s, gang_deadline_s, found)
+    _evidence_is_there(history, evidence, stays, found)
+    _one_container_a_gpu(stays, found)
+    _inside_leases(history, stays, found)
+    _granted_ids(history, evidence, found)
+    _yarn_agrees(stays, yarn, found)
+    found.violations.sort(key=lambda v: v["when"])
+    return {"checked": found.checked, "violations": found.violations, "unchecked": found.unchecked}
 
 
-@dataclass
-class Held:
-    """One lease's life in the journal, seconds."""
-
-    gpu: Gpu
-    app_id: str
-    grant_id: str
-    from_s: float
-    to_s: float | None = None
+def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
+    """A NodeManager that was killed may not have written an end; the ResourceManager released the container."""
+    for stay in evidence.stays.values():
+        if stay.end_s is None and stay.container_id in yarn.released_s:
+            stay.end_s, stay.end_by = max(stay.start_s, yarn.released_s[stay.container_id]), "ResourceManager"
 
 
-class _Journal:
-    """Leases over time, and the launches of gangs."""
-
-    def __init__(self, facts: Iterable[tuple[int, float, Fact]]) -> None:
-        self.state = Durable()
-        self.held: list[Held] = []
-        self.launches: list[tuple[float, LeaseStarted, str]] = []
-        self.ended_apps: set[str] = set()
-        open_: dict[Gpu, Held] = {}
-        for _, time_s, fact in facts:
-            gpu = getattr(fact, "gpu", None)
-            self.state.apply(fact)
-            if (isinstance(fact, LeaseGranted) and not fact.after_current) or isinstance(fact, LeaseEnded):
-                assert gpu is not None
-                if gpu in open_:
-                    open_.pop(gpu).to_s = time_s
-                present = self.state.leases.get(gpu)
-                if present is not None:
-                    open_[gpu] = Held(gpu, present.app_id, present.grant_id, time_s)
-                    self.held.append(open_[gpu])
-            elif isinstance(fact, LeaseStarted):
-                self.launches.append((time_s, fact, self.state.leases[fact.gpu].app_id))
-            elif isinstance(fact, AppEnded):
-                self.ended_apps.add(fact.app_id)
-            elif isinstance(fact, LeaseRevoking):
-                continue
+# ---- the journal
 
 
-def audit(facts: Iterable[tuple[int, float, Fact]], evidence: Iterable[Path] | None) -> dict[str, Any]:
-    """{checked: counts, unchecked: rules without evidence, violations: [{kind, what, when}]}."""
-    journal = _Journal(facts)
-    violations: list[dict[str, Any]] = []
-    files = list(evidence or ())
-    runs = read_evidence(files)
-    _no_gpu_twice(runs, violations)
-    matched = _as_granted(runs, journal, violations)
-    _leases_end(journal, violations)
-    gangs = _gangs_whole(journal, violations)
-    unchecked = []
-    if not files:
-        unchecked = ["no GPU in two containers", "CUDA_VISIBLE_DEVICES as granted"]
-    started = {fact.container_id for _, fact, _ in journal.launches}
-    seen = {r.container for r in runs}
-    if files:
-        for container in sorted(started - seen):
-            violations.append({"kind": "no evidence", "what": f"{container} ran by the journal, no node saw it"})
-    return {
-        "checked": {
-            "evidence_files": len(files),
-            "containers": len(runs),
-            "containers_as_granted": matched,
-            "leases": len(journal.held),
-            "gangs": gangs,
-            "apps": len(journal.state.apps),
-        },
-        "unchecked": unchecked,
-        "violations": violations,
-    }
-
-
-def _no_gpu_twice(runs: list[Run], violations: list[dict[str, Any]]) -> None:
-    by_gpu: dict[Gpu, list[Run]] = {}
-    for run in runs:
-        for index in run.gpus:
-            by_gpu.setdefault(Gpu(run.node, index), []).append(run)
-    for gpu, users in by_gpu.items():
-        for first, second in itertools.pairwise(users):
-            if first.end_s is None or first.end_s > second.start_s:
-                what = f"GPU {gpu} in {first.container} and {second.container}"
-                violations.append({"kind": "GPU in two containers", "what": what, "when": second.start_s})
-
-
-def _as_granted(runs: list[Run], journal: _Journal, violations: list[dict[str, Any]]) -> int:
-    """Each container's GPUs were leased to its app all the time it ran."""
-    good = 0
-    for run in runs:
-        app_id = app_of(run.container)
-        problems = []
-        for index in run.gpus:
-            gpu = Gpu(run.node, index)
-            ours = [h for h in journal.held if h.gpu == gpu and h.app_id == app_id]
-            if not any(
-                h.from_s - CLOCK_S <= run.start_s
-                and (h.to_s is None or (run.end_s or run.start_s) <= h.to_s + OVERRUN_S)
-                for h in _joined(ours)
-            ):
-                problems.append(str(gpu))
-        if problems:
-            what = f"{run.container} of {app_id} ran on {', '.join(problems)} without a lease"
-            violations.append({"kind": "not as granted", "what": what, "when": run.start_s})
-        else:
-            good += 1
-    return good
-
-
-def _joined(held: list[Held]) -> list[Held]:
-    """Leases of one GPU and app that follow each other at once are one."""
-    result: list[Held] = []
-    for h in sorted(held, key=lambda x: x.from_s):
-        if result and result[-1].to_s is not None and h.from_s - result[-1].to_s < CLOCK_S:
-            result[-1] = Held(h.gpu, h.app_id, h.grant_id, result[-1].from_s, h.to_s)
-        else:
-            result.append(h)
-    return result
-
-
-def app_of(container: str) -> str:
-    """The application id inside a container id."""
-    parts = container.split("_")
-    numbers = parts[2:] if parts[1].startswith("e") else parts[1:]
-    return f"application_{numbers[0]}_{numbers[1]}"
-
-
-def _leases_end(journal: _Journal, violations: list[dict[str, Any]]) -> None:
-    for h in journal.held:
-        if h.to_s is None and h.app_id in journal.ended_apps:
-            what = f"the lease of GPU {h.gpu} ({h.grant_id}) never ended though {h.app_id} did"
-            violations.append({"kind": "lease lost", "what": what, "when": h.from_s})
-
-
-def _gangs_whole(journal: _Journal, violations: list[dict[str, Any]]) -> int:
-    """The containers of a job's launch start together, with as many GPUs as the job's other launches."""
-    launches: list[dict[str, Any]] = []
-    open_: dict[tuple[str, str], dict[str, Any]] = {}
-    for time_s, fact, app_id in journal.launches:
-        if not fact.job_id:
+def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findings) -> None:
+    """Every lease ended, or its app lives."""
+    leases = history.leases()
+    found.checked["leases"] = len(leases)
+    if not yarn.files:
+        found.skip("lease_lost", "no ResourceManager log: an app's end is known from the journal alone")
+    for span in leases:
+        if span.end_s is not None:
             continue
-        key = (app_id, fact.job_id)
-        gang = open_.get(key)
-        if gang is None or time_s - gang["at_s"] > GANG_S or fact.gpu in gang["gpus"]:
-            gang = open_[key] = {"key": key, "at_s": time_s, "gpus": set()}
-            launches.append(gang)
-        gang["gpus"].add(fact.gpu)
-    sizes: dict[str, int] = {}
-    for gang in launches:
-        app_id = gang["key"][0]
-        sizes[app_id] = max(sizes.get(app_id, 0), len(gang["gpus"]))
-    for gang in launches:
-        app_id, job_id = gang["key"]
-        if len(gang["gpus"]) != sizes[app_id] and journal.state.apps[app_id].kind != "foreign":
-            what = f"{app_id} {job_id} was launched on {len(gang['gpus'])} of {sizes[app_id]} GPUs"
-            violations.append({"kind": "gang split", "what": what, "when": gang["at_s"]})
-    return len(launches)
+        ends = [e[span.app_id] for e in (history.ended_s, yarn.finished_s) if span.app_id in e]
+        if ends and min(ends) + RELEASE_S < now_s:
+            what = f"GPU {span.gpu}: leased to {span.app_id}, which ended, and the lease did not"
+            found.wrong("lease_lost", what, min(ends))
+
+
+def _gangs(history: History, now_s: float, deadline_s: float, found: Findings) -> None:
+    """No job runs on a part of its gang for longer than the deadline."""
+    checked = 0
+    unknown = set()
+    for (app_id, job), changes in history.jobs.items():
+        sizes = history.gang_sizes.get(app_id)
+        if not sizes:
+            unknown.add(app_id)
+            continue
+        checked += 1
+        split = _split_since(changes, sizes, deadline_s, now_s)
+        if split is not None:
+            wanted = " or ".join(str(n) for n in sorted(sizes))
+            what = f"{app_id}: job {job} ran on {split.gpus} GPUs of a gang of {wanted} for over {deadline_s:g} s"
+            found.wrong("gang_split", what, split.at_s)
+    found.checked["gangs"] = checked
+    if unknown:
+        found.skip("gang_split", f"the journal has no award of {', '.join(sorted(unknown))}")
+
+
+def _split_since(changes: list[Change], sizes: set[int], deadline_s: float, now_s: float) -> Change | None:
+    """The first time from which only a part of a gang ran for too long."""
+    since: Change | None = None
+    for change in changes:
+        if since is not None and change.at_s - since.at_s > deadline_s:
+            return since
+        whole = change.gpus == 0 or change.gpus in sizes
+        since = None if whole else Change(since.at_s if since else change.at_s, change.gpus)
+    return since if since is not None and now_s - since.at_s > deadline_s else None
+
+
+# ---- the evidence
+
+
+def _evidence_is_there(history: History, evidence: Evidence, stays: list[Stay], found: Findings) -> None:
+    """Each container that the journal saw running has a record, on hosts that have a file."""
+    if not evidence.files:
+        for check in ("gpu_in_two_containers", "container_without_lease", "gpu_ids_differ"):
+            found.skip(check, "no evidence file of a NodeManager was found")
+        return
+    known = {s.container_id for s in stays}
+    silent = set()
+    for container_id, gpus in history.started.items():
+        host = next(iter(gpus)).host
+        if container_id in known:
+            continue
+        if host in evidence.hosts:
+            what = f"{container_id}: ran on {_named(gpus)} by the journal, {host} has no record of it"
+            found.wrong("container_without_evidence", what, history.started_s[container_id])
+        else:
+            silent.add(host)
+    for host in sorted(silent):
+        found.skip("evidence", f"no evidence file of {host}, where the journal saw containers")
+
+
+def _one_container_a_gpu(stays: list[Stay], found: Findings) -> None:
+    """On each GPU one container ends before the next begins."""
+    by_gpu: dict[Gpu, list[Stay]] = defaultdict(list)
+    for stay in stays:
+        for index in stay.gpu_ids:
+            by_gpu[Gpu(stay.host, index)].append(stay)
+    found.checked["gpu_intervals"] = sum(len(s) for s in by_gpu.values())
+    for gpu, users in by_gpu.items():
+        longest = users[0]
+        for before, after in pairwise(users):
+            longest = before if _later(before, longest) else longest
+            slack_s = CLOCK_S if longest.end_by == "ResourceManager" else 0.0
+            if longest.end_s is None or longest.end_s > after.start_s + slack_s:
+                what = f"GPU {gpu}: {after.container_id} began, {longest.container_id} {_end(longest, after.start_s)}"
+                found.wrong("gpu_in_two_containers", what, after.start_s)
+
+
+def _end(stay: Stay, from_s: float) -> str:
+    return "has no recorded end" if stay.end_s is None else f"ended {stay.end_s - from_s:.3f} s later"
+
+
+def _later(a: Stay, b: Stay) -> bool:
+    return a.end_s is None or (b.end_s is not None and a.end_s > b.end_s)
+
+
+def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None:
+    """Each container lies, on each of its GPUs, inside one lease of its app."""
+    on_lost_nodes = 0
+    for stay in stays:
+        for index in stay.gpu_ids:
+            gpu = Gpu(stay.host, index)
+            span = _lease_at(history, gpu, stay)
+            if span is None:
+                what = f"{stay.container_id}: GPU {gpu} was not leased to {stay.app_id or 'its app'}"
+                found.wrong("container_without_lease", what, stay.start_s)
+            elif span.end_s is not None and (stay.end_s is None or stay.end_s > span.end_s + CLOCK_S):
+                if span.on_lost_node:  # nobody could reach it; the GPU left the pool with its machine
+                    on_lost_nodes += 1
+                    continue
+                what = (f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
+                        f" the container {_end(stay, span.end_s)}")  # fmt: skip
+                found.wrong("container_without_lease", what, span.end_s)
+    found.checked["outlived_on_lost_nodes"] = on_lost_nodes
+
+
+def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
+    """The app's lease of the GPU when the container began."""
+    for span in history.spans.get(gpu, ()):
+        begun = span.start_s - CLOCK_S <= stay.start_s
+        if span.app_id == stay.app_id and begun and (span.end_s is None or stay.start_s <= span.end_s + CLOCK_S):
+            return span
+    return None
+
+
+def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:
+    """CUDA_VISIBLE_DEVICES named the GPUs that the journal gave to the container."""
+    compared = 0
+    for container_id, gpus in history.started.items():
+        stay = evidence.stays.get(container_id)
+        if stay is None:
+            continue
+        compared += 1
+        given = {Gpu(stay.host, i) for i in stay.gpu_ids}
+        if given != gpus:
+            what = f"{container_id}: granted {_named(gpus)}, its CUDA_VISIBLE_DEVICES named {_named(given)}"
+            found.wrong("gpu_ids_differ", what, stay.start_s)
+    found.checked["gpu_ids_compared"] = compared
+    if evidence.files and not compared:
+        found.skip("gpu_ids_differ", "no container is both in the journal and in the evidence")
+
+
+def _yarn_agrees(stays: list[Stay], yarn: YarnRecords, found: Findings) -> None:
+    """YARN allocated each container, with as many GPUs as it saw."""
+    if not yarn.allocated or yarn.from_s is None:
+        found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found")
+        return
+    compared = 0
+    for stay in stays:
+        if stay.start_s < yarn.from_s:
+            continue
+        compared += 1
+        if stay.container_id not in yarn.allocated:
+            found.wrong("unknown_to_yarn", f"{stay.container_id}: YARN's log has no allocation of it", stay.start_s)
+            continue
+        gpus = yarn.allocated[stay.container_id]
+        if gpus is not None and gpus != len(stay.gpu_ids):
+            what = f"{stay.container_id}: YARN allocated {gpus} GPUs, it saw {len(stay.gpu_ids)}"
+            found.wrong("gpu_count_differs", what, stay.start_s)
+    found.checked["yarn_allocations_compared"] = compared
+
+
+def _named(gpus: set[Gpu]) -> str:
+    return ", ".join(str(g) for g in sorted(gpus)) or "none"

@@ -1,75 +1,132 @@
-"""What a run came to: every app's fairness, the rounds, and how long things took. From the journal alone."""
+"""What a run came to: each app's fairness and counters, and the times of rounds, bids and changes."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable
-from pathlib import Path
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.facts import AllocationChanged, AppRecord, Durable, Fact, RoundHeld
-from pycontrol.arbiter.journal import read_facts
+from pycontrol.arbiter.facts import (
+    AllocationChanged,
+    AppChanged,
+    AppRecord,
+    Durable,
+    Fact,
+    RoundHeld,
+)
+from pycontrol.fairness.gangs import t_id
+
+FOREIGN, JOB = "foreign", "job"
+UNSUCCESSFUL = {"FAILED", "KILLED"}
 
 
-def spread(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Median, 95th percentile and count."""
+class Reader:
+    """Folds a journal and keeps what a report needs besides."""
+
+    def __init__(self) -> None:
+        self.state = Durable()
+        self.outcome: dict[str, str] = {}
+        """What each Agent said of its app's end."""
+        self.receipts: list[Mapping[str, Any]] = []
+        self.round_s: list[float] = []
+        self.change_s: list[float] = []
+        self.skipped = 0
+        """Facts about what the journal no longer holds."""
+
+    def read(self, facts: Iterable[tuple[int, float, Fact]]) -> None:
+        """Reads facts in their order."""
+        for _, time_s, fact in facts:
+            try:
+                self.state.apply(fact)
+            except KeyError:
+                self.skipped += 1
+                continue
+            if isinstance(fact, AppChanged) and fact.changes.get("done"):
+                self.outcome[fact.app_id] = str(fact.changes.get("final_state", ""))
+            elif isinstance(fact, RoundHeld):
+                self.receipts.append(fact.receipt)
+                self.round_s.append(max(0.0, time_s - fact.at_s))
+            elif isinstance(fact, AllocationChanged):
+                self.change_s.append(fact.seconds)
+
+
+def build(
+    facts: Iterable[tuple[int, float, Fact]], cluster_gpus: int, audit: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The report. `cluster_gpus` is R_C; `audit` the result of the audit, None where none was made."""
+    reader = Reader()
+    reader.read(facts)
+    receipts = reader.receipts
+    held = [r for r in receipts if r.get("bids")]
+    agents_bids = [s for r in receipts for s in r["bid_s"].values() if s > 0]  # the stand-in's take no time
+    return {
+        "apps": [_app(x, reader, cluster_gpus) for x in reader.state.apps.values()],
+        "rounds": spread(reader.round_s),
+        "bid_s": spread(agents_bids),
+        "auction_solve_s": spread([r["solve_s"] for r in held]),
+        "allocation_change_s": spread(reader.change_s),
+        "seen": _seen(receipts, reader.state),
+        "cluster_gpus": cluster_gpus,
+        "audit": dict(audit) if audit is not None else None,
+    }
+
+
+def _app(x: AppRecord, reader: Reader, cluster_gpus: int) -> dict[str, Any]:
+    t_sh_s = x.finished_s - x.submitted_s if x.finished_s is not None else None
+    t_id_s = None
+    if x.n_avg is not None and x.work_done_gpu_s > 0 and x.demand_gpus > 0 and x.kind != FOREIGN:
+        t_id_s = t_id(x.work_done_gpu_s, cluster_gpus, x.demand_gpus, x.n_avg)
+    return {
+        "name": x.name,
+        "id": x.app_id,
+        "queue": x.queue,
+        "kind": x.kind,
+        "final_state": _final_state(x, reader.outcome.get(x.app_id, "")),
+        "rho": t_sh_s / t_id_s if t_sh_s is not None and t_id_s else None,
+        "T_sh_s": t_sh_s,
+        "T_id_s": t_id_s,
+        "n_avg": x.n_avg,
+        "work_done_gpu_s": x.work_done_gpu_s if x.kind != FOREIGN else None,
+        "leases": x.leases,
+        "renewals": x.renewals,
+        "revocations": x.revocations,
+        "restarts": x.restarts,
+        "best": x.best,
+        "model_path": x.model_path,
+    }
+
+
+def _final_state(x: AppRecord, outcome: str) -> str:
+    """The Agent's word, unless YARN says that the app failed; without an Agent, YARN's."""
+    return x.final_state if x.final_state in UNSUCCESSFUL or not outcome else outcome
+
+
+def _seen(receipts: Sequence[Mapping[str, Any]], state: Durable) -> dict[str, int]:
+    """How often the things happened that make a run worth looking at."""
+    foreign = {x.app_id for x in state.apps.values() if x.kind == FOREIGN}
+    bids = [b for r in receipts for b in r.get("bids", ())]
+    return {
+        "rounds_with_two_bidders": sum(len(r.get("bids", ())) >= 2 for r in receipts),
+        "payments": sum(b["paid_gangs"] > 0 for b in bids),
+        "bids_with_c_below_1": sum(bool(b["won"]) and b["c"] < 1 for b in bids),
+        "leftover_awards": sum(x["leftover"] for r in receipts for x in r.get("awards", ())),
+        "standin_bids": sum(b["app_id"] in foreign for b in bids),
+        "renewed_gpus": sum(len(r.get("renewed", ())) for r in receipts),
+        "revoked_gpus": sum(len(r.get("revoked", ())) for r in receipts),
+        "restarts": sum(x.restarts for x in state.apps.values()),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """{median, p95, n}; null where there is nothing."""
+    return {"median": quantile(values, 0.5), "p95": quantile(values, 0.95), "n": len(values)}
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """The q-quantile, linear between the neighbours; None of nothing."""
+    if not values:
+        return None
     ordered = sorted(values)
-    if not ordered:
-        return {"median": None, "p95": None, "n": 0}
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-    return {"median": statistics.median(ordered), "p95": p95, "n": len(ordered)}
-
-
-def app_line(app: AppRecord, cluster_gpus: int) -> dict[str, Any]:
-    """T_sh = finish - submission; T_id = completed serial GPU-seconds / min(R_C, demand) x N_avg; rho their ratio."""
-    kind = app.kind if app.kind in ("job", "foreign") else "hyperband"
-    work = app.attained_gpu_s if app.kind == "foreign" else app.work_done_gpu_s
-    t_sh = app.finished_s - app.submitted_s if app.finished_s is not None else None
-    t_id = None
-    if work > 0 and app.demand_gpus and app.n_avg:
-        t_id = work / min(cluster_gpus, app.demand_gpus) * app.n_avg
-    return {
-        "name": app.name,
-        "id": app.app_id,
-        "queue": app.queue,
-        "kind": kind,
-        "final_state": app.final_state,
-        "rho": t_sh / t_id if t_sh is not None and t_id else None,
-        "T_sh_s": t_sh,
-        "T_id_s": t_id,
-        "leases": app.leases,
-        "renewals": app.renewals,
-        "revocations": app.revocations,
-        "restarts": app.restarts,
-        "best": app.best,
-    }
-
-
-def build(facts: Iterable[Fact], cluster_gpus: int, audit: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The report of all apps in the journal."""
-    state, receipts, changes = Durable(), [], []
-    for fact in facts:
-        state.apply(fact)
-        if isinstance(fact, RoundHeld):
-            receipts.append(fact.receipt)
-        elif isinstance(fact, AllocationChanged):
-            changes.append(fact.seconds)
-    bids = [s for r in receipts for s in r.get("bid_s", {}).values() if s > 0]
-    auctions = [r["solve_s"] for r in receipts if r.get("bids")]
-    return {
-        "apps": [app_line(a, cluster_gpus) for a in state.apps.values()],
-        "rounds": len(receipts),
-        "auctions": {
-            "bidders_max": max((len(r.get("bids", ())) for r in receipts), default=0),
-            "with_payment": sum(any(b["c"] < 1 for b in r.get("bids", ())) for r in receipts),
-        },
-        "bid_s": spread(bids),
-        "auction_solve_s": spread(auctions),
-        "allocation_change_s": spread(changes),
-        "audit": audit,
-    }
-
-
-def of_journal(path: Path, cluster_gpus: int, audit: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The report of a journal file."""
-    return build((fact for _, _, fact in read_facts(path)), cluster_gpus, audit)
+    at = q * (len(ordered) - 1)
+    low, high = math.floor(at), math.ceil(at)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

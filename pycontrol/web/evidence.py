@@ -1,0 +1,158 @@
+"""Reads what others recorded: the NodeManagers' evidence files and the ResourceManager's audit log."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_\d+_\d+")
+LOG_TIME = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})")
+LOG_PAIR = re.compile(r"\b([A-Z]+)=([^\t\n]*)")
+LOG_GPUS = re.compile(r"yarn\.io/gpu: (\d+)")
+FINISHED = "Application Finished - "
+
+
+class EvidenceError(Exception):
+    """Evidence that cannot be read; the message names the file."""
+
+
+@dataclass(slots=True)
+class Stay:
+    """A container on a machine, as its NodeManager's executor recorded it; times in Unix seconds."""
+
+    container_id: str
+    host: str
+    gpu_ids: tuple[int, ...]
+    lease: str
+    start_s: float
+    end_s: float | None = None
+    end_by: str = ""
+    """Who said that it ended: NodeManager or ResourceManager."""
+
+    @property
+    def app_id(self) -> str:
+        """The application of the container."""
+        return app_of(self.container_id)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All evidence files together."""
+
+    files: list[str] = field(default_factory=list)
+    stays: dict[str, Stay] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
+    bad_lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class YarnRecords:
+    """What the ResourceManager's audit log says."""
+
+    files: list[str] = field(default_factory=list)
+    from_s: float | None = None
+    """Time of the first line."""
+    allocated: dict[str, int | None] = field(default_factory=dict)
+    """GPUs by container; None where the log does not say."""
+    released_s: dict[str, float] = field(default_factory=dict)
+    finished_s: dict[str, float] = field(default_factory=dict)
+    """By application."""
+
+
+def app_of(container_id: str) -> str:
+    """The application of a container, empty if the id is not one of YARN's."""
+    match = CONTAINER.fullmatch(container_id)
+    return f"application_{match[1]}_{match[2]}" if match else ""
+
+
+def read_evidence(patterns: Iterable[str]) -> Evidence:
+    """The evidence files that match the patterns. A last line cut off by a crash is no error."""
+    evidence = Evidence()
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern, recursive=True)):
+            evidence.files.append(name)
+            try:
+                lines = Path(name).read_text(encoding="utf-8").split("\n")
+            except (OSError, UnicodeDecodeError) as e:
+                raise EvidenceError(f"{name}: cannot be read: {e}") from e
+            for number, line in enumerate(lines, 1):
+                if line.strip() and not _take(evidence, line) and number < len(lines):
+                    evidence.bad_lines.append(f"{name}, line {number}")
+    return evidence
+
+
+def _take(evidence: Evidence, line: str) -> bool:
+    try:
+        data = json.loads(line)
+        add_event(evidence, data)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def add_event(evidence: Evidence, data: dict[str, Any]) -> None:
+    """One record of an executor: {"event": "start" or "end", "container", "node", "gpu_ids", "lease", "time_ms"}."""
+    container_id, time_s = str(data["container"]), float(data["time_ms"]) / 1000.0
+    host = str(data["node"]).rpartition(":")[0] or str(data["node"])
+    evidence.hosts.add(host)
+    known = evidence.stays.get(container_id)
+    if data["event"] == "start":
+        if known is None:
+            stay = Stay(container_id, host, _ids(data["gpu_ids"]), str(data.get("lease") or ""), time_s)
+            evidence.stays[container_id] = stay
+        elif known.gpu_ids != _ids(data["gpu_ids"]):
+            raise ValueError(f"{container_id} starts twice with different GPUs")
+    elif data["event"] == "end":
+        if known is not None:
+            known.end_s, known.end_by = time_s, "NodeManager"
+    else:
+        raise ValueError(f"unknown event {data['event']}")
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    parts = value.split(",") if isinstance(value, str) else list(value or ())
+    return tuple(sorted(int(p) for p in parts if str(p).strip()))
+
+
+def read_rm_log(patterns: Iterable[str]) -> YarnRecords:
+    """Allocations, releases and ends of applications of the ResourceManager's audit log (local time zone)."""
+    records = YarnRecords()
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern, recursive=True)):
+            records.files.append(name)
+            try:
+                with Path(name).open(encoding="utf-8", errors="replace") as log:
+                    for line in log:
+                        _take_log(records, line)
+            except OSError as e:
+                raise EvidenceError(f"{name}: cannot be read: {e.strerror}") from e
+    return records
+
+
+def _take_log(records: YarnRecords, line: str) -> None:
+    stamp = LOG_TIME.match(line)
+    if stamp is None:
+        return
+    if records.from_s is None:
+        records.from_s = _seconds(stamp)
+    if "OPERATION=" not in line:
+        return
+    pairs = dict(LOG_PAIR.findall(line))
+    operation, container_id = pairs.get("OPERATION", ""), pairs.get("CONTAINERID", "")
+    if operation == "AM Allocated Container":
+        gpus = LOG_GPUS.search(pairs.get("RESOURCE", ""))
+        records.allocated[container_id] = int(gpus[1]) if gpus else None
+    elif operation == "AM Released Container":
+        records.released_s[container_id] = _seconds(stamp)
+    elif operation.startswith(FINISHED):
+        records.finished_s[pairs.get("APPID", "")] = _seconds(stamp)
+
+
+def _seconds(stamp: re.Match[str]) -> float:
+    return datetime.strptime(stamp[1], "%Y-%m-%d %H:%M:%S").timestamp() + int(stamp[2]) / 1000.0
