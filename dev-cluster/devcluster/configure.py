@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from typing import Any
 
 import yaml
 
+from devcluster.bootstrap import REPO
 from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, Cluster
 from pycontrol.config import MachineSpec
 from pycontrol.hadoopconf import render
@@ -66,6 +68,10 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "max_allocation_mb": max(m.memory_mb for m in machines),
             "max_allocation_vcores": max(m.vcores for m in machines),
             "application_classpath": f"{layout.conf},{jars}/lib/*,{jars}/client-extra/*",
+        },
+        "submarine": {
+            "python": sys.executable,
+            "am_jar": str(REPO / "submarine_patch/java/am/target/isonomy-am.jar"),
         },
         "isonomy": {
             "topology": str(layout.topology), "state_dir": str(layout.isonomy),

@@ -1,0 +1,48 @@
+# make demo: the main job on a real Hadoop.  make test: everything that is checked.
+VENV := .venv
+PY := $(VENV)/bin/python
+MVN := mvn -B -q
+PYTHON ?= python3.11
+
+.PHONY: demo test lint unit cluster-test java java-test bench setup clean tools
+
+demo: setup java
+	dev-cluster/demo/run
+
+test: setup lint java-test unit cluster-test
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto)
+	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
+	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check -e '.[worker,dev]'
+	touch $@
+
+tools:
+	@command -v java >/dev/null || { echo "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"; exit 1; }
+	@command -v mvn >/dev/null || { echo "mvn is missing: install Maven (Debian: apt-get install maven)"; exit 1; }
+
+java: tools
+	$(MVN) package -Dmaven.test.skip=true
+
+java-test: tools
+	$(MVN) package
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+unit: setup
+	$(VENV)/bin/pytest -q -m "not cluster"
+
+cluster-test: setup java
+	$(VENV)/bin/pytest -q -m cluster
+
+bench: setup java
+	$(PY) -m tests.bench
+
+clean:
+	rm -rf build $(VENV)
+	$(MVN) clean

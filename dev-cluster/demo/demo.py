@@ -1,0 +1,256 @@
+"""The main job: several apps share the GPUs of a real YARN by Themis auctions, watched to the end.
+
+Exit status 0 only if every app succeeded, the audit is clean, and the winner's checkpoint lies on HDFS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import requests
+from hdfs import InsecureClient
+
+REPO = Path(__file__).resolve().parents[2]
+DEMO = REPO / "dev-cluster" / "demo"
+BIN = Path(sys.executable).parent
+SETTINGS = ("isonomy.lease_s=30", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=4")
+DEADLINE_S = 600.0
+DIGITS = "python -m submarine_patch.examples.digits"
+
+
+@dataclass
+class App:
+    """One submission: `after_s` seconds from the start."""
+
+    name: str
+    after_s: float
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    model: str | None = None
+    log: Path | None = None
+
+
+def submarine(name: str, queue: str, gpus: int, more: list[str]) -> list[str]:
+    """A `submarine job run` of the digits example."""
+    return [
+        str(BIN / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
+        "--num_workers", "1", "--worker_resources", f"memory=1G,vcores=1,gpu={gpus}",
+        "--worker_launch_cmd", DIGITS, "--saved_model_path", f"/demo/{name}/model", *more,
+    ]  # fmt: skip
+
+
+def apps(cluster: Path) -> list[App]:
+    """Two Hyperband apps, a plain job, and one that knows nothing of Isonomy."""
+    halving = ["--app-scheduler", "hyperband", "--eta", "2"]
+    vision = [*halving, "--search-space", str(DEMO / "vision.yaml"), "--gpus-per-job", "4", "--seed", "1",
+              "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
+              "--iteration-s", "2.4", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
+    speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
+              "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
+              "--iteration-s", "1.2", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
+    plain = ["--max-iterations", "150", "--iteration-s", "1.0"]
+    shell = DEMO / "shell.sh"
+    foreign = [
+        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_script", str(shell),
+        "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",
+        "-master_memory", "256", "-queue", "prod", "-appname", "shell",
+    ]  # fmt: skip
+    return [
+        App("vision", 0, submarine("vision", "research", 2, vision), model="/demo/vision/model"),
+        App("ranker", 6, submarine("ranker", "prod", 2, plain), model="/demo/ranker/model"),
+        App("speech", 20, submarine("speech", "prod", 2, speech), model="/demo/speech/model"),
+        App("shell", 26, foreign),
+    ]
+
+
+@dataclass
+class Demo:
+    """The cluster, the control plane and the apps of one run."""
+
+    folder: Path
+    out: Path
+    started_s: float = field(default_factory=time.monotonic)
+    control: subprocess.Popen[bytes] | None = None
+    apps: list[App] = field(default_factory=list)
+    cluster: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        """A line of progress with the time since the start."""
+        click.echo(f"[{time.monotonic() - self.started_s:5.0f} s] {text}")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment of all clients."""
+        return {**os.environ, **self.cluster["env"], "ISONOMY_RM": self.cluster["rm_web"]}
+
+    def up(self) -> None:
+        """A fresh cluster and its control plane."""
+        words = [str(REPO / "dev-cluster/up"), "--dir", str(self.folder), "--fresh"]
+        for setting in SETTINGS:
+            words += ["--set", setting]
+        if subprocess.run(words).returncode:
+            raise click.ClickException("the cluster did not come up; its log is above")
+        self.cluster = json.loads((self.folder / "cluster.json").read_text())
+        log = (self.folder / "log" / "control-plane.log").open("wb")
+        serve = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
+        self.control = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        assert self.control.stdout is not None
+        line = self.control.stdout.readline().decode().strip()
+        if not line.startswith("ready"):
+            raise click.ClickException(f"the control plane did not start; see {log.name}")
+        self.say(f"control plane {line}")
+        self.wait(lambda: self.get("status").get("ready"), 60, "the plugin has not said hello")
+
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        """A resource of the control plane, {} while it is not there."""
+        try:
+            reply = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/{path}", params=params, timeout=10)
+            return dict(reply.json()) if reply.ok else {}
+        except (requests.RequestException, ValueError):
+            return {}
+
+    def yarn_apps(self) -> dict[str, dict[str, Any]]:
+        """YARN's own word on each app, by name."""
+        try:
+            found = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/apps", timeout=10).json()["apps"] or {}
+        except (requests.RequestException, ValueError):
+            return {}
+        return {a["name"]: a for a in found.get("app", [])}
+
+    def wait(self, condition: Callable[[], Any], limit_s: float, problem: str) -> None:
+        """Polls a condition that has no event to wait for."""
+        end_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end_s:
+                raise click.ClickException(problem)
+            time.sleep(0.3)
+
+    def run(self) -> bool:
+        """Submits, watches, and says whether every app succeeded."""
+        self.apps = apps(self.folder)
+        begin_s, shown, receipts = time.monotonic(), "", set[str]()
+        while time.monotonic() - begin_s < DEADLINE_S:
+            for app in self.apps:
+                if app.process is None and time.monotonic() - begin_s >= app.after_s:
+                    self.submit(app)
+            self.show_rounds(receipts)
+            shown = self.show_queue(shown)
+            states = self.yarn_apps()
+            if all(states.get(a.name, {}).get("state") in ("FINISHED", "FAILED", "KILLED") for a in self.apps):
+                break
+            failed = [a for a in self.apps if a.process and a.process.poll() and a.name not in states]
+            if failed:
+                raise click.ClickException(f"{failed[0].name} was not submitted; see {failed[0].log}")
+            time.sleep(1.0)
+        final = {a.name: self.yarn_apps().get(a.name, {}) for a in self.apps}
+        for name, state in final.items():
+            if state.get("finalStatus") != "SUCCEEDED":
+                self.say(f"{name}: {state.get('state')} {state.get('finalStatus')}: {state.get('diagnostics', '')[:500]}")
+        return all(s.get("finalStatus") == "SUCCEEDED" for s in final.values())
+
+    def submit(self, app: App) -> None:
+        """Starts the client; it ends once YARN has the app."""
+        app.log = self.folder / "log" / f"submit-{app.name}.log"
+        with app.log.open("wb") as log:
+            app.process = subprocess.Popen(app.command, stdout=log, stderr=log, env=self.env, start_new_session=True)
+        self.say(f"submitted {app.name}: {'distributed shell' if app.model is None else 'submarine job run'}")
+
+    def show_rounds(self, seen: set[str]) -> None:
+        """Each new auction in a line."""
+        for r in reversed(self.get("rounds", n="20").get("rounds", [])):
+            if r["round_id"] in seen or not (r.get("granted") or r.get("revoked") or r.get("renewed")):
+                continue
+            seen.add(r["round_id"])
+            names = {a["id"]: n for n, a in self.yarn_apps().items()}
+            bids = ", ".join(
+                f"{names.get(b['app_id'], b['app_id'])} won {sum(b['won'].values())} c {b['c']:.2f}"
+                for b in r.get("bids", [])
+            )
+            self.say(
+                f"round {r['round_id']}: {sum(r['offered'].values())} GPUs offered; {bids or 'no bids'}; "
+                f"{len(r['renewed'])} renewed, {len(r['granted'])} granted, {len(r['revoked'])} revoked"
+            )
+
+    def show_queue(self, before: str) -> str:
+        """The apps in the system, when something changed."""
+        rows = self.get("queue").get("apps", [])
+        text = "; ".join(f"{a['name']} {held(a)} GPUs, {a['reason']}" for a in rows)
+        if text != before and text:
+            self.say(f"  {text}")
+        return text
+
+    def report(self) -> tuple[dict[str, Any], bool]:
+        """Writes report.json, prints the table; whether audit and model are as they should be."""
+        journal = self.folder / "isonomy" / "journal.sqlite"
+        words = [str(BIN / "isonomy"), "report", "--cluster-dir", str(self.folder), "--out", str(self.out)]
+        subprocess.run(words, env=self.env, check=False)
+        if not self.out.exists():
+            raise click.ClickException(f"no report could be made from {journal}")
+        data = json.loads(self.out.read_text())
+        good = True
+        for violation in data["audit"]["violations"]:
+            good = False
+            self.say(f"AUDIT: {violation}")
+        hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10)
+        for app in self.apps:
+            if app.model is not None:
+                names = hdfs.list(app.model) if hdfs.status(app.model, strict=False) else []
+                good = good and bool(names)
+                self.say(f"model of {app.name} on HDFS: {app.model}/{names[-1] if names else 'MISSING'}")
+        return data, good
+
+    def explain(self) -> None:
+        """Why the first app got what it got."""
+        subprocess.run([str(BIN / "isonomy"), "explain", "vision"], env=self.env, check=False)
+
+    def down(self) -> None:
+        """Leaves nothing running."""
+        if self.control is not None:
+            self.control.terminate()
+            try:
+                self.control.wait(15)
+            except subprocess.TimeoutExpired:
+                self.control.kill()
+        for app in self.apps:
+            if app.process is not None and app.process.poll() is None:
+                os.killpg(app.process.pid, signal.SIGKILL)
+        subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=False)
+
+
+def held(row: dict[str, Any]) -> int:
+    """GPUs that a row of the queue holds."""
+    return int(row.get("gpus_held", row.get("gpus", 0)))
+
+
+@click.command()
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=REPO / "build/demo/cluster")
+@click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo/report.json")
+@click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
+def main(folder: Path, out: Path, keep: bool) -> None:
+    """Run the main job on a fresh pseudo-distributed Hadoop; about five minutes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    demo = Demo(folder.resolve(), out)
+    try:
+        demo.up()
+        succeeded = demo.run()
+        demo.explain()
+        data, good = demo.report()
+        demo.say(f"report: {out}; {data['rounds']} rounds; audit {'clean' if not data['audit']['violations'] else 'NOT clean'}")
+    finally:
+        if not keep:
+            demo.down()
+    if not (succeeded and good):
+        raise click.ClickException("the demo did not come out as it should; see above")
+    demo.say("every app succeeded, the audit is clean, the models lie on HDFS")
