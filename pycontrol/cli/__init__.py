@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+
 import click
 
-from pycontrol.cli.config import config_group
-from pycontrol.cli.replay import replay_command
-from pycontrol.cli.serve import serve_command
-from pycontrol.cli.verbs import COMMANDS
+COMMANDS = {
+    "status": "pycontrol.cli.queries:status_command",
+    "queue": "pycontrol.cli.queries:queue_command",
+    "explain": "pycontrol.cli.queries:explain_command",
+    "rounds": "pycontrol.cli.queries:rounds_command",
+    "watch": "pycontrol.cli.watch:watch_command",
+    "logs": "pycontrol.cli.logs:logs_command",
+    "kill": "pycontrol.cli.verbs:kill_command",
+    "drain": "pycontrol.cli.verbs:drain_command",
+    "undrain": "pycontrol.cli.verbs:undrain_command",
+    "pause": "pycontrol.cli.verbs:pause_command",
+    "resume": "pycontrol.cli.verbs:resume_command",
+    "audit": "pycontrol.cli.records:audit_command",
+    "report": "pycontrol.cli.records:report_command",
+    "config": "pycontrol.cli.config:config_group",
+    "replay": "pycontrol.cli.replay:replay_command",
+    "serve": "pycontrol.cli.serve:serve_command",
+}
+"""Where each command is; a module is loaded when its command is used."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class LazyGroup(click.Group):
+    """A group whose commands are imported on demand: `isonomy status` does not load the solver."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands whose modules are installed, in the order of their use."""
+        return [name for name, at in COMMANDS.items() if importlib.util.find_spec(at.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports one command."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="isonomy")
 def main() -> None:
     """Fair and safe sharing of a GPU cluster on Hadoop YARN.
@@ -20,8 +54,9 @@ def main() -> None:
     isonomy queue                  who waits, and why
     isonomy explain my-app         why it got what it got
     isonomy rounds 5               receipts of the last auctions
+    isonomy watch                  all of it, live
+
+    The ResourceManager is found by --rm URL, the variable ISONOMY_RM, or yarn-site.xml in HADOOP_CONF_DIR.
+    An APP is an application id, a name, or the end of an id. Exit status: 0 done, 1 refused or failed,
+    2 wrong usage, 3 the ResourceManager or the control plane cannot be reached.
     """
-
-
-for _command in (*COMMANDS, serve_command, config_group, replay_command):
-    main.add_command(_command)

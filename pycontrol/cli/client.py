@@ -1,75 +1,142 @@
-"""The command line's way to the control plane: the ResourceManager's REST."""
+"""The command line's way to the control plane: the ResourceManager's REST resource."""
 
 from __future__ import annotations
 
 import getpass
+import importlib
 import os
-import sys
-import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import requests
 
-REFUSED, UNREACHABLE = 1, 3
-TIMEOUT_S = (3.0, 15.0)
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf.sitefile import rm_web_url
+
+REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+CONNECT_S, READ_S = 3.0, 20.0
+RESOURCE = "/ws/v1/cluster/isonomy"
+F = Callable[..., None]
 
 
-def fail(message: str, code: int = REFUSED) -> NoReturn:
-    """One line on standard error, and out."""
-    click.echo(f"error: {message}", err=True)
-    sys.exit(code)
+class Failure(click.ClickException):
+    """One line on standard error and an exit status."""
+
+    exit_code: int
+
+    def __init__(self, message: str, exit_code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def show(self, file: Any = None) -> None:
+        """Without click's usage lines."""
+        click.echo(f"error: {self.message}", err=True)
 
 
-def rm_web(option: str | None) -> str:
-    """The ResourceManager's web address: --rm, ISONOMY_RM, or yarn-site.xml in HADOOP_CONF_DIR."""
-    address = option or os.environ.get("ISONOMY_RM")
-    if not address:
-        conf = os.environ.get("HADOOP_CONF_DIR")
-        if not conf:
-            fail("where is the ResourceManager? Give --rm URL, or set ISONOMY_RM or HADOOP_CONF_DIR", 2)
-        address = _property(Path(conf) / "yarn-site.xml", "yarn.resourcemanager.webapp.address")
-    return (address if "://" in address else f"http://{address}").rstrip("/")
-
-
-def _property(file: Path, name: str) -> str:
+def rm_address(option: str | None) -> str:
+    """The ResourceManager's web address: --rm or ISONOMY_RM, else yarn-site.xml in HADOOP_CONF_DIR."""
+    if option:
+        return (option if "://" in option else f"http://{option}").rstrip("/")
     try:
-        root = ET.parse(file).getroot()
-    except (OSError, ET.ParseError) as e:
-        fail(f"{file}: cannot be read ({e}); set HADOOP_CONF_DIR or give --rm URL", 2)
-    for entry in root.iter("property"):
-        if entry.findtext("name") == name:
-            return (entry.findtext("value") or "").strip()
-    fail(f"{file}: has no {name}; add it or give --rm URL", 2)
+        return rm_web_url()
+    except ConfigError as e:
+        conf = os.environ.get("HADOOP_CONF_DIR")
+        where = f" (HADOOP_CONF_DIR={conf})" if conf else ""
+        raise Failure(f"{e.lines[0]}{where}; or give --rm URL or set ISONOMY_RM", USAGE) from e
 
 
-class Client:
-    """Calls /ws/v1/cluster/isonomy/*."""
+class Rm:
+    """A ResourceManager with Isonomy in it."""
 
     def __init__(self, base: str) -> None:
         self.base = base
+        self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._http = requests.Session()
+        self._http.trust_env = False  # like Hadoop's clients: no proxy from the environment
+        self._http.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
 
-    def call(self, method: str, path: str, **params: str) -> dict[str, Any]:
-        """The JSON answer; one clear line and an exit code for anything else."""
-        url = f"{self.base}/ws/v1/cluster/isonomy/{path}"
-        query = {**params, "user.name": getpass.getuser()}
+    def get(self, path: str, read_s: float = READ_S, **params: str | int) -> dict[str, Any]:
+        """A view of the control plane."""
+        return self._answer("GET", f"{self.base}{RESOURCE}/{path}", read_s, params)
+
+    def post(self, path: str, **params: str | int) -> dict[str, Any]:
+        """A verb of the control plane."""
+        return self._answer("POST", f"{self.base}{RESOURCE}/{path}", READ_S, params)
+
+    def yarn(self, path: str) -> dict[str, Any]:
+        """A resource of YARN itself, below /ws/v1/cluster/."""
+        return self._answer("GET", f"{self.base}/ws/v1/cluster/{path}", READ_S, {})
+
+    def text(self, url: str) -> str | None:
+        """A page of any daemon as text; None where there is none."""
         try:
-            reply = self._http.request(method, url, params=query, timeout=TIMEOUT_S)
+            reply = self._call("GET", url, READ_S, {}, "*/*")
+        except requests.RequestException:
+            return None
+        return reply.text if reply.status_code == 200 else None
+
+    def _call(
+        self, method: str, url: str, read_s: float, params: dict[str, str | int], accept: str = "application/json"
+    ) -> requests.Response:
+        query = {**params, "user.name": self.user}
+        headers, timeout = {"Accept": accept}, (CONNECT_S, read_s)
+        reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
+        if reply.status_code == 401 and "negotiate" in reply.headers.get("WWW-Authenticate", "").lower():
+            if self._http.auth is not None:
+                raise Failure(f"{self.base} refused the Kerberos ticket; run kinit")
+            self._http.auth = _kerberos(self.base)
+            reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
+        return reply
+
+    def _answer(self, method: str, url: str, read_s: float, params: dict[str, str | int]) -> dict[str, Any]:
+        try:
+            reply = self._call(method, url, read_s, params)
         except requests.RequestException as e:
-            fail(
-                f"the ResourceManager at {self.base} does not answer ({type(e).__name__}); is it up?", UNREACHABLE
-            )
+            why = "does not answer in time" if isinstance(e, requests.Timeout) else "cannot be reached"
+            raise Failure(f"the ResourceManager's web app {self.base} {why}; is it up? (--rm URL names another)",
+                          UNREACHABLE) from e  # fmt: skip
         try:
-            answer: dict[str, Any] = reply.json()
+            answer = reply.json()
         except ValueError:
-            fail(
-                f"{url}: HTTP {reply.status_code}, no JSON; is the Isonomy plugin in this ResourceManager?",
-                UNREACHABLE,
-            )
+            answer = None
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if reply.status_code == 200 and isinstance(answer, dict):
+            return answer
         if reply.status_code == 503:
-            fail(str(answer.get("error", "the control plane is not reachable")), UNREACHABLE)
-        if reply.status_code >= 400:
-            fail(str(answer.get("error") or answer))
-        return answer
+            raise Failure(error or f"{self.base}: the control plane is not there (HTTP 503)", UNREACHABLE)
+        if error:
+            raise Failure(str(error))
+        if isinstance(answer, dict) and "RemoteException" in answer:
+            raise Failure(str(answer["RemoteException"].get("message", answer)))
+        raise Failure(f"{url}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
+                      " (yarn-site.xml: yarn.webapp.custom.webservice.class)?", UNREACHABLE)  # fmt: skip
+
+
+def _kerberos(base: str) -> Any:
+    try:
+        module = importlib.import_module("requests_kerberos")
+    except ImportError:
+        raise Failure(f"{base} wants Kerberos; install the package requests-kerberos and run kinit") from None
+    return module.HTTPKerberosAuth(mutual_authentication=module.OPTIONAL)
+
+
+def remote(command: F) -> F:
+    """Options of all commands that talk to the ResourceManager: --rm and -o."""
+    command = click.option("--rm", metavar="URL", envvar="ISONOMY_RM",
+                           help="The ResourceManager's web address [default: from yarn-site.xml].")(command)
+    return output_option(command)
+
+
+def output_option(command: F) -> F:
+    """-o json|table."""
+    return click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
+                        help="A table for people, or JSON.")(command)
+
+
+def cluster_dir_option(command: F) -> F:
+    """--cluster-dir: a dev-cluster's directory."""
+    return click.option("--cluster-dir", type=click.Path(path_type=Path, file_okay=False),
+                        default=Path("build/dev-cluster"), show_default=True,
+                        help="A dev-cluster, with its cluster.json.")(command)

@@ -26,26 +26,31 @@ GANG_DEADLINE_S = 60.0
 
 @dataclass
 class Findings:
-    """What was checked, what was wrong, and what could not be checked."""
+    """What was checked, what was wrong, and what could not be checked.
+
+    `complete`: the journal and the NodeManagers' evidence were there; YARN's log only adds to them.
+    """
 
     checked: dict[str, int] = field(default_factory=dict)
     violations: list[dict[str, Any]] = field(default_factory=list)
     unchecked: list[dict[str, str]] = field(default_factory=list)
+    complete: bool = True
 
     def wrong(self, kind: str, what: str, when: float) -> None:
         """Adds a violation; `when` in Unix seconds."""
         self.violations.append({"kind": kind, "what": what, "when": when})
 
-    def skip(self, check: str, why: str) -> None:
+    def skip(self, check: str, why: str, *, essential: bool = True) -> None:
         """Says that a check was not made."""
         self.unchecked.append({"check": check, "why": why})
+        self.complete = self.complete and not essential
 
 
 def audit(
     history: History, evidence: Evidence, yarn: YarnRecords, now_s: float,
     gang_deadline_s: float = GANG_DEADLINE_S,
 ) -> dict[str, Any]:  # fmt: skip
-    """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}]}."""
+    """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
     found = Findings()
     found.checked = {"facts": history.facts, "evidence_files": len(evidence.files),
                      "yarn_log_files": len(yarn.files)}  # fmt: skip
@@ -66,7 +71,8 @@ def audit(
     _granted_ids(history, evidence, found)
     _yarn_agrees(stays, yarn, found)
     found.violations.sort(key=lambda v: v["when"])
-    return {"checked": found.checked, "violations": found.violations, "unchecked": found.unchecked}
+    return {"checked": found.checked, "violations": found.violations, "unchecked": found.unchecked,
+            "complete": found.complete}  # fmt: skip
 
 
 def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
@@ -84,7 +90,8 @@ def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findi
     leases = history.leases()
     found.checked["leases"] = len(leases)
     if not yarn.files:
-        found.skip("lease_lost", "no ResourceManager log: an app's end is known from the journal alone")
+        found.skip("lease_lost", "no ResourceManager log: an app's end is known from the journal alone",
+                   essential=False)
     for span in leases:
         if span.end_s is not None:
             continue
@@ -223,7 +230,7 @@ def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:
 def _yarn_agrees(stays: list[Stay], yarn: YarnRecords, found: Findings) -> None:
     """YARN allocated each container, with as many GPUs as it saw."""
     if not yarn.allocated or yarn.from_s is None:
-        found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found")
+        found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found", essential=False)
         return
     compared = 0
     for stay in stays:

@@ -16,7 +16,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.fairness.gangs import t_id
 
-FOREIGN, JOB = "foreign", "job"
+HYPERBAND, JOB, FOREIGN = "hyperband", "job", "foreign"
 UNSUCCESSFUL = {"FAILED", "KILLED"}
 
 
@@ -61,7 +61,8 @@ def build(
     agents_bids = [s for r in receipts for s in r["bid_s"].values() if s > 0]  # the stand-in's take no time
     return {
         "apps": [_app(x, reader, cluster_gpus) for x in reader.state.apps.values()],
-        "rounds": spread(reader.round_s),
+        "rounds": len(receipts),
+        "round_s": spread(reader.round_s),
         "bid_s": spread(agents_bids),
         "auction_solve_s": spread([r["solve_s"] for r in held]),
         "allocation_change_s": spread(reader.change_s),
@@ -74,19 +75,21 @@ def build(
 def _app(x: AppRecord, reader: Reader, cluster_gpus: int) -> dict[str, Any]:
     t_sh_s = x.finished_s - x.submitted_s if x.finished_s is not None else None
     t_id_s = None
-    if x.n_avg is not None and x.work_done_gpu_s > 0 and x.demand_gpus > 0 and x.kind != FOREIGN:
-        t_id_s = t_id(x.work_done_gpu_s, cluster_gpus, x.demand_gpus, x.n_avg)
+    # An app without an Agent reports no work: what it attained stands for it, as in its stand-in's bids.
+    work_gpu_s = x.attained_gpu_s if x.kind == FOREIGN else x.work_done_gpu_s
+    if x.n_avg is not None and work_gpu_s > 0 and x.demand_gpus > 0:
+        t_id_s = t_id(work_gpu_s, cluster_gpus, x.demand_gpus, x.n_avg)
     return {
         "name": x.name,
         "id": x.app_id,
         "queue": x.queue,
-        "kind": x.kind,
+        "kind": x.kind if x.kind in (JOB, FOREIGN) else HYPERBAND,
         "final_state": _final_state(x, reader.outcome.get(x.app_id, "")),
         "rho": t_sh_s / t_id_s if t_sh_s is not None and t_id_s else None,
         "T_sh_s": t_sh_s,
         "T_id_s": t_id_s,
         "n_avg": x.n_avg,
-        "work_done_gpu_s": x.work_done_gpu_s if x.kind != FOREIGN else None,
+        "work_done_gpu_s": work_gpu_s,
         "leases": x.leases,
         "renewals": x.renewals,
         "revocations": x.revocations,

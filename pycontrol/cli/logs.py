@@ -1,0 +1,155 @@
+"""`isonomy logs`: the logs of an app's AM and workers, from a dev-cluster's files or from the NodeManagers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_address
+
+AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
+DEFAULT_FILES = ("stderr", "stdout")
+
+
+@dataclass
+class Source:
+    """A container whose logs are wanted."""
+
+    container_id: str
+    role: str
+    worker_id: str = ""
+    job_id: str = ""
+    node_web: str = ""
+    """host:port of its NodeManager's web app."""
+    url: str = ""
+    folder: Path | None = None
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@click.command("logs")
+@click.argument("app")
+@click.option("--am", is_flag=True, help="Only the application master's.")
+@click.option("--worker", metavar="ID", help="Only this worker's: a container id, or a worker or job of explain.")
+@click.option("--file", "names", multiple=True, metavar="NAME",
+              help="Which files [default: stderr and stdout]; may be repeated.")
+@click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
+@cluster_dir_option
+@remote
+def logs_command(
+    app: str, am: bool, worker: str | None, names: tuple[str, ...], tail: int | None, cluster_dir: Path,
+    rm: str | None, output: str,
+) -> None:  # fmt: skip
+    """Logs of APP: its application master's and its workers'.
+
+    \b
+    isonomy logs my-sweep --tail 50
+    isonomy logs my-sweep --am
+    isonomy logs my-sweep --worker job-3 --file stdout
+
+    They come from the NodeManagers (on a dev-cluster from its files, ended containers too). Where a NodeManager
+    has them no more, the address to try is printed; `yarn logs` reads aggregated ones.
+    """
+    if am and worker:
+        raise click.UsageError("--am and --worker exclude each other")
+    client = Rm(rm_address(rm))
+    found = client.get("logs", app=app)
+    sources = _sources(client, found, cluster_dir)
+    if am:
+        sources = [s for s in sources if s.role == "am"]
+    elif worker:
+        sources = [s for s in sources if worker in (s.container_id, s.worker_id, s.job_id)]
+    if not sources:
+        raise Failure(f"{found['name']}: no such container is known; try: yarn logs -applicationId {found['app_id']}")
+    for source in sources:
+        source.files = dict(_read(client, source, names or DEFAULT_FILES, tail))
+    if output == "json":
+        click.echo(json.dumps([_plain(s) for s in sources], indent=2))
+    else:
+        for source in sources:
+            _print(source, found["app_id"])
+    if not any(s.files for s in sources):
+        raise Failure(f"{found['name']}: no log could be read; try: yarn logs -applicationId {found['app_id']}")
+
+
+# ---- which containers
+
+
+def _sources(client: Rm, found: dict[str, Any], cluster_dir: Path) -> list[Source]:
+    """The AM's containers, then the workers': those YARN knows, and on a dev-cluster all that left logs."""
+    sources = {s.container_id: s for s in _masters(client, found)}
+    webs = _node_webs(client)
+    for c in found["containers"]:
+        web = webs.get(c["node_id"], "")
+        url = f"http://{web}/node/containerlogs/{c['container_id']}/{found['user']}" if web else ""
+        sources[c["container_id"]] = Source(
+            c["container_id"], "worker", c["worker_id"], c["job_id"], web, url)
+    for folder in _local_folders(client, found["app_id"], cluster_dir):
+        role = "am" if AM_CONTAINER.fullmatch(folder.name) else "worker"
+        sources.setdefault(folder.name, Source(folder.name, role)).folder = folder
+    return sorted(sources.values(), key=lambda s: (s.role != "am", s.container_id))
+
+
+def _masters(client: Rm, found: dict[str, Any]) -> Iterator[Source]:
+    """The AM's container of each attempt, as the ResourceManager tells."""
+    answer = client.yarn(f"apps/{found['app_id']}/appattempts").get("appAttempts") or {}
+    for attempt in answer.get("appAttempt") or ():
+        container_id = attempt.get("containerId", "")
+        if container_id:
+            yield Source(container_id, "am", node_web=attempt.get("nodeHttpAddress", ""),
+                         url=attempt.get("logsLink", ""))
+
+
+def _node_webs(client: Rm) -> dict[str, str]:
+    """Web address by node id."""
+    nodes = (client.yarn("nodes").get("nodes") or {}).get("node") or ()
+    return {n["id"]: n.get("nodeHTTPAddress", "") for n in nodes}
+
+
+def _local_folders(client: Rm, app_id: str, cluster_dir: Path) -> list[Path]:
+    """The containers' log folders of a dev-cluster, if it is this ResourceManager's."""
+    try:
+        cluster = json.loads((cluster_dir / "cluster.json").read_text(encoding="utf-8"))
+        if str(cluster["rm_web"]).rstrip("/") != client.base:
+            return []
+        logs = [Path(role["data"]) / "log" / app_id for role in cluster["roles"].values() if "data" in role]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return sorted(f for log in logs for f in log.glob("container_*") if f.is_dir())
+
+
+# ---- their logs
+
+
+def _read(client: Rm, source: Source, names: tuple[str, ...], tail: int | None) -> Iterator[tuple[str, str]]:
+    for name in names:
+        text = None
+        if source.folder is not None and (source.folder / name).is_file():
+            text = (source.folder / name).read_text(encoding="utf-8", errors="replace")
+        elif source.node_web:
+            url = f"http://{source.node_web}/ws/v1/node/containers/{source.container_id}/logs/{name}"
+            text = client.text(url)
+        if text is not None:
+            lines = text.rstrip("\n").split("\n")
+            yield name, "\n".join(lines[-tail:] if tail else lines)
+
+
+def _plain(s: Source) -> dict[str, Any]:
+    return {"container_id": s.container_id, "role": s.role, "worker_id": s.worker_id, "job_id": s.job_id,
+            "url": s.url, "folder": str(s.folder) if s.folder else None, "files": s.files}  # fmt: skip
+
+
+def _print(source: Source, app_id: str) -> None:
+    what = source.worker_id or source.job_id
+    title = f"{source.role} {what} {source.container_id}" if what else f"{source.role} {source.container_id}"
+    if not source.files:
+        where = source.url or f"yarn logs -applicationId {app_id} -containerId {source.container_id}"
+        click.echo(f"==> {title}: not readable here; see {where}")
+    for name, text in source.files.items():
+        click.echo(f"==> {title} {name}")
+        click.echo(text)

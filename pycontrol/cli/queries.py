@@ -1,0 +1,59 @@
+"""The commands that look: status, queue, explain, rounds."""
+
+from __future__ import annotations
+
+import click
+
+from pycontrol.cli import screens
+from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.tables import emit
+
+
+@click.command("status")
+@remote
+def status_command(rm: str | None, output: str) -> None:
+    """The cluster at a glance: GPUs, nodes, policy, the last round.
+
+    \b
+    isonomy status
+    isonomy status -o json
+    """
+    emit(Rm(rm_address(rm)).get("status"), output, screens.status)
+
+
+@click.command("queue")
+@remote
+def queue_command(rm: str | None, output: str) -> None:
+    """Apps that share the cluster: what each holds, its rho, and why it has no more.
+
+    Apps that want more GPUs come first, the worst rho at the top: the next offer goes to them.
+    GPUS is held/wanted in all; LEASE is the time until its next lease ends.
+    """
+    emit(Rm(rm_address(rm)).get("queue"), output, screens.queue)
+
+
+@click.command("explain")
+@click.argument("app")
+@click.option("-n", "--rounds", type=click.IntRange(1, 200), default=5, show_default=True,
+              help="How many rounds back.")
+@remote
+def explain_command(app: str, rounds: int, rm: str | None, output: str) -> None:
+    """Why APP got what it got: rho and its terms, leases, jobs, bids, payments.
+
+    \b
+    isonomy explain my-sweep
+    isonomy explain 0007 -n 20         the end of an id is enough
+    """
+    emit(Rm(rm_address(rm)).get("explain", app=app, n=rounds), output, screens.explain)
+
+
+@click.command("rounds")
+@click.argument("n", type=click.IntRange(1, 1000), default=10)
+@remote
+def rounds_command(n: int, rm: str | None, output: str) -> None:
+    """Receipts of the last N rounds (10): offer, bids, winners, c, leftovers, solve time.
+
+    BIDS shows for each bidder its rho with nothing, then what it won and the rho with that. A winner keeps the
+    fraction c of its gangs; the rest is its hidden payment. -o json has everything.
+    """
+    emit(Rm(rm_address(rm)).get("rounds", n=n), output, screens.rounds)

@@ -1,0 +1,162 @@
+"""`isonomy audit` and `isonomy report`: what the records of a run say, with or without a running cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.journal import read_facts
+from pycontrol.cli import screens
+from pycontrol.cli.client import USAGE, Failure, cluster_dir_option, output_option
+from pycontrol.cli.tables import emit
+from pycontrol.config import ConfigError, load_config, load_topology
+from pycontrol.web import report as reports
+from pycontrol.web.audit import GANG_DEADLINE_S, audit
+from pycontrol.web.evidence import EvidenceError, read_evidence, read_rm_log
+from pycontrol.web.history import History
+
+EVIDENCE_FILE = "isonomy-evidence.jsonl"
+
+
+@dataclass
+class Records:
+    """Where a run's records are."""
+
+    journal: Path
+    evidence: tuple[str, ...]
+    rm_log: tuple[str, ...]
+    topology: Path | None = None
+
+
+def records_of(
+    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...]
+) -> Records:
+    """As given; what is not, from the dev-cluster, where a journal is not given either."""
+    if journal is not None:
+        return Records(journal, evidence, rm_log)
+    file = cluster_dir / "cluster.json"
+    try:
+        cluster = json.loads(file.read_text(encoding="utf-8"))
+        roles: dict[str, Any] = cluster["roles"]
+        journal = load_config(cluster["isonomy_yaml"]).journal_file
+        nodes = [r for name, r in roles.items() if name.startswith("nodemanager")]
+        evidence = evidence or tuple(str(Path(r["data"]) / EVIDENCE_FILE) for r in nodes)
+        rm_log = rm_log or (str(roles["resourcemanager"]["log"]),)
+        return Records(journal, evidence, rm_log, Path(cluster["topology"]))
+    except OSError as e:
+        raise Failure(f"{file}: {e.strerror}; give --journal, or --cluster-dir of a dev-cluster", USAGE) from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise Failure(f"{file}: cannot be understood ({e!r}); give --journal instead", USAGE) from e
+    except ConfigError as e:
+        raise Failure(e.lines[0], USAGE) from e
+
+
+def facts_of(journal: Path) -> Iterator[tuple[int, float, Fact]]:
+    """All facts of a journal; one clear line where it is none."""
+    if not journal.is_file():
+        raise Failure(f"{journal}: there is no such journal", USAGE)
+    try:
+        yield from read_facts(journal)
+    except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as e:
+        raise Failure(f"{journal}: is not a journal that this version reads ({e})") from e
+
+
+def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str, Any]:
+    """The audit of these records."""
+    try:
+        evidence, yarn = read_evidence(records.evidence), read_rm_log(records.rm_log)
+    except EvidenceError as e:
+        raise Failure(str(e)) from e
+    return audit(History.of(facts_of(records.journal)), evidence, yarn, now_s, gang_deadline_s)
+
+
+def _options(command: Any) -> Any:
+    for option in (
+        click.option("--gang-deadline", type=click.FloatRange(0, min_open=True), default=GANG_DEADLINE_S,
+                     show_default=True, metavar="SECONDS", help="A gang starts or stops whole within this time."),
+        click.option("--rm-audit-log", "rm_log", multiple=True, metavar="GLOB",
+                     help="The ResourceManager's log with its audit lines; may be repeated."),
+        click.option("--evidence", multiple=True, metavar="GLOB",
+                     help="Evidence files of the NodeManagers; may be repeated."),
+        click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                     help="The control plane's journal [default: the dev-cluster's]."),
+        cluster_dir_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("audit")
+@_options
+@output_option
+def audit_command(
+    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    gang_deadline: float, output: str,
+) -> None:  # fmt: skip
+    """Check the journal against what the NodeManagers and the ResourceManager recorded.
+
+    No GPU in two containers at once; no container without a lease; no lease lost; no gang split; each
+    container's CUDA_VISIBLE_DEVICES what was granted. Exit status 1 on a violation, or where the NodeManagers'
+    evidence is missing; what could not be checked is named.
+
+    \b
+    isonomy audit                                          the dev-cluster in build/dev-cluster
+    isonomy audit --journal state/journal.sqlite \\
+        --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl' --rm-audit-log /var/log/hadoop/rm-audit.log
+    """
+    found = audited(records_of(cluster_dir, journal, evidence, rm_log), gang_deadline, time.time())
+    emit(found, output, screens.audit)
+    sys.exit(1 if found["violations"] or not found["complete"] else 0)
+
+
+@click.command("report")
+@_options
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the cluster (R_C) [default: by topology].")
+@click.option("--topology", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="The topology file [default: the dev-cluster's].")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
+@output_option
+def report_command(
+    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None, output: str,
+) -> None:  # fmt: skip
+    """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
+
+    \b
+    isonomy report --out build/demo/report.json
+    isonomy report --journal state/journal.sqlite --gpus 64 -o json
+    """
+    records = records_of(cluster_dir, journal, evidence, rm_log)
+    file = topology or records.topology
+    if gpus is None and file is None:
+        raise click.UsageError("give --gpus N or --topology FILE: rho needs the GPUs of the cluster")
+    try:
+        cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
+    except ConfigError as e:
+        raise Failure(e.lines[0], USAGE) from e
+    assert cluster_gpus is not None
+    found = audited(records, gang_deadline, time.time())
+    data = reports.build(facts_of(records.journal), cluster_gpus, found)
+    if out is not None:
+        _write(out, data)
+    emit(data, output, screens.report)
+
+
+def _write(out: Path, data: dict[str, Any]) -> None:
+    part = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, out)
+    except OSError as e:
+        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e

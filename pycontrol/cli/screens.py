@@ -1,0 +1,213 @@
+"""What each view looks like on a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from pycontrol.cli.tables import Data, clock, gang, left, lines, show, span, table
+
+
+def status(d: Data) -> Group:
+    """The cluster."""
+    gpus = d["gpus"]
+    state = "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
+    more = [f"{gpus[k]} {k}" for k in ("drained", "down") if gpus[k]]
+    apps = d["apps"]
+    head = (
+        f"{state}: {gpus['leased']} of {gpus['total']} GPUs leased, {', '.join([str(gpus['free']) + ' free', *more])};"
+        f" {apps['running']} apps running, {apps['waiting']} waiting, {apps['ended']} ended"
+    )
+    rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
+    last = d["last_round"]
+    if last:
+        rules += (f", the last {span(d['now_s'] - last['at_s'])} ago:"
+                  f" {last['renewed']} GPUs renewed, {last['granted']} granted, {last['revoked']} revoked")
+    rows = [
+        (n["host"], n["rack"], n["state"] + (f" ({n['reason']})" if n["reason"] else ""), n["gpus"], n["free"],
+         n["leased"], n["gpu_type"], n["virtual"])
+        for n in d["nodes"]
+    ]  # fmt: skip
+    names = ("NODE", "RACK", "STATE", ">GPUS", ">FREE", ">LEASED", "TYPE", "VIRTUAL")
+    return lines(head, rules, "", table(names, rows) if rows else "no node has registered")
+
+
+def queue(d: Data) -> Group:
+    """Who waits, and why."""
+    if not d["apps"]:
+        return lines("no app shares the cluster now")
+    rows = [
+        (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
+         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", a["rho"], a["n_avg"],
+         left(a["next_lease_end_s"], d["now_s"]), a["reason"], _detail(a["sentence"]))
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", ">RHO", ">N_AVG", ">LEASE", "REASON", "WHY")
+    return lines(table(names, rows))
+
+
+def _detail(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def rounds(d: Data) -> Group:
+    """Receipts, newest first."""
+    if not d["rounds"]:
+        return lines("no round has been held")
+    rows = [_receipt(r, d["names"]) for r in d["rounds"]]
+    names = ("ROUND", "AT", ">OFFER", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
+             ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
+    return lines(table(names, rows))
+
+
+def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
+    bids = [_bid(b, names) for b in r.get("bids", ())]
+    out = [f"{names.get(a, a)} out: {why}" for a, why in r["out"].items()]
+    solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
+    leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
+    return (
+        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids) or "nobody bid",
+        len(r.get("renewed", ())), len(r.get("granted", ())), len(r.get("revoked", ())), leftover, unused,
+        solve_ms, r.get("proved_optimal"), "; ".join(filter(None, [r.get("note"), *out])),
+    )  # fmt: skip
+
+
+def _bid(b: Data, names: Data) -> str:
+    won = sum(b["won"].values())
+    text = f"{names.get(b['app_id'], b['app_id'])} {show(b['rho_nothing'])}"
+    return f"{text} won {won}, rho {show(b['rho_won'])}, c {b['c']:.3f}" if won else f"{text} won nothing"
+
+
+# ---- explain
+
+
+def explain(d: Data) -> Group:
+    """Why one app got what it got."""
+    a, now_s = d["app"], d["now_s"]
+    head = f"{a['name']} ({a['app_id']}), {a['kind'] or 'no GPUs asked for yet'}, of {a['user']} in {a['queue']}"
+    ended = f", ended {clock(a['finished_s'])} {a['final_state']}" if a["finished_s"] else ""
+    since = f"submitted {clock(a['submitted_s'])}{ended}; holds {a['gpus_held']} GPUs"
+    if "leases" in a:
+        since += (f"; {a['leases']} leases, {a['renewals']} renewals, {a['revocations']} revocations,"
+                  f" {a['restarts']} restarts")
+    parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
+    if d["agent"] is not None and not d["agent"]["connected"]:
+        parts.append("its Agent is not connected")
+    if d["rho"] is not None:
+        parts += ["", *_rho(d["rho"])]
+    if d["leases"]:
+        parts += ["", _leases(d["leases"], now_s)]
+    if d["jobs"]:
+        parts += ["", _jobs(d["jobs"])]
+    if d["rounds"]:
+        parts += ["", "the rounds it lived through, newest first:"]
+        parts += [_lived(r, d["names"]) for r in d["rounds"]]
+    parts.append(_best(a))
+    return lines(*parts)
+
+
+def _rho(r: Data) -> list[str]:
+    paced = ", times of virtual GPUs (paced)" if r["paced"] else ""
+    return [
+        f"rho = T_sh / T_id = {show(r['t_sh_s'])} s / {show(r['t_id_s'])} s = {show(r['rho'])}"
+        f" (by its {r['by']}{paced})",
+        f"T_id = work / min(R_C, demand) x N_avg = {show(r['work_total_gpu_s'])} GPU-s /"
+        f" min({r['cluster_gpus']}, {r['demand_gpus']}) x {show(r['n_avg'])}",
+        f"T_sh = {span(r['elapsed_s'])} since its submission + the time of {show(r['work_left_gpu_s'])} GPU-s left;"
+        f" it could use {r['gangs']} gangs of {r['gang_gpus']} GPUs",
+    ]
+
+
+def _leases(leases: list[Data], now_s: float) -> RenderableType:
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for x in leases:
+        key = (x["state"], x["job_id"], x["grant_id"], x["container_id"], left(x["end_s"], now_s))
+        groups.setdefault(key, []).append(x["gpu"])
+    rows = [(", ".join(gpus), state, job, grant, container, end)
+            for (state, job, grant, container, end), gpus in groups.items()]  # fmt: skip
+    return table(("GPUS", "LEASE", "JOB", "GRANT", "CONTAINER", ">ENDS IN"), rows)
+
+
+def _jobs(jobs: list[Data]) -> RenderableType:
+    rows = [
+        (j["job_id"], j["state"], j["rung"], j["step"], f"{j['loss']:.4g}", f"{j['accuracy']:.4f}", j["gpus"],
+         f"{j['iter_time_s']:.3f}", j["slowdown"], j["restarts"], j["worker_failures"], j["configuration"])
+        for j in jobs
+    ]  # fmt: skip
+    names = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">ACCURACY", ">GPUS", ">ITER s", ">S", ">RESTARTS",
+             ">FAILURES", "CONFIGURATION")  # fmt: skip
+    return table(names, rows)
+
+
+def _lived(r: Data, names: Data) -> str:
+    head = f"  {r['round_id']} {clock(r['at_s'])}: {sum(r['offered'].values())} GPUs on offer; "
+    rank = f"rho {show(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
+    text = head + {
+        "sat out": f"took no part: {r['out']}",
+        "not offered": f"{rank}: others are worse off and were offered them",
+        "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
+        "offered": f"{rank}: offered; no auction came of it",
+    }.get(r["role"], "")
+    if r["bid"] is not None and r["role"] in ("won", "lost"):
+        text += f"{rank}; " + _own_bid(r)
+    if r["revoked"]:
+        text += f"; lost {', '.join(r['revoked'])}"
+    others = [
+        f"{names.get(o['app_id'], o['app_id'])} {o['gpus']} GPUs"
+        + (" left over" if o["leftover"] else f" (rho {show(o['rho_won'])}, c {o['c']:.3f})" if o["c"] else "")
+        for o in r["others"]
+    ]
+    return text + (f"; to others: {', '.join(others)}" if others else "") + (f"; {r['note']}" if r["note"] else "")
+
+
+def _own_bid(r: Data) -> str:
+    b = r["bid"]
+    won = sum(b["won"].values())
+    if not won:
+        return f"bid {b['rows']} rows and won nothing" + ("; got leftovers" if r["leftover"] else "")
+    text = f"bid {b['rows']} rows, won {show(b['won'])} (rho {show(b['rho_nothing'])} -> {show(b['rho_won'])})"
+    text += f", keeps c = {b['c']:.3f}: {b['kept_gangs']} gangs kept, {b['paid_gangs']} paid"
+    return text + (f"; got {'; '.join(map(gang, r['got']))}" if r["got"] else "")
+
+
+def _best(a: Data) -> str | None:
+    if not a["best"]:
+        return f"it said: {a['message']}" if a["message"] else None
+    model = f"; model in {a['model_path']}" if a["model_path"] else ""
+    return f"best: accuracy {a['best']['accuracy']:.4f} with {show(a['best']['configuration'])}{model}"
+
+
+# ---- records
+
+
+def audit(d: Data) -> Group:
+    """The audit's findings."""
+    checked = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in d["checked"].items())
+    skipped = [f"NOT CHECKED {x['check']}: {x['why']}" for x in d["unchecked"]]
+    rows = [(v["kind"], clock(v["when"]), v["what"]) for v in d["violations"]]
+    if rows:
+        end = f"{len(rows)} violations"
+    else:
+        end = "clean" if d["complete"] else "no violation found, but not everything was checked"
+    return lines(f"checked: {checked}", *skipped, table(("VIOLATION", "AT", "WHAT"), rows) if rows else None, end)
+
+
+def report(d: Data) -> Group:
+    """What a run came to."""
+    rows = [
+        (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
+         a["leases"], a["renewals"], a["revocations"], a["restarts"],
+         f"{a['best']['accuracy']:.4f} with {show(a['best']['configuration'])}" if a["best"] else "-")
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",
+             ">RESTARTS", "BEST")  # fmt: skip
+    times = [
+        (name, span(d[name]["median"]), span(d[name]["p95"]), d[name]["n"])
+        for name in ("round_s", "bid_s", "auction_solve_s", "allocation_change_s")
+    ]
+    seen = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in d["seen"].items())
+    audited = audit(d["audit"]) if d["audit"] is not None else "not audited"
+    return lines(table(names, rows), "", f"{d['rounds']} rounds: {seen}", "",
+                 table(("TIME", ">MEDIAN", ">P95", ">N"), times), "", audited)  # fmt: skip
