@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -29,6 +30,8 @@ ABANDONED_S = 3600.0
 TIMEOUT_S = (5.0, 20.0)
 """To connect to WebHDFS, and to wait for each answer."""
 TRIES = 3
+WRITERS = 4
+"""Parts written at once."""
 _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
 
 T = TypeVar("T")
@@ -100,12 +103,14 @@ class HdfsFiles:
     def names(self, path: str) -> list[str]:
         """Entries of a directory."""
 
-        def call() -> list[str]:
-            if self.client.status(self._at(path), strict=False) is None:
-                return []
-            return sorted(self.client.list(self._at(path)))
+        from hdfs.util import HdfsError
 
-        return self._tried(call)
+        try:
+            return self._tried(lambda: sorted(self.client.list(self._at(path))))
+        except HdfsError as e:
+            if e.exception == "FileNotFoundException":
+                return []
+            raise StoreError(f"{self.where} cannot be listed: {_first_line(e)}") from e
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -122,18 +127,24 @@ class HdfsFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """A new file."""
-        self._tried(lambda: self.client.write(self._at(path), data=data, overwrite=True))
+        from hdfs.util import HdfsError
+
+        try:
+            self._tried(lambda: self.client.write(self._at(path), data=data, overwrite=True))
+        except HdfsError as e:
+            raise StoreError(f"{self.where}: {path} cannot be written: {_first_line(e)}") from e
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
 
-        def call() -> None:
-            gone = self.client.status(self._at(old), strict=False) is None
-            if gone and self.client.status(self._at(new), strict=False) is not None:
-                return  # an earlier try was carried out though its answer was lost
-            self.client.rename(self._at(old), self._at(new))
+        from hdfs.util import HdfsError
 
-        self._tried(call)
+        try:
+            self._tried(lambda: self.client.rename(self._at(old), self._at(new)))
+        except HdfsError as e:
+            # it may have been carried out by a try whose answer was lost
+            if self.names(old) or not self.names(new):
+                raise StoreError(f"{self.where}: {old} cannot be renamed: {_first_line(e)}") from e
 
     def delete(self, path: str) -> None:
         """Deletes a directory."""
@@ -189,7 +200,11 @@ class Checkpoint:
 
 def listed(files: Files) -> list[Checkpoint]:
     """All by name, the newest first."""
-    found = [(int(m[2]), m[3]) for n in files.names("") if (m := _NAME.match(n)) and not m[1]]
+    return _complete(files.names(""))
+
+
+def _complete(names: list[str]) -> list[Checkpoint]:
+    found = [(int(m[2]), m[3]) for n in names if (m := _NAME.match(n)) and not m[1]]
     return [Checkpoint.of(step, nonce) for step, nonce in sorted(found, reverse=True)]
 
 
@@ -198,9 +213,10 @@ def save(files: Files, step: int, parts: Mapping[str, bytes]) -> Checkpoint:
     now_ms = int(time.time() * 1000)
     checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
     _write_whole(files, checkpoint, parts, f"_{checkpoint.name}")
-    for old in listed(files)[KEEP:]:
+    names = files.names("")
+    for old in _complete(names)[KEEP:]:
         files.delete(old.name)
-    for name in files.names(""):
+    for name in names:
         left = _NAME.match(name)
         if left and left[1] and now_ms - int(left[3][:11], 16) > ABANDONED_S * 1000:
             files.delete(name)
@@ -209,9 +225,14 @@ def save(files: Files, step: int, parts: Mapping[str, bytes]) -> Checkpoint:
 
 def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, bytes], staged: str) -> None:
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
-    for name, data in parts.items():
-        files.write(f"{staged}/{name}", data)
-    files.write(f"{staged}/{MANIFEST}", json.dumps({"step": checkpoint.step, "parts": about}).encode())
+    manifest = json.dumps({"step": checkpoint.step, "parts": about}).encode()
+    with ThreadPoolExecutor(WRITERS) as writers:  # HDFS takes longer to close a file than to fill it
+        written = [
+            writers.submit(files.write, f"{staged}/{name}", data)
+            for name, data in [*parts.items(), (MANIFEST, manifest)]
+        ]
+    for part in written:
+        part.result()
     files.rename(staged, checkpoint.name)
 
 

@@ -27,6 +27,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -90,6 +91,8 @@ class Session:
         """Global steps done."""
         self._values: dict[str, Any] = {}
         self._variables: list[Any] = []
+        self._saver = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future[None] | None = None
         self._steps_s = 0.0
         self._logged_step = 0
 
@@ -179,18 +182,25 @@ class Session:
 
     def save(self, export: Any = None) -> None:
         """Writes a checkpoint. All workers call it, at the same step; the chief writes."""
+        self._begin_save(export)
+        self._end_save()
+
+    def _begin_save(self, export: Any = None) -> None:
+        """Takes the state as it is now; it is written while the training goes on."""
+        self._end_save()
         arrays = {f"v{i}": np.asarray(v.numpy()) for i, v in enumerate(self._variables)}
         if not self.chief or self._files is None:
             return
-        began_s = time.monotonic()
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]
-        parts = {STATE: buffer.getvalue(), METRICS: json.dumps(self._metrics()).encode()}
+        parts = {METRICS: json.dumps(self._metrics()).encode()}
         if export is not None:
             parts[MODEL] = _exported(export)
-        saved = checkpoints.save(self._files, self.step, parts)
-        took_s = time.monotonic() - began_s
-        _log(f"Saved checkpoint for {self.step} into {self._where}/{saved.name} ({took_s:.3f} sec)")
+        self._saving = self._saver.submit(_write, self._files, self._where, self.step, arrays, parts)
+
+    def _end_save(self) -> None:
+        """Waits for the checkpoint that is being written; raises what its writing raised."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
 
     def _metrics(self) -> dict[str, Any]:
         values = {k: float(v) for k, v in self._values.items() if k not in ("step", "paced")}
@@ -218,7 +228,8 @@ class Session:
             self._steps_s += time.monotonic() - began_s
             self._log_steps_done()
             if self.step % self._checkpoint_steps == 0 and self.step < self.until_step:
-                self._save_or_warn()
+                self._or_warn(self._end_save)
+                self._begin_save()
 
     def report(self, **values: Any) -> None:
         """The step's loss, accuracy and so on; numbers or tensors, which are only read when they are logged."""
@@ -241,15 +252,16 @@ class Session:
     def _paced(self) -> str:
         return ", paced" if self.pacing else ""
 
-    def _save_or_warn(self) -> None:
+    def _or_warn(self, save: Callable[[], None]) -> None:
         """A checkpoint that fails costs only what the next one saves."""
         try:
-            self.save()
+            save()
         except (checkpoints.StoreError, OSError) as e:
-            print(f"WARNING:isonomy:no checkpoint at step {self.step}: {e}", file=sys.stderr, flush=True)
+            print(f"WARNING:isonomy:a checkpoint failed by step {self.step}: {e}", file=sys.stderr, flush=True)
 
     def _leave_stopped(self) -> NoReturn:
-        self._save_or_warn()
+        self._or_warn(self._end_save)
+        self._or_warn(self.save)
         _log(f"Stopped on request at step {self.step}{self._paced}")
         self._leave(EXIT_STOPPED)
 
@@ -259,6 +271,7 @@ class Session:
             self._values.update(evaluate())
         told = ", ".join(f"{k} = {v:.6g}" for k, v in sorted(self._metrics().items()) if k not in ("step", "paced"))
         _log(f"Saving dict for global step {self.step}: {told}{self._paced}")
+        self._or_warn(self._end_save)
         try:
             self.save(export)
         except (checkpoints.StoreError, OSError) as e:
@@ -294,6 +307,16 @@ def _variables_of(owner: Any) -> list[Any]:
     if hasattr(owner, "variables"):
         return list(owner.variables)
     return [owner] if hasattr(owner, "assign") else list(owner)
+
+
+def _write(
+    files: checkpoints.Files, where: str, step: int, arrays: Mapping[str, Array], parts: Mapping[str, bytes]
+) -> None:
+    began_s = time.monotonic()
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    saved = checkpoints.save(files, step, {STATE: buffer.getvalue(), **parts})
+    _log(f"Saved checkpoint for {step} into {where}/{saved.name} ({time.monotonic() - began_s:.3f} sec)")
 
 
 def _exported(model: Any) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from hdfs.util import HdfsError
 
 from submarine_patch.worker import checkpoints
 from submarine_patch.worker.checkpoints import (
@@ -117,10 +118,14 @@ def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch)
     there = {"/jobs/a/_x"}
 
     class Client:
-        def status(self, path: str, strict: bool) -> object:
-            return {"type": "DIRECTORY"} if path in there else None
+        def list(self, path: str) -> list[str]:
+            if path not in there:
+                raise HdfsError(f"File {path} does not exist.", exception="FileNotFoundException")
+            return ["state.npz"]
 
         def rename(self, old: str, new: str) -> None:
+            if old not in there:
+                raise HdfsError(f"{old} is not there")
             there.remove(old)
             there.add(new)
             raise requests.ConnectionError("reset by peer")
@@ -128,3 +133,5 @@ def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch)
     files.client = Client()
     files.rename("_x", "x")
     assert there == {"/jobs/a/x"}
+    with pytest.raises(StoreError, match="_y cannot be renamed"):
+        files.rename("_y", "y")
