@@ -367,8 +367,7 @@ class Brain:
         }
         command = f"{self.spec.python} -m submarine_patch.worker -- {_quote(self.spec.command(job.configuration))}"
         resources = [
-            am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive")))
-            for r in self.spec.resources
+            am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive"))) for r in self.spec.resources
         ]
         worker.container_id = container_id
         self._shell(launch=am.AmLaunch(container_id=container_id, command=command, env=env, resources=resources))
@@ -467,12 +466,15 @@ class Brain:
     def _am_allocated(self, m: am.AmContainer, now_s: float) -> None:
         for job in self.jobs.values():
             for worker in job.workers:
-                if worker.request_id == m.allocation_request_id and not worker.container_id:
-                    if worker.exit_code is None:
-                        worker.heard_s = now_s
-                        self._container(job, worker, m.container_id)
-                        self._mark()
-                        return
+                if (
+                    worker.request_id == m.allocation_request_id
+                    and not worker.container_id
+                    and worker.exit_code is None
+                ):
+                    worker.heard_s = now_s
+                    self._container(job, worker, m.container_id)
+                    self._mark()
+                    return
         self._shell(release=am.AmRelease(container_id=m.container_id))
 
     def _am_adopted(self, m: am.AmContainer, now_s: float) -> None:
@@ -667,9 +669,7 @@ class Brain:
                 )
             )
         kept, _ = self._gangs(set())
-        rho = (
-            bids.rho_of(self._app(self.contention), kept, self.contention.lease_s) if self.ending is None else 0.0
-        )
+        rho = bids.rho_of(self._app(self.contention), kept, self.contention.lease_s) if self.ending is None else 0.0
         return pb.Progress(demand=self.demand(), jobs=reports, rho=rho)
 
 
