@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from pycontrol.model.auction import AppView, Bid, BidRow, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Bid, BidRow, Snapshot
 
 ROWS_MAX = 512
 
 
 def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
-    """What is wrong with the bid, in one phrase; empty if it is fine."""
+    """What is wrong with the bid, in one phrase; empty if it is fine.
+
+    A row for more than the offer, the app's demand or its queue can hold is no error: an Agent does not know
+    its queue's limit, and a job may end between two messages. Such a row just never wins.
+    """
+    if bid.app_id != view.app_id:
+        return f"it is in the name of {bid.app_id}"
     if len(bid.rows) > ROWS_MAX:
         return f"{len(bid.rows)} rows, at most {ROWS_MAX} are read"
     if not _positive(bid.rho_nothing):
@@ -31,12 +37,11 @@ def _row_problem(row: BidRow, snapshot: Snapshot, view: AppView) -> str:
     if not _positive(row.rho):
         return f"rho is {row.rho}, it must be a positive number"
     if row.new_gangs < 0 or row.gang_gpus < 1:
-        return f"{row.new_gangs} gangs of {row.gang_gpus} GPUs"
+        return f"asks for {row.new_gangs} gangs of {row.gang_gpus} GPUs"
+    if not row.gpus:
+        return "asks for nothing"
     extra = Counter(row.keep) - Counter(view.ending_gangs)
     if extra:
         return f"keeps {dict(next(iter(extra)))}, which is not a gang of the app on offer"
-    if any(gang_gpus(g) > sum(snapshot.free.values()) for g in row.keep):
-        return "keeps more than the offer"
-    if row.gpus > view.unmet_gpus:
-        return f"asks for {row.gpus} GPUs, the app can use {view.unmet_gpus}"
-    return ""
+    away = next((h for gang in row.keep for h, n in gang if snapshot.free.get(h, 0) < n), None)
+    return f"keeps GPUs of {away}, which are not on offer" if away else ""

@@ -1,0 +1,48 @@
+"""Queues' limits in a round: what the apps of one queue may win together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pycontrol.auction.winners import Limit
+from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
+
+UNLIMITED_GPUS = 1 << 29
+
+
+def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
+    """One limit for each queue that has one.
+
+    GPUs whose leases end count for the whole queue, so that an app that waits at its queue's limit can win
+    what another app of the queue held.
+    """
+    queues: dict[str, list[AppView]] = {}
+    for view in snapshot.apps:
+        queues.setdefault(view.queue, []).append(view)
+    result = []
+    for views in queues.values():
+        spare = min(v.queue_room_gpus - _ending(v) for v in views)
+        if spare < UNLIMITED_GPUS:
+            gpus = max(0, spare + sum(_ending(v) for v in views))
+            result.append(Limit(frozenset(v.app_id for v in views), gpus))
+    return tuple(result)
+
+
+def _ending(view: AppView) -> int:
+    return sum(gang_gpus(g) for g in view.ending_gangs)
+
+
+def room_gpus(snapshot: Snapshot, limits: tuple[Limit, ...]) -> Mapping[str, int]:
+    """App id -> GPUs that it could win in this round; 0 where its smallest gang has no room."""
+    result = {}
+    for view in snapshot.apps:
+        shared = [limit.gpus for limit in limits if view.app_id in limit.app_ids]
+        room = max(0, min([view.demand.gpus - view.kept_gpus, *shared]))
+        smallest = min([view.demand.gang_gpus, *(gang_gpus(g) for g in view.ending_gangs)])
+        result[view.app_id] = room if room >= smallest else 0
+    return result
+
+
+def within(bid: Bid, gpus: int) -> Bid:
+    """The bid without the rows for more than so many GPUs, which cannot win."""
+    return Bid(bid.app_id, bid.rho_nothing, tuple(r for r in bid.rows if r.gpus <= gpus))
