@@ -296,8 +296,8 @@ class Brain:
             gpus = [g for host, n in gang for g in [x for x in free if x.host == host][:n]]
             free = [g for g in free if g not in gpus]
             self._launch(waiting.pop(0), gpus, now_s)
-        stopping = any(j.state == jobs.STOPPING for j in self.jobs.values())
-        if free and not (waiting and stopping):
+        # A gang that is being stopped waits again in a moment, perhaps for these very GPUs.
+        if free and not any(j.state == jobs.STOPPING for j in self.jobs.values()):
             for gpu in free:
                 del self.held[gpu]
             self._give_back(free, "no job can use them")
