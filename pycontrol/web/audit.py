@@ -202,8 +202,8 @@ def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None
 
 
 def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
-    """The app's lease of the GPU when the container began."""
-    for span in history.spans.get(gpu, ()):
+    """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one."""
+    for span in reversed(history.spans.get(gpu, [])):
         begun = span.start_s - CLOCK_S <= stay.start_s
         if span.app_id == stay.app_id and begun and (span.end_s is None or stay.start_s <= span.end_s + CLOCK_S):
             return span
