@@ -155,7 +155,8 @@ class Demo:
         final = {a.name: self.yarn_apps().get(a.name, {}) for a in self.apps}
         for name, state in final.items():
             if state.get("finalStatus") != "SUCCEEDED":
-                self.say(f"{name}: {state.get('state')} {state.get('finalStatus')}: {state.get('diagnostics', '')[:500]}")
+                why = str(state.get("diagnostics", ""))[:500]
+                self.say(f"{name}: {state.get('state')} {state.get('finalStatus')}: {why}")
         return all(s.get("finalStatus") == "SUCCEEDED" for s in final.values())
 
     def submit(self, app: App) -> None:
@@ -247,7 +248,8 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         succeeded = demo.run()
         demo.explain()
         data, good = demo.report()
-        demo.say(f"report: {out}; {data['rounds']} rounds; audit {'clean' if not data['audit']['violations'] else 'NOT clean'}")
+        audit = "clean" if not data["audit"]["violations"] else "NOT clean"
+        demo.say(f"report: {out}; {data['rounds']} rounds; audit {audit}")
     finally:
         if not keep:
             demo.down()
