@@ -38,7 +38,10 @@ QUERY_S = 30.0
 OVERLOADED = "the control plane is overloaded; send this again"
 
 Route = Callable[[str, str, Mapping[str, str], str, bool], tuple[int, Mapping[str, Any]]]
-"""(method, path, parameters, user, admin) -> (HTTP status, JSON object)."""
+"""(method, path, parameters, user, admin) -> (HTTP status, JSON object, or an object of the keys in TEXT)."""
+JSON = "application/json"
+TEXT = frozenset({"content_type", "text"})
+"""An answer that is text and no JSON has these keys."""
 log = structlog.get_logger("isonomy.bridge")
 
 
@@ -279,11 +282,14 @@ class BridgeEndpoint:
             status, answer = self._route(
                 query.method, query.path, dict(query.parameters), query.user, query.admin
             )
-            body = to_json(answer)
+            is_text = answer.keys() == TEXT
+            content_type = str(answer["content_type"]) if is_text else JSON
+            body = str(answer["text"]).encode() if is_text else to_json(answer)
         except Exception:
             log.exception("a query failed", method=query.method, path=query.path)
-            status, body = 500, to_json({"error": f"the control plane failed on {query.path}; see its log"})
-        reply = pb.QueryReply(status=status, content_type="application/json", body=body)
+            status, content_type = 500, JSON
+            body = to_json({"error": f"the control plane failed on {query.path}; see its log"})
+        reply = pb.QueryReply(status=status, content_type=content_type, body=body)
         return pb.Response(query_reply=reply)
 
     # ---- the plugin's silence

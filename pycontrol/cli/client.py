@@ -15,24 +15,31 @@ import requests
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 
-REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 CONNECT_S, READ_S = 3.0, 20.0
 RESOURCE = "/ws/v1/cluster/isonomy"
 F = Callable[..., None]
 
 
 class Failure(click.ClickException):
-    """One line on standard error and an exit status."""
+    """Refused or failed: one line on standard error, exit status 1."""
 
-    exit_code: int
-
-    def __init__(self, message: str, exit_code: int = REFUSED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 1
 
     def show(self, file: Any = None) -> None:
         """Without click's usage lines."""
         click.echo(f"error: {self.message}", err=True)
+
+
+class Misused(Failure):
+    """Wrong usage: exit status 2."""
+
+    exit_code = 2
+
+
+class Unreachable(Failure):
+    """Neither ResourceManager nor control plane answers: exit status 3."""
+
+    exit_code = 3
 
 
 def rm_address(option: str | None) -> str:
@@ -44,7 +51,7 @@ def rm_address(option: str | None) -> str:
     except ConfigError as e:
         conf = os.environ.get("HADOOP_CONF_DIR")
         where = f" (HADOOP_CONF_DIR={conf})" if conf else ""
-        raise Failure(f"{e.lines[0]}{where}; or give --rm URL or set ISONOMY_RM", USAGE) from e
+        raise Misused(f"{e.lines[0]}{where}; or give --rm URL or set ISONOMY_RM") from e
 
 
 class Rm:
@@ -95,8 +102,9 @@ class Rm:
             reply = self._call(method, url, read_s, params)
         except requests.RequestException as e:
             why = "does not answer in time" if isinstance(e, requests.Timeout) else "cannot be reached"
-            raise Failure(f"the ResourceManager's web app {self.base} {why}; is it up? (--rm URL names another)",
-                          UNREACHABLE) from e  # fmt: skip
+            raise Unreachable(
+                f"the ResourceManager's web app {self.base} {why}; is it up? (--rm URL names another)"
+            ) from e
         try:
             answer = reply.json()
         except ValueError:
@@ -105,13 +113,15 @@ class Rm:
         if reply.status_code == 200 and isinstance(answer, dict):
             return answer
         if reply.status_code == 503:
-            raise Failure(error or f"{self.base}: the control plane is not there (HTTP 503)", UNREACHABLE)
+            raise Unreachable(error or f"{self.base}: the control plane is not there (HTTP 503)")
         if error:
             raise Failure(str(error))
         if isinstance(answer, dict) and "RemoteException" in answer:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
-        raise Failure(f"{url}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
-                      " (yarn-site.xml: yarn.webapp.custom.webservice.class)?", UNREACHABLE)  # fmt: skip
+        raise Unreachable(
+            f"{url}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
+            " (yarn-site.xml: yarn.webapp.custom.webservice.class)?"
+        )
 
 
 def _kerberos(base: str) -> Any:

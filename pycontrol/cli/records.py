@@ -17,7 +17,7 @@ import click
 from pycontrol.arbiter.facts import Fact
 from pycontrol.arbiter.journal import read_facts
 from pycontrol.cli import screens
-from pycontrol.cli.client import USAGE, Failure, cluster_dir_option, output_option
+from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config, load_topology
 from pycontrol.web import report as reports
@@ -54,17 +54,17 @@ def records_of(
         rm_log = rm_log or (str(roles["resourcemanager"]["log"]),)
         return Records(journal, evidence, rm_log, Path(cluster["topology"]))
     except OSError as e:
-        raise Failure(f"{file}: {e.strerror}; give --journal, or --cluster-dir of a dev-cluster", USAGE) from e
+        raise Misused(f"{file}: {e.strerror}; give --journal, or --cluster-dir of a dev-cluster") from e
     except (ValueError, KeyError, TypeError) as e:
-        raise Failure(f"{file}: cannot be understood ({e!r}); give --journal instead", USAGE) from e
+        raise Misused(f"{file}: cannot be understood ({e!r}); give --journal instead") from e
     except ConfigError as e:
-        raise Failure(e.lines[0], USAGE) from e
+        raise Misused(e.lines[0]) from e
 
 
 def facts_of(journal: Path) -> Iterator[tuple[int, float, Fact]]:
     """All facts of a journal; one clear line where it is none."""
     if not journal.is_file():
-        raise Failure(f"{journal}: there is no such journal", USAGE)
+        raise Misused(f"{journal}: there is no such journal")
     try:
         yield from read_facts(journal)
     except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as e:
@@ -143,7 +143,7 @@ def report_command(
     try:
         cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
     except ConfigError as e:
-        raise Failure(e.lines[0], USAGE) from e
+        raise Misused(e.lines[0]) from e
     assert cluster_gpus is not None
     found = audited(records, gang_deadline, time.time())
     data = reports.build(facts_of(records.journal), cluster_gpus, found)

@@ -18,7 +18,7 @@ import structlog
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.driver import Driver, SteadyClock
 from pycontrol.arbiter.journal import JournalError, SqliteJournal
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, BridgeServer
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches
@@ -26,6 +26,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
+from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 
 POLICIES: dict[str, Callable[[Config], Policy]] = {
@@ -94,13 +95,17 @@ class ControlPlane:
             lambda *query: router.handle(*query),
             lambda: self._driver.call(lambda arbiter, now_s: None),
         )
-        self._driver = Driver(arbiter, self._journal, agents, endpoint, self._policy, clock)
+        arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
+        feed = Feed(self._journal, durable=durable)
+        self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
         router = Router(
             self._driver,
             issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
             arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
             ca=ca,
             token_ttl_s=config.token_ttl_s,
+            journal=self._journal,
+            feed=feed,
         )
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pycontrol.cli import screens
-from pycontrol.cli.client import UNREACHABLE, Failure, Rm, remote, rm_address
+from pycontrol.cli.client import Rm, Unreachable, remote, rm_address
 from pycontrol.cli.tables import clock, lines
 
 WAIT_S = 10
@@ -37,8 +37,8 @@ class Follower:
         while (left_s := self._left_s()) > 0:
             try:
                 answer = self._ask(min(WAIT_S, left_s))
-            except Failure as e:
-                if e.exit_code != UNREACHABLE or self._next < 0:
+            except Unreachable as e:
+                if self._next < 0:
                     raise
                 self.problem = e.message
                 yield []
@@ -104,8 +104,6 @@ def _live(follower: Follower) -> None:
             try:
                 picture = lines(screens.status(follower.rm.get("status")), "",
                                 screens.queue(follower.rm.get("queue")), "", *map(line, newest))
-            except Failure as e:
-                if e.exit_code != UNREACHABLE:
-                    raise
+            except Unreachable:
                 continue  # the next wait for events says so
             live.update(picture, refresh=True)
