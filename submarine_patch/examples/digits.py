@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker import training
+from submarine_patch.worker import lean, training
 
 TEST_EXAMPLES = 360
 
@@ -50,6 +50,7 @@ def digits() -> tuple[tuple[np.ndarray[Any, Any], ...], tuple[np.ndarray[Any, An
 def main() -> None:
     """Synchronous data-parallel training with checkpoints."""
     args = arguments()
+    lean.without_extras()
     session = training.session(
         args.steps,
         checkpoint_steps=args.checkpoint_steps,

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class ClusterError(ValueError):
-    """TF_CONFIG is malformed."""
+    """TF_CONFIG is malformed, or TensorFlow is missing."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,10 @@ class Gang:
     """TensorFlow's strategy for this worker, with agreement among all."""
 
     def __init__(self, place: Place, threads: int) -> None:
-        import tensorflow as tf
+        try:
+            import tensorflow as tf
+        except ImportError as e:
+            raise ClusterError(f"TensorFlow cannot be imported ({e}): pip install 'isonomy[worker]'") from e
 
         self._tf: Any = tf
         self.place = place
