@@ -57,8 +57,9 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
         if not held and not (coming is not None and coming.app_id == app_id):
             return f"GPU {gpu} is not leased to {app_id}"
         other = s.worker_at.get(gpu)
-        if other is not None and other.app_id == app_id:
-            return f"GPU {gpu} is still used by worker {other.plan.worker_id}"
+        # A container that is ending may have been seen by the app before us: the new one waits for it anyway.
+        if other is not None and other.app_id == app_id and not other.container_id:
+            return f"GPU {gpu} is planned for worker {other.plan.worker_id}"
     return ""
 
 
@@ -66,6 +67,7 @@ def place_ready(s: State, now_s: float) -> None:
     """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it."""
     if not s.ready:
         return
+    _drop_void(s)
     gangs: dict[tuple[str, str, str], list[Worker]] = {}
     for worker in s.workers.values():
         if not worker.container_id and not worker.directive_id:
@@ -76,6 +78,18 @@ def place_ready(s: State, now_s: float) -> None:
             for worker, ask in zip(gang, asks, strict=True):
                 assert ask is not None
                 _place(s, worker, ask)
+
+
+def _drop_void(s: State) -> None:
+    """Forgets plans for GPUs that their app neither holds nor was promised."""
+    for worker in list(s.workers.values()):
+        if not worker.container_id and not worker.directive_id:
+            for gpu in worker.plan.gpus:
+                lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+                held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
+                if not held and (coming is None or coming.app_id != worker.app_id):
+                    s.drop_worker(worker)
+                    break
 
 
 def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:

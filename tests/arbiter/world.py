@@ -157,8 +157,8 @@ class World:
             assert lease.gpu == gpu
         for worker in a.workers.values():
             for gpu in worker.plan.gpus:
-                at = a.worker_at.get(gpu)  # the newest plan: the next owner's may have come and gone
-                assert at is worker or (worker.container_id if at is None else at.app_id != worker.app_id)
+                at = a.worker_at.get(gpu)  # the newest plan for this GPU
+                assert at is worker or worker.container_id or (at is not None and at.app_id != worker.app_id)
         for app_id, agent in self.agents.items():
             for gang in a.gangs_of(app_id):
                 jobs = {x.job_id for x in gang if x.job_id}
