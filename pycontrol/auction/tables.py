@@ -1,4 +1,7 @@
-"""The auction over explicit bid tables {GPUs on each machine -> rho}: one binary a row (Themis, section 4.4)."""
+"""The auction over explicit bid tables {GPUs on each machine -> rho}: one binary a row (Themis, section 4.4).
+
+For what-if questions and as a cross-check of the compact bids: the tables grow with every split of the offer.
+"""
 
 from __future__ import annotations
 
@@ -27,35 +30,41 @@ class TableOutcome:
         return math.exp(-sum(math.log(r) for r in self.rho))
 
 
-def _solve(tables: Sequence[Mapping[Row, float]], machines: Sequence[int]) -> tuple[list[Row], bool]:
-    lp = pulp.LpProblem("tables", pulp.LpMaximize)
-    x = {
-        (i, k): pulp.LpVariable(f"x{i}_{k}", cat="Binary") for i, table in enumerate(tables) for k in range(len(table))
-    }
-    rows = [list(table) for table in tables]
-    lp += pulp.lpSum(-math.log(tables[i][rows[i][k]]) * v for (i, k), v in x.items())
-    for i in range(len(tables)):
-        lp += pulp.lpSum(x[i, k] for k in range(len(rows[i]))) == 1
-    for m, gpus in enumerate(machines):
-        lp += pulp.lpSum(rows[i][k][m] * v for (i, k), v in x.items()) <= gpus
-    lp.solve(pulp.HiGHS(msg=False, gapRel=0.0, threads=1))
-    chosen = [next(rows[i][k] for k in range(len(rows[i])) if x[i, k].value() > 0.5) for i in range(len(tables))]
-    return chosen, lp.sol_status == pulp.LpSolutionOptimal
-
-
 def auction_tables(tables: Sequence[Mapping[Row, float]], machines: Sequence[int]) -> TableOutcome:
-    """Exact proportionally fair winners and payments; the all-zero row is what an app has without the offer."""
+    """Proportionally fair winners and payments, exactly; each table's all-zero row is what its app has without."""
     chosen, proved = _solve(tables, machines)
-    rho = [tables[i][row] for i, row in enumerate(chosen)]
+    rho = [table[row] for table, row in zip(tables, chosen, strict=True)]
     c = []
-    for i in range(len(tables)):
-        if not any(chosen[i]) or len(tables) == 1:
-            c.append(1.0)
+    for i, row in enumerate(chosen):
+        if not any(row):
+            c.append(1.0)  # it takes nothing from the others
             continue
         others = [t for j, t in enumerate(tables) if j != i]
         without, ok = _solve(others, machines)
         proved = proved and ok
-        best = sum(-math.log(t[row]) for t, row in zip(others, without, strict=True))
-        own = sum(-math.log(r) for j, r in enumerate(rho) if j != i)
-        c.append(math.exp(min(0.0, own - best)))
+        best = -sum(math.log(t[r]) for t, r in zip(others, without, strict=True))
+        with_it = -sum(math.log(r) for j, r in enumerate(rho) if j != i)
+        c.append(math.exp(min(0.0, with_it - best)))
     return TableOutcome(tuple(chosen), tuple(rho), tuple(c), proved)
+
+
+def _solve(tables: Sequence[Mapping[Row, float]], machines: Sequence[int]) -> tuple[list[Row], bool]:
+    if not tables:
+        return [], True
+    lp = pulp.LpProblem("tables", pulp.LpMaximize)
+    x = [
+        {row: pulp.LpVariable(f"x{i}_{k}", cat="Binary") for k, row in enumerate(table) if _fits(row, machines)}
+        for i, table in enumerate(tables)
+    ]
+    lp += pulp.lpSum(-math.log(tables[i][row]) * v for i, rows in enumerate(x) for row, v in rows.items())
+    for rows in x:
+        lp += pulp.lpSum(rows.values()) == 1
+    for m, gpus in enumerate(machines):
+        lp += pulp.lpSum(row[m] * v for rows in x for row, v in rows.items()) <= gpus
+    lp.solve(pulp.HiGHS(msg=False, gapRel=0.0, gapAbs=0.0, threads=1))
+    chosen = [max(rows, key=lambda row: rows[row].value() or 0) for rows in x]
+    return chosen, lp.sol_status == pulp.LpSolutionOptimal
+
+
+def _fits(row: Row, machines: Sequence[int]) -> bool:
+    return all(n <= gpus for n, gpus in zip(row, machines, strict=True))

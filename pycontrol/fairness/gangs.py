@@ -6,15 +6,19 @@ that has passed plus the makespan of each phase left. With fewer gangs than jobs
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pycontrol.fairness.packing import pack
+
+PACK_STEPS = 300
+"""Search steps for one packing: a bid asks for many, and longest-first is nearly always optimal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Remaining work of each job of a phase, in serial GPU-seconds."""
+    """Remaining work of each job of a phase, in serial seconds (seconds on one GPU, S = 1)."""
 
     job_serial_s: tuple[float, ...]
 
@@ -40,10 +44,10 @@ def t_id(total_gpu_s: float, cluster_gpus: int, app_demand_max: int, n_avg: floa
 
 
 def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
-    """Makespan in seconds of jobs (serial GPU-seconds) on gangs of these speeds (serial seconds per second).
+    """Makespan in seconds of jobs (serial seconds) on gangs of these speeds (serial seconds per second).
 
-    Longest job first, each to the gang where it ends soonest: optimal where every job has a gang of its own
-    or all jobs are equal, at most 4/3 of the optimum on equal gangs (Graham's bound).
+    On gangs of one speed: the best packing that a short search finds. Else longest job first, each to the
+    gang where it ends soonest.
     """
     work = [w for w in jobs if w > 0]
     if not work:
@@ -51,10 +55,7 @@ def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
     if not speeds:
         return math.inf
     if len(set(speeds)) == 1:
-        ends = [0.0] * min(len(speeds), len(work))
-        for w in sorted(work, reverse=True):
-            heapq.heapreplace(ends, ends[0] + w)
-        return max(ends) / speeds[0]
+        return pack(work, len(speeds), PACK_STEPS).end_s / speeds[0]
     finish = [0.0] * len(speeds)
     for w in sorted(work, reverse=True):
         best = min(range(len(speeds)), key=lambda i: finish[i] + w / speeds[i])

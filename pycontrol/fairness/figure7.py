@@ -1,0 +1,85 @@
+"""What an app scheduler tells its Agent about its jobs (Themis, Figure 7), and rho from it (section 4.3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pycontrol.fairness.packing import phase_end
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job as its app scheduler sees it.
+
+    `avg_time_per_iter_s`: seconds of one iteration on one GPU. `locality_sensitivity`: S >= 1, by which the
+    placement at hand slows it down.
+    """
+
+    iters_remaining: float
+    avg_time_per_iter_s: float
+    locality_sensitivity: float = 1.0
+
+    @property
+    def serial_s(self) -> float:
+        """Seconds that it has left on one GPU of that placement."""
+        return self.iters_remaining * self.avg_time_per_iter_s * self.locality_sensitivity
+
+
+class SuccessiveHalving(Protocol):
+    """App schedulers that stop jobs phase by phase (successive halving, Hyperband)."""
+
+    def get_num_phases(self) -> int:
+        """Phases left, the present one included."""
+
+    def get_jobs_in_phase(self, phase: int, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+        """The jobs of a phase (0: the present one) if the app held these GPUs by machine."""
+
+
+class PerformanceCurve(Protocol):
+    """App schedulers that stop jobs by their forecast curves (HyperDrive, Vizier)."""
+
+    def get_jobs_remaining(self, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+        """The jobs still running, each with the most iterations that its forecast allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTime:
+    """T_sh in seconds and its phases; `proved`: no packing of whole GPUs ends sooner."""
+
+    elapsed_s: float
+    phases_s: tuple[float, ...]
+    proved: bool = True
+
+    @property
+    def t_sh_s(self) -> float:
+        """Elapsed time and the phases left."""
+        return self.elapsed_s + sum(self.phases_s)
+
+
+def halving_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
+    """T_sh = elapsed + the sum over phases of the end of the phase's last job, on whole GPUs."""
+    phases = [_serial_s(app.get_jobs_in_phase(i, gpu_alloc)) for i in range(app.get_num_phases())]
+    ends = [phase_end(jobs, sum(gpu_alloc), job_demand_max) for jobs in phases]
+    return SharedTime(elapsed_s, tuple(e.end_s for e in ends), all(e.proved for e in ends))
+
+
+def fluid_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
+    """The same with each phase as divisible work, as the paper's Table 3 has it."""
+    gpus, ends = sum(gpu_alloc), []
+    for i in range(app.get_num_phases()):
+        jobs = _serial_s(app.get_jobs_in_phase(i, gpu_alloc))
+        parallel = min(gpus, len(jobs) * job_demand_max)
+        ends.append(sum(jobs) / parallel if parallel else (float("inf") if any(jobs) else 0.0))
+    return SharedTime(elapsed_s, tuple(ends))
+
+
+def curve_t_sh(app: PerformanceCurve, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
+    """T_sh = elapsed + the latest forecast end over the jobs still running, all of them one phase."""
+    end = phase_end(_serial_s(app.get_jobs_remaining(gpu_alloc)), sum(gpu_alloc), job_demand_max)
+    return SharedTime(elapsed_s, (end.end_s,), end.proved)
+
+
+def _serial_s(jobs: Sequence[JobInfo]) -> list[float]:
+    return [job.serial_s for job in jobs]

@@ -1,0 +1,108 @@
+"""The earliest end of a phase: jobs packed on GPUs, exactly where the search can prove it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NODES_MAX = 100_000
+JOBS_MAX = 400
+"""Above this many jobs only longest-first is tried (the search recurses by job)."""
+TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """When the last job ends, in seconds, and whether nothing ends sooner for certain."""
+
+    end_s: float
+    proved: bool = True
+
+
+def phase_end(jobs_s: Sequence[float], gpus: int, job_demand_max: int) -> Packed:
+    """The earliest end of a phase of jobs, given in serial seconds (Themis, section 4.3.2).
+
+    Fewer GPUs than jobs: one GPU a job, the jobs of a GPU one after the other. Else each job gets
+    1..job_demand_max GPUs: handing the next GPU to the job that ends last is optimal, as only it can shorten
+    the phase.
+    """
+    if not any(jobs_s):
+        return Packed(0.0)
+    if gpus < 1:
+        return Packed(math.inf)
+    if gpus < len(jobs_s):
+        return pack(jobs_s, gpus)
+    share = [1] * len(jobs_s)
+    for _ in range(gpus - len(jobs_s)):
+        last = max(range(len(jobs_s)), key=lambda i: jobs_s[i] / share[i])
+        if share[last] >= job_demand_max:
+            break
+        share[last] += 1
+    return Packed(max(t / n for t, n in zip(jobs_s, share, strict=True)))
+
+
+def longest_first(jobs_s: Sequence[float], machines: int) -> float:
+    """Makespan of longest job first, each to the machine that is free first (at most 4/3 of the optimum)."""
+    ends = [0.0] * min(machines, max(1, len(jobs_s)))
+    for job in sorted(jobs_s, reverse=True):
+        heapq.heapreplace(ends, ends[0] + job)
+    return max(ends)
+
+
+def least_end(jobs_s: Sequence[float], machines: int) -> float:
+    """No packing ends sooner: the mean load, the longest job, and jobs that must share a machine."""
+    jobs = sorted(jobs_s, reverse=True)
+    bounds = [sum(jobs) / machines]
+    for k in range(math.ceil(len(jobs) / machines)):  # of the k m + 1 longest jobs, some machine has k + 1
+        bounds.append(sum(jobs[k * machines - k : k * machines + 1]))
+    least = max(bounds)
+    return math.ceil(least - 1e-9) if all(float(j).is_integer() for j in jobs) else least
+
+
+def pack(jobs_s: Sequence[float], machines: int, nodes_max: int = NODES_MAX) -> Packed:
+    """Minimum makespan on identical machines: branch and bound, longest job first.
+
+    After `nodes_max` steps the best packing found is returned, not proved.
+    """
+    jobs = sorted((j for j in jobs_s if j > 0), reverse=True)
+    if not jobs:
+        return Packed(0.0)
+    search = _Search(jobs, machines, nodes_max)
+    if search.best > search.least * (1 + TINY) and len(jobs) <= JOBS_MAX:
+        search.place(0)
+    proved = search.best <= search.least * (1 + TINY) or (len(jobs) <= JOBS_MAX and search.nodes > 0)
+    return Packed(search.best, proved)
+
+
+class _Search:
+    def __init__(self, jobs: Sequence[float], machines: int, nodes: int) -> None:
+        self.jobs, self.nodes = jobs, nodes
+        self.ends = [0.0] * machines
+        self.best = longest_first(jobs, machines)
+        self.least = least_end(jobs, machines)
+        self.left = [0.0] * (len(jobs) + 1)
+        for i in range(len(jobs) - 1, -1, -1):
+            self.left[i] = self.left[i + 1] + jobs[i]
+
+    def place(self, i: int) -> None:
+        """Tries job i on each machine that could still lead to an earlier end."""
+        if i == len(self.jobs):
+            self.best = min(self.best, max(self.ends))
+            return
+        job, ends = self.jobs[i], self.ends
+        tried: set[float] = set()
+        for m in sorted(range(len(ends)), key=ends.__getitem__):
+            below = self.best * (1 - TINY)
+            room = sum(max(0.0, below - e) for e in ends)
+            if self.nodes <= 0 or self.best <= self.least * (1 + TINY) or room < self.left[i]:
+                return
+            if ends[m] in tried or ends[m] + job >= below:
+                continue
+            tried.add(ends[m])
+            self.nodes -= 1
+            before = ends[m]
+            ends[m] = before + job
+            self.place(i + 1)
+            ends[m] = before
