@@ -1,0 +1,89 @@
+"""A running world for the views: an Arbiter with apps, behind a driver that calls at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.state import Settings
+from pycontrol.model.events import Event
+from pycontrol.policies.themis import Themis
+from pycontrol.web.feed import Feed
+from pycontrol.web.router import Router
+from tests.arbiter.world import World
+
+T = TypeVar("T")
+EARLY, LATE, SHELL = "application_1_0001", "application_1_0002", "application_1_0003"
+
+
+class Kept:
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[int, float, Fact]] = []
+
+    def append(self, facts: Any, now_s: float) -> None:
+        self.facts += [(len(self.facts) + i, now_s, f) for i, f in enumerate(facts)]
+
+    def rounds(self, limit: int) -> list[dict[str, Any]]:
+        return []
+
+
+class SceneWorld(World):
+    """A world whose facts also go to a feed."""
+
+    feed: Feed | None = None
+
+    def submit(self, event: Event) -> None:
+        before = len(self.journal)
+        super().submit(event)
+        if self.feed is not None:
+            self.feed.append(self.journal[before:], self.now)
+
+
+class Scene:
+    """Two apps with Agents that compete, one app without; `router` answers about them."""
+
+    def __init__(self, run_s: float = 100.0) -> None:
+        self.world = SceneWorld(Themis(), settings=Settings(
+            lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0))
+        self.kept = Kept()
+        self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
+        self.issued: list[tuple[str, str]] = []
+        self.router = Router(
+            self, issue=self._issue, arbiter_address="host:26501", ca="", token_ttl_s=60.0,
+            journal=self.kept, feed=self.feed,
+        )  # fmt: skip
+        self.world.add_app(EARLY, 4, 3, 4000)
+        self.world.run(5)
+        self.world.add_app(LATE, 4, 3, 4000)
+        self.world.add_foreign(SHELL, 2, 1)
+        self.world.run(run_s)
+
+    def _issue(self, app_id: str, user: str) -> str:
+        self.issued.append((app_id, user))
+        return f"token of {app_id}"
+
+    # ---- the driver
+
+    def submit(self, event: Event) -> None:
+        self.world.submit(event)
+
+    def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
+        return fn(self.world.arbiter, self.world.now)
+
+    # ---- what tests do
+
+    def get(self, path: str, user: str = "u", **params: str) -> dict[str, Any]:
+        """A view that must be served."""
+        status, answer = self.router.handle("GET", path, params, user, False)
+        assert status == 200, answer
+        return answer
+
+    def error(self, method: str, path: str, user: str = "u", admin: bool = False, **params: str) -> tuple[int, str]:
+        """A query that must be refused."""
+        status, answer = self.router.handle(method, path, params, user, admin)
+        assert status != 200
+        return status, answer["error"]

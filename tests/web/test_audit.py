@@ -1,0 +1,293 @@
+"""The audit: a clean run is clean, and each rule finds the run that breaks it."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter import facts as f
+from pycontrol.model.topology import Gpu
+from pycontrol.web.audit import audit
+from pycontrol.web.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
+from pycontrol.web.history import History
+from tests.web.scene import Scene
+
+APP, OTHER = "application_17_0001", "application_17_0002"
+T0 = 1_000_000.0
+
+
+def container(n: int, app: str = APP) -> str:
+    return f"container_e01_{app.removeprefix('application_')}_01_{n:06d}"
+
+
+@dataclass
+class Run:
+    """A small run, written down by hand: one gang of 4 GPUs on two machines."""
+
+    facts: list[tuple[float, f.Fact]] = field(default_factory=list)
+    evidence: list[dict[str, Any]] = field(default_factory=list)
+    yarn: YarnRecords = field(default_factory=lambda: YarnRecords(["rm.log"], T0 - 1))
+    now_s: float = T0 + 1000
+
+    def fact(self, at_s: float, *facts: f.Fact) -> None:
+        self.facts += [(T0 + at_s, x) for x in facts]
+
+    def grant(self, at_s: float, app: str, gpus: list[Gpu], grant: str, after: bool = False) -> None:
+        self.fact(at_s, *(f.LeaseGranted(g, app, grant, T0 + at_s, T0 + at_s + 60, grant, after) for g in gpus))
+
+    def start(self, at_s: float, name: str, gpus: list[Gpu], job: str = "j1", seen: bool = True) -> None:
+        self.fact(at_s, *(f.LeaseStarted(g, name, job, T0 + at_s, T0 + at_s + 60) for g in gpus))
+        if seen:
+            self.record("start", at_s - 0.1, name, gpus)
+
+    def stop(self, at_s: float, name: str, gpus: list[Gpu], reason: str = "released") -> None:
+        self.record("end", at_s - 0.1, name, gpus)
+        self.fact(at_s, *(f.LeaseEnded(g, T0 + at_s, reason) for g in gpus))
+
+    def record(self, event: str, at_s: float, name: str, gpus: list[Gpu]) -> None:
+        self.evidence.append({
+            "event": event, "container": name, "node": f"{gpus[0].host}:45454", "gpu_ids": [g.index for g in gpus],
+            "lease": "r1.0", "time_ms": int((T0 + at_s) * 1000),
+        })  # fmt: skip
+        if event == "start":
+            self.yarn.allocated.setdefault(name, len(gpus))
+
+    def audit(self) -> dict[str, Any]:
+        evidence = Evidence(["e.jsonl"] if self.evidence else [])
+        for line in sorted(self.evidence, key=lambda x: x["time_ms"]):
+            add_event(evidence, line)
+        history = History.of((i, t, x) for i, (t, x) in enumerate(sorted(self.facts, key=lambda x: x[0])))
+        return audit(history, evidence, self.yarn, self.now_s)
+
+    def kinds(self) -> list[str]:
+        return [v["kind"] for v in self.audit()["violations"]]
+
+
+A = [Gpu("n1", 0), Gpu("n1", 1)]
+B = [Gpu("n2", 0), Gpu("n2", 1)]
+
+
+def clean() -> Run:
+    run = Run()
+    for at_s, app in ((0, APP), (1, OTHER)):
+        run.fact(at_s, f.AppArrived(app, app[-4:], "root.q", "u", "hyperband", T0, T0 + at_s))
+    receipt = {"awards": [{"app_id": a, "gangs": [[["n1", 2], ["n2", 2]]]} for a in (APP, OTHER)]}
+    run.fact(1.5, f.RoundHeld("r1", T0 + 1.5, receipt))
+    run.grant(2, APP, A + B, "r1.0")
+    run.start(5, container(2), A)
+    run.start(6, container(3), B)
+    run.grant(50, OTHER, A + B, "r2.0", after=True)
+    run.stop(62, container(2), A)
+    run.stop(63, container(3), B)
+    run.start(66, container(2, OTHER), A)
+    run.start(67, container(3, OTHER), B)
+    run.fact(100, f.AppEnded(APP, "FINISHED", T0 + 100), f.AppEnded(OTHER, "FINISHED", T0 + 100))
+    run.stop(101, container(2, OTHER), A, "app ended")
+    run.stop(101, container(3, OTHER), B, "app ended")
+    return run
+
+
+def test_a_clean_run_is_clean_and_says_what_it_checked() -> None:
+    found = clean().audit()
+    assert found["violations"] == []
+    assert found["unchecked"] == []
+    assert found["complete"]
+    checked = found["checked"]
+    assert checked["leases"] == 8
+    assert checked["gangs"] == 2
+    assert checked["gpu_intervals"] == 8
+    assert checked["gpu_ids_compared"] == checked["yarn_allocations_compared"] == 4
+
+
+def two_containers(run: Run) -> None:
+    next(e for e in run.evidence if e["event"] == "end" and e["container"] == container(2))["time_ms"] += 5000
+
+
+def no_lease(run: Run) -> None:
+    run.record("start", 200, container(9), [Gpu("n3", 0)])
+    run.record("end", 210, container(9), [Gpu("n3", 0)])
+
+
+def anothers_lease(run: Run) -> None:
+    run.facts = [(t, x) for t, x in run.facts if not (isinstance(x, f.LeaseGranted) and x.app_id == OTHER)]
+    run.grant(50, APP, A + B, "r2.0", after=True)
+
+
+def outlives_its_lease(run: Run) -> None:
+    ends = [e for e in run.evidence if e["event"] == "end" and e["container"] == container(3, OTHER)]
+    ends[0]["time_ms"] += 30_000
+
+
+def never_ends(run: Run) -> None:
+    run.evidence = [e for e in run.evidence if not (e["event"] == "end" and e["container"] == container(3, OTHER))]
+
+
+def lost_lease(run: Run) -> None:
+    run.facts = [(t, x) for t, x in run.facts if not (isinstance(x, f.LeaseEnded) and t > T0 + 100)]
+
+
+def leased_twice(run: Run) -> None:
+    run.grant(10, OTHER, [A[0]], "r9.0")
+
+
+def split_gang(run: Run) -> None:
+    run.facts = [(t, x) for t, x in run.facts if not (
+        isinstance(x, f.LeaseStarted) and x.container_id == container(3))]  # fmt: skip
+    run.evidence = [e for e in run.evidence if e["container"] != container(3)]
+    run.facts = [(t + 100 if t > T0 + 10 else t, x) for t, x in run.facts]
+    for e in run.evidence:
+        e["time_ms"] += 100_000 if e["time_ms"] > (T0 + 10) * 1000 else 0
+    run.facts = [(t, _moved(x)) for t, x in run.facts]
+
+
+def _moved(x: f.Fact) -> f.Fact:
+    """The same fact 100 s later, if it was later than the gang's start."""
+    at_s = getattr(x, "at_s", 0.0)
+    if at_s > T0 + 10:
+        return type(x)(**{**{k: getattr(x, k) for k in x.__dataclass_fields__}, "at_s": at_s + 100})  # type: ignore
+    return x
+
+
+def other_ids(run: Run) -> None:
+    for e in run.evidence:
+        if e["container"] == container(2, OTHER):
+            e["gpu_ids"] = [1, 2]
+
+
+def fewer_ids(run: Run) -> None:
+    for e in run.evidence:
+        if e["container"] == container(2, OTHER):
+            e["gpu_ids"] = [0]
+
+
+def no_record(run: Run) -> None:
+    run.evidence = [e for e in run.evidence if e["container"] != container(3, OTHER)]
+
+
+def unknown_to_yarn(run: Run) -> None:
+    del run.yarn.allocated[container(2)]
+
+
+def other_count(run: Run) -> None:
+    run.yarn.allocated[container(2)] = 1
+
+
+@pytest.mark.parametrize(("breaks", "kinds"), [
+    (two_containers, {"gpu_in_two_containers", "container_without_lease"}),
+    (no_lease, {"container_without_lease"}),
+    (anothers_lease, {"container_without_lease"}),
+    (outlives_its_lease, {"container_without_lease"}),
+    (never_ends, {"container_without_lease"}),
+    (lost_lease, {"lease_lost"}),
+    (leased_twice, {"gpu_leased_twice"}),
+    (split_gang, {"gang_split"}),
+    (other_ids, {"gpu_ids_differ", "container_without_lease"}),
+    (fewer_ids, {"gpu_ids_differ", "gpu_count_differs"}),
+    (no_record, {"container_without_evidence"}),
+    (unknown_to_yarn, {"unknown_to_yarn"}),
+    (other_count, {"gpu_count_differs"}),
+])  # fmt: skip
+def test_each_rule_finds_what_breaks_it(breaks: Callable[[Run], None], kinds: set[str]) -> None:
+    run = clean()
+    breaks(run)
+    found = run.audit()["violations"]
+    assert kinds <= {v["kind"] for v in found}, found
+    assert all(v["what"] and v["when"] for v in found)
+
+
+def test_what_is_no_violation() -> None:
+    run = clean()
+    # a gang that loses a machine stops on the other one before the deadline
+    run.grant(200, APP, A + B, "r3.0")
+    run.start(203, container(5), A, "j2")
+    run.start(203, container(6), B, "j2")
+    run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost") for g in B))
+    run.record("end", 290, container(6), B)  # it ran on where nobody could reach it
+    run.stop(250, container(5), A)
+    found = run.audit()
+    assert found["violations"] == []
+    assert found["checked"]["outlived_on_lost_nodes"] == 2
+
+
+def test_an_adopted_container_counts_for_its_gang() -> None:
+    run = clean()
+    run.grant(200, APP, A + B, "r3.0")
+    run.start(203, container(5), A, "j2")
+    run.start(204, container(6), B, "")  # the control plane was restarted in between
+    run.stop(300, container(5), A)
+    run.stop(301, container(6), B)
+    assert run.kinds() == []
+
+
+def test_the_resource_managers_word_ends_a_container() -> None:
+    run = clean()
+    run.evidence = [e for e in run.evidence if not (e["event"] == "end" and e["container"] == container(2))]
+    assert "gpu_in_two_containers" in run.kinds()
+    run.yarn.released_s[container(2)] = T0 + 62
+    assert run.kinds() == []
+
+
+def test_missing_evidence_is_named_never_passed() -> None:
+    run = clean()
+    run.evidence, run.yarn = [], YarnRecords()
+    found = run.audit()
+    assert not found["complete"]
+    missing = {x["check"] for x in found["unchecked"]}
+    assert missing == {"gpu_in_two_containers", "container_without_lease", "gpu_ids_differ", "lease_lost",
+                       "unknown_to_yarn"}  # fmt: skip
+    run = clean()
+    run.evidence = [e for e in run.evidence if e["node"].startswith("n1")]
+    found = run.audit()
+    assert not found["complete"]
+    assert [x["check"] for x in found["unchecked"]] == ["evidence"]
+    assert Run().audit()["complete"] is False
+
+
+def test_evidence_files(tmp_path: Path) -> None:
+    line = {"event": "start", "container": container(2), "node": "n1", "gpu_ids": [0, 1], "lease": "r1", "time_ms": 5}
+    file = tmp_path / "e.jsonl"
+    file.write_text(json.dumps(line) + "\nnot json\n" + json.dumps({**line, "event": "end", "time_ms": 9})
+                    + "\n" + '{"event": "start", "conta')  # fmt: skip
+    read = read_evidence([str(tmp_path / "*.jsonl")])
+    stay = read.stays[container(2)]
+    assert (stay.host, stay.gpu_ids, stay.start_s, stay.end_s) == ("n1", (0, 1), 0.005, 0.009)
+    assert read.bad_lines == [f"{file}, line 2"]
+    assert [v["kind"] for v in audit(History(), read, YarnRecords(), 1.0)["violations"]][-1] == "evidence_unreadable"
+
+
+def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(T0))
+    tail = f"TARGET=SchedulerApp\tRESULT=SUCCESS\tAPPID={APP}\tCONTAINERID={container(2)}\tRESOURCE=<memory:1024, " \
+        "vCores:1, yarn.io/gpu: 2>\tQUEUENAME=default"  # fmt: skip
+    logger = "INFO  org.apache.hadoop.yarn.server.resourcemanager.RMAuditLogger:"
+    (tmp_path / "rm.log").write_text(
+        f"{at},500 INFO  x: hello\n"
+        f"{at},750 {logger} USER=u\tOPERATION=AM Allocated Container\t{tail}\n"
+        f"{at},900 {logger} USER=u\tOPERATION=AM Released Container\t{tail}\n"
+        f"{at},950 {logger} USER=u\tOPERATION=Application Finished - Succeeded\tTARGET=RMAppManager\tRESULT=SUCCESS\t"
+        f"APPID={APP}\n"
+    )
+    yarn = read_rm_log([str(tmp_path / "rm.log")])
+    assert yarn.from_s == pytest.approx(T0 + 0.5)
+    assert yarn.allocated == {container(2): 2}
+    assert yarn.released_s == {container(2): pytest.approx(T0 + 0.9)}
+    assert yarn.finished_s == {APP: pytest.approx(T0 + 0.95)}
+
+
+def test_the_journal_of_a_whole_world_is_clean() -> None:
+    """The Arbiter's own journal, with a fight over GPUs, a lost node and apps that end."""
+    scene = Scene(run_s=100)
+    scene.world.lose_node("n2")
+    scene.world.run(160)
+    scene.world.node_back("n2")
+    scene.world.run(5000)
+    history = History.of(scene.kept.facts)
+    assert all(x.finished for x in scene.world.agents.values())
+    found = audit(history, Evidence(), YarnRecords(), scene.world.now)
+    assert found["violations"] == []
+    assert found["checked"]["gangs"] >= 6
+    assert found["checked"]["leases"] > 30

@@ -1,0 +1,116 @@
+"""Who may do what: a closed table of routes, verbs for admins, tokens for the app's own user."""
+
+import threading
+
+import pytest
+
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.arbiter.facts import Switched
+from pycontrol.arbiter.journal import NoJournal
+from pycontrol.model.cluster import YarnApp
+from pycontrol.model.events import AppAdded
+from pycontrol.web.feed import WATCHERS_MAX, Feed
+from tests.web.scene import EARLY, SHELL, Scene
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(run_s=10)
+
+
+def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
+    status, answer = scene.router.handle("GET", "secrets", {}, "u", True)
+    assert status == 404
+    assert "status" in answer["paths"]
+    assert scene.error("GET", "pause", admin=True) == (405, "pause: needs POST (got GET)")
+    assert scene.error("POST", "status")[0] == 405
+    assert scene.error("GET", "rounds", n="0")[0] == 400
+    assert scene.error("GET", "rounds", n="x") == (400, "n: must be a whole number (got x)")
+    assert "known: n" in scene.error("GET", "rounds", m="1")[1]
+
+
+@pytest.mark.parametrize(("verb", "params"), [
+    ("pause", {}), ("resume", {}), ("drain", {"node": "n1"}), ("undrain", {"node": "n1"}), ("kill", {"app": EARLY}),
+])  # fmt: skip
+def test_verbs_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
+    before = scene.world.arbiter.durable.dump()
+    for user in ("mallory", ""):
+        status, text = scene.error("POST", verb, user=user, **params)
+        assert status == 403
+        assert "yarn.admin.acl" in text
+        assert user in text
+    assert scene.world.arbiter.durable.dump() == before
+
+
+def test_an_admin_pauses_drains_and_kills(scene: Scene) -> None:
+    def post(verb: str, **params: str) -> None:
+        status, answer = scene.router.handle("POST", verb, params, "root", True)
+        assert (status, answer["ok"]) == (200, True)
+
+    post("pause")
+    assert scene.world.arbiter.paused
+    post("resume")
+    assert not scene.world.arbiter.paused
+    post("drain", node="n2")
+    assert scene.world.arbiter.drained("n2")
+    post("undrain", node="n2")
+    assert not scene.world.arbiter.drained("n2")
+    post("kill", app=EARLY)
+    assert ("finish", EARLY) in scene.world.history
+    assert scene.error("POST", "drain", user="root", admin=True, node="n9")[0] == 404
+
+
+def test_users_kill_their_own_apps(scene: Scene) -> None:
+    status, answer = scene.router.handle("POST", "kill", {"app": SHELL}, "u", False)
+    assert status == 200
+    assert "yarn application -kill" in answer["text"]
+    assert SHELL in scene.world.arbiter.doomed
+    scene.world.end_app(SHELL)
+    assert scene.error("POST", "kill", app=SHELL)[0] == 409
+
+
+def test_a_token_is_for_the_apps_own_user(scene: Scene) -> None:
+    new = "application_1_0042"
+    d = scene.get("token", user="ann", app=new)
+    assert d["token"] == f"token of {new}"
+    assert d["arbiter"] == "host:26501"
+    assert d["expires_s"] == pytest.approx(scene.world.now + 60)
+    assert scene.error("GET", "token", user="", app=new)[0] == 401
+    assert scene.error("GET", "token", app="my-app")[0] == 400
+    assert scene.error("GET", "token", user="mallory", admin=True, app=EARLY)[0] == 403
+    scene.submit(AppAdded(YarnApp(new, "ann", "root.q", "new", "SUBMARINE", scene.world.now)))
+    assert scene.error("GET", "token", user="bob", app=new)[0] == 403
+    scene.get("token", user="ann", app=new)
+    assert scene.issued == [(new, "ann"), (new, "ann")]
+
+
+def test_a_busy_control_plane_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise TimeoutError
+
+    def full(*_: object) -> None:
+        raise Overloaded
+
+    monkeypatch.setattr(scene, "submit", full)
+    assert scene.error("POST", "pause", admin=True)[0] == 503
+    monkeypatch.setattr(scene, "call", busy)
+    assert scene.error("GET", "status")[0] == 503
+
+
+def test_a_watcher_is_woken_by_an_event() -> None:
+    feed = Feed(NoJournal(), first_seq=10)
+    answers = []
+    watcher = threading.Thread(target=lambda: answers.append(feed.since(10, 20.0, 50)))
+    watcher.start()
+    while not feed._watchers:
+        pass
+    feed.append([Switched("paused", True, "root", 5.0)], 5.0)
+    watcher.join(10.0)
+    assert [e["text"] for e in answers[0]["events"]] == ["root set paused on"]
+    assert answers[0]["next"] == 11
+
+
+def test_watchers_beyond_the_limit_are_answered_at_once() -> None:
+    feed = Feed(NoJournal(), first_seq=10)
+    feed._watchers = WATCHERS_MAX
+    assert feed.since(10, 60.0, 50) == {"events": [], "next": 10, "missed": False}

@@ -1,0 +1,130 @@
+"""The REST views of a running Arbiter: what they say agrees with its state, and is JSON."""
+
+import json
+import re
+
+import pytest
+
+from pycontrol.arbiter.reasons import REASONS
+from pycontrol.bridge.endpoint import to_json
+from pycontrol.model import events as ev
+from tests.web.scene import EARLY, LATE, SHELL, Scene
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return Scene()
+
+
+def test_every_view_is_json(scene: Scene) -> None:
+    params = {"explain": {"app": EARLY}, "logs": {"app": EARLY}, "token": {"app": "application_9_1"}}
+    for path, route in scene.router.routes.items():
+        if route.method == "GET" and path != "metrics":
+            json.loads(to_json(scene.get(path, **params.get(path, {}))))
+
+
+def test_status_counts_every_gpu_once(scene: Scene) -> None:
+    d, a = scene.get("status"), scene.world.arbiter
+    assert d["ready"]
+    assert d["policy"] == "themis"
+    assert d["gpus"]["total"] == 12
+    assert d["gpus"]["leased"] == len(a.durable.leases)
+    assert d["gpus"]["free"] + d["gpus"]["leased"] + d["gpus"]["unleased_in_use"] == 12
+    assert sum(n["gpus"] for n in d["nodes"]) == 12
+    assert sum(n["leased"] for n in d["nodes"]) == d["gpus"]["leased"]
+    assert d["rounds"] == len(a.receipts)
+
+
+def test_queue_puts_those_in_want_first_and_gives_a_reason(scene: Scene) -> None:
+    rows = scene.get("queue")["apps"]
+    assert {r["app_id"] for r in rows} == {EARLY, LATE, SHELL}
+    assert all(r["reason"] in REASONS for r in rows)
+    wanting = [r for r in rows if r["gpus_wanted"]]
+    assert rows[: len(wanting)] == wanting
+    assert [r["rho"] for r in wanting] == sorted((r["rho"] for r in wanting), reverse=True)
+    shell = next(r for r in rows if r["app_id"] == SHELL)
+    assert (shell["kind"], shell["gpus_held"], shell["gpus_wanted"]) == ("foreign", 2, 0)
+
+
+def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
+    d = scene.get("explain", app=LATE)
+    r = d["rho"]
+    assert r["t_id_s"] == pytest.approx(
+        r["work_total_gpu_s"] / min(r["cluster_gpus"], r["demand_gpus"]) * r["n_avg"])
+    assert r["t_sh_s"] / r["t_id_s"] == pytest.approx(r["rho"])
+    assert len(d["leases"]) >= scene.world.arbiter.holding(LATE)
+    receipts = {x["round_id"]: x for x in scene.world.arbiter.receipts}
+    assert d["rounds"]
+    for lived in d["rounds"]:
+        receipt = receipts[lived["round_id"]]
+        mine = next((b for b in receipt["bids"] if b["app_id"] == LATE), None)
+        assert lived["bid"] == mine
+        assert (lived["role"] in ("won", "lost")) == (mine is not None)
+        assert all(o["app_id"] != LATE for o in lived["others"])
+    assert scene.get("explain", app=SHELL)["rho"]["by"] == "stand-in"
+
+
+def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
+    assert scene.get("logs", app="0002")["app_id"] == LATE
+    status, text = scene.error("GET", "explain", app="000")
+    assert (status, "no application 000" in text) == (404, True)
+    status, text = scene.error("GET", "explain", app="")
+    assert status == 400
+
+
+def test_logs_name_the_containers_with_their_jobs(scene: Scene) -> None:
+    d = scene.get("logs", app=EARLY)
+    live = {c.container_id for c in scene.world.containers.values() if c.app_id == EARLY}
+    assert {c["container_id"] for c in d["containers"]} == live
+    assert all(c["job_id"] for c in d["containers"])
+
+
+def test_audit_view_is_clean_and_sees_a_lie(scene: Scene) -> None:
+    assert scene.get("audit")["violations"] == []
+    a = scene.world.arbiter
+    gpu, lease = next((g, x) for g, x in a.durable.leases.items() if x.container_id)
+    lease.app_id, owner = SHELL if lease.app_id != SHELL else EARLY, lease.app_id
+    try:
+        found = scene.get("audit")["violations"]
+    finally:
+        lease.app_id = owner
+    assert [v["kind"] for v in found] == ["container_without_lease"]
+    assert str(gpu) in found[0]["what"]
+
+
+def test_a_lost_node_and_a_drained_one_are_shown() -> None:
+    scene = Scene(run_s=10)
+    scene.world.lose_node("n4")
+    scene.world.submit(ev.OperatorCommand("drain", "n3", "root"))
+    d = scene.get("status")
+    states = {n["host"]: n["state"] for n in d["nodes"]}
+    assert states == {"n1": "up", "n2": "up", "n3": "drained", "n4": "down"}
+    assert d["drained"] == ["n3"]
+    assert d["gpus"]["total"] == 10
+
+
+def test_metrics_have_the_promised_names(scene: Scene) -> None:
+    d = scene.get("metrics")
+    assert d["content_type"].startswith("text/plain")
+    assert 'isonomy_gpus{state="leased"}' in d["text"]
+    count = re.search(r"^isonomy_round_seconds_count (\S+)$", d["text"], re.M)
+    assert count
+    assert float(count[1]) == len(scene.world.arbiter.receipts)
+    for name in ("isonomy_auction_solve_seconds", "isonomy_rho", "isonomy_leases_revoked"):
+        assert f"# TYPE {name}" in d["text"]
+    assert "application_" not in d["text"]
+
+
+def test_events_tell_what_happened_in_order(scene: Scene) -> None:
+    newest = scene.get("events", limit="5")
+    assert len(newest["events"]) == 5
+    everything = scene.get("events", since="1000", limit="500")
+    seqs = [e["seq"] for e in everything["events"]]
+    assert seqs == sorted(set(seqs))
+    assert not everything["missed"]
+    kinds = {e["kind"] for e in everything["events"]}
+    assert {"AppArrived", "RoundHeld", "LeaseGranted", "LeaseStarted"} <= kinds
+    assert any(EARLY in e["text"] and "granted" in e["text"] for e in everything["events"])
+    later = scene.get("events", since=str(newest["next"]), wait_s="0")
+    assert later["events"] == []
+    assert scene.get("events", since="3")["missed"]
