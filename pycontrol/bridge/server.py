@@ -112,6 +112,11 @@ class _Server(CallbackServer):  # type: ignore[misc]
         super().__init__(PythonProxyPool(), None, callback_server_parameters=parameters)
         self._token, self._handler = token, handler
 
+    def start(self) -> None:
+        """Listens at once: py4j alone does so a little later, on its own thread."""
+        super().start()
+        self.server_socket.listen(CONNECTIONS_MAX)
+
     def _create_connection(self, peer: socket.socket, stream: BinaryIO) -> CallbackConnection:
         return _Connection(self, peer, stream, self._token, self._handler)
 
