@@ -1,0 +1,123 @@
+"""rho, T_sh, T_id, N_avg and S as Themis, section 4.3, has them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycontrol.fairness.contention import NAvgClock
+from pycontrol.fairness.estimate import Halving
+from pycontrol.fairness.figure7 import JobInfo, curve_t_sh
+from pycontrol.fairness.gangs import AppWork, Phase, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.packing import longest_first, pack, phase_end
+from pycontrol.fairness.slowdown import ENOUGH, SlowdownProfile
+from pycontrol.model.topology import Scope
+
+EXAMPLE = Halving((80, 100, 100, 120), 8, ((2, 16), (1, 36)), 8, 1.0, 0.0)
+"""Section 4.3.3."""
+
+
+def test_the_papers_worked_example_to_the_digit() -> None:
+    t_id_s = t_id(10_000, 16, 32, 4)
+    assert t_id_s == 2500
+    two = EXAMPLE.on(2)
+    assert two.phases_s == (1600, 1600, 1800)
+    assert two.t_sh_s / t_id_s == 2
+    table = {g: round(EXAMPLE.fluid_on(g).t_sh_s / t_id_s, 2) for g in (1, 2, 4, 8, 16)}
+    assert table == {1: 4, 2: 2, 4: 1, 8: 0.5, 16: 0.34}
+    whole = {g: round(EXAMPLE.on(g).t_sh_s / t_id_s, 3) for g in (1, 2, 4, 8, 16)}
+    assert whole == {1: 4, 2: 2, 4: 1.064, 8: 0.532, 16: 0.345}
+    assert EXAMPLE.on(0).t_sh_s == EXAMPLE.fluid_on(0).t_sh_s == math.inf
+
+
+def test_the_estimate_is_revised_when_the_survivors_are_known() -> None:
+    survivors = Halving((120, 100), 16, ((1, 36),), 8, 1.0, 1600.0)
+    assert survivors.on(2).phases_s == (1920, 1980), "120 s x 16; then the median job"
+    winner = Halving((120,), 36, (), 8, 1.0, 3520.0)
+    assert winner.on(2).phases_s == (2160,)
+
+
+def test_the_same_example_on_gangs_of_one_gpu() -> None:
+    phases = tuple(Phase(tuple(t * 8 for t in (80, 100, 100, 120))) for _ in range(1))
+    app = AppWork((*phases, Phase((1600, 1600)), Phase((3600,))), 1, 0.0, 2500.0)
+    assert t_sh(app, [1.0, 1.0]) == 1600 + 1600 + 3600, "a gang of one GPU does not run on two"
+    assert rho_with_gangs(app, []) == math.inf
+    assert projected_rho(app, 600) == (600 + rho_with_gangs(app, [1.0]) * 2500) / 2500
+
+
+def test_performance_curve_stopping_takes_the_latest_forecast() -> None:
+    @dataclass
+    class Curve:
+        jobs: list[JobInfo]
+
+        def get_jobs_remaining(self, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+            return self.jobs
+
+    app = Curve([JobInfo(100, 2.0), JobInfo(50, 2.0, 1.1), JobInfo(10, 2.0)])
+    assert curve_t_sh(app, [2, 1], 30.0, 1).t_sh_s == 30 + 200
+    assert curve_t_sh(app, [4], 30.0, 4).t_sh_s == pytest.approx(30 + 110), "the 4th GPU goes to the last job"
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=7), st.integers(1, 4))
+def test_packing_is_the_optimum_and_says_so(jobs: list[int], machines: int) -> None:
+    best = min(
+        max(sum(j for j, at in zip(jobs, where, strict=True) if at == m) for m in range(machines))
+        for where in itertools.product(range(machines), repeat=len(jobs))
+    )
+    packed = pack([float(j) for j in jobs], machines)
+    assert packed.proved
+    assert packed.end_s == best
+
+
+@given(st.lists(st.floats(1, 100), min_size=1, max_size=60), st.integers(1, 12))
+def test_packing_never_beats_its_bounds_nor_loses_to_longest_first(jobs: list[float], machines: int) -> None:
+    packed = pack(jobs, machines, nodes_max=2000)
+    assert packed.end_s <= longest_first(jobs, machines)
+    assert packed.end_s >= max(max(jobs), sum(jobs) / machines) * (1 - 1e-9)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(0, 6), st.integers(1, 4))
+def test_gpus_are_shared_among_jobs_optimally(jobs: list[int], spare: int, most: int) -> None:
+    gpus = len(jobs) + spare
+    best = min(
+        max(j / n for j, n in zip(jobs, share, strict=True))
+        for share in itertools.product(range(1, most + 1), repeat=len(jobs))
+        if sum(share) <= gpus
+    )
+    assert phase_end(jobs, gpus, most).end_s == pytest.approx(best)
+
+
+@given(st.lists(st.floats(1, 1000), min_size=1, max_size=12), st.integers(1, 8), st.sampled_from([1.0, 1.1, 1.3]))
+def test_more_gangs_of_one_kind_never_end_later(jobs: list[float], gangs: int, s: float) -> None:
+    fewer, more = phase_s(jobs, [1 / s] * gangs), phase_s(jobs, [1 / s] * (2 * gangs))
+    assert more <= fewer * (1 + 1e-9)
+
+
+def test_n_avg_weighs_by_time() -> None:
+    clock = NAvgClock.start(100.0, 4)
+    assert clock.mean(100.0) == 4
+    clock = clock.observe(110.0, 2).observe(140.0, 1)
+    assert clock.mean(140.0) == (10 * 4 + 30 * 2) / 40
+    assert clock.mean(180.0) == (10 * 4 + 30 * 2 + 40 * 1) / 80
+    assert clock.observe(90.0, 7).mean(140.0) == clock.mean(140.0), "time does not run backwards"
+
+
+def test_slowdown_is_the_prior_until_measured() -> None:
+    profile = SlowdownProfile()
+    assert [profile.slowdown(s) for s in Scope] == [1.0, 1.1, 1.3]
+    assert profile.serial_s() is None
+    for _ in range(ENOUGH):
+        profile = profile.observe(Scope.MACHINE, 4, 0.5)
+    assert profile.serial_s() == 2.0
+    assert profile.slowdown(Scope.RACK) == 1.1
+    for iter_time_s in (1.0, 1.0, 1.0, 90.0, 1.0, 1.0):  # a stall changes nothing
+        profile = profile.observe(Scope.RACK, 4, iter_time_s)
+    assert profile.slowdown(Scope.RACK) == 2.0
+    assert profile.slowdown(Scope.CLUSTER) == 1.3
+    assert SlowdownProfile(serial_iter_s=4.0, samples=profile.samples).slowdown(Scope.RACK) == 1.0, "S >= 1"
