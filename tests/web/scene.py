@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.facts import Fact, LeaseStarted
 from pycontrol.arbiter.state import Settings
+from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.policies.themis import Themis
 from pycontrol.web.feed import Feed
@@ -31,10 +33,38 @@ class Kept:
         return []
 
 
+def yarn_name(container: Container) -> str:
+    """A container's id as YARN writes it."""
+    return f"container_{container.app_id.removeprefix('application_')}_01_{int(container.container_id[1:]):06d}"
+
+
 class SceneWorld(World):
-    """A world whose facts also go to a feed."""
+    """A world whose facts also go to a feed, and whose nodes keep evidence."""
 
     feed: Feed | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self.evidence: list[dict[str, Any]] = []
+        self.yarn_names: dict[str, str] = {}
+        super().__init__(Themis(), settings=settings)
+
+    def container_runs(self, container: Container) -> None:
+        if container.container_id in self.containers:
+            self.note("start", container)
+        super().container_runs(container)
+
+    def container_ends(self, container_id: str) -> None:
+        if container_id in self.yarn_names and container_id in self.containers:
+            self.note("end", self.containers[container_id])
+        super().container_ends(container_id)
+
+    def note(self, event: str, container: Container) -> None:
+        self.yarn_names[container.container_id] = yarn_name(container)
+        self.evidence.append({
+            "event": event, "container": yarn_name(container), "node": container.gpus[0].host,
+            "gpu_ids": [g.index for g in container.gpus], "lease": container.lease_id,
+            "time_ms": int(self.now * 1000),
+        })  # fmt: skip
 
     def submit(self, event: Event) -> None:
         before = len(self.journal)
@@ -47,8 +77,8 @@ class Scene:
     """Two apps with Agents that compete, one app without; `router` answers about them."""
 
     def __init__(self, run_s: float = 100.0) -> None:
-        self.world = SceneWorld(Themis(), settings=Settings(
-            lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0))
+        self.world = SceneWorld(
+            Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0))
         self.kept = Kept()
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []
@@ -75,6 +105,15 @@ class Scene:
         return fn(self.world.arbiter, self.world.now)
 
     # ---- what tests do
+
+    def yarn_facts(self) -> list[tuple[int, float, Fact]]:
+        """The journal, with containers named as YARN names them."""
+        names = self.world.yarn_names
+        return [
+            (seq, time_s, replace(fact, container_id=names[fact.container_id]))
+            if isinstance(fact, LeaseStarted) else (seq, time_s, fact)
+            for seq, time_s, fact in self.kept.facts
+        ]  # fmt: skip
 
     def get(self, path: str, user: str = "u", **params: str) -> dict[str, Any]:
         """A view that must be served."""

@@ -278,16 +278,20 @@ def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
     assert yarn.finished_s == {APP: pytest.approx(T0 + 0.95)}
 
 
-def test_the_journal_of_a_whole_world_is_clean() -> None:
-    """The Arbiter's own journal, with a fight over GPUs, a lost node and apps that end."""
+def test_a_whole_world_is_clean() -> None:
+    """The Arbiter's own journal and the nodes' evidence: a fight over GPUs, a lost node, apps that end."""
     scene = Scene(run_s=100)
     scene.world.lose_node("n2")
     scene.world.run(160)
     scene.world.node_back("n2")
     scene.world.run(5000)
-    history = History.of(scene.kept.facts)
     assert all(x.finished for x in scene.world.agents.values())
-    found = audit(history, Evidence(), YarnRecords(), scene.world.now)
+    evidence = Evidence(["e.jsonl"])
+    for line in scene.world.evidence:
+        add_event(evidence, line)
+    found = audit(History.of(scene.yarn_facts()), evidence, YarnRecords(), scene.world.now)
     assert found["violations"] == []
+    assert found["complete"]
     assert found["checked"]["gangs"] >= 6
     assert found["checked"]["leases"] > 30
+    assert found["checked"]["gpu_ids_compared"] == len(evidence.stays) > 10

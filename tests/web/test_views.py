@@ -73,10 +73,11 @@ def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
 
 
 def test_logs_name_the_containers_with_their_jobs(scene: Scene) -> None:
-    d = scene.get("logs", app=EARLY)
-    live = {c.container_id for c in scene.world.containers.values() if c.app_id == EARLY}
-    assert {c["container_id"] for c in d["containers"]} == live
-    assert all(c["job_id"] for c in d["containers"])
+    live = {c.container_id for c in scene.world.containers.values()}
+    found = [c for app_id in (EARLY, LATE, SHELL) for c in scene.get("logs", app=app_id)["containers"]]
+    assert {c["container_id"] for c in found} == live
+    assert len(live) > 2
+    assert all(c["job_id"] and c["worker_id"] for c in found)
 
 
 def test_audit_view_is_clean_and_sees_a_lie(scene: Scene) -> None:

@@ -1,0 +1,95 @@
+"""A ResourceManager's REST on loopback: the real router behind it, YARN's own resources written by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.bridge.endpoint import to_json
+from pycontrol.cli import main
+from tests.web.scene import Scene
+
+AM = "container_1_0001_01_000001"
+ADMIN = "root"
+
+
+class Rm(ThreadingHTTPServer):
+    """What the command line talks to. `down`: the control plane is away."""
+
+    daemon_threads = True
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.scene, self.down, self.plugin = scene, False, True
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, method: str, path: str, params: dict[str, str]) -> tuple[int, str, bytes]:
+        """(status, content type, body)."""
+        if path.startswith("/ws/v1/cluster/isonomy/") and self.plugin:
+            if self.down:
+                return 503, "application/json", b'{"error": "the control plane does not answer"}'
+            user = params.pop("user.name", "")
+            with self.lock:
+                status, found = self.scene.router.handle(
+                    method, path.removeprefix("/ws/v1/cluster/isonomy/"), params, user, user == ADMIN)
+            return status, "application/json", to_json(found)
+        if path.endswith("/appattempts"):
+            attempt = {"id": 1, "containerId": AM, "nodeHttpAddress": self.address, "logsLink": "http://nm/am"}
+            return 200, "application/json", json.dumps({"appAttempts": {"appAttempt": [attempt]}}).encode()
+        if path == "/ws/v1/cluster/nodes":
+            nodes = [{"id": n, "nodeHTTPAddress": self.address} for n in self.scene.world.nodes]
+            return 200, "application/json", json.dumps({"nodes": {"node": nodes}}).encode()
+        if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/stderr"):
+            name = path.split("/")[5]
+            return 200, "text/plain", f"first line of {name}\nlast line of {name}\n".encode()
+        return 404, "text/html", b"<html>not here</html>"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Rm
+
+    def _serve(self) -> None:
+        url = urlsplit(self.path)
+        params = dict(parse_qsl(url.query))
+        self.server.seen.append((self.command, url.path, dict(params)))
+        status, kind, body = self.server.answer(self.command, url.path, params)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = _serve
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def rm() -> Iterator[Rm]:
+    server = Rm(Scene(run_s=60))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(5.0)
+
+
+def run(server: Rm | None, *args: str, user: str = "u") -> Result:
+    """`isonomy ARGS` as this user."""
+    env = {"HADOOP_USER_NAME": user, "ISONOMY_RM": server.address if server else None, "HADOOP_CONF_DIR": None}
+    return CliRunner().invoke(main, list(args), env=env)

@@ -1,0 +1,139 @@
+"""The commands against a ResourceManager: what people read, what scripts read, and how they fail."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli import COMMANDS, main
+from tests.cli.conftest import ADMIN, AM, Rm, run
+from tests.web.scene import EARLY, LATE, SHELL
+
+
+def ok(server: Rm, *args: str, user: str = "u") -> str:
+    result = run(server, *args, user=user)
+    assert result.exit_code == 0, result.output
+    assert all(line == line.rstrip() for line in result.stdout.splitlines())
+    return result.stdout
+
+
+def test_status(rm: Rm) -> None:
+    text = ok(rm, "status")
+    assert "of 12 GPUs leased" in text
+    assert all(host in text for host in ("n1", "n2", "n3", "n4"))
+    assert json.loads(ok(rm, "status", "-o", "json"))["gpus"]["total"] == 12
+    assert rm.seen[0] == ("GET", "/ws/v1/cluster/isonomy/status", {"user.name": "u"})
+
+
+def test_queue_has_a_line_for_each_app(rm: Rm) -> None:
+    lines = ok(rm, "queue").splitlines()
+    assert len(lines) == 4
+    assert lines[0].split()[:3] == ["#", "NAME", "APP"]
+    for app_id in (EARLY, LATE, SHELL):
+        assert sum(app_id in line for line in lines) == 1
+
+
+def test_explain(rm: Rm) -> None:
+    text = ok(rm, "explain", "0002", "-n", "3")
+    assert LATE in text
+    assert "rho = T_sh / T_id = " in text
+    assert "GPUs on offer" in text
+    assert len(json.loads(ok(rm, "explain", LATE, "-o", "json"))["rounds"]) <= 5
+
+
+def test_rounds(rm: Rm) -> None:
+    text = ok(rm, "rounds", "3")
+    assert len(text.splitlines()) == 4
+    assert " c 0." in ok(rm, "rounds", "100") or " c 1." in ok(rm, "rounds", "100")
+
+
+def test_verbs(rm: Rm) -> None:
+    assert ok(rm, "pause", user=ADMIN) == "rounds stop and leases stand still\n"
+    assert rm.scene.world.arbiter.paused
+    assert "paused: " in ok(rm, "status")
+    assert json.loads(ok(rm, "resume", "-o", "json", user=ADMIN))["ok"]
+    assert "n2" in ok(rm, "drain", "n2", user=ADMIN)
+    assert "n2" in ok(rm, "undrain", "n2", user=ADMIN)
+    assert EARLY in ok(rm, "kill", EARLY)
+
+
+def test_refusals_are_one_line_and_exit_1(rm: Rm) -> None:
+    for args in (("drain", "n2"), ("kill", "nobody"), ("explain", "nobody")):
+        result = run(rm, *args)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+    assert "yarn.admin.acl" in run(rm, "drain", "n2").stderr
+
+
+def test_wrong_usage_exits_2(rm: Rm, tmp_path: Path) -> None:
+    assert run(rm, "explain").exit_code == 2
+    assert run(rm, "rounds", "0").exit_code == 2
+    assert run(rm, "logs", EARLY, "--am", "--worker", "x").exit_code == 2
+    result = run(None, "status")
+    assert (result.exit_code, "HADOOP_CONF_DIR" in result.stderr) == (2, True)
+
+
+def test_nobody_there_exits_3(rm: Rm) -> None:
+    rm.down = True
+    result = run(rm, "status")
+    assert (result.exit_code, result.stderr) == (3, "error: the control plane does not answer\n")
+    rm.plugin = False
+    result = run(rm, "status")
+    assert (result.exit_code, "yarn.webapp.custom.webservice.class" in result.stderr) == (3, True)
+    result = run(None, "status", "--rm", "127.0.0.1:9")
+    assert (result.exit_code, "cannot be reached" in result.stderr) == (3, True)
+
+
+def test_the_resource_manager_of_yarn_site(rm: Rm, tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+        f"<value>{rm.address}</value></property></configuration>"
+    )
+    result = CliRunner().invoke(main, ["status"], env={"HADOOP_CONF_DIR": str(tmp_path), "ISONOMY_RM": None})
+    assert result.exit_code == 0, result.output
+
+
+def test_logs_come_from_the_node_managers(rm: Rm) -> None:
+    app_id = next(c.app_id for c in rm.scene.world.containers.values() if c.app_id != SHELL)
+    workers = [c for c in rm.scene.world.containers.values() if c.app_id == app_id]
+    text = ok(rm, "logs", app_id, "--tail", "1")
+    assert f"==> am {AM} stderr\nlast line of {AM}\n" in text
+    assert "first line" not in text
+    assert all(f"last line of {c.container_id}" in text for c in workers)
+    only = ok(rm, "logs", app_id, "--worker", workers[0].container_id)
+    assert workers[0].container_id in only
+    assert AM not in only
+    assert ok(rm, "logs", app_id, "--am").count("==>") == 1
+    assert run(rm, "logs", app_id, "--worker", "nobody").exit_code == 1
+
+
+def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> None:
+    old = "container_1_0001_01_000099"
+    folder = tmp_path / "data" / "log" / EARLY / old
+    folder.mkdir(parents=True)
+    (folder / "stdout").write_text("an ended worker\n")
+    cluster = {"rm_web": f"http://{rm.address}", "roles": {"nodemanager-0": {"data": str(tmp_path / "data")}}}
+    (tmp_path / "cluster.json").write_text(json.dumps(cluster))
+    text = ok(rm, "logs", EARLY, "--worker", old, "--cluster-dir", str(tmp_path))
+    assert text == f"==> worker {old} stdout\nan ended worker\n"
+
+
+def test_watch_prints_events_as_they_come(rm: Rm) -> None:
+    lines = ok(rm, "watch", "--for", "0.5", "-o", "json").splitlines()
+    assert all(json.loads(line)["seq"] for line in lines)
+    assert lines
+    rm.down = True
+    assert run(rm, "watch", "--for", "1").exit_code == 3
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    if importlib.util.find_spec(COMMANDS[name].partition(":")[0]) is None:
+        pytest.skip("not installed")
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert name in CliRunner().invoke(main, ["--help"]).output
