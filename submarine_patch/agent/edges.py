@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -101,29 +101,30 @@ class ArbiterSession:
             self.send(message)
 
 
+class _Client(GatewayClient):  # type: ignore[misc]
+    """py4j leaves Nagle's algorithm on, which stalls larger messages by 40 ms."""
+
+    def _create_connection(self) -> Any:
+        connection = super()._create_connection()
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+class _Gateway(JavaGateway):  # type: ignore[misc]
+    def _create_gateway_client(self) -> GatewayClient:
+        return _Client(gateway_parameters=self.gateway_parameters)
+
+
 class Shell:
     """The AM shell: long polls for events, calls with commands."""
 
     def __init__(self, port: int, token: str) -> None:
-        self.gateway = JavaGateway(
+        self.gateway = _Gateway(
             gateway_parameters=GatewayParameters(
                 address="127.0.0.1", port=port, auth_token=token, auto_convert=True, read_timeout=60
             )
         )
         self._calls = threading.Lock()
-        self._nodelay()
-
-    @staticmethod
-    def _nodelay() -> None:
-        """py4j leaves Nagle's algorithm on, which stalls larger messages by 40 ms."""
-        original = socket.socket.connect
-
-        def connect(self: socket.socket, address: Any) -> None:
-            original(self, address)
-            if self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM:
-                self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-        socket.socket.connect = connect  # type: ignore[method-assign,assignment]
 
     def poll(self) -> list[am.AmEvent]:
         """The next events; [] after a second without any. Raises if the shell is gone."""
