@@ -327,14 +327,17 @@ class Arbiter(State):
         self._want_if_unmet(e.app_id, now_s)
 
     def _measure_change(self, app_id: str, job: ev.JobProgress, now_s: float) -> None:
-        """The time from a grant until the job's next training step, once for each launch."""
+        """The time from a grant until the job's next training step: of the first launch on each grant."""
         key = (app_id, job.job_id, job.launches)
         if job.state != "running" or not job.launches or self._changes_seen.get(key) == -1:
             return
         base = self._changes_seen.setdefault(key, job.step)
-        granted = [x.granted_s for x in self.leases_of(app_id) if x.job_id == job.job_id]
-        if job.step > base and granted:
-            self._changes_seen[key] = -1
+        mine = [x for x in self.leases_of(app_id) if x.job_id == job.job_id]
+        if job.step <= base or not mine:
+            return
+        self._changes_seen[key] = -1
+        if all(x.container_id == x.first_container for x in mine):
+            granted = [x.granted_s for x in mine]
             self.record(AllocationChanged(app_id, job.job_id, now_s, now_s - max(granted)))
 
     def _agent_done(self, e: ev.AgentDone, now_s: float) -> None:

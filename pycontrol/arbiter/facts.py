@@ -41,6 +41,7 @@ class Lease:
     """When its present container was launched."""
     used: bool = False
     """It had a container: a second one does not prolong it."""
+    first_container: str = ""
 
 
 @dataclass(slots=True)
@@ -282,6 +283,8 @@ class Durable:
     def _on_LeaseStarted(self, f: LeaseStarted) -> None:
         lease = self.leases[f.gpu]
         lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
+        if not lease.used:
+            lease.first_container = f.container_id
         lease.end_s, lease.started_s, lease.used = f.end_s, f.at_s, True
         if lease.state == GRANTED:
             lease.state = ACTIVE

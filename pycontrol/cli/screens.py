@@ -145,7 +145,8 @@ def _lived(r: Data, names: Data) -> str:
     rank = f"rho {show(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
     text = head + {
         "sat out": f"took no part: {r['out']}",
-        "not offered": f"{rank}: others are worse off and were offered them",
+        "not offered": f"{rank}: not offered, "
+        + ("it could use no more GPUs" if r["rank"] == 1 else "others are worse off, or it could use no more"),
         "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
         "offered": f"{rank}: offered; no auction came of it",
     }.get(r["role"], "")

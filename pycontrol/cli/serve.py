@@ -33,7 +33,7 @@ POLICIES: dict[str, Callable[[Config], Policy]] = {
     "themis": lambda config: Themis(budget_s=config.deadlines.solve_s),
 }
 TOKEN_KEY_FILE = "tokens.key"
-HOUSEKEEPING_S = 10.0
+HOUSEKEEPING_S = 2.0
 PRUNE_EVERY_S = 3600.0
 PRUNE_LIMIT_S = 60.0
 DAY_S = 86400.0
@@ -65,6 +65,9 @@ class ControlPlane:
         self._parts = ExitStack()
         self._stop = threading.Event()
         self._mismatches: list[str] = []
+        self._topology_held = False
+        """The nodes agreed with the topology file once: from then on a disagreement is only reported."""
+        self._wrong_topology = False
 
     def start(self) -> None:
         """Opens the journal and both ports; on failure nothing is left open."""
@@ -140,7 +143,7 @@ class ControlPlane:
             log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
             return 1
         log.info("stopped")
-        return 0
+        return 1 if self._wrong_topology else 0
 
     def _prune(self, arbiter: Arbiter, now_s: float) -> None:
         self._journal.prune(arbiter.durable, now_s, self.config.journal.retention_days * DAY_S)
@@ -153,7 +156,17 @@ class ControlPlane:
         ready, registered = self._driver.call(
             lambda arbiter, now_s: (arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()})
         )
-        found = mismatches(topology, registered) if ready else self._mismatches
+        if not ready:
+            return
+        found = mismatches(topology, registered)
+        wrong = [line for line in found if "registered" in line and "no NodeManager" not in line]
+        if wrong and not self._topology_held:
+            for line in wrong:
+                click.echo(f"error: {self.config.topology}: {line}; correct the file or the node", err=True)
+            self._wrong_topology = True
+            self._stop.set()
+            return
+        self._topology_held = True
         for line in found:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)
