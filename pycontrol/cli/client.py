@@ -76,10 +76,10 @@ class Rm:
         """A resource of YARN itself, below /ws/v1/cluster/."""
         return self._answer("GET", f"{self.base}/ws/v1/cluster/{path}", READ_S, {})
 
-    def text(self, url: str) -> str | None:
+    def text(self, url: str, accept: str = "*/*") -> str | None:
         """A page of any daemon as text; None where there is none."""
         try:
-            reply = self._call("GET", url, READ_S, {}, "*/*")
+            reply = self._call("GET", url, READ_S, {}, accept)
         except requests.RequestException:
             return None
         return reply.text if reply.status_code == 200 else None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_address
 
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
-DEFAULT_FILES = ("stderr", "stdout")
+STREAMS = ("stderr", "stdout")
+CONTENTS, END = "LogContents:\n", "\nEnd of LogType:"
+"""What a NodeManager puts before and after a log."""
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Source:
 @click.option("--am", is_flag=True, help="Only the application master's.")
 @click.option("--worker", metavar="ID", help="Only this worker's: a container id, or a worker or job of explain.")
 @click.option("--file", "names", multiple=True, metavar="NAME",
-              help="Which files [default: stderr and stdout]; may be repeated.")
+              help="Which files [default: all ...stderr and ...stdout]; may be repeated.")
 @click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
 @cluster_dir_option
 @remote
@@ -67,13 +70,13 @@ def logs_command(
     if not sources:
         raise Failure(f"{found['name']}: no such container is known; try: yarn logs -applicationId {found['app_id']}")
     for source in sources:
-        source.files = dict(_read(client, source, names or DEFAULT_FILES, tail))
+        source.files = dict(_read(client, source, names, tail))
     if output == "json":
         click.echo(json.dumps([_plain(s) for s in sources], indent=2))
     else:
         for source in sources:
             _print(source, found["app_id"])
-    if not any(s.files for s in sources):
+    if not any(s.files or s.folder for s in sources):
         raise Failure(f"{found['name']}: no log could be read; try: yarn logs -applicationId {found['app_id']}")
 
 
@@ -127,16 +130,36 @@ def _local_folders(client: Rm, app_id: str, cluster_dir: Path) -> list[Path]:
 
 
 def _read(client: Rm, source: Source, names: tuple[str, ...], tail: int | None) -> Iterator[tuple[str, str]]:
-    for name in names:
+    """The files asked for, or those of the standard streams that are not empty."""
+    for name in names or sorted(n for n in _names(client, source) if n.endswith(STREAMS) and "prelaunch" not in n):
         text = None
         if source.folder is not None and (source.folder / name).is_file():
             text = (source.folder / name).read_text(encoding="utf-8", errors="replace")
         elif source.node_web:
-            url = f"http://{source.node_web}/ws/v1/node/containers/{source.container_id}/logs/{name}"
-            text = client.text(url)
-        if text is not None:
+            text = _contents(client.text(f"{_logs_url(source)}/{name}"))
+        if text is not None and (text.strip() or names):
             lines = text.rstrip("\n").split("\n")
             yield name, "\n".join(lines[-tail:] if tail else lines)
+
+
+def _logs_url(source: Source) -> str:
+    return f"http://{source.node_web}/ws/v1/node/containers/{source.container_id}/logs"
+
+
+def _names(client: Rm, source: Source) -> Iterable[str]:
+    """The names of a container's log files."""
+    if source.folder is not None:
+        return [f.name for f in source.folder.iterdir() if f.is_file()]
+    listing = client.text(_logs_url(source), "application/json") if source.node_web else None
+    return set(re.findall(r'"fileName"\s*:\s*"([^"/]+)"', listing or ""))
+
+
+def _contents(page: str | None) -> str | None:
+    """A log without the NodeManager's head and tail."""
+    if page is None or CONTENTS not in page:
+        return page
+    text = page.partition(CONTENTS)[2]
+    return text.rpartition(END)[0] if END in text else text
 
 
 def _plain(s: Source) -> dict[str, Any]:
@@ -145,11 +168,11 @@ def _plain(s: Source) -> dict[str, Any]:
 
 
 def _print(source: Source, app_id: str) -> None:
-    what = source.worker_id or source.job_id
+    what = "" if source.worker_id.startswith(STANDIN) else source.worker_id or source.job_id
     title = f"{source.role} {what} {source.container_id}" if what else f"{source.role} {source.container_id}"
     if not source.files:
         where = source.url or f"yarn logs -applicationId {app_id} -containerId {source.container_id}"
-        click.echo(f"==> {title}: not readable here; see {where}")
+        click.echo(f"==> {title}: nothing logged" if source.folder else f"==> {title}: nothing here; see {where}")
     for name, text in source.files.items():
         click.echo(f"==> {title} {name}")
         click.echo(text)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.tables import Data, clock, gang, left, lines, show, span, table
 
 
@@ -122,7 +123,8 @@ def _rho(r: Data) -> list[str]:
 def _leases(leases: list[Data], now_s: float) -> RenderableType:
     groups: dict[tuple[Any, ...], list[str]] = {}
     for x in leases:
-        key = (x["state"], x["job_id"], x["grant_id"], x["container_id"], left(x["end_s"], now_s))
+        job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
+        key = (x["state"], job, x["grant_id"], x["container_id"], left(x["end_s"], now_s))
         groups.setdefault(key, []).append(x["gpu"])
     rows = [(", ".join(gpus), state, job, grant, container, end)
             for (state, job, grant, container, end), gpus in groups.items()]  # fmt: skip

@@ -26,6 +26,8 @@ from pycontrol.arbiter.facts import (
     Switched,
 )
 from pycontrol.arbiter.journal import Journal
+from pycontrol.arbiter.standin import STANDIN
+from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.topology import Gpu
 from pycontrol.web.metrics import Metrics
 
@@ -119,7 +121,7 @@ class Feed:
             case RoundHeld():
                 return "", round_line(fact.receipt, self._names), None
             case Switched():
-                return "", f"{fact.user or 'operator'} set {fact.switch} {'on' if fact.on else 'off'}", None
+                return "", _switched(fact), None
             case AllocationChanged():
                 return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
         return self._describe_lease(fact)
@@ -137,7 +139,7 @@ class Feed:
                     self._holder[fact.gpu] = self._next.pop(fact.gpu)
                 return app_id, f"lease ended ({fact.reason}) of", fact.gpu
             case LeaseStarted():
-                job = f"job {fact.job_id} " if fact.job_id else ""
+                job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
                 return self._holder.get(fact.gpu, ""), f"{job}runs on", fact.gpu
             case LeaseExtended():
                 return self._holder.get(fact.gpu, ""), "renewed" if fact.counted else "prolonged", fact.gpu
@@ -146,6 +148,13 @@ class Feed:
             case LeaseIdle():
                 return self._holder.get(fact.gpu, ""), "container ended on", fact.gpu
         return None
+
+
+def _switched(fact: Switched) -> str:
+    who, what = fact.user or "an operator", fact.switch
+    if what.startswith(DRAINED):
+        return f"{who} {'drains' if fact.on else 'undrains'} {what.removeprefix(DRAINED)}"
+    return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
 
 
 def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:

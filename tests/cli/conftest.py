@@ -50,9 +50,14 @@ class Rm(ThreadingHTTPServer):
         if path == "/ws/v1/cluster/nodes":
             nodes = [{"id": n, "nodeHTTPAddress": self.address} for n in self.scene.world.nodes]
             return 200, "application/json", json.dumps({"nodes": {"node": nodes}}).encode()
-        if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/stderr"):
+        if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs"):
+            files = [{"fileName": n, "fileSize": "9"} for n in ("App.stderr", "prelaunch.stdout", "syslog")]
+            listing = {"containerLogsInfo": {"containerLogInfo": files, "logAggregationType": "LOCAL"}}
+            return 200, "application/json", json.dumps(listing).encode()
+        if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/App.stderr"):
             name = path.split("/")[5]
-            return 200, "text/plain", f"first line of {name}\nlast line of {name}\n".encode()
+            page = f"LogType:App.stderr\nLogContents:\nfirst line of {name}\nlast line of {name}\nEnd of LogType:App\n*"
+            return 200, "text/plain", page.encode()
         return 404, "text/html", b"<html>not here</html>"
 
 

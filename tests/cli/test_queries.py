@@ -101,8 +101,10 @@ def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     app_id = next(c.app_id for c in rm.scene.world.containers.values() if c.app_id != SHELL)
     workers = [c for c in rm.scene.world.containers.values() if c.app_id == app_id]
     text = ok(rm, "logs", app_id, "--tail", "1")
-    assert f"==> am {AM} stderr\nlast line of {AM}\n" in text
+    assert f"==> am {AM} App.stderr\nlast line of {AM}\n" in text
     assert "first line" not in text
+    assert "LogContents" not in text
+    assert "End of" not in text
     assert all(f"last line of {c.container_id}" in text for c in workers)
     only = ok(rm, "logs", app_id, "--worker", workers[0].container_id)
     assert workers[0].container_id in only

@@ -106,7 +106,7 @@ def test_a_watcher_is_woken_by_an_event() -> None:
         pass
     feed.append([Switched("paused", True, "root", 5.0)], 5.0)
     watcher.join(10.0)
-    assert [e["text"] for e in answers[0]["events"]] == ["root set paused on"]
+    assert [e["text"] for e in answers[0]["events"]] == ["root paused the rounds"]
     assert answers[0]["next"] == 11
 
 
