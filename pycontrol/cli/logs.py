@@ -16,7 +16,7 @@ from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_add
 
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
-CONTENTS, END = "LogContents:\n", "\nEnd of LogType:"
+CONTENTS, END = "LogContents:\n", "End of LogType:"
 """What a NodeManager puts before and after a log."""
 
 
@@ -159,7 +159,7 @@ def _contents(page: str | None) -> str | None:
     if page is None or CONTENTS not in page:
         return page
     text = page.partition(CONTENTS)[2]
-    return text.rpartition(END)[0] if END in text else text
+    return text.rpartition(END)[0].removesuffix("\n") if END in text else text
 
 
 def _plain(s: Source) -> dict[str, Any]:

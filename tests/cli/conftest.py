@@ -51,13 +51,15 @@ class Rm(ThreadingHTTPServer):
             nodes = [{"id": n, "nodeHTTPAddress": self.address} for n in self.scene.world.nodes]
             return 200, "application/json", json.dumps({"nodes": {"node": nodes}}).encode()
         if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs"):
-            files = [{"fileName": n, "fileSize": "9"} for n in ("App.stderr", "prelaunch.stdout", "syslog")]
+            files = [{"fileName": n, "fileSize": "9"} for n in ("App.stderr", "App.stdout", "prelaunch.stdout", "syslog")]
             listing = {"containerLogsInfo": {"containerLogInfo": files, "logAggregationType": "LOCAL"}}
             return 200, "application/json", json.dumps(listing).encode()
         if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/App.stderr"):
             name = path.split("/")[5]
             page = f"LogType:App.stderr\nLogContents:\nfirst line of {name}\nlast line of {name}\nEnd of LogType:App\n*"
             return 200, "text/plain", page.encode()
+        if path.endswith("/logs/App.stdout"):
+            return 200, "text/plain", b"LogType:App.stdout\nLogContents:\nEnd of LogType:App.stdout. It runs.\n***\n"
         return 404, "text/html", b"<html>not here</html>"
 
 
