@@ -16,7 +16,7 @@ OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinux
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 OUR_KEYS = (
     "isonomy.bridge.host", "isonomy.bridge.port", "isonomy.bridge.token-file", "isonomy.bridge.queue-size",
-    "isonomy.scheduler.bypass", "isonomy.nm.evidence-file",
+    "isonomy.scheduler.bypass", "isonomy.nm.evidence-file", "isonomy.nm.gpu-wait-ms",
 )
 DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
 
@@ -41,7 +41,8 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
         yield error(YARN, "isonomy.scheduler.bypass", f"must be true or false (got {bypass})")
     elif bypass == "true":
         yield note(YARN, "isonomy.scheduler.bypass", "is true: GPU asks go through plain CapacityScheduler")
-    for key, least, most in (("isonomy.bridge.port", 1, 65535), ("isonomy.bridge.queue-size", 1, 10**9)):
+    for key, least, most in (("isonomy.bridge.port", 1, 65535), ("isonomy.bridge.queue-size", 1, 10**9),
+                             ("isonomy.nm.gpu-wait-ms", 0, 10**9)):
         if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
             yield error(YARN, key, f"must be a whole number from {least} to {most} (got {site[key]})")
     if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
