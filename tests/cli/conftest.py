@@ -51,7 +51,8 @@ class Rm(ThreadingHTTPServer):
             nodes = [{"id": n, "nodeHTTPAddress": self.address} for n in self.scene.world.nodes]
             return 200, "application/json", json.dumps({"nodes": {"node": nodes}}).encode()
         if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs"):
-            files = [{"fileName": n, "fileSize": "9"} for n in ("App.stderr", "App.stdout", "prelaunch.stdout", "syslog")]
+            names = ("App.stderr", "App.stdout", "prelaunch.stdout", "syslog")
+            files = [{"fileName": n, "fileSize": "9"} for n in names]
             listing = {"containerLogsInfo": {"containerLogInfo": files, "logAggregationType": "LOCAL"}}
             return 200, "application/json", json.dumps(listing).encode()
         if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/App.stderr"):
