@@ -53,7 +53,7 @@ def _solve(tables: Sequence[Mapping[Row, float]], machines: Sequence[int]) -> tu
         return [], True
     lp = pulp.LpProblem("tables", pulp.LpMaximize)
     x = [
-        {row: pulp.LpVariable(f"x{i}_{k}", cat="Binary") for k, row in enumerate(table) if _fits(row, machines)}
+        {row: lp.add_variable(f"x{i}_{k}", cat="Binary") for k, row in enumerate(table) if _fits(row, machines)}
         for i, table in enumerate(tables)
     ]
     lp += pulp.lpSum(-math.log(tables[i][row]) * v for i, rows in enumerate(x) for row, v in rows.items())

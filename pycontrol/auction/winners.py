@@ -123,7 +123,8 @@ class _Model:
 
     def _add_bid(self, i: int, bid: Bid) -> list[pulp.LpAffineExpression]:
         chosen = [
-            (row, pulp.LpVariable(f"x{i}_{k}", cat="Binary")) for k, row in enumerate(rows_that_matter(bid, self.free))
+            (row, self.lp.add_variable(f"x{i}_{k}", cat="Binary"))
+            for k, row in enumerate(rows_that_matter(bid, self.free))
         ]
         if not chosen:
             return []
@@ -146,7 +147,7 @@ class _Model:
         at: dict[str, pulp.LpAffineExpression] = {}
         if scope is Scope.MACHINE:
             hosts = [(j, h) for j, h in enumerate(self.free) if self.free[h] >= size]
-            on = {h: pulp.LpVariable(f"m{name}_{j}", 0, self.free[h] // size, cat="Integer") for j, h in hosts}
+            on = {h: self.lp.add_variable(f"m{name}_{j}", 0, self.free[h] // size, cat="Integer") for j, h in hosts}
             self.lp += pulp.lpSum(on.values()) == count
             at = {h: size * y for h, y in on.items()}
         else:
@@ -154,8 +155,8 @@ class _Model:
             totals = []
             for j, group in enumerate(groups):
                 most = sum(self.free[h] for h in group) // size
-                gangs = pulp.LpVariable(f"g{name}_{j}", 0, most, cat="Integer")
-                gpus = {h: pulp.LpVariable(f"u{name}_{j}_{k}", 0, self.free[h], cat="Integer")
+                gangs = self.lp.add_variable(f"g{name}_{j}", 0, most, cat="Integer")
+                gpus = {h: self.lp.add_variable(f"u{name}_{j}_{k}", 0, self.free[h], cat="Integer")
                         for k, h in enumerate(group)}  # fmt: skip
                 self.lp += pulp.lpSum(gpus.values()) == size * gangs
                 totals.append(gangs)
