@@ -1,0 +1,127 @@
+package isonomy.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import isonomy.wire.v1.Ask;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+class AskBookTest {
+  private static final ApplicationAttemptId ATTEMPT =
+      ApplicationAttemptId.newInstance(ApplicationId.newInstance(1L, 1), 1);
+  private static final AskBook.Key KEY = new AskBook.Key(3, 7);
+
+  private final List<Ask> told = new ArrayList<>();
+  private final AskBook book = new AskBook(told::add);
+
+  @BeforeEach
+  void open() {
+    book.open(ATTEMPT);
+  }
+
+  private static Resource gpus(int gpus, int memoryMb) {
+    return Resource.newInstance(memoryMb, 1, Map.of(Gpus.RESOURCE, (long) gpus));
+  }
+
+  private static ResourceRequest request(String where, Resource what, int count, boolean relax) {
+    ResourceRequest r = ResourceRequest.newInstance(Priority.newInstance(3), where, what, count, relax);
+    r.setAllocationRequestId(7);
+    return r;
+  }
+
+  private void ask(int count, int notPulled) {
+    book.ask(ATTEMPT, List.of(request("*", gpus(2, 512), count, true)), List.of(), k -> notPulled);
+  }
+
+  private int lastCount() {
+    return told.get(told.size() - 1).getCount();
+  }
+
+  @Test
+  void countsAreAbsolute() {
+    ask(3, 0);
+    ask(3, 0);
+    assertEquals(3, book.find(ATTEMPT, KEY).count());
+    assertEquals(1, book.all().size());
+    assertEquals(2, book.all().get(0).getGpus());
+    ask(1, 0);
+    assertEquals(1, lastCount());
+    ask(0, 0);
+    assertEquals(0, lastCount());
+    assertNull(book.find(ATTEMPT, KEY));
+  }
+
+  @Test
+  void placedUntilNothingIsLeft() {
+    ask(2, 0);
+    book.placed(ATTEMPT, KEY);
+    assertEquals(1, lastCount());
+    book.placed(ATTEMPT, KEY);
+    assertNull(book.find(ATTEMPT, KEY));
+    book.restored(ATTEMPT, KEY);
+    assertNotNull(book.find(ATTEMPT, KEY));
+  }
+
+  @Test
+  void aReAskDoesNotCountWhatTheMasterHasNotSeenYet() {
+    ask(2, 0);
+    book.placed(ATTEMPT, KEY);
+    ask(2, 1);
+    assertEquals(1, book.find(ATTEMPT, KEY).count());
+  }
+
+  @Test
+  void recoveredContainersAreNotPlacedAgainInWhicheverOrderTheyCome() {
+    ask(1, 0);
+    book.recovered(ATTEMPT, KEY);
+    assertNull(book.find(ATTEMPT, KEY));
+    assertEquals(0, lastCount());
+    ask(1, 0);
+    assertEquals(1, book.find(ATTEMPT, KEY).count(), "a second ask means it");
+
+    book.close(ATTEMPT);
+    book.open(ATTEMPT);
+    book.recovered(ATTEMPT, KEY);
+    ask(1, 0);
+    assertNull(book.find(ATTEMPT, KEY));
+  }
+
+  @Test
+  void aNewCapabilityReplacesTheOld() {
+    ask(2, 0);
+    book.ask(ATTEMPT, List.of(
+        request("*", gpus(4, 512), 1, true), request("*", gpus(2, 512), 0, true)), List.of(), k -> 0);
+    assertEquals(1, book.all().size());
+    assertEquals(4, book.all().get(0).getGpus());
+    assertTrue(told.stream().anyMatch(a -> a.getGpus() == 2 && a.getCount() == 0));
+  }
+
+  @Test
+  void strictLocalityIsTold() {
+    book.ask(ATTEMPT, List.of(
+        request("*", gpus(1, 512), 1, false),
+        request("/rack-a", gpus(1, 512), 1, false),
+        request("host-b", gpus(1, 512), 1, true)), List.of(), k -> 0);
+    assertEquals(List.of("host-b"), book.all().get(0).getOnlyOnList());
+  }
+
+  @Test
+  void anEndedAttemptAsksNothing() {
+    ask(2, 0);
+    book.close(ATTEMPT);
+    assertTrue(book.all().isEmpty());
+    ask(2, 0);
+    assertTrue(book.all().isEmpty());
+  }
+}

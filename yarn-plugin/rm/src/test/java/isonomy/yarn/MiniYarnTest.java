@@ -1,0 +1,225 @@
+package isonomy.yarn;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import isonomy.wire.v1.Directive;
+import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.Event;
+import isonomy.wire.v1.GpuContainer;
+import isonomy.wire.v1.Kill;
+import isonomy.wire.v1.Place;
+import isonomy.wire.v1.Preempt;
+import isonomy.wire.v1.Snapshot;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.util.List;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.MiniYARNCluster;
+import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
+import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestInfo;
+import org.junit.jupiter.api.Timeout;
+
+/** The scheduler in a real YARN of one JVM: two nodes with four GPUs each. */
+@Timeout(120)
+class MiniYarnTest {
+  private static ScriptedControlPlane control;
+
+  /** The scheduler with the test in the control plane's place. */
+  public static final class TestScheduler extends IsonomyScheduler {
+    @Override
+    Bridge.Links links(BridgeConfig config) {
+      return new Bridge.Links(control, control, control);
+    }
+  }
+
+  private MiniYARNCluster cluster;
+  private Configuration conf;
+  private int directives;
+
+  @BeforeEach
+  void start(TestInfo test) {
+    control = new ScriptedControlPlane();
+    YarnConfiguration c = new YarnConfiguration();
+    c.setClass(YarnConfiguration.RM_SCHEDULER, TestScheduler.class, IsonomyScheduler.class);
+    c.setClass(YarnConfiguration.YARN_WEBAPP_CUSTOM_WEBSERVICE_CLASS, IsonomyWebServices.class, RMWebServices.class);
+    c.set("isonomy.bridge.token-file", "unused");
+    c.setBoolean(BridgeConfig.BYPASS, test.getTags().contains("bypass"));
+    c.setInt(YarnConfiguration.RM_SCHEDULER_MINIMUM_ALLOCATION_MB, 128);
+    c.setInt(YarnConfiguration.NM_PMEM_MB, 4096);
+    c.setInt(YarnConfiguration.RM_NM_HEARTBEAT_INTERVAL_MS, 100);
+    c.set("yarn.scheduler.capacity.resource-calculator",
+        "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator");
+    c.set("yarn.scheduler.capacity.maximum-am-resource-percent", "0.9");
+    c.set("yarn.scheduler.capacity.root.queues", "default");
+    c.set("yarn.scheduler.capacity.root.default.capacity", "100");
+    c.setFloat("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", 99.9f);
+    c.setBoolean(YarnConfiguration.NM_PMEM_CHECK_ENABLED, false);
+    c.setBoolean(YarnConfiguration.NM_VMEM_CHECK_ENABLED, false);
+    c.set(YarnConfiguration.YARN_ADMIN_ACL, "root-of-test");
+    c.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, 100);
+    cluster = new MiniYARNCluster("isonomy", 2, 1, 1);
+    cluster.init(c);
+    cluster.start();
+    conf = cluster.getConfig();
+  }
+
+  @AfterEach
+  void stop() {
+    cluster.stop();
+  }
+
+  private Directive.Builder directive() {
+    return Directive.newBuilder().setId("d" + ++directives);
+  }
+
+  private Directive place(UnmanagedApp app, long requestId, String nodeId, List<Integer> gpuIds) {
+    return directive().setPlace(Place.newBuilder()
+        .setAttemptId(app.attempt.toString()).setAllocationRequestId(requestId).setPriority(1).setNodeId(nodeId)
+        .addAllGpuIds(gpuIds).setLeaseId("lease-" + requestId).setMemoryMb(256).setVcores(1)).build();
+  }
+
+  private static boolean isAsk(Event e, long requestId, int count) {
+    return e.hasAsk() && e.getAsk().getAllocationRequestId() == requestId && e.getAsk().getCount() == count;
+  }
+
+  private HttpResponse<String> rest(String method, String path) throws Exception {
+    String address = WebAppUtils.getRMWebAppURLWithoutScheme(
+        cluster.getResourceManager().getConfig());
+    String base = "http://" + address + "/ws/v1/cluster/";
+    return HttpClient.newHttpClient().send(
+        HttpRequest.newBuilder(URI.create(base + path)).method(method, HttpRequest.BodyPublishers.noBody()).build(),
+        HttpResponse.BodyHandlers.ofString());
+  }
+
+  @Test
+  void gpusGoWhereTheControlPlaneSaysAndOnlyThere() throws Exception {
+    Snapshot first = control.awaitSnapshot(1);
+    String node = first.getNodesCount() > 1 ? first.getNodes(1).getNodeId()
+        : control.await(Event::hasNodeUp).getNodeUp().getNodeId();
+    assertEquals("root.default", first.getQueues(0).getPath());
+
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      assertEquals("root.default", control.await(e -> e.hasAppAdded()
+          && e.getAppAdded().getAppId().equals(app.id.toString())).getAppAdded().getQueue());
+      control.await(e -> e.hasAttemptAdded() && e.getAttemptAdded().getAttemptId().equals(app.attempt.toString()));
+
+      // Without GPUs as ever; with GPUs held back.
+      app.ask(0, 4);
+      app.ask(2, 5);
+      app.heartbeatUntil(() -> !app.allocated.isEmpty());
+      assertEquals(4, app.allocated.get(0).getAllocationRequestId());
+      assertEquals(2, control.await(e -> isAsk(e, 5, 1)).getAsk().getGpus());
+      assertEquals(1, app.allocated.size());
+
+      // Placed with exact tags, once.
+      Directive place = place(app, 5, node, List.of(1, 3));
+      DirectiveResult placed = control.carriedOut(place);
+      assertTrue(placed.getOk(), placed.getReason());
+      assertEquals(placed, control.carriedOut(place));
+      control.await(e -> isAsk(e, 5, 0));
+      app.heartbeatUntil(() -> app.allocated.size() > 1);
+      Container container = app.allocated.get(1);
+      assertEquals(placed.getContainerId(), container.getId().toString());
+      assertEquals(node, container.getNodeId().toString());
+      assertEquals(Set.of("gpu=1,3", "lease=lease-5"), UnmanagedApp.token(container).getAllcationTags());
+      assertEquals(2, app.allocated.size());
+
+      refusals(app, node);
+      running(app, container, placed.getContainerId());
+    }
+    control.await(e -> e.hasAppRemoved());
+    rest();
+  }
+
+  private void refusals(UnmanagedApp app, String node) throws Exception {
+    app.ask(1, 6);
+    app.heartbeat();
+    control.await(e -> isAsk(e, 6, 1));
+    DirectiveResult taken = control.carriedOut(place(app, 6, node, List.of(3)));
+    assertFalse(taken.getOk());
+    assertTrue(taken.getReason().contains("GPU 3 is in use"), taken.getReason());
+    for (Directive wrong : List.of(
+        place(app, 6, node, List.of(9)), place(app, 6, node, List.of(0, 2)), place(app, 99, node, List.of(0)),
+        place(app, 6, "nowhere:1", List.of(0)))) {
+      DirectiveResult refused = control.carriedOut(wrong);
+      assertFalse(refused.getOk());
+      assertFalse(refused.getReason().isEmpty());
+    }
+  }
+
+  private void running(UnmanagedApp app, Container container, String id) throws Exception {
+    app.launch(container, "exec sleep 60");
+    control.await(e -> e.hasContainerRunning() && e.getContainerRunning().getContainerId().equals(id));
+
+    // A control plane that was started anew learns everything.
+    int before = control.snapshots();
+    control.forget();
+    Snapshot again = control.awaitSnapshot(before + 1);
+    assertTrue(again.getReady());
+    GpuContainer known = again.getContainersList().get(0);
+    assertEquals(List.of(1, 3), known.getGpuIdsList());
+    assertEquals("lease-5", known.getLeaseId());
+    assertEquals(List.of(6L), again.getAsksList().stream().map(a -> a.getAllocationRequestId()).toList());
+
+    assertTrue(control.carriedOut(directive().setPreempt(Preempt.newBuilder().setContainerId(id)).build()).getOk());
+    app.heartbeatUntil(() -> app.preemptionAnnounced);
+    assertTrue(control.carriedOut(
+        directive().setKill(Kill.newBuilder().setContainerId(id).setReason("the lease ended")).build()).getOk());
+    app.heartbeatUntil(() -> app.completed.stream().anyMatch(s -> s.getContainerId().equals(container.getId())));
+    assertEquals(ContainerExitStatus.PREEMPTED, app.completed.get(0).getExitStatus());
+    assertTrue(app.completed.get(0).getDiagnostics().contains("the lease ended"));
+    Event end = control.await(e -> e.hasContainerCompleted()
+        && e.getContainerCompleted().getContainerId().equals(id));
+    assertEquals(ContainerExitStatus.PREEMPTED, end.getContainerCompleted().getExitStatus());
+    String nodeId = container.getNodeId().toString();
+    DirectiveResult next = control.carriedOut(place(app, 6, nodeId, List.of(3)));
+    assertTrue(next.getOk(), next.getReason());
+  }
+
+  private void rest() throws Exception {
+    HttpResponse<String> answer = rest("GET", "isonomy/explain?app=x&user.name=alice");
+    assertEquals(200, answer.statusCode());
+    assertEquals("{\"path\": \"explain\"}", answer.body());
+    assertEquals("alice", control.lastQuery().getUser());
+    assertFalse(control.lastQuery().getAdmin());
+    assertEquals("x", control.lastQuery().getParametersOrThrow("app"));
+    assertEquals(1, control.lastQuery().getParametersCount());
+
+    assertEquals(200, rest("POST", "isonomy/pause?user.name=root-of-test").statusCode());
+    assertEquals("POST", control.lastQuery().getMethod());
+    assertTrue(control.lastQuery().getAdmin());
+
+    assertEquals(200, rest("GET", "isonomy/status").statusCode());
+    assertEquals("", control.lastQuery().getUser());
+    assertEquals(200, rest("GET", "info").statusCode());
+
+    control.setAway(true);
+    HttpResponse<String> without = rest("GET", "isonomy/status");
+    assertEquals(503, without.statusCode());
+    assertTrue(without.body().startsWith("{\"error\": \"no answer from the control plane"), without.body());
+  }
+
+  @Test
+  @org.junit.jupiter.api.Tag("bypass")
+  void bypassIsPlainCapacityScheduler() throws Exception {
+    try (UnmanagedApp app = new UnmanagedApp(conf, "bob")) {
+      app.ask(1, 5);
+      app.heartbeatUntil(() -> !app.allocated.isEmpty());
+      assertEquals(1, Gpus.of(app.allocated.get(0).getResource()));
+    }
+    assertEquals(0, control.snapshots());
+    assertEquals(503, rest("GET", "isonomy/status").statusCode());
+  }
+}

@@ -1,0 +1,142 @@
+package isonomy.yarn;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.InvalidProtocolBufferException;
+import isonomy.wire.v1.Ack;
+import isonomy.wire.v1.Directive;
+import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.Directives;
+import isonomy.wire.v1.Event;
+import isonomy.wire.v1.Query;
+import isonomy.wire.v1.QueryReply;
+import isonomy.wire.v1.Request;
+import isonomy.wire.v1.Response;
+import isonomy.wire.v1.Snapshot;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
+
+/** A control plane that records what it hears and decides what the test says. */
+final class ScriptedControlPlane implements ControlPlane {
+  private static final long PATIENCE_MS = 20_000;
+  private final LinkedBlockingQueue<Directive> directives = new LinkedBlockingQueue<>();
+  private final List<Event> events = new ArrayList<>();
+  private final List<Snapshot> snapshots = new ArrayList<>();
+  private String epoch = "";
+  private long lastId;
+  private boolean away;
+  private Query lastQuery;
+
+  @Override
+  public byte[] exchange(byte[] bytes) {
+    try {
+      Request request = Request.parseFrom(bytes);
+      return answer(request).setId(request.getId()).build().toByteArray();
+    } catch (InvalidProtocolBufferException | InterruptedException e) {
+      throw new IllegalStateException(e);
+    }
+  }
+
+  private Response.Builder answer(Request request) throws InterruptedException {
+    Response.Builder response = Response.newBuilder();
+    synchronized (this) {
+      if (away) {
+        throw new BridgeException("no answer from the control plane (test)");
+      }
+      if (request.hasQuery()) {
+        lastQuery = request.getQuery();
+        return response.setQueryReply(QueryReply.newBuilder().setStatus(200).setContentType("application/json")
+            .setBody(ByteString.copyFromUtf8("{\"path\": \"" + request.getQuery().getPath() + "\"}")));
+      }
+      if (request.hasHello()) {
+        epoch = request.getPluginEpoch();
+        snapshots.add(request.getHello().getSnapshot());
+        notifyAll();
+        return response.setAck(Ack.newBuilder().setLastSeq(request.getHello().getSnapshot().getLastSeq()));
+      }
+      if (!request.getPluginEpoch().equals(epoch)) {
+        return response.setHelloRequired(true);
+      }
+      if (request.hasEvents()) {
+        lastId = request.getId();
+        events.addAll(request.getEvents().getEventsList());
+        notifyAll();
+        return response.setAck(Ack.newBuilder().setLastSeq(events.get(events.size() - 1).getSeq()));
+      }
+    }
+    Directives.Builder some = Directives.newBuilder();
+    Directive first = directives.poll(request.getPoll().getWaitMs() / 4, TimeUnit.MILLISECONDS);
+    if (first != null) {
+      some.addDirectives(first);
+    }
+    return response.setDirectives(some);
+  }
+
+  void send(Directive directive) {
+    directives.add(directive);
+  }
+
+  /** Sends a directive and returns how the plugin says that it ended. */
+  DirectiveResult carriedOut(Directive directive) throws InterruptedException {
+    int from = count();
+    send(directive);
+    return await(from, e -> e.hasDirectiveResult()
+        && e.getDirectiveResult().getDirectiveId().equals(directive.getId())).getDirectiveResult();
+  }
+
+  /** The first event like this, also if it came before. */
+  Event await(Predicate<Event> like) throws InterruptedException {
+    return await(0, like);
+  }
+
+  synchronized Event await(int from, Predicate<Event> like) throws InterruptedException {
+    long end = System.currentTimeMillis() + PATIENCE_MS;
+    for (int i = from; ; i++) {
+      while (i >= events.size()) {
+        long left = end - System.currentTimeMillis();
+        if (left <= 0) {
+          throw new AssertionError("no such event among " + events);
+        }
+        wait(left);
+      }
+      if (like.test(events.get(i))) {
+        return events.get(i);
+      }
+    }
+  }
+
+  synchronized int count() {
+    return events.size();
+  }
+
+  synchronized Snapshot awaitSnapshot(int number) throws InterruptedException {
+    long end = System.currentTimeMillis() + PATIENCE_MS;
+    while (snapshots.size() < number) {
+      long left = end - System.currentTimeMillis();
+      if (left <= 0) {
+        throw new AssertionError("only " + snapshots.size() + " snapshots came");
+      }
+      wait(left);
+    }
+    return snapshots.get(number - 1);
+  }
+
+  synchronized int snapshots() {
+    return snapshots.size();
+  }
+
+  /** As if the control plane had been started anew. */
+  synchronized void forget() {
+    epoch = "";
+  }
+
+  synchronized void setAway(boolean value) {
+    away = value;
+  }
+
+  synchronized Query lastQuery() {
+    return lastQuery;
+  }
+}

@@ -1,0 +1,135 @@
+package isonomy.yarn;
+
+import java.nio.ByteBuffer;
+import java.security.PrivilegedExceptionAction;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ApplicationReport;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.YarnApplicationAttemptState;
+import org.apache.hadoop.yarn.client.api.AMRMClient;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
+import org.apache.hadoop.yarn.client.api.YarnClient;
+import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
+import org.apache.hadoop.yarn.server.utils.BuilderUtils;
+import org.apache.hadoop.yarn.util.Records;
+
+/** An application whose master is this test. */
+final class UnmanagedApp implements AutoCloseable {
+  private final YarnClient yarn = YarnClient.createYarnClient();
+  private final AMRMClient<ContainerRequest> rm = AMRMClient.createAMRMClient();
+  private final NMClient nm = NMClient.createNMClient();
+  private final UserGroupInformation ugi;
+  final ApplicationId id;
+  final ApplicationAttemptId attempt;
+  final List<Container> allocated = new ArrayList<>();
+  final List<ContainerStatus> completed = new ArrayList<>();
+  boolean preemptionAnnounced;
+
+  UnmanagedApp(Configuration conf, String user) throws Exception {
+    ugi = UserGroupInformation.createRemoteUser(user);
+    yarn.init(conf);
+    yarn.start();
+    ApplicationSubmissionContext app = yarn.createApplication().getApplicationSubmissionContext();
+    id = app.getApplicationId();
+    app.setApplicationName("test");
+    app.setQueue("default");
+    app.setUnmanagedAM(true);
+    app.setResource(Resource.newInstance(128, 1));
+    app.setAMContainerSpec(Records.newRecord(ContainerLaunchContext.class));
+    yarn.submitApplication(app);
+    attempt = awaitLaunched();
+    ugi.addToken(yarn.getAMRMToken(id));
+    as(() -> {
+      rm.init(conf);
+      rm.start();
+      nm.init(conf);
+      nm.start();
+      return rm.registerApplicationMaster("localhost", 0, "");
+    });
+  }
+
+  private ApplicationAttemptId awaitLaunched() throws Exception {
+    for (int i = 0; i < 200; i++) {
+      ApplicationReport report = yarn.getApplicationReport(id);
+      ApplicationAttemptId current = report.getCurrentApplicationAttemptId();
+      if (current != null && yarn.getApplicationAttemptReport(current).getYarnApplicationAttemptState()
+          == YarnApplicationAttemptState.LAUNCHED) {
+        return current;
+      }
+      Thread.sleep(50);
+    }
+    throw new AssertionError("the application was not accepted");
+  }
+
+  <T> T as(PrivilegedExceptionAction<T> action) throws Exception {
+    return ugi.doAs(action);
+  }
+
+  static Resource resource(int gpus) {
+    return gpus == 0 ? Resource.newInstance(256, 1) : Resource.newInstance(256, 1, Map.of(Gpus.RESOURCE, (long) gpus));
+  }
+
+  void ask(int gpus, long requestId) {
+    rm.addContainerRequest(new ContainerRequest(
+        resource(gpus), null, null, Priority.newInstance(1), requestId, true, null));
+  }
+
+  AllocateResponse heartbeat() throws Exception {
+    AllocateResponse response = as(() -> rm.allocate(0.1f));
+    allocated.addAll(response.getAllocatedContainers());
+    completed.addAll(response.getCompletedContainersStatuses());
+    preemptionAnnounced |= response.getPreemptionMessage() != null;
+    return response;
+  }
+
+  /** Heartbeats until the condition holds, or for as long as it may take. */
+  void heartbeatUntil(java.util.function.BooleanSupplier condition) throws Exception {
+    for (int i = 0; i < 150 && !condition.getAsBoolean(); i++) {
+      heartbeat();
+      Thread.sleep(50);
+    }
+    if (!condition.getAsBoolean()) {
+      throw new AssertionError("allocated " + allocated + ", completed " + completed);
+    }
+  }
+
+  void launch(Container container, String command) throws Exception {
+    ContainerLaunchContext context = ContainerLaunchContext.newInstance(
+        Map.of(), Map.of("CUDA_VISIBLE_DEVICES", "7"), List.of(command), Map.<String, ByteBuffer>of(), null, Map.of());
+    as(() -> nm.startContainer(container, context));
+  }
+
+  static ContainerTokenIdentifier token(Container container) throws Exception {
+    return BuilderUtils.newContainerTokenIdentifier(container.getContainerToken());
+  }
+
+  @Override
+  public void close() {
+    try {
+      as(() -> {
+        rm.unregisterApplicationMaster(FinalApplicationStatus.SUCCEEDED, "", "");
+        rm.stop();
+        nm.stop();
+        return null;
+      });
+    } catch (Exception e) {
+      throw new IllegalStateException(e);
+    } finally {
+      yarn.stop();
+    }
+  }
+}
