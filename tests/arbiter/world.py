@@ -159,12 +159,9 @@ class World:
             for gpu in worker.plan.gpus:
                 at = a.worker_at.get(gpu)  # the newest plan for this GPU
                 assert at is worker or worker.container_id or (at is not None and at.app_id != worker.app_id)
-        for app_id, agent in self.agents.items():
-            for gang in a.gangs_of(app_id):
-                jobs = {x.job_id for x in gang if x.job_id}
-                assert len(jobs) <= 1
+        for app_id in self.agents:
             assert a.holding(app_id) >= 0
-            del agent
+            assert all(x.app_id == app_id for gang in a.gangs_of(app_id) for x in gang)
 
     # ---- effects
 
