@@ -198,7 +198,7 @@ class Demo:
         if not self.out.exists():
             raise click.ClickException(f"no report could be made from {journal}")
         data = json.loads(self.out.read_text())
-        good = True
+        good = bool(data["audit"]["complete"])
         for violation in data["audit"]["violations"]:
             good = False
             self.say(f"AUDIT: {violation}")

@@ -312,6 +312,7 @@ class Arbiter(State):
         record = self.durable.apps.get(e.app_id)
         if agent is None or record is None:
             return
+        grown = e.demand.gpus > agent.demand.gpus
         agent.demand, agent.jobs = e.demand, e.jobs
         if e.rho > 0:
             agent.rho = e.rho
@@ -324,7 +325,8 @@ class Arbiter(State):
             self.record(AppChanged(e.app_id, changes))
         for job in e.jobs:
             self._measure_change(e.app_id, job, now_s)
-        self._want_if_unmet(e.app_id, now_s)
+        if grown:
+            self._want_if_unmet(e.app_id, now_s)
 
     def _measure_change(self, app_id: str, job: ev.JobProgress, now_s: float) -> None:
         """The time from a grant until the job's next training step: of the first launch on each grant."""

@@ -59,6 +59,8 @@ class Rounds:
         self.policy = policy
         self.epoch = epoch
         self.current: Round | None = None
+        self._fruitless = 0
+        """Rounds in a row that moved no GPU: the next one without a new event waits longer."""
 
     # ---- when
 
@@ -289,7 +291,9 @@ class Rounds:
         else:
             unused = commit(s, r.round_id, r.pool, r.ending, plan, receipt, now_s)
             if unused and any(self._wants(a, now_s) for a in s.in_system()):
-                s.want_round(now_s + s.settings.round_retry_s)
+                s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
+            moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
+            self._fruitless = 0 if moved else min(4, self._fruitless + 1)
         s.receipts.append(receipt)
         s.record(RoundHeld(r.round_id, r.at_s, receipt))
 
