@@ -1,0 +1,133 @@
+"""A real cluster with a control plane of its own, for trying faults on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import requests
+
+REPO = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=3")
+
+
+class Rig:
+    """Cluster, control plane, clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        words = [str(REPO / "dev-cluster/up"), "--dir", str(folder), "--fresh"]
+        for setting in SETTINGS:
+            words += ["--set", setting]
+        subprocess.run(words, check=True, timeout=400)
+        self.cluster = json.loads((folder / "cluster.json").read_text())
+        self.env = {**os.environ, **self.cluster["env"]}
+        self.control: subprocess.Popen[bytes] | None = None
+        self.serve()
+
+    def serve(self) -> None:
+        """Starts the control plane and waits until it is ready."""
+        with (self.folder / "log" / "control-plane.log").open("ab") as log:
+            words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
+            self.control = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
+        assert self.control.stdout is not None
+        assert self.control.stdout.readline().startswith(b"ready")
+        self.wait(lambda: self.get("status").get("ready"), 60, "the plugin says hello")
+
+    def down(self) -> None:
+        """Leaves nothing running."""
+        if self.control is not None:
+            self.control.terminate()
+            self.control.wait(20)
+        subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=True, timeout=120)
+
+    def dev(self, verb: str, role: str) -> None:
+        """dev-cluster/kill or start of a role."""
+        words = [str(REPO / "dev-cluster" / verb), "--dir", str(self.folder), role]
+        subprocess.run(words, check=True, timeout=120)
+
+    def get(self, path: str, **params: str) -> dict[str, Any]:
+        """A REST resource; {} while it is not to be had."""
+        try:
+            url = f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/{path}"
+            reply = requests.get(url, params=params, timeout=10)
+            return dict(reply.json()) if reply.ok else {}
+        except (requests.RequestException, ValueError):
+            return {}
+
+    def app(self, name: str) -> dict[str, Any]:
+        """YARN's word on an app."""
+        try:
+            found = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/apps", timeout=10).json()["apps"] or {}
+        except (requests.RequestException, ValueError):
+            return {}
+        return next((a for a in found.get("app", []) if a["name"] == name), {})
+
+    def wait(self, condition: Callable[[], Any], limit_s: float, what: str) -> Any:
+        """Polls until the condition holds."""
+        end_s = time.monotonic() + limit_s
+        while not (value := condition()):
+            assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}\n{self.tail()}"
+            time.sleep(0.3)
+        return value
+
+    def tail(self) -> str:
+        """The end of the control plane's log and of each Agent's."""
+        files = [self.folder / "log" / "control-plane.log", *self.folder.glob("data/*/log/*/*_000001/stderr")]
+        return "\n".join(f"== {f}\n" + "\n".join(f.read_text(errors="replace").splitlines()[-15:]) for f in files)
+
+    def submit(self, name: str, seconds: float) -> None:
+        """A plain job of two GPUs whose training takes about so long."""
+        words = [
+            str(BIN / "submarine"), "job", "run", "--name", name, "--queue", "research", "--input_path", "/tmp",
+            "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", "50",
+            "--iteration-s", str(seconds * 2 / 50), "--worker_launch_cmd", "python -m submarine_patch.examples.digits",
+        ]  # fmt: skip
+        subprocess.run(words, env=self.env, check=True, timeout=120, capture_output=True)
+
+    def jobs(self, name: str) -> list[dict[str, Any]]:
+        """The Agent's last report on its jobs."""
+        return list(self.get("explain", app=name).get("jobs", []))
+
+    def training(self, name: str, from_step: int = 1) -> None:
+        """Waits until the app's job trains past a step."""
+        self.wait(lambda: any(j["step"] >= from_step for j in self.jobs(name)), 90, f"{name} at step {from_step}")
+
+    def succeeds(self, name: str) -> None:
+        """Waits for the app's good end."""
+        ended = ("FINISHED", "FAILED", "KILLED")
+        self.wait(lambda: self.app(name).get("state") in ended, 180, f"{name} ends")
+        app = self.app(name)
+        assert app["finalStatus"] == "SUCCEEDED", f"{app['diagnostics']}\n{self.tail()}"
+
+    def processes(self, *words: str) -> list[int]:
+        """Processes of this cluster whose command line or environment has all these words."""
+        found = []
+        for proc in Path("/proc").glob("[0-9]*"):
+            try:
+                text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            except OSError:
+                continue
+            if all(w.encode() in text for w in (str(self.folder), *words)):
+                found.append(int(proc.name))
+        return found
+
+    def kill9(self, pids: list[int]) -> None:
+        """kill -9."""
+        assert pids
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    def audit(self) -> None:
+        """The journal and the nodes' evidence agree."""
+        words = [str(BIN / "isonomy"), "audit", "--cluster-dir", str(self.folder), "-o", "json"]
+        done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60)
+        assert json.loads(done.stdout)["violations"] == [], done.stdout

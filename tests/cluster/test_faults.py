@@ -1,0 +1,67 @@
+"""Faults on real processes: running containers go on, every app finishes, the audit is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.rig import Rig
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = Rig(tmp_path_factory.mktemp("faults"))
+    yield made
+    made.down()
+
+
+def test_the_control_plane_is_killed_and_started_again(rig: Rig) -> None:
+    rig.submit("cp", 25)
+    rig.training("cp", 5)
+    assert rig.control is not None
+    rig.control.kill()
+    rig.control.wait()
+    rig.serve()
+    rig.succeeds("cp")
+    assert [j["restarts"] for j in rig.jobs("cp") or [{"restarts": 0}]] == [0], "the running container went on"
+    rig.audit()
+
+
+def test_a_worker_is_killed(rig: Rig) -> None:
+    rig.submit("worker", 20)
+    rig.training("worker", 25)
+    rig.kill9(rig.processes("submarine_patch.worker", rig.app("worker")["id"].removeprefix("application_")))
+    rig.succeeds("worker")
+    rig.audit()
+
+
+def test_the_jvm_of_the_am_is_killed(rig: Rig) -> None:
+    rig.submit("am", 40)
+    rig.training("am", 5)
+    rig.kill9(rig.processes("isonomy.am.AmShell", rig.app("am")["id"].removeprefix("application_"), "-Xmx"))
+    rig.succeeds("am")
+    rig.audit()
+
+
+def test_the_resourcemanager_is_killed(rig: Rig) -> None:
+    rig.submit("rm", 40)
+    rig.training("rm", 5)
+    rig.dev("kill", "resourcemanager")
+    rig.dev("start", "resourcemanager")
+    rig.succeeds("rm")
+    rig.audit()
+
+
+def test_a_nodemanager_is_killed(rig: Rig) -> None:
+    rig.submit("nm", 40)
+    rig.training("nm", 25)
+    leases = rig.get("explain", app="nm")["leases"]
+    host = leases[0]["gpu"].rpartition(":")[0]
+    role = next(r for r, x in rig.cluster["roles"].items() if r.startswith("nodemanager") and x["host"] == host)
+    rig.dev("kill", role)
+    rig.succeeds("nm")
+    rig.dev("start", role)
+    rig.audit()
