@@ -14,112 +14,141 @@ import threading
 import time
 from pathlib import Path
 
-from submarine_patch.agent.brain import Brain, End, Publish, ToArbiter, ToShell
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent.brain import Brain
 from submarine_patch.agent.edges import ArbiterSession, Shell, StateStore
+from submarine_patch.agent.messages import (
+    Command,
+    End,
+    Event,
+    LinkLost,
+    Publish,
+    Published,
+    Refused,
+    Tick,
+    ToArbiter,
+    ToShell,
+)
 from submarine_patch.agent.spec import FILE, AppSpec
-from submarine_patch.worker.checkpoints import copy_model, files_at
+from submarine_patch.worker.checkpoints import Files, copy_model, files_at
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 
 TICK_S = 0.5
+INBOX = 10_000
+CLOSE_S = 5.0
+PUBLISH_TRIES = 3
 SHELL_GONE = 70
+QUIET = {"progress", "rho"}
 log = logging.getLogger("isonomy.agent")
 
 
-class _Lost:
-    """The stream to the Arbiter broke."""
-
-
-class _Published:
-    def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
-
-
 class Agent:
-    """Runs the brain between its edges, on one thread."""
+    """Runs the mind between its edges, on one thread."""
 
-    def __init__(self, spec: AppSpec, shell: Shell, attempt: int, token: str) -> None:
+    def __init__(self, spec: AppSpec, shell: Shell, attempt: int, token: str, files: Files | None = None) -> None:
         self.spec, self.shell = spec, shell
-        self.inbox: queue.Queue[object] = queue.Queue(10_000)
-        self.store = StateStore(files_at(f"{spec.staging.rstrip('/')}/agent", spec.webhdfs, spec.hdfs_user))
+        self.inbox: queue.Queue[Event] = queue.Queue(INBOX)
+        staging = f"{spec.staging.rstrip('/')}/agent"
+        self.store = StateStore(files or files_at(staging, spec.webhdfs, spec.hdfs_user))
         saved = self.store.load() if attempt > 1 else None
-        attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
-        self.brain = Brain(spec, attempt_id, saved)
+        self.brain = Brain(spec, attempt, saved)
         if saved:
-            self.brain.restored(time.time())
-            log.info("state of an earlier attempt restored: %d jobs", len(self.brain.jobs))
+            self.brain.restarted(time.time())
+            log.info("attempt %d goes on with %d jobs", attempt, len(self.brain.jobs))
         self._lock = threading.Lock()
         self.session = ArbiterSession(
-            spec.arbiter, token, _ca_file(spec.ca), self._register, self.inbox.put, lambda: self.inbox.put(_Lost())
+            spec.arbiter,
+            token,
+            _ca_file(spec.ca),
+            self._register,
+            self._deliver,
+            lambda: self.inbox.put(LinkLost()),
         )
 
-    def _register(self):  # type: ignore[no-untyped-def]
+    def _register(self) -> pb.AgentMessage:
         with self._lock:
             return self.brain.register()
 
+    def _deliver(self, message: pb.ArbiterMessage) -> None:
+        kind = message.WhichOneof("kind")
+        if kind == "from_worker":
+            kind = message.from_worker.WhichOneof("kind")
+        if kind not in ("progress", "heartbeat", "ask_rho"):
+            log.info("from the Arbiter: %s", _short(message))
+        self.inbox.put(message)
+
     def run(self) -> int:
-        """Until the app is finished."""
+        """Until the app is finished; the containers of an earlier attempt are known before the Arbiter is."""
+        self.store.start()
+        self.shell.start(lambda command, error: self.inbox.put(Refused(command, error)))
+        self._take(self.shell.poll())
         threading.Thread(target=self._poll_shell, name="shell", daemon=True).start()
         self.session.start()
         while True:
             try:
                 event = self.inbox.get(timeout=TICK_S)
             except queue.Empty:
-                event = None
+                event = Tick()
             with self._lock:
-                commands = self._handle(event)
-                changed, self.brain.changed = self.brain.changed, False
-                state = self.brain.dump() if changed else None
+                commands = self.brain.handle(event, time.time())
+                state = self.brain.dump() if self.brain.changed else None
+                self.brain.changed = False
             if state is not None:
                 self.store.save(state)
             for command in commands:
                 if isinstance(command, End):
-                    self.session.close(5.0)
-                    return 0
+                    self.shell.drain(CLOSE_S)
+                    self.session.close(CLOSE_S)
+                    return command.code
                 self._carry_out(command)
 
-    def _handle(self, event: object):  # type: ignore[no-untyped-def]
-        now_s = time.time()
-        if isinstance(event, _Lost):
-            self.brain.registered = False
-            return self.brain.handle(None, now_s)
-        if isinstance(event, _Published):
-            return self.brain.published_model(event.path, event.problem, now_s)
-        return self.brain.handle(event, now_s)
-
-    def _carry_out(self, command: object) -> None:
+    def _carry_out(self, command: Command) -> None:
         if isinstance(command, ToArbiter):
             kind = command.message.WhichOneof("kind")
-            if kind not in ("progress", "rho"):
-                log.info("to the Arbiter: %s %s", kind, _short(getattr(command.message, kind)))
+            if kind not in QUIET:
+                log.info("to the Arbiter: %s", _short(command.message))
             self.session.send(command.message)
         elif isinstance(command, ToShell):
             kind = command.command.WhichOneof("kind")
-            log.info("to YARN: %s %s", kind, _short(getattr(command.command, kind)))
-            if kind == "finish":
-                self.store.flush(5.0)
-            reply = self.shell.call(command.command)
-            if not reply.ok:
-                log.error("YARN refused %s: %s", kind, reply.error)
+            if kind not in QUIET:
+                log.info("to YARN: %s", _short(command.command))
+            if kind == "finish":  # Done first: the Arbiter must hear how it went before YARN says that it is over
+                self.session.close(CLOSE_S)
+                self.store.flush(CLOSE_S)
+            self.shell.send(command.command)
         elif isinstance(command, Publish):
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 
     def _publish(self, p: Publish) -> None:
-        try:
-            path = copy_model(self.spec.webhdfs, self.spec.hdfs_user, p.from_dir, p.to_dir)
-            self.inbox.put(_Published(path, ""))
-        except Exception as e:
-            self.inbox.put(_Published("", f"{type(e).__name__}: {e}"))
+        problem = ""
+        for k in range(PUBLISH_TRIES):
+            try:
+                path = copy_model(self.spec.webhdfs, self.spec.hdfs_user, p.from_dir, p.to_dir)
+                self.inbox.put(Published(path))
+                return
+            except FileNotFoundError as e:
+                self.inbox.put(Published(problem=str(e), missing=True))
+                return
+            except Exception as e:  # whatever HDFS or the way to it raises
+                problem = f"{type(e).__name__}: {e}"
+                log.warning("the model could not be copied: %s", problem)
+                time.sleep(2.0**k)
+        self.inbox.put(Published(problem=problem))
 
     def _poll_shell(self) -> None:
         """An Agent whose shell is gone ends at once."""
         try:
             while True:
-                for event in self.shell.poll():
-                    log.info("from YARN: %s", _short(event))
-                    self.inbox.put(event)
+                self._take(self.shell.poll())
         except Exception as e:
             log.error("the AM shell is gone: %s", e)
             os._exit(SHELL_GONE)
+
+    def _take(self, events: list[am.AmEvent]) -> None:
+        for event in events:
+            log.info("from YARN: %s", _short(event))
+            self.inbox.put(event)
 
 
 def _short(message: object) -> str:
@@ -137,22 +166,33 @@ def _ca_file(pem: str) -> str | None:
 
 def _die_with_parent() -> None:
     """kill -9 of the AM's JVM must not leave an Agent behind (Linux: PR_SET_PDEATHSIG)."""
+    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(SHELL_GONE)
 
 
 def main() -> int:
     """Reads where the shell listens from standard input, then runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     _die_with_parent()
-    greeting = json.loads(sys.stdin.readline())
     try:
+        greeting = json.loads(sys.stdin.readline())
         spec = AppSpec.load(Path(FILE))
         token = read_secret("isonomy.token").decode()
+        shell = Shell(int(greeting["port"]), greeting["token"])
+        attempt = int(greeting.get("attempt") or _attempt(os.environ.get("CONTAINER_ID", "")))
     except (OSError, KeyError, ValueError, CredentialsError) as e:
         log.error("the Agent cannot start: %s: %s", type(e).__name__, e)
         return 2
-    shell = Shell(int(greeting["port"]), greeting["token"])
-    return Agent(spec, shell, int(greeting.get("attempt", 1)), token).run()
+    return Agent(spec, shell, attempt, token).run()
+
+
+def _attempt(container_id: str) -> int:
+    """container_e17_1700000000000_0001_02_000001 is of attempt 2."""
+    parts = container_id.split("_")
+    return int(parts[-2]) if len(parts) >= 5 else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -23,11 +23,20 @@ from submarine_patch.worker.link import BACKOFF_S, channel_to
 
 log = logging.getLogger("isonomy.agent")
 POLL_MS = 1000
+CALL_TIMEOUT_S = 60
 OUTBOX = 5000
+COMMANDS = 5000
+STATES_KEPT = 3
+
+Outbox = queue.Queue["pb.AgentMessage | None"]
 
 
 class ArbiterSession:
-    """One stream, renewed by itself; Register goes first on each."""
+    """One stream, renewed by itself; Register goes first on each.
+
+    What a broken stream did not carry is dropped, Done apart: after Registered the mind says again what
+    still means something.
+    """
 
     def __init__(
         self,
@@ -41,7 +50,9 @@ class ArbiterSession:
         self._address, self._ca_file = address, ca_file
         self._metadata = (("isonomy-token", token),)
         self._register, self._deliver, self._lost = register, deliver, lost
-        self._outbox: queue.Queue[pb.AgentMessage | None] = queue.Queue(OUTBOX)
+        self._outbox: Outbox = queue.Queue(OUTBOX)
+        """Of the present stream: a stream that broke must not take what the next one is to carry."""
+        self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="arbiter", daemon=True)
 
@@ -50,61 +61,71 @@ class ArbiterSession:
         self._thread.start()
 
     def send(self, message: pb.AgentMessage) -> None:
-        """Sends without blocking; while the Arbiter is away the oldest messages give way."""
-        while True:
-            try:
-                self._outbox.put_nowait(message)
-                return
-            except queue.Full:
-                with contextlib.suppress(queue.Empty):
-                    self._outbox.get_nowait()
+        """Sends without blocking; if the Arbiter reads too slowly the oldest messages give way."""
+        with self._lock:
+            _put(self._outbox, message)
 
     def close(self, timeout_s: float) -> None:
         """Sends what waits, then ends the stream."""
         self._closed.set()
-        self._outbox.put(None)
-        self._thread.join(timeout_s)
+        with self._lock:
+            _put(self._outbox, None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
-    def _messages(self) -> Iterator[pb.AgentMessage]:
+    def _messages(self, outbox: Outbox) -> Iterator[pb.AgentMessage]:
         yield self._register()
-        while (message := self._outbox.get()) is not None:
+        while (message := outbox.get()) is not None:
             yield message
 
     def _run(self) -> None:
-        failures = 0
+        failures, problem = 0, ""
         while True:
             try:
                 with channel_to(self._address, self._ca_file) as channel:
-                    stream = agent_pb2_grpc.ArbiterStub(channel).Session(self._messages(), metadata=self._metadata)
-                    for message in stream:
-                        failures = 0
+                    stub = agent_pb2_grpc.ArbiterStub(channel)  # type: ignore[no-untyped-call]
+                    for message in stub.Session(self._messages(self._outbox), metadata=self._metadata):
+                        failures, problem = 0, ""
                         self._deliver(message)
             except grpc.RpcError as e:
-                log.warning("the Arbiter is away: %s", e.details() if hasattr(e, "details") else e)
+                why = e.details() if isinstance(e, grpc.Call) else str(e)
+                if why != problem:
+                    log.warning("the Arbiter at %s is away: %s", self._address, why)
+                problem = why
             if self._closed.is_set():
                 return
             self._lost()
-            self._forget()
+            self._renew()
             failures += 1
             if self._closed.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]):
                 return
 
-    def _forget(self) -> None:
-        """What the lost stream did not carry: only commands to workers still mean something."""
-        kept = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                message = self._outbox.get_nowait()
-                if message is not None and message.WhichOneof("kind") in ("to_worker", "released", "done"):
-                    kept.append(message)
-        for message in kept:
-            self.send(message)
+    def _renew(self) -> None:
+        """A new outbox; the generator of the broken stream ends."""
+        with self._lock:
+            old, self._outbox = self._outbox, queue.Queue(OUTBOX)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    message = old.get_nowait()
+                    if message is not None and message.WhichOneof("kind") == "done":
+                        self._outbox.put_nowait(message)
+            old.put_nowait(None)
 
 
-class _Client(GatewayClient):  # type: ignore[misc]
+def _put(outbox: Outbox, message: pb.AgentMessage | None) -> None:
+    while True:
+        try:
+            outbox.put_nowait(message)
+            return
+        except queue.Full:
+            with contextlib.suppress(queue.Empty):
+                outbox.get_nowait()
+
+
+class _NoDelayClient(GatewayClient):  # type: ignore[misc]
     """py4j leaves Nagle's algorithm on, which stalls larger messages by 40 ms."""
 
-    def _create_connection(self) -> Any:
+    def _create_connection(self) -> GatewayConnection:
         connection = super()._create_connection()
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
@@ -112,36 +133,56 @@ class _Client(GatewayClient):  # type: ignore[misc]
 
 class _Gateway(JavaGateway):  # type: ignore[misc]
     def _create_gateway_client(self) -> GatewayClient:
-        return _Client(gateway_parameters=self.gateway_parameters)
+        return _NoDelayClient(gateway_parameters=self.gateway_parameters)
 
 
 class Shell:
-    """The AM shell: long polls for events, calls with commands."""
+    """The AM shell: long polls for events; commands one after the other on a thread of their own."""
 
     def __init__(self, port: int, token: str) -> None:
-        self.gateway = _Gateway(
-            gateway_parameters=GatewayParameters(
-                address="127.0.0.1", port=port, auth_token=token, auto_convert=True, read_timeout=60
-            )
+        parameters = GatewayParameters(
+            address="127.0.0.1", port=port, auth_token=token, auto_convert=True, read_timeout=CALL_TIMEOUT_S
         )
-        self._calls = threading.Lock()
+        self._api = _Gateway(gateway_parameters=parameters).entry_point
+        self._waiting: queue.Queue[am.AmCommand | None] = queue.Queue(COMMANDS)
+        self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
+        self._refused: Callable[[am.AmCommand, str], None] = lambda _command, _error: None
+
+    def start(self, refused: Callable[[am.AmCommand, str], None]) -> None:
+        """`refused` is told of commands that the shell could not carry out."""
+        self._refused = refused
+        self._thread.start()
 
     def poll(self) -> list[am.AmEvent]:
         """The next events; [] after a second without any. Raises if the shell is gone."""
         events = am.AmEvents()
-        events.ParseFromString(bytes(self.gateway.entry_point.poll(POLL_MS)))
+        events.ParseFromString(bytes(self._api.poll(POLL_MS)))
         return list(events.events)
 
-    def call(self, command: am.AmCommand) -> am.AmReply:
-        """Carries out a command."""
-        reply = am.AmReply()
-        with self._calls:
-            reply.ParseFromString(bytes(self.gateway.entry_point.call(command.SerializeToString())))
-        return reply
+    def send(self, command: am.AmCommand) -> None:
+        """Has a command carried out, after those before it."""
+        self._waiting.put(command)
+
+    def drain(self, timeout_s: float) -> None:
+        """Waits until all commands are carried out; none may follow."""
+        self._waiting.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (command := self._waiting.get()) is not None:
+            try:
+                reply = am.AmReply()
+                reply.ParseFromString(bytes(self._api.call(command.SerializeToString())))
+            except Exception as e:
+                log.error("the AM shell did not answer %s: %s", command.WhichOneof("kind"), e)
+                return  # it is gone; the poll notices and ends the Agent
+            if not reply.ok:
+                log.error("the AM shell refused %s: %s", command.WhichOneof("kind"), reply.error)
+                self._refused(command, reply.error)
 
 
 class StateStore:
-    """The Agent's state in numbered files; the newest readable one wins. Writing never blocks the brain."""
+    """The Agent's state in numbered files; the newest readable one wins. Writing never blocks the mind."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -149,23 +190,30 @@ class StateStore:
         self._wake = threading.Condition()
         self._number = 0
         self._idle = True
-        threading.Thread(target=self._run, name="state", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+
+    def start(self) -> None:
+        """Writes in the background from now on."""
+        self._thread.start()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state, None for a first attempt."""
-        names = [n for n in self._files.names("") if n.startswith("state-") and n.endswith(".json")]
-        for name in sorted(names, reverse=True):
-            with contextlib.suppress(Exception):  # half-written by an attempt that died: the one before it will do
+        """The newest state; None if there is none. Goes on counting after the newest file."""
+        names = sorted(n for n in self._files.names("") if n.startswith("state-") and n.endswith(".json"))
+        if names:
+            self._number = int(names[-1].split("-")[1].split(".")[0])
+        for name in reversed(names):
+            try:
                 state: dict[str, Any] = json.loads(self._files.read(name))
-                self._number = int(name.split("-")[1].split(".")[0])
                 return state
+            except ValueError as e:
+                log.warning("%s is no state: %s", name, e)
         return None
 
     def save(self, state: dict[str, Any]) -> None:
         """Writes soon; a later state overtakes one that still waits."""
         with self._wake:
             self._next, self._idle = state, False
-            self._wake.notify()
+            self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> None:
         """Waits until nothing waits."""
@@ -177,17 +225,22 @@ class StateStore:
             with self._wake:
                 self._wake.wait_for(lambda: self._next is not None)
                 state, self._next = self._next, None
-            self._number += 1
-            name = f"state-{self._number:08d}.json"
             try:
-                part = f"_{uuid.uuid4().hex}"
-                self._files.write(part, json.dumps(state).encode())
-                self._files.rename(part, name)
-                old = f"state-{self._number - 3:08d}.json"
-                if self._number > 3:
-                    self._files.delete(old)
-            except Exception as e:  # HDFS away: the next change is saved again
+                self._write(json.dumps(state).encode())
+            except Exception as e:  # HDFS is away: the next change is saved again
                 log.warning("the state could not be saved: %s", e)
             with self._wake:
                 self._idle = self._next is None
                 self._wake.notify_all()
+
+    def _write(self, data: bytes) -> None:
+        self._number += 1
+        part = f"_{uuid.uuid4().hex}"
+        self._files.write(part, data)
+        self._files.rename(part, _name(self._number))
+        if self._number > STATES_KEPT:
+            self._files.delete(_name(self._number - STATES_KEPT))
+
+
+def _name(number: int) -> str:
+    return f"state-{number:08d}.json"

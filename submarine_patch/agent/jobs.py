@@ -23,9 +23,14 @@ class Worker:
     request_id: int
     container_id: str = ""
     asked: bool = False
-    ready: list[Any] | None = None
-    """[host, port] once registered."""
+    address: str = ""
+    """host:port once it has registered."""
+    said_exit: int | None = None
+    """The exit code that it reported itself."""
+    said_exit_s: float = 0.0
+    last_words: str = ""
     exit_code: int | None = None
+    """Once its container is gone, so that its GPUs are free."""
     heard_s: float = 0.0
 
     @property
@@ -36,7 +41,7 @@ class Worker:
 
 @dataclass
 class Job:
-    """A job of the app: one configuration."""
+    """A job of the app: one configuration. While it has workers, it has a launch under way."""
 
     job_id: str
     configuration: dict[str, str]
@@ -49,21 +54,35 @@ class Job:
     iter_time_s: float = 0.0
     launches: int = 0
     failures: int = 0
+    problem: str = ""
+    """Why its last worker failed."""
     use_id: str = ""
     use_accepted: bool = False
-    started: bool = False
-    """Start was sent."""
+    use_refusals: int = 0
+    use_again_s: float = 0.0
+    """When a refused plan is sent again; 0: it is not."""
     since_s: float = 0.0
-    """When the present launch began."""
+    """When the present launch could begin."""
     first_step_s: float = 0.0
+    settle_s: float = 0.0
+    """Until when the last words of workers that ended well are waited for."""
     stop_deadline_s: float = 0.0
+    stop_again_s: float = 0.0
+    """When containers that are still there are stopped (again)."""
     stop_reason: str = ""
+    stop_failed: bool = False
+    """Stopped because a worker failed."""
     workers: list[Worker] = field(default_factory=list)
 
     @property
     def gpus(self) -> list[Gpu]:
         """GPUs of the present launch."""
         return [g for w in self.workers for g in w.gpus]
+
+    @property
+    def hosts(self) -> list[str]:
+        """Machines of the present launch, chief's first."""
+        return [w.host for w in self.workers]
 
     @property
     def active(self) -> bool:

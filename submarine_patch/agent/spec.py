@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import random
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,17 +94,3 @@ class AppSpec:
         if "%hyperparameters%" in command:
             command, used = command.replace("%hyperparameters%", options), True
         return command if used or not options else f"{command} {options}"
-
-
-def sample(space: Mapping[str, Any] | None, rng: random.Random) -> dict[str, str]:
-    """One configuration drawn from a search space, as text."""
-    parameters = (space or {}).get("parameters", space or {})
-    return {name: _draw(p, rng) for name, p in parameters.items()}
-
-
-def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
-    if p["type"] == "choice":
-        return str(rng.choice(p["values"]))
-    low, high = p["min"], p["max"]
-    value = math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high)
-    return str(min(high, max(low, round(value)))) if p["type"] == "int" else f"{value:.6g}"

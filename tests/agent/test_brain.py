@@ -1,338 +1,416 @@
-"""The Agent's brain: scripted events, and what must hold whatever comes."""
+"""The Agent's mind, event by event."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent import jobs
-from submarine_patch.agent.brain import Brain, End, Publish, ToArbiter, ToShell
-from submarine_patch.agent.schedulers import RungScheduler, brackets_of, iterations
-from submarine_patch.agent.spec import AppSpec, sample
+from submarine_patch.agent import gangs
+from submarine_patch.agent.messages import Published
+from tests.agent.world import World, hyperband, machines, spec_of
 
-SPACE = {"parameters": {"lr": {"type": "float", "min": 0.01, "max": 0.1, "log": True}}}
-HOSTS = (("n1", "a", 4), ("n2", "a", 2), ("n3", "b", 4))
-
-
-def spec(**changes: Any) -> AppSpec:
-    base = AppSpec(
-        app_id="application_1_0001", name="app", app_scheduler="successive_halving", search_space=SPACE, gang_gpus=2,
-        max_iterations=20, min_iterations=10, eta=2, jobs=2, budget_iterations=0, metric="accuracy", seed=0,
-        max_retries=2, iteration_s=1.0, slowdown=(1.0, 1.1, 1.3), launch_cmd="train", memory_mb=100, vcores=1,
-        worker_count=1, env={}, checkpoint="hdfs://h/ck", saved_model="hdfs://h/model", staging="hdfs://h/st",
-        webhdfs="http://h", hdfs_user="u", python="/venv/bin/python", arbiter="h:1", ca="",
-    )  # fmt: skip
-    return dataclasses.replace(base, **changes)
+A = [Gpu("a1", i) for i in range(4)]
+A2 = [Gpu("a2", i) for i in range(4)]
+B = [Gpu("b1", 0), Gpu("b1", 1)]
 
 
-class Rig:
-    """Plays the Arbiter, the AM shell and the workers."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.brain = Brain(spec(**changes), "attempt")
-        self.now = 1000.0
-        self.log: list[Any] = []
-        self.asked: dict[int, int] = {}
-        self.stopped: list[str] = []
-        self.started: dict[str, pb.Start] = {}
-        self.containers = 0
-        self.launched: dict[str, str] = {}
-        self.hear(registered=pb.Registered(
-            contention=pb.Contention(cluster_gpus=10, n_avg=1, now_s=1000, submitted_s=990, lease_s=30),
-            hosts=[pb.Host(host=h, rack=r, gpus=n, virtual_gpus=True) for h, r, n in HOSTS],
-        ))  # fmt: skip
-
-    def feed(self, event: object) -> None:
-        self.take(self.brain.handle(event, self.now))
-
-    def take(self, commands: list[Any]) -> None:
-        for c in commands:
-            self.log.append(c)
-            if isinstance(c, ToArbiter):
-                self.from_brain(c.message)
-            elif isinstance(c, ToShell) and c.command.WhichOneof("kind") == "ask":
-                self.asked[c.command.ask.allocation_request_id] = c.command.ask.gpus
-            elif isinstance(c, Publish):
-                self.take(self.brain.published_model("hdfs://h/model/ckpt", "", self.now))
-
-    def from_brain(self, m: pb.AgentMessage) -> None:
-        kind = m.WhichOneof("kind")
-        if kind == "use":
-            for w in m.use.workers:
-                assert {Gpu(w.host, i) for i in w.gpu_ids} <= set(self.brain.held), "a worker outside its leases"
-            self.hear(use_reply=pb.UseReply(use_id=m.use.use_id, accepted=True))
-        elif kind == "to_worker" and m.to_worker.WhichOneof("kind") == "start":
-            self.started[m.to_worker.worker_id] = m.to_worker.start
-        elif kind == "to_worker":
-            self.stopped.append(m.to_worker.worker_id)
-
-    def hear(self, **kind: Any) -> None:
-        self.feed(pb.ArbiterMessage(**kind))
-
-    def grant(self, host: str, *ids: int) -> None:
-        self.hear(grant=pb.Grant(grant_id=f"g{host}", gpus=[pb.MachineGpuIds(host=host, gpu_ids=ids)], end_s=1030))
-
-    def allocate(self) -> None:
-        """YARN answers every open ask."""
-        for request in list(self.asked):
-            self.asked.pop(request)
-            self.containers += 1
-            container = am.AmContainer(container_id=f"c{self.containers}", allocation_request_id=request)
-            self.feed(am.AmEvent(allocated=container))
-
-    def register(self) -> None:
-        """Every launched worker says that it is ready."""
-        for job in self.brain.jobs.values():
-            for w in job.workers:
-                if w.container_id and not w.ready:
-                    ready = pb.WorkerReady(host=w.host, port=1)
-                    self.hear(from_worker=pb.WorkerMessage(worker_id=w.worker_id, ready=ready))
-
-    def progress(self, job: jobs.Job, step: int, accuracy: float = 0.5) -> None:
-        p = pb.WorkerProgress(step=step, loss=1.0, accuracy=accuracy, iter_time_s=0.5, paced=True)
-        self.hear(from_worker=pb.WorkerMessage(worker_id=job.workers[0].worker_id, progress=p))
-
-    def end(self, job: jobs.Job, code: int) -> None:
-        for w in list(job.workers):
-            self.feed(am.AmEvent(completed=am.AmCompleted(container_id=w.container_id, exit_status=code)))
-
-    def run_all(self) -> None:
-        """Whatever runs gets to its rung's end."""
-        self.allocate()
-        self.register()
-        for job in list(self.brain.jobs.values()):
-            if job.state == jobs.RUNNING:
-                self.progress(job, job.until_step, accuracy=0.1 + len(job.job_id) / 100)
-                self.end(job, 0)
-
-    def released(self) -> set[Gpu]:
-        return {
-            Gpu(g.host, i)
-            for c in self.log
-            if isinstance(c, ToArbiter) and c.message.WhichOneof("kind") == "released"
-            for g in c.message.released.gpus
-            for i in g.gpu_ids
-        }
-
-    def ended(self) -> bool | None:
-        return next((c.succeeded for c in self.log if isinstance(c, End)), None)
+def started(world: World, *gpus: Gpu) -> World:
+    world.register()
+    world.grant(*gpus)
+    world.rise()
+    return world
 
 
-def test_a_grant_becomes_a_gang_that_starts_when_all_have_registered() -> None:
-    r = Rig(gang_gpus=4)
-    r.hear(grant=pb.Grant(grant_id="g", end_s=1030, gpus=[
-        pb.MachineGpuIds(host="n1", gpu_ids=[0, 1]), pb.MachineGpuIds(host="n2", gpu_ids=[0, 1])]))  # fmt: skip
-    r.allocate()
-    (job,) = [j for j in r.brain.jobs.values() if j.active]
-    assert [len(w.gpu_ids) for w in job.workers] == [2, 2]
-    first = job.workers[0]
-    r.hear(from_worker=pb.WorkerMessage(worker_id=first.worker_id, ready=pb.WorkerReady(host="n1", port=5)))
-    assert not r.started
-    r.register()
-    assert len(r.started) == 2
-    assert '"index": 1' in r.started[job.workers[1].worker_id].tf_config
-    assert '"slowdown": 1.1' in r.started[first.worker_id].pacing
+def test_a_gang_is_planned_before_it_is_asked_for_and_starts_whole() -> None:
+    world = World()
+    world.register()
+    world.grant(A[0], B[0])
+    assert not world.asks
+    world.answer_plans()
+    assert len(world.asks) == 2
+    world.allocate()
+    first, second = world.gang("job000")
+    world.worker(first, ready=pb.WorkerReady(host="a1", port=1))
+    assert first.start is None
+    world.worker(second, ready=pb.WorkerReady(host="b1", port=2))
+    assert first.start is not None
+    assert json.loads(first.start.tf_config) == {
+        "cluster": {"worker": ["a1:1", "b1:2"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    assert json.loads(second.start.tf_config)["task"]["index"] == 1
+    assert first.start.until_step == 9
+    assert first.start.checkpoint_dir == "hdfs:///ck/application_1_0001/job000"
 
 
-def test_gpus_that_make_no_whole_gang_go_back() -> None:
-    r = Rig()
-    r.grant("n1", 0, 1, 2)
-    assert r.released() == {Gpu("n1", 2)}
+def test_one_worker_has_no_tf_config_and_real_gpus_are_not_paced() -> None:
+    world = started(World(), *A[:2])
+    (worker,) = world.gang("job000")
+    assert worker.start is not None
+    assert worker.start.tf_config == worker.start.pacing == ""
 
 
-def test_the_best_go_on_from_their_checkpoint_and_the_app_ends_with_its_model() -> None:
-    r = Rig()
-    r.grant("n1", 0, 1, 2, 3)
-    for _ in range(4):
-        r.run_all()
-    assert r.ended() is True
-    assert r.brain.model_path == "hdfs://h/model/ckpt"
-    steps = sorted(j.step for j in r.brain.jobs.values())
-    assert steps == [10, 20]
+def test_virtual_gpus_are_paced_by_scope() -> None:
+    world = started(World(virtual=True), A[0], B[0])
+    start = world.gang("job000")[0].start
+    assert start is not None
+    assert json.loads(start.pacing) == {"serial_iter_s": 1.0, "slowdown": 1.3, "gpus": 2}
 
 
-def test_a_revoked_gang_is_stopped_and_its_job_waits_again() -> None:
-    r = Rig()
-    r.grant("n1", 0, 1)
-    r.allocate()
-    r.register()
-    job = next(j for j in r.brain.jobs.values() if j.active)
-    r.progress(job, 4)
-    r.hear(revoke=pb.Revoke(gpus=[pb.MachineGpuIds(host="n1", gpu_ids=[0, 1])], deadline_s=1020, reason="lost"))
-    assert r.stopped == [job.workers[0].worker_id]
-    r.end(job, 75)
-    assert job.state == jobs.PENDING
-    assert job.failures == 0
-    assert not r.brain.held
-    r.grant("n3", 0, 1)
-    assert job.launches == 2
+def test_a_job_prefers_one_machine_then_one_rack() -> None:
+    world = started(World(hyperband(gang_gpus=4)), B[0], *A, B[1], *A2[:2])
+    assert {c.plan.host for c in world.gang("job000")} == {"a1"}
+    assert {c.plan.host for c in world.gang("job001")} == {"a2", "b1"}
 
 
-@pytest.mark.parametrize(("code", "failures"), [(1, 1), (137, 1), (-100, 0), (-102, 0)])
-def test_a_failed_worker_is_retried_and_lost_containers_are_not_its_fault(code: int, failures: int) -> None:
-    r = Rig()
-    r.grant("n1", 0, 1)
-    r.allocate()
-    r.register()
-    job = next(j for j in r.brain.jobs.values() if j.active)
-    r.end(job, code)
-    assert job.failures == failures
-    assert job.launches == 2, "the lease goes on, so it is launched again on the same GPUs"
+def test_gpus_beyond_whole_gangs_or_runnable_jobs_go_back_at_once() -> None:
+    world = started(World(), *A)
+    assert world.held == set(A[:2])
+    world = started(World(hyperband(gang_gpus=2)), *A[:3])
+    assert len(world.held) == 2
 
 
-def test_a_job_that_keeps_failing_is_given_up_and_the_others_go_on() -> None:
-    r = Rig(max_retries=0)
-    r.grant("n1", 0, 1)
-    for _ in range(2):
-        r.allocate()
-        r.register()
-        job = next(j for j in r.brain.jobs.values() if j.active)
-        r.end(job, 1)
-        if job.state == jobs.FAILED:
-            break
-    assert job.state == jobs.FAILED
-    assert r.ended() is None
-    assert len(r.brain.scheduler.runnable()) == 1
+def test_the_end_of_a_single_job_publishes_then_says_done_then_finishes() -> None:
+    world = started(World(), *A[:2])
+    world.finish_gang("job000", accuracy=0.9)
+    assert world.done is None
+    world.publish()
+    assert world.done is not None
+    assert world.done.succeeded
+    assert world.done.best_accuracy == pytest.approx(0.9)
+    assert world.done.model_path == "hdfs:///model/ckpt"
+    assert world.to_shell[-1].finish.succeeded
+    assert world.ended is not None
+    assert not world.held
 
 
-def test_a_refused_plan_gives_the_gpus_up() -> None:
-    r = Rig()
-    r.brain.held[Gpu("n1", 0)] = r.brain.held[Gpu("n1", 1)] = "g"
-    r.from_brain = lambda m: None  # type: ignore[method-assign]
-    r.feed(None)
-    job = next(j for j in r.brain.jobs.values() if j.active)
-    r.hear(use_reply=pb.UseReply(use_id=job.use_id, accepted=False, reason="not leased"))
-    assert not r.brain.held
-    assert job.state == jobs.PENDING
+def test_a_model_that_cannot_be_copied_fails_the_app_but_no_checkpoint_does_not() -> None:
+    world = started(World(), *A[:2])
+    world.publish_problem = "HDFS is full"
+    world.finish_gang("job000")
+    world.publish()
+    assert world.done is not None
+    assert not world.done.succeeded
+    assert "HDFS is full" in world.done.message
+    world = started(World(), *A[:2])
+    world.finish_gang("job000")
+    world.tell(Published(problem="no complete checkpoint", missing=True))
+    assert world.done is not None
+    assert world.done.succeeded
 
 
-def test_the_operator_ends_an_app() -> None:
-    r = Rig()
-    r.grant("n1", 0, 1)
-    r.allocate()
-    r.register()
-    job = next(j for j in r.brain.jobs.values() if j.active)
-    r.hear(finish=pb.Finish(reason="ended by root"))
-    assert r.stopped
-    r.end(job, 75)
-    assert r.ended() is False
+def test_the_last_words_may_come_after_the_container_is_gone() -> None:
+    world = started(World(hyperband()), *A[:2])
+    (c,) = world.gang("job000")
+    world.end(c, 0, say=False)
+    assert "job000" not in world.brain.scheduler.scores  # type: ignore[attr-defined]
+    world.arbiter(
+        from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, accuracy=0.7))
+    )
+    world.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, exit=pb.WorkerExit(step=1)))
+    assert world.brain.scheduler.scores["job000"] == (1, pytest.approx(0.7))  # type: ignore[attr-defined]
 
 
-def test_a_later_attempt_goes_on_with_the_containers_it_adopts() -> None:
-    r = Rig()
-    r.grant("n1", 0, 1)
-    r.allocate()
-    r.register()
-    job = next(j for j in r.brain.jobs.values() if j.active)
-    again = Brain(spec(), "attempt2", r.brain.dump())
-    again.restored(2000.0)
-    again.handle(am.AmEvent(adopted=am.AmContainer(container_id=job.workers[0].container_id)), 2000.1)
-    again.handle(None, 2010.0)
-    assert again.jobs[job.job_id].state == jobs.RUNNING
-    lost = Brain(spec(), "attempt2", r.brain.dump())
-    lost.restored(2000.0)
-    lost.handle(None, 2010.0)
-    assert lost.jobs[job.job_id].state == jobs.PENDING
-    assert lost.jobs[job.job_id].failures == 0
+def test_last_words_are_waited_for_only_so_long_but_as_long_as_the_arbiter_is_away() -> None:
+    world = started(World(), *A[:2])
+    world.lose_link()
+    world.end(world.gang("job000")[0], 0, say=False)
+    world.pass_time(100)
+    assert world.brain.jobs["job000"].active
+    world.register()
+    world.pass_time(gangs.SETTLE_S)
+    assert not world.brain.jobs["job000"].active
 
 
-def test_bids_fall_with_more_gangs_and_keep_what_runs() -> None:
-    r = Rig(jobs=4)
-    r.grant("n1", 0, 1)
-    ending = [pb.MachineGpuIds(host="n1", gpu_ids=[0, 1])]
-    contention = pb.Contention(cluster_gpus=10, n_avg=2, now_s=1010, submitted_s=990, lease_s=30)
-    offer = pb.Offer(
-        round_id="r", contention=contention, ending=ending,
-        machines=[pb.MachineGpus(host="n1", gpus=4), pb.MachineGpus(host="n3", gpus=4)],
-    )  # fmt: skip
-    r.hear(offer=offer)
-    bid = next(c.message.bid for c in reversed(r.log) if isinstance(c, ToArbiter) and c.message.HasField("bid"))
-    assert all(row.rho < bid.rho_nothing for row in bid.rows)
-    kept = [row for row in bid.rows if row.keep and not row.new_gangs]
-    moved = [row for row in bid.rows if not row.keep and row.new_gangs == 1]
-    assert kept
-    assert min(x.rho for x in kept) < min(x.rho for x in moved), "moving costs a restart"
+def test_a_revoked_gang_stops_whole_and_resumes_on_the_next_gpus() -> None:
+    world = started(World(), A[0], B[0])
+    world.train(world.gang("job000")[0], 4)
+    world.revoke(A[0])
+    assert all(c.stop and c.stop.deadline_s == world.now_s + 30 for c in world.containers.values())
+    world.obey_stops()
+    assert world.held == set()  # the other half is no gang
+    assert world.brain.jobs["job000"].failures == 0
+    world.grant(*A2[:2])
+    world.rise()
+    (worker,) = world.gang("job000")
+    assert worker.plan.worker_id == "job000/2/0"
+    assert world.brain.jobs["job000"].step == 4
 
 
-@given(
-    st.integers(2, 4), st.integers(4, 120), st.integers(0, 9), st.sampled_from(["hyperband", "successive_halving"]),
-    st.integers(0, 400),
-)  # fmt: skip
-def test_schedulers_are_deterministic_end_and_keep_the_budget(
-    eta: int, last: int, n: int, name: str, budget: int
-) -> None:
-    s = spec(app_scheduler=name, eta=eta, max_iterations=last, min_iterations=0, jobs=n, budget_iterations=budget)
-    one, two = RungScheduler(s), RungScheduler(s)
-    rounds = 0
-    while not one.finished:
-        rounds += 1
-        assert rounds < 2000
-        assert one.dump() == two.dump() == RungScheduler.load(s, one.dump()).dump()
-        job = one.runnable()[0]
-        assert 0 < one.until_step() <= last
-        for x in (one, two):
-            x.on_result(job, 1.0, (hash(job) % 7) / 7)
-    assert one.best() is not None
-    brackets = brackets_of(s)
-    if name == "hyperband" and budget and len(brackets) > 1:
-        assert sum(iterations(b) for b in brackets) <= budget
+def test_gpus_that_come_while_a_revoked_gang_still_ends_wait_for_it() -> None:
+    world = started(World(), *A[:2])
+    world.revoke(*A[:2])
+    world.grant(*A2[:3])
+    assert len(world.held) == 2  # the third is no use
+    world.obey_stops()
+    world.rise()
+    assert world.running() == ["job000"]
 
 
-@given(st.integers(0, 1000))
-def test_samples_lie_in_the_space(seed: int) -> None:
-    import random
-
-    space = {"parameters": {
-        "a": {"type": "float", "min": 0.1, "max": 2.0}, "b": {"type": "int", "min": 1, "max": 3},
-        "c": {"type": "choice", "values": ["x", "y"]}}}  # fmt: skip
-    drawn = sample(space, random.Random(seed))
-    assert 0.1 <= float(drawn["a"]) <= 2.0
-    assert drawn["b"] in "123"
-    assert drawn["c"] in "xy"
+def test_a_stop_that_is_not_obeyed_ends_with_the_container() -> None:
+    world = started(World(), *A[:2])
+    world.revoke(*A[:2], in_s=10)
+    world.pass_time(9)
+    assert "killed" not in world.__dict__
+    world.pass_time(2)
+    assert world.killed == list(world.containers)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 7), max_size=60))
-def test_workers_stay_inside_leases_and_the_app_always_ends(moves: list[int]) -> None:
-    r = Rig(jobs=3, max_retries=20)
-    gpus = [("n1", (0, 1)), ("n1", (2, 3)), ("n3", (0, 1))]
-    for m in moves:
-        r.now += 1
-        host, ids = gpus[m % 3]
-        active = [j for j in r.brain.jobs.values() if j.active and all(w.container_id for w in j.workers)]
-        if r.ended() is not None:
-            return
-        if m < 3 and not {Gpu(host, i) for i in ids} & (set(r.brain.held) | {
-            g for j in r.brain.jobs.values() for g in j.gpus}):  # fmt: skip
-            r.grant(host, *ids)
-        elif m == 3:
-            r.allocate()
-        elif m == 4:
-            r.register()
-        elif m == 5 and active:
-            r.end(active[0], 1)
-        elif m == 6:
-            lost = [pb.MachineGpuIds(host=host, gpu_ids=ids)]
-            r.hear(revoke=pb.Revoke(gpus=lost, deadline_s=r.now + 5, reason="x"))
-        elif m == 7:
-            r.run_all()
-        for job in r.brain.jobs.values():
-            assert not job.active or len(job.gpus) == 2, "a gang is whole"
-    for _ in range(60):
-        if r.ended() is not None:
-            break
-        r.now += 1
-        for job in list(r.brain.jobs.values()):
-            if job.state == jobs.STOPPING:
-                r.end(job, 75)
-        if not r.brain.held:
-            r.grant("n1", 0, 1)
-        r.run_all()
-    assert r.ended() is True
+def test_a_failed_worker_takes_its_gang_along_and_is_retried_on_the_same_gpus() -> None:
+    world = started(World(spec_of(max_retries=1)), A[0], B[0])
+    first, second = world.gang("job000")
+    world.train(first, 3)
+    world.end(second, 1)
+    assert first.stop is not None
+    world.obey_stops()
+    assert world.brain.jobs["job000"].failures == 1
+    world.rise()
+    assert world.running() == ["job000"]
+    assert world.held == {A[0], B[0]}
+    world.end(world.gang("job000")[1], 137)
+    world.obey_stops()
+    assert world.done is not None
+    assert not world.done.succeeded
+    assert "job000/2/1 on b1 ended with 137: why" in world.done.message
+
+
+def test_a_container_killed_by_yarn_is_no_failure_of_the_job() -> None:
+    world = started(World(spec_of(max_retries=0)), *A[:2])
+    world.end(world.gang("job000")[0], 0, status=-102, say=False)
+    world.rise()
+    assert world.brain.jobs["job000"].failures == 0
+    assert world.running() == ["job000"]
+
+
+def test_a_group_goes_on_without_a_job_that_fails_for_good() -> None:
+    world = started(World(hyperband(max_retries=0)), *A[:2])
+    world.end(world.gang("job000")[0], 1)
+    world.rise()
+    assert world.running() == ["job001"]
+    assert world.brain.jobs["job000"].state == "failed"
+
+
+def test_promotion_goes_on_from_the_checkpoint_of_the_same_job() -> None:
+    world = World(hyperband(jobs=3, max_iterations=3))
+    started(world, *A, *A2[:2])
+    for job_id, accuracy in (("job000", 0.2), ("job001", 0.9), ("job002", 0.4)):
+        world.finish_gang(job_id, accuracy)
+    world.rise()
+    assert world.running() == ["job001"]
+    (c,) = world.gang("job001")
+    assert c.start is not None
+    assert c.start.until_step == 3
+    assert c.plan.worker_id == "job001/2/0"
+    assert len(world.held) == 2
+    world.finish_gang("job001", 0.95)
+    world.publish()
+    assert world.done is not None
+    assert world.done.best_job_id == "job001"
+    assert set(world.done.best_configuration) == {"rate"}
+
+
+def test_a_plan_refused_for_a_moment_is_sent_again_and_gives_way_in_the_end() -> None:
+    world = World()
+    world.refuse_plans = 2
+    started(world, *A[:2])
+    for _ in range(3):
+        world.pass_time(4)
+        world.rise()
+    assert world.running() == ["job000"]
+    world = World()
+    world.refuse_plans = 100
+    started(world, *A[:2])
+    for _ in range(gangs.PLAN_REFUSALS):
+        world.pass_time(4)
+        world.rise()
+    assert not world.held
+    assert world.messages("released")[-1].reason.startswith("plan refused")
+
+
+def test_a_gang_that_does_not_come_together_is_given_up() -> None:
+    world = World()
+    world.register()
+    world.grant(A[0], B[0], available_s=world.now_s + 60)
+    world.answer_plans()
+    world.asks.pop(max(world.asks))
+    world.allocate()
+    world.pass_time(gangs.GANG_TIMEOUT_S + 30)
+    assert world.gang("job000")[0].stop is None  # the GPUs were not free before 60 s
+    world.pass_time(60)
+    world.obey_stops()
+    assert world.held == set()
+    assert world.brain.jobs["job000"].failures == 0
+
+
+def test_a_silent_worker_fails_its_gang_but_not_while_the_arbiter_is_away() -> None:
+    world = started(World(), *A[:2])
+    world.train(world.gang("job000")[0], 2)
+    world.lose_link()
+    world.pass_time(600)
+    world.register()
+    world.pass_time(30)
+    assert world.running() == ["job000"]
+    world.pass_time(40)
+    assert world.gang("job000")[0].stop is not None
+
+
+def test_nothing_is_released_or_planned_while_the_arbiter_is_away() -> None:
+    world = started(World(hyperband()), *A[:2])
+    world.lose_link()
+    before = len(world.sent)
+    world.finish_gang("job000")
+    world.pass_time(5)
+    assert len(world.sent) == before
+    world.register()
+    world.rise()
+    assert world.running() == ["job001"]
+
+
+def test_what_a_lost_stream_may_not_have_carried_is_said_again() -> None:
+    world = World()
+    world.register()
+    world.grant(*A[:2])
+    world.replies = []  # the Use never arrived
+    world.plans.clear()
+    world.lose_link()
+    world.register()
+    world.rise()
+    (c,) = world.gang("job000")
+    c.start = None  # nor did the Start
+    world.lose_link()
+    world.register()
+    assert c.start is not None
+    world.revoke(*A[:2])
+    c.stop = None  # nor the Stop
+    world.lose_link()
+    world.register()
+    assert c.stop is not None
+
+
+def test_leases_that_ended_while_the_arbiter_was_away_end_their_gangs() -> None:
+    world = started(World(), *A[:2])
+    world.lose_link()
+    world.held.clear()
+    world.register()
+    assert world.gang("job000")[0].stop is not None
+
+
+def test_the_operator_ends_the_app() -> None:
+    world = started(World(), *A[:2])
+    world.arbiter(finish=pb.Finish(reason="killed by root"))
+    world.obey_stops()
+    assert world.done is not None
+    assert (world.done.succeeded, world.done.message) == (False, "killed by root")
+    assert not world.to_shell[-1].finish.succeeded
+
+
+def test_an_attempt_that_must_end_says_nothing_of_the_app() -> None:
+    world = started(World(), *A[:2])
+    world.tell(am.AmEvent(shutdown="resync"))
+    assert world.ended is not None
+    assert world.ended.code != 0
+    assert world.done is None
+
+
+def test_a_container_that_is_not_what_was_planned_is_given_back() -> None:
+    world = World()
+    world.register()
+    world.grant(*A[:2])
+    world.answer_plans()
+    (request_id,) = world.asks
+    wrong = am.AmContainer(container_id="x", host="a1", gpu_ids=[2, 3], allocation_request_id=request_id)
+    world.tell(am.AmEvent(allocated=wrong))
+    assert world.to_shell[-1].release.container_id == "x"
+    world.allocate()
+    assert world.to_shell[-1].launch.container_id
+
+
+class TestSecondAttempt:
+    def test_adopted_workers_train_on_and_what_was_lost_is_launched_again(self) -> None:
+        world = started(World(hyperband(gang_gpus=2)), *A)
+        kept, lost = world.gang("job000")[0], world.gang("job001")[0]
+        world.train(kept, 1)
+        world.restart()
+        del world.containers[lost.container_id]
+        world.tell(am.AmEvent(adopted=world.described(kept)))
+        world.register()
+        world.answer_plans()
+        world.pass_time(11)
+        world.rise()
+        assert world.brain.jobs["job000"].launches == 1
+        assert world.brain.jobs["job001"].launches == 2
+        assert world.gang("job001")[0].plan.worker_id == "job001/2.2/0"
+        assert world.running() == ["job000", "job001"]
+        world.finish_gang("job000")
+        assert world.brain.jobs["job000"].state == "paused"
+
+    def test_a_container_whose_id_was_not_saved_is_known_by_its_request(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        world.brain.jobs["job000"].workers[0].container_id = ""
+        world.brain.jobs["job000"].state = "starting"
+        world.restart()
+        world.tell(am.AmEvent(adopted=world.described(c)))
+        c.start = None
+        world.register()
+        world.ready()
+        assert c.start is not None
+
+    def test_a_container_of_which_nothing_is_known_is_stopped(self) -> None:
+        world = World()
+        world.restart()
+        world.tell(am.AmEvent(adopted=am.AmContainer(container_id="x", allocation_request_id=7)))
+        assert world.to_shell[-1].stop.container_id == "x"
+
+
+class TestRounds:
+    def test_rho_counts_gangs_whose_leases_go_on_only(self) -> None:
+        world = started(World(hyperband(max_iterations=9)), *A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention()))
+        world.arbiter(ask_rho=pb.AskRho(round_id="s", contention=world.contention(), ending=machines(A[:2])))
+        with_gang, without = world.messages("rho")
+        assert (with_gang.round_id, without.round_id) == ("r", "s")
+        assert without.rho == pytest.approx(with_gang.rho * (100 + 600 + 18) / (100 + 18), rel=0.2)
+        assert with_gang.demand.gangs == 9
+
+    def test_a_bid_keeps_own_gangs_and_adds_new_ones_within_what_it_can_use(self) -> None:
+        world = started(World(hyperband(jobs=3, max_iterations=3, iteration_s=200.0)), *A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention(), ending=machines(A[:2])))
+        offered = [pb.MachineGpus(host=h, gpus=n) for h, n in (("a1", 4), ("a2", 4), ("b1", 2))]
+        offer = pb.Offer(round_id="r", contention=world.contention(), machines=offered, ending=machines(A[:2]))
+        world.arbiter(offer=offer)
+        (bid,) = world.messages("bid")
+        assert bid.rows
+        for row in bid.rows:
+            assert row.rho < bid.rho_nothing
+            assert len(row.keep) + row.new_gangs <= 3
+            for gang in row.keep:
+                assert [(m.host, m.gpus) for m in gang.machines] == [("a1", 2)]
+        best = min(bid.rows, key=lambda r: r.rho)
+        assert (len(best.keep), best.new_gangs) == (1, 2)
+
+    def test_a_gang_that_the_arbiter_did_not_know_when_the_round_began_is_not_named(self) -> None:
+        world = World(hyperband())
+        world.register()
+        world.grant(*A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention(), ending=machines(A[:2])))
+        world.rise()
+        offered = [pb.MachineGpus(host="a1", gpus=2)]
+        offer = pb.Offer(round_id="r", contention=world.contention(), machines=offered, ending=machines(A[:2]))
+        world.arbiter(offer=offer)
+        (bid,) = world.messages("bid")
+        assert all(not row.keep for row in bid.rows)
+
+    def test_progress_is_said_at_most_once_a_second(self) -> None:
+        world = started(World(), *A[:2])
+        before = len(world.messages("progress"))
+        world.train(world.gang("job000")[0], 5)
+        assert len(world.messages("progress")) <= before + 1
+        world.pass_time(1)
+        job = world.messages("progress")[-1].jobs[0]
+        assert (job.state, job.step, job.launches, job.gpus) == ("running", 5, 1, 2)
+        assert job.iter_time_s == pytest.approx(0.5)

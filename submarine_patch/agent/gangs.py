@@ -1,0 +1,334 @@
+"""The life of a gang: planned, asked for, launched, started, stopped, over. It is whole at every step."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import jobs
+from submarine_patch.agent.jobs import Job, Worker
+from submarine_patch.agent.launch import checkpoint_dir, launch_of
+from submarine_patch.agent.schedulers.port import Verdict
+from submarine_patch.agent.state import AgentState
+from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED
+
+GANG_TIMEOUT_S = 120.0
+"""From the time its GPUs are free until all workers have registered."""
+STOP_GRACE_S = 10.0
+"""Where no lease ends: for a last checkpoint."""
+STOP_AGAIN_S = 5.0
+SILENCE_S = 60.0
+EXIT_GRACE_S = 15.0
+"""A container that is still there this long after its worker said it ended is stopped."""
+SETTLE_S = 3.0
+"""How long the last words of a worker that ended well are waited for."""
+PLAN_REFUSALS = 8
+"""A refused plan is sent again (its GPUs may be about to be free) this often, 0.25 s to 4 s apart."""
+NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
+"""Exit codes of YARN for containers that were lost, preempted or killed, and of a worker whose gang never came."""
+
+# ---- launching
+
+
+def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
+    """Plans a gang on these GPUs: one worker a machine, the one with most GPUs (the chief) first."""
+    job.launches += 1
+    suffix = "" if s.attempt == 1 else f".{s.attempt}"
+    job.use_id = f"{job.job_id}/{job.launches}{suffix}"
+    job.state, job.until_step, job.rung = jobs.STARTING, s.scheduler.until_step(), s.scheduler.rung
+    job.use_accepted, job.use_refusals, job.use_again_s = False, 0, 0.0
+    job.since_s = max(now_s, *(s.held[g].available_s for g in gpus))
+    job.first_step_s = job.settle_s = 0.0
+    job.stop_deadline_s = job.stop_again_s = 0.0
+    job.stop_reason, job.stop_failed = "", False
+    job.workers = []
+    sizes = Counter(g.host for g in gpus)
+    for rank, host in enumerate(sorted(sizes, key=lambda h: (-sizes[h], h))):
+        ids = sorted(g.index for g in gpus if g.host == host)
+        job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, heard_s=now_s))
+        s.next_request += 1
+    send_use(s, job)
+    s.mark()
+
+
+def send_use(s: AgentState, job: Job) -> None:
+    """Tells the Arbiter where each worker is to be."""
+    job.use_again_s = 0.0
+    plans = [
+        pb.WorkerPlan(
+            worker_id=w.worker_id,
+            job_id=job.job_id,
+            host=w.host,
+            gpu_ids=w.gpu_ids,
+            allocation_request_id=w.request_id,
+        )
+        for w in job.workers
+        if not w.container_id
+    ]
+    s.send(use=pb.Use(use_id=job.use_id, workers=plans))
+
+
+def use_reply(s: AgentState, m: pb.UseReply, now_s: float) -> None:
+    """The plan lies inside our leases, and containers are asked for; or not (yet)."""
+    job = next((j for j in s.jobs.values() if j.use_id == m.use_id and j.state == jobs.STARTING), None)
+    if job is None or job.use_accepted:
+        return
+    if m.accepted:
+        job.use_accepted, job.use_again_s = True, 0.0
+        for worker in job.workers:
+            _ask(s, worker)
+        s.mark()
+        return
+    job.use_refusals += 1
+    if job.use_refusals < PLAN_REFUSALS:
+        job.use_again_s = now_s + min(4.0, 0.125 * 2**job.use_refusals)
+        return
+    gpus = job.gpus
+    stop(s, job, now_s + STOP_GRACE_S, f"plan refused: {m.reason}", now_s)
+    s.give_back(gpus, f"plan refused: {m.reason}")
+
+
+def _ask(s: AgentState, worker: Worker) -> None:
+    if worker.asked or worker.container_id:
+        return
+    worker.asked = True
+    ask = am.AmAsk(
+        allocation_request_id=worker.request_id,
+        gpus=len(worker.gpu_ids),
+        memory_mb=s.spec.memory_mb,
+        vcores=s.spec.vcores,
+        priority=1,
+    )
+    s.shell(ask=ask)
+
+
+def allocated(s: AgentState, m: am.AmContainer, now_s: float) -> None:
+    """A container: launched as the worker that asked for it, if it is what was planned, else given back."""
+    for job, worker in s.workers():
+        if worker.request_id != m.allocation_request_id or worker.container_id or worker.exit_code is not None:
+            continue
+        if m.gpu_ids and (sorted(m.gpu_ids) != worker.gpu_ids or m.host != worker.host):
+            break
+        worker.container_id, worker.heard_s = m.container_id, now_s
+        s.shell(launch=launch_of(s.spec, job, worker, m.container_id))
+        s.mark()
+        return
+    s.shell(release=am.AmRelease(container_id=m.container_id))
+
+
+def ready(s: AgentState, job: Job, worker: Worker, m: pb.WorkerReady) -> None:
+    """A worker has registered; with the last of the gang all start."""
+    worker.address = f"{m.host}:{m.port}"
+    if job.state == jobs.STARTING and all(w.address for w in job.workers):
+        job.state = jobs.RUNNING
+        send_start(s, job)
+    s.mark()
+
+
+def send_start(s: AgentState, job: Job) -> None:
+    """TF_CONFIG for each worker of a gang, chief first; none for a gang of one."""
+    cluster = {"worker": [w.address for w in job.workers]}
+    for rank, worker in enumerate(job.workers):
+        task = {"type": "worker", "index": rank}
+        start = pb.Start(
+            tf_config=json.dumps({"cluster": cluster, "task": task}) if len(job.workers) > 1 else "",
+            until_step=job.until_step,
+            checkpoint_dir=checkpoint_dir(s.spec, job),
+            configuration=job.configuration,
+            pacing=_pacing(s, job),
+        )
+        s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, start=start))
+
+
+def _pacing(s: AgentState, job: Job) -> str:
+    """Virtual GPUs take the declared serial time x S(placement) / GPUs for a step; nothing else is paced."""
+    if s.spec.iteration_s is None or not s.virtual.intersection(job.hosts):
+        return ""
+    slowdown = s.spec.slowdown[s.scope_of(job) - 1]
+    return json.dumps({"serial_iter_s": s.spec.iteration_s, "slowdown": slowdown, "gpus": len(job.gpus)})
+
+
+def say_again(s: AgentState, job: Job, now_s: float) -> None:
+    """On a new stream: what the lost one may not have carried. Repeating does no harm."""
+    if job.state == jobs.STARTING and not all(w.container_id for w in job.workers):
+        job.use_accepted = False
+        send_use(s, job)
+    elif job.state == jobs.RUNNING and not job.first_step_s:
+        send_start(s, job)
+    elif job.state == jobs.STOPPING:
+        _send_stop(s, job)
+    if job.settle_s:
+        job.settle_s = now_s + SETTLE_S
+
+
+# ---- stopping
+
+
+def stop(s: AgentState, job: Job, deadline_s: float, reason: str, now_s: float, failed: bool = False) -> None:
+    """Asks all workers to checkpoint and end by the deadline; those without a container simply are no more."""
+    if not job.active:
+        return
+    if job.state == jobs.STOPPING:
+        if deadline_s < job.stop_deadline_s:
+            job.stop_deadline_s = deadline_s
+            job.stop_again_s = min(job.stop_again_s, deadline_s)
+            _send_stop(s, job)
+        return
+    job.state, job.stop_reason, job.stop_failed = jobs.STOPPING, reason, failed
+    job.stop_deadline_s = job.stop_again_s = deadline_s
+    for worker in job.workers:
+        if not worker.container_id and worker.exit_code is None:
+            if worker.asked:
+                s.shell(withdraw=am.AmWithdraw(allocation_request_id=worker.request_id))
+            worker.exit_code = EXIT_STOPPED
+    _send_stop(s, job)
+    s.mark()
+    over(s, job, now_s)
+
+
+def _send_stop(s: AgentState, job: Job) -> None:
+    for worker in job.workers:
+        if worker.exit_code is None:
+            stop_now = pb.Stop(deadline_s=job.stop_deadline_s, reason=job.stop_reason)
+            s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
+
+
+def _stop_containers(s: AgentState, job: Job) -> None:
+    for worker in job.workers:
+        if worker.exit_code is None and worker.container_id:
+            s.shell(stop=am.AmStop(container_id=worker.container_id))
+
+
+def failed(s: AgentState, job: Job, why: str, now_s: float, counts: bool = True) -> None:
+    """A worker failed: the whole gang ends, and the job is tried again from its newest checkpoint."""
+    if counts:
+        job.failures += 1
+        job.problem = why
+    stop(s, job, now_s + STOP_GRACE_S, why, now_s, failed=True)
+
+
+# ---- the end
+
+
+def said_exit(s: AgentState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
+    """A worker's last words; its GPUs are free once its container is gone."""
+    worker.said_exit, worker.said_exit_s, worker.last_words = m.code, now_s, m.message
+    job.step = max(job.step, m.step)
+    over(s, job, now_s)
+
+
+def container_gone(s: AgentState, container_id: str, status: int, why: str, now_s: float) -> None:
+    """A worker's container has ended."""
+    found = s.worker_in(container_id)
+    if found is None or found[1].exit_code is not None:
+        return
+    job, worker = found
+    own = worker.said_exit
+    code = own if own in (0, EXIT_STOPPED, EXIT_NO_START) else status
+    worker.exit_code = code
+    if job.state != jobs.STOPPING:
+        if code == EXIT_STOPPED:
+            stop(s, job, now_s + STOP_GRACE_S, f"worker {worker.worker_id} was stopped", now_s)
+        elif code != 0:
+            words = _last(worker.last_words or why)
+            text = f"worker {worker.worker_id} on {worker.host} ended with {code}: {words}"
+            failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT)
+    s.mark()
+    over(s, job, now_s)
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else ""
+
+
+def over(s: AgentState, job: Job, now_s: float) -> None:
+    """Once every worker has ended: the rung is done, or the job waits again, or it failed for good."""
+    if not job.active or any(w.exit_code is None for w in job.workers):
+        return
+    done = all(w.exit_code == 0 for w in job.workers)
+    if done and job.workers[0].said_exit is None and not _settled(s, job, now_s):
+        return
+    job.workers = []
+    if done:
+        job.step = max(job.step, job.until_step)
+        verdict = s.scheduler.on_result(job.job_id, job.loss, job.accuracy)
+        job.state = jobs.PENDING if verdict is Verdict.CONTINUE else jobs.PAUSED
+    elif job.stop_failed and job.failures > s.spec.max_retries:
+        job.state = jobs.FAILED
+        s.scheduler.on_failure(job.job_id)
+    else:
+        job.state = jobs.PENDING
+    _restate(s)
+    s.mark()
+
+
+def _settled(s: AgentState, job: Job, now_s: float) -> bool:
+    """The chief's last accuracy decides the rung: it is waited for, as long as the Arbiter is away if need be."""
+    if not job.settle_s:
+        job.settle_s = now_s + SETTLE_S
+    return s.registered and now_s >= job.settle_s
+
+
+def _restate(s: AgentState) -> None:
+    """The end of a rung changes what jobs without a gang wait for."""
+    runnable = set(s.scheduler.runnable())
+    for job in s.jobs.values():
+        if job.active or job.state == jobs.FAILED:
+            continue
+        if job.job_id in runnable:
+            job.state = jobs.PENDING
+        elif s.scheduler.waits(job.job_id):
+            job.state = jobs.PAUSED
+        else:
+            job.state = jobs.DONE if job.until_step == s.spec.max_iterations else jobs.STOPPED
+
+
+# ---- time
+
+
+def watch(s: AgentState, job: Job, now_s: float) -> None:
+    """Gangs that do not come together, silent workers, stops that are not obeyed."""
+    over(s, job, now_s)
+    if not job.active:
+        return
+    if job.state == jobs.STOPPING:
+        if now_s >= job.stop_again_s:
+            _stop_containers(s, job)
+            job.stop_again_s = now_s + STOP_AGAIN_S
+        return
+    _stop_leftover(s, job, now_s)
+    if not s.registered:
+        return
+    if job.use_again_s and now_s >= job.use_again_s:
+        send_use(s, job)
+    if job.state == jobs.STARTING and now_s > job.since_s + GANG_TIMEOUT_S:
+        missing = [w for w in job.workers if not w.container_id]
+        names = ", ".join(w.worker_id for w in missing or job.workers if not w.address)
+        failed(s, job, f"no gang within {GANG_TIMEOUT_S:g} s: {names}", now_s, counts=not missing)
+        s.give_back([g for w in missing for g in w.gpus], "no container came")
+    elif job.state == jobs.RUNNING:
+        silent = next((w for w in job.workers if w.exit_code is None and now_s > w.heard_s + SILENCE_S), None)
+        if silent is not None:
+            failed(s, job, f"worker {silent.worker_id} on {silent.host} is silent", now_s)
+
+
+def _stop_leftover(s: AgentState, job: Job, now_s: float) -> None:
+    for worker in job.workers:
+        said = worker.said_exit is not None and worker.exit_code is None
+        if said and now_s > worker.said_exit_s + EXIT_GRACE_S:
+            worker.said_exit_s = now_s
+            s.shell(stop=am.AmStop(container_id=worker.container_id))
+
+
+def lose_unadopted(s: AgentState, now_s: float) -> None:
+    """After a restart: workers whose containers were not told of have ended with the last attempt."""
+    if s.adopt_until_s is None or now_s < s.adopt_until_s:
+        return
+    s.adopt_until_s = None
+    for _, worker in list(s.workers()):
+        if worker.container_id and worker.container_id not in s.adopted:
+            container_gone(s, worker.container_id, -100, "not there after the restart", now_s)

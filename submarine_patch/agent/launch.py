@@ -1,0 +1,38 @@
+"""What a worker's container runs."""
+
+from __future__ import annotations
+
+import shlex
+
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent.jobs import Job, Worker
+from submarine_patch.agent.spec import AppSpec
+
+START_TIMEOUT_S = 600
+"""A worker ends by itself if it is not started by then; the Agent gives a gang up before that."""
+
+
+def checkpoint_dir(spec: AppSpec, job: Job) -> str:
+    """Where the job's checkpoints lie: apart for each app and job."""
+    return f"{spec.checkpoint.rstrip('/')}/{spec.app_id}/{job.job_id}"
+
+
+def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.AmLaunch:
+    """The supervisor with the user's command; secrets travel in YARN's Credentials, not here."""
+    env = {
+        **spec.env,
+        "ISONOMY_ARBITER": spec.arbiter,
+        "ISONOMY_APP_ID": spec.app_id,
+        "ISONOMY_JOB_ID": job.job_id,
+        "ISONOMY_WORKER_ID": worker.worker_id,
+        "ISONOMY_HOST": worker.host,
+        "ISONOMY_WEBHDFS": spec.webhdfs,
+        "ISONOMY_CHECKPOINT_DIR": checkpoint_dir(spec, job),
+        "ISONOMY_START_TIMEOUT_S": str(START_TIMEOUT_S),
+        "HADOOP_USER_NAME": spec.hdfs_user,
+    }
+    if spec.ca:
+        env["ISONOMY_ARBITER_CA"] = spec.ca
+    command = f"{spec.python} -m submarine_patch.worker -- {shlex.quote(spec.command(job.configuration))}"
+    resources = [am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive"))) for r in spec.resources]
+    return am.AmLaunch(container_id=container_id, command=command, env=env, resources=resources)

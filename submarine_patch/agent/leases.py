@@ -1,0 +1,104 @@
+"""GPUs come and go: what is held, which jobs get it, what is given back."""
+
+from __future__ import annotations
+
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.agent import gangs, jobs
+from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.state import AgentState, Held, counts, gpus_in
+
+
+def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
+    """The Arbiter knows us (again): what it says we hold is what we hold; what a lost stream took is said again."""
+    s.registered = True
+    s.contention = m.contention
+    s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in m.hosts)
+    s.virtual = {h.host for h in m.hosts if h.virtual_gpus}
+    granted = {g: _held(grant) for grant in m.grants for g in gpus_in(grant.gpus)}
+    lost = set(s.held) - set(granted)
+    s.held = granted
+    s.heard_all(now_s)
+    if lost:
+        lose(s, lost, now_s + gangs.STOP_GRACE_S, "its lease is over", now_s)
+    for job in s.jobs.values():
+        gangs.say_again(s, job, now_s)
+    s.report_due = True
+
+
+def _held(m: pb.Grant) -> Held:
+    return Held(m.grant_id, m.end_s, m.available_s)
+
+
+def granted(s: AgentState, m: pb.Grant) -> None:
+    """GPUs are ours, or stay ours for longer."""
+    for gpu in gpus_in(m.gpus):
+        s.held[gpu] = _held(m)
+    if not m.renewal:
+        s.mark()
+
+
+def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
+    """GPUs must be given back by a deadline: their gangs checkpoint and end now."""
+    lose(s, gpus_in(m.gpus), m.deadline_s, m.reason, now_s)
+
+
+def lose(s: AgentState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
+    """These GPUs are ours no more: their gangs end by the deadline."""
+    for gpu in gpus:
+        s.held.pop(gpu, None)
+    for job in s.jobs.values():
+        if gpus.intersection(job.gpus):
+            gangs.stop(s, job, deadline_s, reason, now_s)
+    s.mark()
+
+
+def free(s: AgentState) -> list[Gpu]:
+    """Held GPUs that no launch uses."""
+    used = {g for job in s.jobs.values() for g in job.gpus}
+    return sorted(g for g in s.held if g not in used)
+
+
+def assign(s: AgentState, now_s: float) -> None:
+    """Free GPUs go to jobs that wait, whole gangs as close together as can be; what nobody can use goes back."""
+    if not s.registered or s.ending is not None:
+        return
+    idle = free(s)
+    if not idle:
+        return
+    for job in _waiting(s):
+        gang = _gang(s, idle)
+        if gang is None:
+            break
+        idle = [g for g in idle if g not in gang]
+        gangs.launch(s, job, gang, now_s)
+    for _ in range(_soon_waiting(s)):
+        kept = _gang(s, idle) or []
+        idle = [g for g in idle if g not in kept]
+    s.give_back(idle, "no job can use them")
+
+
+def _waiting(s: AgentState) -> list[Job]:
+    """Jobs without a gang, the longest first: the phase then ends soonest."""
+    profile, until = s.profile(), s.scheduler.until_step()
+    waiting = [job for job in map(s.job, s.scheduler.runnable()) if not job.active]
+    return sorted(waiting, key=lambda j: -(until - j.step) * profile.serial_s(j.job_id))
+
+
+def _soon_waiting(s: AgentState) -> int:
+    """Jobs whose gang is about to end although they are not done, on GPUs that they lose."""
+    runnable = set(s.scheduler.runnable())
+    return sum(
+        j.job_id in runnable and j.state == jobs.STOPPING and not all(g in s.held for g in j.gpus)
+        for j in s.jobs.values()
+    )
+
+
+def _gang(s: AgentState, idle: list[Gpu]) -> list[Gpu] | None:
+    """The GPUs of one gang, those that are free soonest first on each machine."""
+    place = place_gang(s.spec.gang_gpus, Scope.CLUSTER, counts(idle), s.topology)
+    if place is None:
+        return None
+    order = sorted(idle, key=lambda g: (s.held[g].available_s, g))
+    return [g for host, n in place for g in [x for x in order if x.host == host][:n]]

@@ -1,0 +1,75 @@
+"""What the Agent's mind takes and gives, beside the protobuf messages of the Arbiter and the AM shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """The stream to the Arbiter broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The AM shell could not carry a command out."""
+
+    command: am.AmCommand
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The winner's model is at `path`; or not, and why. `missing`: the job has written no checkpoint."""
+
+    path: str = ""
+    problem: str = ""
+    missing: bool = False
+
+
+Event = pb.ArbiterMessage | am.AmEvent | Tick | LinkLost | Refused | Published
+
+# ---- commands
+
+
+@dataclass(frozen=True, slots=True)
+class ToArbiter:
+    """A message for the Arbiter."""
+
+    message: pb.AgentMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ToShell:
+    """A command for the AM shell."""
+
+    command: am.AmCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Copy the newest checkpoint of the winner to where the user wants the model."""
+
+    job_id: str
+    from_dir: str
+    to_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing is left to do; `code` is the Agent's exit code, 0 once the app has ended."""
+
+    code: int = 0
+
+
+Command = ToArbiter | ToShell | Publish | End

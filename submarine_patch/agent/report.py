@@ -1,0 +1,148 @@
+"""What the Agent tells: its demand, rho, bids and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from pycontrol.fairness.gangs import AppWork
+from pycontrol.model.auction import Gang, gang_of
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import bids, jobs
+from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.state import AgentState, counts, gpus_in
+
+PROGRESS_S = 1.0
+
+
+def done_gpu_s(s: AgentState) -> float:
+    """Serial GPU-seconds of all steps done."""
+    return sum(j.step * s.profiler.serial_s(j.job_id) for j in s.jobs.values())
+
+
+def work(s: AgentState, c: pb.Contention) -> AppWork:
+    """The app as rho sees it."""
+    done, gang = done_gpu_s(s), s.spec.gang_gpus
+    phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
+    return bids.app_work(phases, gang, s.scheduler.widest(), c, done)
+
+
+def demand(s: AgentState) -> pb.Demand:
+    """What the app could use now."""
+    runnable = len(s.scheduler.runnable()) if s.ending is None else 0
+    done = done_gpu_s(s)
+    left = work(s, s.contention).left_gpu_s if runnable else 0.0
+    return pb.Demand(
+        gang_gpus=s.spec.gang_gpus,
+        gangs=runnable,
+        job_demand_max=s.spec.gang_gpus,
+        work_left_gpu_s=left,
+        work_total_gpu_s=done + left,
+        work_done_gpu_s=done,
+        paced=s.spec.iteration_s is not None and bool(s.virtual),
+    )
+
+
+def slots(s: AgentState, ending: Set[Gpu]) -> list[float]:
+    """Slowdowns of the gangs that the app has whatever comes of the GPUs that end."""
+    stay = (j for j in s.jobs.values() if j.active and all(g in s.held and g not in ending for g in j.gpus))
+    return [s.profiler.slowdown(s.scope_of(j)) for j in stay]
+
+
+def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
+    """rho with the GPUs that do not end; the projected one if there are none."""
+    return bids.rho_of(work(s, c), slots(s, ending), c.lease_s)
+
+
+def ask_rho(s: AgentState, m: pb.AskRho) -> None:
+    """A round begins."""
+    s.contention = m.contention
+    s.on_offer = frozenset(j.job_id for j in s.jobs.values() if _known(j))
+    s.send(rho=pb.Rho(round_id=m.round_id, rho=rho(s, m.contention, gpus_in(m.ending)), demand=demand(s)))
+
+
+def _known(job: Job) -> bool:
+    """Whether the Arbiter knows the gang as this job's."""
+    return job.active and job.state != jobs.STOPPING and (job.use_accepted or job.state == jobs.RUNNING)
+
+
+def offer(s: AgentState, m: pb.Offer) -> None:
+    """The offer is answered with one bid."""
+    s.contention = m.contention
+    ending = gpus_in(m.ending)
+    gang = s.spec.gang_gpus
+    wanted = len(s.scheduler.runnable()) if s.ending is None else 0
+    kept_gpus = sum(g not in ending for g in s.held)
+    bidder = bids.Bidder(
+        work(s, m.contention),
+        slots(s, ending),
+        [bids.OwnGang(g, s.profiler.slowdown(s.topology.scope_of(h for h, _ in g))) for g in _own(s, ending)],
+        {x.host: x.gpus for x in m.machines},
+        max(0, (wanted * gang - kept_gpus) // gang),
+        s.profiler,
+        s.topology,
+        s.restart_s,
+        m.contention.lease_s,
+    )
+    s.send(bid=bidder.bid(m.round_id))
+
+
+def _own(s: AgentState, ending: Set[Gpu]) -> list[Gang]:
+    """Whole gangs on offer that run on and that the Arbiter knew when the round began."""
+    running = (j for j in s.jobs.values() if j.job_id in s.on_offer and _known(j) and ending >= set(j.gpus))
+    return [gang_of(counts(j.gpus)) for j in running]
+
+
+# ---- progress
+
+
+def progress(s: AgentState) -> pb.Progress:
+    """How all jobs are doing."""
+    now = rho(s, s.contention) if s.ending is None else 0.0
+    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in s.jobs.values()], rho=now)
+
+
+def _job(s: AgentState, job: Job) -> pb.JobProgress:
+    scope = s.scope_of(job) if job.active else Scope.MACHINE
+    return pb.JobProgress(
+        job_id=job.job_id,
+        state=job.state,
+        configuration=job.configuration,
+        step=job.step,
+        loss=job.loss,
+        accuracy=job.accuracy,
+        iter_time_s=job.iter_time_s,
+        slowdown=s.profiler.slowdown(scope),
+        gpus=len(job.gpus),
+        rung=job.rung,
+        launches=job.launches,
+        worker_failures=job.failures,
+    )
+
+
+def tell(s: AgentState, now_s: float) -> None:
+    """Progress, when something changed and at most once a second; the share done for YARN's own pages."""
+    if s.done_said or not (s.report_due and s.registered and now_s >= s.report_from_s):
+        return
+    s.report_due, s.report_from_s = False, now_s + PROGRESS_S
+    message = progress(s)
+    s.send(progress=message)
+    total = message.demand.work_total_gpu_s
+    fraction = message.demand.work_done_gpu_s / total if total else 0.0
+    if abs(fraction - s.reported_fraction) >= 0.01:
+        s.reported_fraction = fraction
+        s.shell(progress=am.AmProgress(fraction=fraction))
+
+
+def register(s: AgentState) -> pb.AgentMessage:
+    """The first message of each stream."""
+    return pb.AgentMessage(
+        register=pb.Register(
+            app_id=s.spec.app_id,
+            attempt_id=s.attempt_id,
+            app_scheduler=s.spec.app_scheduler,
+            grant_ids=sorted({h.grant_id for h in s.held.values() if h.grant_id}),
+            demand=demand(s),
+        )
+    )

@@ -1,0 +1,218 @@
+"""Single jobs, successive halving and Hyperband: brackets of rungs, each rung a barrier.
+
+Li et al., Hyperband (JMLR 2018), Algorithm 1; promoted jobs go on from their checkpoints, so a rung costs only
+the iterations that it adds. Each rung is a phase of Themis, section 4.3.2.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.space import sample
+from submarine_patch.agent.spec import AppSpec
+
+
+@dataclass
+class Bracket:
+    """Successive halving: in rung i, `counts[i]` jobs train to global step `steps[i]`; the best go on."""
+
+    counts: list[int]
+    steps: list[int]
+    jobs: list[str] = field(default_factory=list)
+    """Jobs of the present rung."""
+    rung: int = 0
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of all its jobs, if none fails."""
+        before = [0, *self.steps]
+        return sum(n * (self.steps[i] - before[i]) for i, n in enumerate(self.counts))
+
+
+def halving(n: int, first: int, last: int, eta: int) -> Bracket:
+    """n jobs to `first` steps, the best 1/eta of them eta times as far; one job alone goes on to `last`."""
+    counts, steps, step = [], [], max(1, first)
+    while n > 1 and step < last:
+        counts.append(n)
+        steps.append(step)
+        n, step = max(1, n // eta), min(last, step * eta)
+    return Bracket([*counts, max(1, n)], [*steps, last])
+
+
+def _within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | None:
+    """The largest bracket of at most n jobs that the budget pays for."""
+    for jobs in range(n, 0, -1):
+        bracket = halving(jobs, first, last, eta)
+        if bracket.iterations <= budget:
+            return bracket
+    return None
+
+
+def brackets_of(spec: AppSpec) -> list[Bracket]:
+    """The brackets of an app, as far as its budget (iterations of all jobs) and its number of jobs go."""
+    last, eta = spec.max_iterations, spec.eta
+    if spec.app_scheduler == "single":
+        return [Bracket([1], [last])]
+    first = min(last, max(1, spec.min_iterations))
+    s_max = math.floor(math.log(last / first, eta) + 1e-9)
+    if spec.app_scheduler == "successive_halving":
+        sizes = [(spec.jobs or eta**s_max, first)]
+    else:
+        sizes = [(math.ceil((s_max + 1) / (s + 1) * eta**s), max(first, last // eta**s)) for s in range(s_max, -1, -1)]
+    jobs_left = spec.jobs or sum(n for n, _ in sizes)
+    budget = spec.budget_iterations or math.inf
+    result: list[Bracket] = []
+    for n, start in sizes:
+        bracket = _within(int(min(budget, 1 << 60)), min(n, jobs_left), start, last, eta)
+        if bracket is not None:
+            result.append(bracket)
+            budget -= bracket.iterations
+            jobs_left -= bracket.counts[0]
+    return result or [Bracket([1], [max(1, min(last, spec.budget_iterations or last))])]
+
+
+class RungScheduler:
+    """Runs brackets one after the other."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        self.spec = spec
+        self.brackets = brackets_of(spec)
+        self.current = 0
+        self.configurations: dict[str, dict[str, str]] = {}
+        self.scores: dict[str, tuple[int, float]] = {}
+        """By job: the step of its last result and how good it was, larger being better."""
+        self.arrived: set[str] = set()
+        """Jobs that finished the present rung."""
+        self.failed: set[str] = set()
+        self._fill()
+
+    @property
+    def bracket(self) -> Bracket | None:
+        """The bracket under way."""
+        return self.brackets[self.current] if self.current < len(self.brackets) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to run."""
+        return self.bracket is None
+
+    @property
+    def rung(self) -> int:
+        """The present rung of the present bracket."""
+        return self.bracket.rung if self.bracket else 0
+
+    def suggest(self) -> tuple[str, dict[str, str]]:
+        """A new job: its id and its configuration."""
+        index = len(self.configurations)
+        rng = random.Random(f"{self.spec.seed}/{index}")
+        job_id = f"job{index:03d}"
+        self.configurations[job_id] = sample(self.spec.search_space, rng)
+        return job_id, self.configurations[job_id]
+
+    def configuration(self, job_id: str) -> dict[str, str]:
+        """The configuration of a job."""
+        return self.configurations[job_id]
+
+    def _fill(self) -> None:
+        bracket = self.bracket
+        if bracket is not None and not bracket.jobs:
+            bracket.jobs = [self.suggest()[0] for _ in range(bracket.counts[0])]
+
+    def runnable(self) -> list[str]:
+        """Jobs of the present rung that have not finished it."""
+        bracket = self.bracket
+        return [j for j in bracket.jobs if j not in self.arrived and j not in self.failed] if bracket else []
+
+    def waits(self, job_id: str) -> bool:
+        """Whether a job is paused until its rung is over."""
+        return job_id in self.arrived
+
+    def until_step(self) -> int:
+        """The present rung's global step; 0 where only the training script knows."""
+        return self.bracket.steps[self.bracket.rung] if self.bracket else 0
+
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """A job finished its rung; a value that is no number counts as the worst."""
+        good = -loss if self.spec.metric == "loss" else accuracy
+        self.scores[job_id] = (self.until_step(), good if math.isfinite(good) else -math.inf)
+        self.arrived.add(job_id)
+        self._rung_over()
+        if job_id in self.arrived:
+            return Verdict.PAUSE
+        return Verdict.CONTINUE if job_id in self.runnable() else Verdict.STOP
+
+    def on_failure(self, job_id: str) -> None:
+        """A job failed for good: the others go on without it."""
+        self.failed.add(job_id)
+        self._rung_over()
+
+    def _rung_over(self) -> None:
+        bracket = self.bracket
+        if bracket is None or self.runnable():
+            return
+        done = sorted((j for j in bracket.jobs if j in self.arrived), key=lambda j: (-self.scores[j][1], j))
+        self.arrived.clear()
+        bracket.rung += 1
+        if done and bracket.rung < len(bracket.counts):
+            bracket.jobs = done[: bracket.counts[bracket.rung]]
+            return
+        bracket.rung -= 1
+        self.current += 1
+        self._fill()
+
+    def best(self) -> str | None:
+        """The job that trained furthest, and of those the best."""
+        return min(self.scores, key=lambda j: (-self.scores[j][0], -self.scores[j][1], j), default=None)
+
+    # ---- Figure 7
+
+    def widest(self) -> int:
+        """Most jobs at once in any phase."""
+        return max(b.counts[0] for b in self.brackets)
+
+    def _later(self) -> list[tuple[int, int]]:
+        """(jobs, iterations each) of the phases after the present one."""
+        phases = []
+        for k, bracket in enumerate(self.brackets[self.current :]):
+            for i in range(bracket.rung + 1 if k == 0 else 0, len(bracket.counts)):
+                phases.append((bracket.counts[i], bracket.steps[i] - (bracket.steps[i - 1] if i else 0)))
+        return phases
+
+    def num_phases(self) -> int:
+        """Phases left, the present one included."""
+        return 0 if self.finished else 1 + len(self._later())
+
+    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
+        """The jobs of a phase, 0 being the present one; later ones are the median job."""
+        sensitivity = profile.sensitivity()
+        if phase == 0:
+            until = self.until_step()
+            return [JobInfo(max(1, until - profile.step(j)), profile.serial_s(j), sensitivity) for j in self.runnable()]
+        jobs, iterations = self._later()[phase - 1]
+        return [JobInfo(iterations, profile.serial_s(), sensitivity)] * jobs
+
+    # ---- as plain values
+
+    def dump(self) -> dict[str, Any]:
+        """All state, JSON-able."""
+        return {
+            "brackets": [asdict(b) for b in self.brackets],
+            "current": self.current,
+            "configurations": {j: dict(c) for j, c in self.configurations.items()},
+            "scores": {j: list(s) for j, s in self.scores.items()},
+            "arrived": sorted(self.arrived),
+            "failed": sorted(self.failed),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier dump()."""
+        self.brackets = [Bracket(**b) for b in saved["brackets"]]
+        self.current = saved["current"]
+        self.configurations = {j: dict(c) for j, c in saved["configurations"].items()}
+        self.scores = {j: (step, good) for j, (step, good) in saved["scores"].items()}
+        self.arrived, self.failed = set(saved["arrived"]), set(saved["failed"])

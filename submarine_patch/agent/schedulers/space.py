@@ -1,0 +1,26 @@
+"""Configurations drawn from a search space."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+
+def sample(space: Mapping[str, Any] | None, rng: random.Random) -> dict[str, str]:
+    """One configuration, as text; parameters are drawn in the order of their names."""
+    parameters = (space or {}).get("parameters", space or {})
+    return {name: _draw(parameters[name], rng) for name in sorted(parameters)}
+
+
+def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
+    if p["type"] == "choice":
+        return str(rng.choice(p["values"]))
+    low, high = p["min"], p["max"]
+    if p["type"] == "int" and not p.get("log"):
+        return str(rng.randint(int(low), int(high)))
+    value = math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high)
+    if p["type"] == "int":
+        return str(min(int(high), max(int(low), round(value))))
+    return str(min(float(high), max(float(low), float(f"{value:.6g}"))))

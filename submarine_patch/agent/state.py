@@ -1,0 +1,175 @@
+"""All that the Agent knows of its app; the other modules of its mind are functions over this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import jobs, schedulers
+from submarine_patch.agent.jobs import Job, Worker
+from submarine_patch.agent.messages import Command, ToArbiter, ToShell
+from submarine_patch.agent.profiler import JobProfile, Profiler
+from submarine_patch.agent.spec import AppSpec
+
+RESTART_PRIOR_S = 10.0
+"""From a grant to the first step, until it is measured."""
+ADOPT_S = 10.0
+"""After a restart: containers that are not adopted by then are lost."""
+REQUESTS_PER_ATTEMPT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A GPU that the app may use."""
+
+    grant_id: str
+    end_s: float = 0.0
+    available_s: float = 0.0
+    """When its previous owner is gone at the latest."""
+
+
+class AgentState:
+    """Invariants: a worker uses GPUs that the app holds or is losing; a gang is launched whole and ends whole;
+    a held GPU is used by one job, kept for one that is about to be free, or given back."""
+
+    def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
+        self.spec = spec
+        self.attempt = attempt
+        self.attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
+        self.profiler = Profiler(spec.iteration_s, spec.slowdown)
+        self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
+        self.jobs: dict[str, Job] = {}
+        self.held: dict[Gpu, Held] = {}
+        self.next_request = attempt * REQUESTS_PER_ATTEMPT + 1
+        self.topology = Topology()
+        self.virtual: set[str] = set()
+        self.contention = pb.Contention(cluster_gpus=1, n_avg=1.0, lease_s=600.0)
+        self.registered = False
+        """Registered has come on the present stream."""
+        self.on_offer: frozenset[str] = frozenset()
+        """Jobs whose gangs the Arbiter knew when the present round began."""
+        self.ending: str | None = None
+        """Why the app ends, once it does."""
+        self.succeeded = False
+        self.publishing = self.published = self.done_said = False
+        self.model_path = ""
+        self.restart_s = RESTART_PRIOR_S
+        self.adopted: set[str] = set()
+        self.adopt_until_s: float | None = None
+        self.changed = False
+        """Something worth saving changed."""
+        self.report_due = True
+        self.report_from_s = 0.0
+        self.reported_fraction = 0.0
+        self.out: list[Command] = []
+        self._commands = 0
+        if saved is not None:
+            self._restore(saved)
+
+    # ---- saved state
+
+    def dump(self) -> dict[str, Any]:
+        """What a later attempt needs, JSON-able."""
+        return {
+            "scheduler": self.scheduler.dump(),
+            "profiler": self.profiler.dump(),
+            "jobs": [j.dump() for j in self.jobs.values()],
+            "restart_s": self.restart_s,
+            "ending": self.ending,
+            "succeeded": self.succeeded,
+        }
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        self.profiler.restore(saved["profiler"])
+        self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
+        self.restart_s = saved["restart_s"]
+        self.ending, self.succeeded = saved["ending"], saved["succeeded"]
+        for job in self.jobs.values():
+            self.held.update((g, Held("")) for g in job.gpus)
+            job.use_accepted, job.use_again_s = False, 0.0
+            for worker in job.workers:
+                worker.asked = bool(worker.container_id)
+
+    def restarted(self, now_s: float) -> None:
+        """The containers of an earlier attempt are told of soon."""
+        self.adopt_until_s = now_s + ADOPT_S
+        self.heard_all(now_s)
+
+    # ---- out
+
+    def send(self, **kind: Any) -> None:
+        """A message to the Arbiter."""
+        self.out.append(ToArbiter(pb.AgentMessage(**kind)))
+
+    def shell(self, **kind: Any) -> None:
+        """A command to the AM shell, under an id of its own."""
+        self._commands += 1
+        self.out.append(ToShell(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind)))
+
+    def mark(self) -> None:
+        """Something changed that is worth saving and reporting."""
+        self.changed = self.report_due = True
+
+    def give_back(self, gpus: Iterable[Gpu], reason: str) -> None:
+        """GPUs that nothing of ours uses go back before their leases end."""
+        mine = [g for g in gpus if g in self.held]
+        for gpu in mine:
+            del self.held[gpu]
+        if mine:
+            self.send(released=pb.Released(gpus=by_machine(mine), reason=reason))
+            self.mark()
+
+    # ---- looking up
+
+    def job(self, job_id: str) -> Job:
+        """A job of the scheduler's."""
+        if job_id not in self.jobs:
+            self.jobs[job_id] = Job(job_id, self.scheduler.configuration(job_id))
+        return self.jobs[job_id]
+
+    def workers(self) -> Iterator[tuple[Job, Worker]]:
+        """All workers with their jobs."""
+        return ((job, worker) for job in self.jobs.values() for worker in job.workers)
+
+    def worker_in(self, container_id: str) -> tuple[Job, Worker] | None:
+        """The worker in a container."""
+        return next(((j, w) for j, w in self.workers() if w.container_id == container_id), None)
+
+    def scope_of(self, job: Job) -> Scope:
+        """How far the GPUs of its present launch lie apart."""
+        return self.topology.scope_of(job.hosts)
+
+    def profile(self) -> JobProfile:
+        """What is known of jobs' speed and progress."""
+        return JobProfile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})
+
+    def heard_all(self, now_s: float) -> None:
+        """After a silence that was not theirs, all workers get their time again."""
+        for job, worker in self.workers():
+            worker.heard_s = now_s
+            if job.state == jobs.STARTING:
+                job.since_s = max(job.since_s, now_s)
+
+
+def gpus_in(machines: Iterable[pb.MachineGpuIds]) -> set[Gpu]:
+    """The GPUs of a message."""
+    return {Gpu(m.host, i) for m in machines for i in m.gpu_ids}
+
+
+def by_machine(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
+    """GPUs as a message names them."""
+    gpus = sorted(gpus)
+    hosts = sorted({g.host for g in gpus})
+    return [pb.MachineGpuIds(host=h, gpu_ids=[g.index for g in gpus if g.host == h]) for h in hosts]
+
+
+def counts(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """GPUs counted by host."""
+    result: dict[str, int] = {}
+    for gpu in gpus:
+        result[gpu.host] = result.get(gpu.host, 0) + 1
+    return result

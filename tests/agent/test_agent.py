@@ -1,0 +1,212 @@
+"""The Agent with its edges: a gRPC Arbiter that breaks the stream, an AM shell in memory, its state on disk."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import agent_pb2_grpc
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import __main__ as entry
+from submarine_patch.agent.edges import StateStore
+from submarine_patch.agent.spec import AppSpec
+from submarine_patch.worker.checkpoints import LocalFiles
+from tests.agent.world import machines, spec_of
+
+WAIT_S = 10.0
+
+
+class Arbiter(agent_pb2_grpc.ArbiterServicer):
+    """Hands what comes to the test; `say` sends on the present stream."""
+
+    def __init__(self) -> None:
+        self.heard: queue.Queue[pb.AgentMessage] = queue.Queue()
+        self.tokens: list[str] = []
+        self._out: queue.Queue[pb.ArbiterMessage | None] = queue.Queue()
+        self.server = grpc.server(futures.ThreadPoolExecutor(8))
+        agent_pb2_grpc.add_ArbiterServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def Session(self, requests: Iterator[pb.AgentMessage], context: Any) -> Iterator[pb.ArbiterMessage]:
+        self.tokens += [v for k, v in context.invocation_metadata() if k == "isonomy-token"]
+        out = self._out = queue.Queue()
+
+        def read() -> None:
+            try:
+                for message in requests:
+                    self.heard.put(message)
+            except grpc.RpcError:
+                pass
+            out.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        while (message := out.get(timeout=60)) is not None:
+            yield message
+
+    def say(self, **kind: Any) -> None:
+        self._out.put(pb.ArbiterMessage(**kind))
+
+    def break_stream(self) -> None:
+        self._out.put(None)
+
+    def wait_for(self, kind: str) -> Any:
+        while True:
+            message = self.heard.get(timeout=WAIT_S)
+            if message.WhichOneof("kind") == kind:
+                return getattr(message, kind)
+
+
+class Disk(LocalFiles):
+    """Deletes files too, as HDFS does."""
+
+    def delete(self, path: str) -> None:
+        (self.root / path).unlink()
+
+
+class MemoryShell:
+    """What the AM shell would do."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[am.AmEvent] = queue.Queue()
+        self.commands: queue.Queue[am.AmCommand] = queue.Queue()
+
+    def start(self, refused: Callable[[am.AmCommand, str], None]) -> None: ...
+
+    def poll(self) -> list[am.AmEvent]:
+        try:
+            return [self.events.get(timeout=0.05)]
+        except queue.Empty:
+            return []
+
+    def send(self, command: am.AmCommand) -> None:
+        self.commands.put(command)
+
+    def drain(self, timeout_s: float) -> None: ...
+
+    def wait_for(self, kind: str) -> Any:
+        while True:
+            command = self.commands.get(timeout=WAIT_S)
+            if command.WhichOneof("kind") == kind:
+                return getattr(command, kind)
+
+
+@pytest.fixture
+def arbiter() -> Iterator[Arbiter]:
+    made = Arbiter()
+    yield made
+    made.server.stop(0)
+
+
+def run(agent: entry.Agent) -> Callable[[], int]:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(agent.run()), daemon=True)
+    thread.start()
+
+    def join() -> int:
+        thread.join(WAIT_S)
+        return codes[0]
+
+    return join
+
+
+def spec_for(arbiter: Arbiter, root: Path) -> AppSpec:
+    from submarine_patch.worker import checkpoints
+
+    spec = spec_of(
+        arbiter=arbiter.address,
+        webhdfs="",
+        checkpoint=str(root / "ck"),
+        saved_model=str(root / "model"),
+        staging=str(root),
+    )
+    directory = LocalFiles(root / "ck" / spec.app_id / "job000")
+    checkpoints.save(directory, 9, {"state.npz": b"weights"})
+    return spec
+
+
+def test_from_a_grant_to_done_over_a_broken_stream(arbiter: Arbiter, tmp_path: Path) -> None:
+    spec, shell, files = spec_for(arbiter, tmp_path), MemoryShell(), LocalFiles(tmp_path / "agent")
+    agent = entry.Agent(spec, shell, 1, "secret", files)  # type: ignore[arg-type]
+    join = run(agent)
+    register = arbiter.wait_for("register")
+    assert register.attempt_id == "appattempt_1_0001_000001"
+    assert arbiter.tokens == ["secret"]
+    grant = pb.Grant(grant_id="g", gpus=machines([Gpu("h", 0), Gpu("h", 1)]))
+    hosts = [pb.Host(host="h", rack="r", gpus=2)]
+    contention = pb.Contention(cluster_gpus=2, n_avg=1, now_s=10, submitted_s=0, lease_s=60)
+    arbiter.say(registered=pb.Registered(contention=contention, hosts=hosts, grants=[grant]))
+    use = arbiter.wait_for("use")
+    arbiter.say(use_reply=pb.UseReply(use_id=use.use_id, accepted=True))
+    ask = shell.wait_for("ask")
+    container = am.AmContainer(
+        container_id="c", host="h", gpu_ids=[0, 1], allocation_request_id=ask.allocation_request_id
+    )
+    shell.events.put(am.AmEvent(allocated=container))
+    launch = shell.wait_for("launch")
+    assert launch.command == "python3 -m submarine_patch.worker -- train"
+    assert not any("secret" in v for v in launch.env.values())
+
+    arbiter.break_stream()
+    arbiter.wait_for("register")
+    arbiter.say(registered=pb.Registered(contention=contention, hosts=hosts, grants=[grant]))
+    worker_id = use.workers[0].worker_id
+    ready = pb.WorkerMessage(worker_id=worker_id, ready=pb.WorkerReady(host="h", port=1))
+    arbiter.say(from_worker=ready)
+    assert arbiter.wait_for("to_worker").start.until_step == 9, "not taken by the broken stream"
+    progress = pb.WorkerProgress(step=9, accuracy=0.75, iter_time_s=0.1)
+    arbiter.say(from_worker=pb.WorkerMessage(worker_id=worker_id, progress=progress))
+    arbiter.say(from_worker=pb.WorkerMessage(worker_id=worker_id, exit=pb.WorkerExit(code=0, step=9)))
+    shell.events.put(am.AmEvent(completed=am.AmCompleted(container_id="c")))
+    done = arbiter.wait_for("done")
+    assert (done.succeeded, done.best_accuracy) == (True, 0.75)
+    assert Path(done.model_path, "state.npz").read_bytes() == b"weights"
+    assert shell.wait_for("finish").succeeded
+    assert join() == 0
+    saved = StateStore(files).load()
+    assert saved is not None
+    assert saved["succeeded"]
+
+
+def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> None:
+    files = Disk(tmp_path)
+    store = StateStore(files)
+    store.start()
+    for k in range(6):
+        store.save({"k": k})
+        store.flush(WAIT_S)
+    assert len(files.names("")) == 3
+    files.write("state-00000099.json", b"{ half")
+    again = StateStore(files)
+    assert again.load() == {"k": 5}
+    again.start()
+    again.save({"k": 6})
+    again.flush(WAIT_S)
+    assert StateStore(files).load() == {"k": 6}
+
+
+def test_the_spec_is_read_as_the_runtime_writes_it(tmp_path: Path) -> None:
+    written = {
+        "app_id": "application_1_0001", "name": "n", "queue": "q", "user": "ann", "app_scheduler": "single",
+        "search_space": None, "gpus_per_job": 2, "max_iterations": None, "min_iterations": 1, "eta": 3, "jobs": None,
+        "budget_iterations": None, "metric": "accuracy", "seed": 0, "max_retries": 0, "iteration_s": None,
+        "slowdown": [1.0, 1.2, 1.4], "gpu_type": None,
+        "worker": {"launch_cmd": "x", "memory_mb": 512, "vcores": 1, "gpus": 2, "count": 1, "env": {"A": "b"}},
+        "paths": {"input": None, "checkpoint": None, "saved_model": None}, "staging": "hdfs://h/s",
+        "webhdfs": "http://h:1", "hdfs_user": "ann", "resources": [], "python": "/p", "arbiter": "h:1", "ca": "",
+        "conf": {},
+    }  # fmt: skip
+    (tmp_path / "isonomy-app.json").write_text(json.dumps(written))
+    spec = AppSpec.load(tmp_path / "isonomy-app.json")
+    assert (spec.gang_gpus, spec.max_iterations, spec.max_retries, spec.slowdown) == (2, 0, 0, (1.0, 1.2, 1.4))
+    assert spec.saved_model == "hdfs://h/s/saved_model"

@@ -1,0 +1,156 @@
+"""Measured slowdowns, and bids made of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycontrol.auction.bids import validate_bid
+from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Snapshot, gang_of
+from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.agent.bids import ROWS_MAX, Bidder, OwnGang, capacity
+from submarine_patch.agent.profiler import Profiler
+
+PRIOR = (1.0, 1.1, 1.3)
+TOPOLOGY = Topology.of([Machine("a1", "a", 4), Machine("a2", "a", 4), Machine("b1", "b", 2), Machine("b2", "b", 2)])
+
+
+def measured(profiler: Profiler, job: str, iter_s: float, gpus: int, scope: Scope) -> None:
+    for k in range(9):
+        profiler.add(job, iter_s * (20 if k == 0 else 1), gpus, scope)  # the first step is slow
+
+
+class TestProfiler:
+    def test_the_prior_holds_until_enough_is_measured(self) -> None:
+        profiler = Profiler(2.0, PRIOR)
+        profiler.add("j", 9.0, 2, Scope.RACK)
+        assert [profiler.slowdown(s) for s in Scope] == list(PRIOR)
+        assert profiler.serial_s("j") == 2.0
+
+    def test_a_job_seen_on_one_machine_and_across_racks_gives_s(self) -> None:
+        profiler = Profiler(None, PRIOR)
+        measured(profiler, "j", 0.5, 4, Scope.MACHINE)
+        measured(profiler, "j", 0.75, 4, Scope.CLUSTER)
+        assert profiler.slowdown(Scope.CLUSTER) == pytest.approx(1.5)
+        assert profiler.slowdown(Scope.RACK) == 1.1
+        assert profiler.serial_s("j") == pytest.approx(2.0)
+
+    def test_the_declared_time_is_the_base_where_no_narrower_placement_was_seen(self) -> None:
+        profiler = Profiler(1.0, PRIOR)
+        measured(profiler, "j", 0.6, 2, Scope.RACK)
+        assert profiler.slowdown(Scope.RACK) == pytest.approx(1.2)
+
+    def test_jobs_of_different_size_do_not_look_like_a_slowdown(self) -> None:
+        profiler = Profiler(None, PRIOR)
+        measured(profiler, "small", 0.1, 2, Scope.MACHINE)
+        measured(profiler, "large", 1.0, 2, Scope.CLUSTER)
+        assert profiler.slowdown(Scope.CLUSTER) == 1.3
+        assert profiler.serial_s("small") == pytest.approx(0.2)
+
+    def test_it_survives_a_restart(self) -> None:
+        profiler = Profiler(None, PRIOR)
+        measured(profiler, "j", 0.5, 4, Scope.MACHINE)
+        again = Profiler(None, PRIOR)
+        again.restore(profiler.dump())
+        assert again.serial_s("j") == profiler.serial_s("j")
+
+
+def bidder(
+    jobs: int = 6,
+    gang_gpus: int = 2,
+    kept: int = 0,
+    ending: tuple[OwnGang, ...] = (),
+    offered: dict[str, int] | None = None,
+    profiler: Profiler | None = None,
+    topology: Topology = TOPOLOGY,
+) -> Bidder:
+    app = AppWork((Phase((600.0,) * jobs), Phase((1200.0,) * max(1, jobs // 3))), gang_gpus, 60.0, 400.0)
+    free = offered if offered is not None else {h: m.gpus for h, m in topology.machines.items()}
+    return Bidder(
+        app, [1.0] * kept, ending, free, jobs - kept, profiler or Profiler(None, PRIOR), topology, 10.0, 600.0
+    )
+
+
+def test_more_gangs_and_closer_ones_are_worth_more() -> None:
+    bid = bidder().bid("r")
+    by_shape = {(r.new_gangs, r.scope): r.rho for r in bid.rows}
+    assert by_shape[2, pb.MACHINE] < by_shape[1, pb.MACHINE] < bid.rho_nothing
+    assert by_shape[2, pb.MACHINE] < by_shape[2, pb.RACK] < by_shape[2, pb.CLUSTER]
+
+
+def test_keeping_a_gang_is_worth_more_than_a_new_one() -> None:
+    own = OwnGang(gang_of({"a1": 2}), 1.0)
+    bid = bidder(ending=(own,)).bid("r")
+    kept = next(r.rho for r in bid.rows if len(r.keep) == 1 and not r.new_gangs)
+    moved = next(r.rho for r in bid.rows if not r.keep and r.new_gangs == 1)
+    assert kept < moved
+
+
+def test_scopes_that_make_no_difference_are_said_once_and_the_widest() -> None:
+    bid = bidder(profiler=Profiler(None, (1.0, 1.0, 1.0))).bid("r")
+    assert {r.scope for r in bid.rows} == {pb.CLUSTER}
+
+
+def test_a_gang_larger_than_any_machine_is_bid_for_across_machines() -> None:
+    bid = bidder(jobs=1, gang_gpus=6).bid("r")
+    assert {r.scope for r in bid.rows} == {pb.RACK, pb.CLUSTER}
+
+
+def test_nothing_is_bid_where_nothing_can_be_used() -> None:
+    assert not bidder(jobs=2, kept=2).bid("r").rows
+    assert not bidder(offered={"a1": 1}).bid("r").rows
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.lists(st.sampled_from(["a1", "a2", "b1", "b2"]), max_size=3),
+    st.dictionaries(st.sampled_from(["a1", "a2", "b1", "b2"]), st.integers(0, 4)),
+)
+def test_every_bid_is_one_that_the_arbiter_accepts(
+    jobs: int, gang_gpus: int, kept: int, own: list[str], free: dict[str, int]
+) -> None:
+    kept = min(kept, jobs)
+    ending = tuple(OwnGang(gang_of({h: gang_gpus}), 1.0) for h in own)
+    offered = dict(free)
+    for h in own:
+        offered[h] = offered.get(h, 0) + gang_gpus
+    made = bidder(jobs, gang_gpus, kept, ending, offered).bid("r")
+    assert len(made.rows) <= ROWS_MAX
+    rows = tuple(
+        BidRow(
+            r.rho, tuple(gang_of({m.host: m.gpus for m in g.machines}) for g in r.keep), r.new_gangs, r.gang_gpus,
+            Scope(r.scope),
+        )
+        for r in made.rows
+    )  # fmt: skip
+    view = AppView(
+        "app", "q", 1.0, Demand(gang_gpus, jobs), ending_gangs=tuple(g.gang for g in ending), kept_gpus=kept * gang_gpus
+    )
+    snapshot = Snapshot("r", 0.0, TOPOLOGY, offered, (view,))
+    assert validate_bid(Bid("app", made.rho_nothing, rows), snapshot, view) == ""
+    for row in rows:
+        left = dict(offered)
+        for gang in row.keep:
+            for host, n in gang:
+                left[host] -= n
+        assert row.new_gangs <= capacity(left, gang_gpus, row.scope, TOPOLOGY)
+        assert row.rho < made.rho_nothing
+
+
+def test_a_bid_takes_milliseconds() -> None:
+    topology = Topology.of([Machine(f"m{k:02}", f"r{k % 5}", 4) for k in range(16)])
+    own = tuple(OwnGang(gang_of({f"m{k:02}": 4}), 1.0) for k in range(2))
+    times = []
+    for _ in range(9):
+        started_s = time.perf_counter()
+        bidder(9, 4, 1, own, topology=topology).bid("r")
+        times.append(time.perf_counter() - started_s)
+    assert statistics.median(times) < 0.02, "3 ms on a quiet machine"

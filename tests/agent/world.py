@@ -1,0 +1,314 @@
+"""An Arbiter, a YARN and workers around one Brain, all in memory, with every rule of theirs checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.messages import Command, End, Event, LinkLost, Publish, Published, Tick, ToArbiter, ToShell
+from submarine_patch.agent.spec import AppSpec
+
+SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
+SPEC = AppSpec(
+    app_id="application_1_0001", name="digits", app_scheduler="single", search_space=None, gang_gpus=2,
+    max_iterations=9, min_iterations=1, eta=3, jobs=0, budget_iterations=0, metric="accuracy", seed=0,
+    max_retries=2, iteration_s=1.0, slowdown=(1.0, 1.1, 1.3), launch_cmd="train", memory_mb=512, vcores=1,
+    worker_count=1, env={}, checkpoint="hdfs:///ck", saved_model="hdfs:///model", staging="hdfs:///staging",
+    webhdfs="http://nn", hdfs_user="ann", python="python3", arbiter="host:1", ca="",
+)  # fmt: skip
+HOSTS = {"a1": ("a", 4), "a2": ("a", 4), "b1": ("b", 2), "b2": ("b", 2)}
+ALL = [Gpu(h, i) for h, (_, n) in HOSTS.items() for i in range(n)]
+STOPPED = 75
+
+
+def spec_of(**changes: Any) -> AppSpec:
+    """The usual spec with changes."""
+    return replace(SPEC, **changes)
+
+
+def hyperband(**changes: Any) -> AppSpec:
+    """A group of jobs: 9 for one iteration, the best 3 of them for 3, the best for 9."""
+    return spec_of(**{"app_scheduler": "successive_halving", "search_space": SPACE, "jobs": 9, **changes})
+
+
+def machines(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
+    """GPUs as messages name them."""
+    gpus = sorted(gpus)
+    return [
+        pb.MachineGpuIds(host=h, gpu_ids=[g.index for g in gpus if g.host == h]) for h in sorted({g.host for g in gpus})
+    ]
+
+
+class Container:
+    """A container with a worker in it."""
+
+    def __init__(self, container_id: str, plan: pb.WorkerPlan, launch: am.AmLaunch | None = None) -> None:
+        self.container_id, self.plan, self.launch = container_id, plan, launch
+        self.start: pb.Start | None = None
+        self.stop: pb.Stop | None = None
+
+    @property
+    def gpus(self) -> set[Gpu]:
+        """Its GPUs."""
+        return {Gpu(self.plan.host, i) for i in self.plan.gpu_ids}
+
+
+class World:
+    """`held`: GPUs leased to the app. Nothing happens by itself but what `settle` carries out."""
+
+    def __init__(self, spec: AppSpec = SPEC, virtual: bool = False) -> None:
+        self.spec, self.virtual = spec, virtual
+        self.now_s, self.attempt = 1000.0, 1
+        self.brain = Brain(spec)
+        self.held: set[Gpu] = set()
+        self.plans: dict[int, pb.WorkerPlan] = {}
+        self.asks: dict[int, am.AmAsk] = {}
+        self.containers: dict[str, Container] = {}
+        self.sent: list[pb.AgentMessage] = []
+        self.to_shell: list[am.AmCommand] = []
+        self.done: pb.Done | None = None
+        self.ended: End | None = None
+        self.publish_problem = ""
+        self.refuse_plans = 0
+        self.steps: dict[str, int] = {}
+        """By job: the step of its newest checkpoint."""
+        self._ids = 0
+
+    # ---- the Brain
+
+    def tell(self, event: Event) -> list[Command]:
+        """One event, its commands carried out."""
+        if self.ended is not None:
+            return []
+        commands = self.brain.handle(event, self.now_s)
+        for command in commands:
+            self._take(command)
+        self.check()
+        return commands
+
+    def arbiter(self, **kind: Any) -> list[Command]:
+        """A message of the Arbiter's."""
+        return self.tell(pb.ArbiterMessage(**kind))
+
+    def pass_time(self, seconds: float = 1.0) -> None:
+        """Time passes."""
+        self.now_s += seconds
+        self.tell(Tick())
+
+    def _take(self, command: Command) -> None:
+        assert self.ended is None, "nothing follows the end"
+        if isinstance(command, ToArbiter):
+            self.sent.append(command.message)
+            self._arbiter_takes(command.message)
+        elif isinstance(command, ToShell):
+            self.to_shell.append(command.command)
+            self._shell_takes(command.command)
+        elif isinstance(command, Publish):
+            self.later = Published("hdfs:///model/ckpt", self.publish_problem)
+        elif isinstance(command, End):
+            self.ended = command
+
+    later: Event | None = None
+    replies: list[pb.UseReply]
+
+    def _arbiter_takes(self, m: pb.AgentMessage) -> None:
+        kind = m.WhichOneof("kind")
+        if kind == "use":
+            self.__dict__.setdefault("replies", []).append(self._judge(m.use))
+        elif kind == "released":
+            gone = {Gpu(x.host, i) for x in m.released.gpus for i in x.gpu_ids}
+            assert gone <= self.held, "released what it does not hold"
+            assert not any(c.gpus & gone for c in self.containers.values()), "released while in use"
+            self.held -= gone
+        elif kind == "to_worker":
+            for c in self.containers.values():
+                if c.plan.worker_id == m.to_worker.worker_id:
+                    if m.to_worker.HasField("start"):
+                        c.start = c.start or m.to_worker.start
+                    else:
+                        c.stop = m.to_worker.stop
+        elif kind == "done":
+            self.done = m.done
+
+    def _judge(self, use: pb.Use) -> pb.UseReply:
+        planned = {Gpu(w.host, i) for w in use.workers for i in w.gpu_ids}
+        assert sum(len(w.gpu_ids) for w in use.workers) == len(planned), "a GPU is planned twice"
+        if any(w.worker_id == p.worker_id for w in use.workers for p in self.plans.values()):
+            return pb.UseReply(use_id=use.use_id, accepted=True)
+        assert len(planned) == self.spec.gang_gpus, "a gang is whole"
+        if self.refuse_plans:
+            self.refuse_plans -= 1
+            return pb.UseReply(use_id=use.use_id, reason="GPU is still used")
+        assert planned <= self.held, "planned outside its leases"
+        self.plans.update((w.allocation_request_id, w) for w in use.workers)
+        return pb.UseReply(use_id=use.use_id, accepted=True)
+
+    def _shell_takes(self, m: am.AmCommand) -> None:
+        kind = m.WhichOneof("kind")
+        if kind == "ask":
+            assert m.ask.allocation_request_id in self.plans, "asked before the plan was accepted"
+            assert m.ask.allocation_request_id not in self.asks
+            self.asks[m.ask.allocation_request_id] = m.ask
+        elif kind == "withdraw":
+            self.asks.pop(m.withdraw.allocation_request_id, None)
+        elif kind == "launch":
+            c = self.containers[m.launch.container_id]
+            assert m.launch.env["ISONOMY_WORKER_ID"] == c.plan.worker_id
+            c.launch = m.launch
+        elif kind in ("stop", "release"):
+            container_id = m.stop.container_id or m.release.container_id
+            if container_id in self.containers:
+                self.killed = [*self.__dict__.get("killed", []), container_id]
+
+    killed: list[str]
+
+    # ---- what the world does
+
+    def register(self) -> None:
+        """The Agent's stream is up."""
+        grants = [pb.Grant(grant_id="g", gpus=machines(self.held), end_s=self.now_s + 600)] if self.held else []
+        hosts = [pb.Host(host=h, rack=r, gpus=n, virtual_gpus=self.virtual) for h, (r, n) in HOSTS.items()]
+        self.arbiter(registered=pb.Registered(contention=self.contention(), hosts=hosts, grants=grants))
+
+    def contention(self) -> pb.Contention:
+        """12 GPUs, two apps."""
+        return pb.Contention(cluster_gpus=12, n_avg=2.0, now_s=self.now_s, submitted_s=900.0, lease_s=600.0)
+
+    def grant(self, *gpus: Gpu, available_s: float = 0.0) -> None:
+        """A lease on each GPU."""
+        self.held |= set(gpus)
+        self._ids += 1
+        grant = pb.Grant(grant_id=f"g{self._ids}", gpus=machines(gpus), end_s=self.now_s + 600, available_s=available_s)
+        self.arbiter(grant=grant)
+
+    def revoke(self, *gpus: Gpu, in_s: float = 30.0) -> None:
+        """The leases end."""
+        self.held -= set(gpus)
+        self.asks = {k: a for k, a in self.asks.items() if not self._gpus(k) & set(gpus)}
+        self.arbiter(revoke=pb.Revoke(gpus=machines(gpus), deadline_s=self.now_s + in_s, reason="lost a round"))
+
+    def _gpus(self, request_id: int) -> set[Gpu]:
+        plan = self.plans[request_id]
+        return {Gpu(plan.host, i) for i in plan.gpu_ids}
+
+    def answer_plans(self) -> None:
+        """UseReply to each Use."""
+        replies, self.replies = self.__dict__.get("replies", []), []
+        for reply in replies:
+            self.arbiter(use_reply=reply)
+
+    def allocate(self) -> None:
+        """A container for each ask whose GPUs are free."""
+        for request_id in list(self.asks):
+            gpus = self._gpus(request_id)
+            if gpus <= self.held and not any(c.gpus & gpus for c in self.containers.values()):
+                del self.asks[request_id]
+                self._ids += 1
+                c = Container(f"c{self._ids}", self.plans[request_id])
+                self.containers[c.container_id] = c
+                self.tell(am.AmEvent(allocated=self.described(c)))
+
+    def described(self, c: Container) -> am.AmContainer:
+        """As the AM shell tells of it."""
+        return am.AmContainer(
+            container_id=c.container_id, host=c.plan.host, gpu_ids=c.plan.gpu_ids,
+            allocation_request_id=c.plan.allocation_request_id,
+        )  # fmt: skip
+
+    def ready(self) -> None:
+        """Launched workers register."""
+        for c in list(self.containers.values()):
+            if c.launch and not c.start and not c.stop:
+                self.worker(c, ready=pb.WorkerReady(host=c.plan.host, port=2000 + len(c.container_id)))
+
+    def worker(self, c: Container, **kind: Any) -> None:
+        """A worker's message."""
+        self.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, **kind))
+
+    def rise(self) -> None:
+        """All that is planned starts."""
+        self.answer_plans()
+        self.allocate()
+        self.ready()
+
+    def train(self, c: Container, steps: int, accuracy: float = 0.5, iter_s: float = 0.5) -> None:
+        """The worker does steps, one message each."""
+        assert c.start is not None
+        for _ in range(steps):
+            step = self.steps.get(c.plan.job_id, 0) + 1
+            self.steps[c.plan.job_id] = step
+            self.worker(
+                c, progress=pb.WorkerProgress(step=step, loss=1 - accuracy, accuracy=accuracy, iter_time_s=iter_s)
+            )
+
+    def end(self, c: Container, code: int, status: int | None = None, say: bool = True) -> None:
+        """A worker ends, and its container."""
+        if say:
+            self.worker(c, exit=pb.WorkerExit(code=code, message="why", step=self.steps.get(c.plan.job_id, 0)))
+        del self.containers[c.container_id]
+        self.plans.pop(c.plan.allocation_request_id, None)
+        gone = am.AmCompleted(container_id=c.container_id, exit_status=code if status is None else status)
+        self.tell(am.AmEvent(completed=gone))
+
+    def obey_stops(self) -> None:
+        """Workers that were told to stop do."""
+        for c in list(self.containers.values()):
+            if c.stop or c.container_id in self.__dict__.get("killed", []):
+                self.end(c, STOPPED)
+
+    def finish_gang(self, job_id: str, accuracy: float = 0.5) -> None:
+        """The gang of a job trains as far as it was told."""
+        gang = self.gang(job_id)
+        assert gang[0].start is not None
+        self.steps[job_id] = gang[0].start.until_step - 1
+        self.train(gang[0], 1, accuracy)
+        for c in gang:
+            self.end(c, 0)
+
+    def gang(self, job_id: str) -> list[Container]:
+        """The containers of a job, chief first."""
+        return sorted((c for c in self.containers.values() if c.plan.job_id == job_id), key=lambda c: c.plan.worker_id)
+
+    def running(self) -> list[str]:
+        """Jobs that train."""
+        return sorted({c.plan.job_id for c in self.containers.values() if c.start and not c.stop})
+
+    def publish(self) -> None:
+        """The copy of the model is done."""
+        event, self.later = self.later, None
+        if event is not None:
+            self.tell(event)
+
+    def lose_link(self) -> None:
+        """The stream breaks."""
+        self.tell(LinkLost())
+
+    def restart(self) -> None:
+        """The AM's JVM and the Agent are killed; the next attempt has the state as JSON."""
+        self.attempt += 1
+        saved = json.loads(json.dumps(self.brain.dump()))
+        self.brain = Brain(self.spec, self.attempt, saved)
+        self.brain.restarted(self.now_s)
+        self.asks.clear()
+
+    def messages(self, kind: str) -> list[Any]:
+        """What was sent to the Arbiter, of one kind."""
+        return [getattr(m, kind) for m in self.sent if m.WhichOneof("kind") == kind]
+
+    # ---- the rules
+
+    def check(self) -> None:
+        """Invariants of the Brain."""
+        used = [g for j in self.brain.jobs.values() for g in j.gpus]
+        assert len(used) == len(set(used)), "a GPU in two launches"
+        for job in self.brain.jobs.values():
+            assert not job.workers or len(job.gpus) == self.spec.gang_gpus, "a gang is not whole"
+            assert len(set(job.hosts)) == len(job.hosts), "two workers of a gang on one machine"
+        launched = [g for c in self.containers.values() for g in c.gpus]
+        assert len(launched) == len(set(launched)), "a GPU in two containers"
