@@ -175,7 +175,8 @@ def _die_with_parent() -> None:
 def main() -> int:
     """Reads where the shell listens from standard input, then runs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for noisy in ("py4j", "hdfs"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     _die_with_parent()
     try:
         greeting = json.loads(sys.stdin.readline())
