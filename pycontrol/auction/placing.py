@@ -36,9 +36,9 @@ def place_gang(size: int, widest: Scope, free: Mapping[str, int], topology: Topo
         racks.setdefault(topology.rack_of(host), {})[host] = n
     enough = [(sum(r.values()), name) for name, r in racks.items() if sum(r.values()) >= size]
     if enough:
-        return _fill(size, racks[min(enough)[1]])
+        return fill(size, racks[min(enough)[1]])
     if widest is Scope.CLUSTER and sum(free.values()) >= size:
-        return _fill(size, free)
+        return fill(size, free)
     return None
 
 
@@ -47,8 +47,8 @@ def _whole(host: str, free: int, topology: Topology) -> bool:
     return machine is not None and machine.gpus == free
 
 
-def _fill(size: int, free: Mapping[str, int]) -> Gang:
-    """Over few machines: the largest until one can hold the rest, then the one that the rest fills best."""
+def fill(size: int, free: Mapping[str, int]) -> Gang:
+    """A gang over few machines: the largest until one can hold the rest, then the one that the rest fills best."""
     left, gang = {h: n for h, n in free.items() if n > 0}, {}
     while size:
         last = [(n, h) for h, n in left.items() if n >= size]
@@ -119,17 +119,3 @@ def _stay(want: Want, free: dict[str, int], topology: Topology, homes: Sequence[
             take(free, [gang])
             stay.append(gang)
     return stay
-
-
-def split_gangs(gpus: Mapping[str, int], size: int) -> list[Gang]:
-    """Cuts GPUs by host (a multiple of `size` in all) into gangs, whole machines first, then as few as can be."""
-    left, gangs = dict(gpus), []
-    for host in sorted(left):
-        while left[host] >= size:
-            left[host] -= size
-            gangs.append(gang_of({host: size}))
-    while any(left.values()):
-        gang = _fill(size, left)
-        take(left, [gang])
-        gangs.append(gang)
-    return gangs

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pulp
 
-from pycontrol.auction.placing import Want, place_all, split_gangs, take
+from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope, Topology
 
@@ -91,12 +91,17 @@ def _keeps_fit(row: BidRow, free: Mapping[str, int]) -> bool:
     return all(free.get(h, 0) >= n for h, n in need.items())
 
 
-_Key = tuple[str, int, Scope]
-"""App, GPUs of a gang, scope: rows that agree in these share the variables of their new gangs."""
+_Size = tuple[int, Scope]
+"""GPUs of a gang and its scope: new gangs that agree in these are alike, whoever gets them."""
 
 
 class _Model:
-    """The integer program of one auction; it grows with hosts x bidders, not with the rows."""
+    """The integer program of one auction.
+
+    A gang on one machine takes room there; a gang within a rack may be cut at will inside it, so only the
+    rack's total matters, and for a gang anywhere only the cluster's. Gangs of one size and scope share their
+    variables, so the model has a binary for each row and an integer for each size and machine (or rack).
+    """
 
     def __init__(self, bids: Sequence[Bid], market: Market, seed: int) -> None:
         self.bids = random.Random(seed).sample(list(bids), len(bids))  # no bidder is favoured by its name
@@ -106,65 +111,71 @@ class _Model:
         for host in self.free:
             self.racks.setdefault(market.topology.rack_of(host), []).append(host)
         self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
-        self.use: dict[str, list[pulp.LpAffineExpression]] = {h: [] for h in self.free}
         self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
-        self.gpus_at: dict[_Key, dict[str, pulp.LpAffineExpression]] = {}
-        objective: list[pulp.LpAffineExpression] = []
-        for i, bid in enumerate(self.bids):
-            objective += self._add_bid(i, bid)
-        self.lp += pulp.lpSum(objective)
-        for host, terms in self.use.items():
-            if terms:
-                self.lp += pulp.lpSum(terms) <= self.free[host]
+        self.places: dict[_Size, dict[str, pulp.LpVariable]] = {}
+        """How many gangs go to each host (MACHINE) or rack (RACK)."""
+        self._add_rows()
+        self._add_capacity()
         for limit in market.limits:
-            terms = [row.gpus * x for a in sorted(limit.app_ids) for row, x in self.rows.get(a, [])]
-            if terms:
-                self.lp += pulp.lpSum(terms) <= limit.gpus
+            self._at_most([row.gpus * x for a in sorted(limit.app_ids) for row, x in self._of(a)], limit.gpus)
 
-    def _add_bid(self, i: int, bid: Bid) -> list[pulp.LpAffineExpression]:
-        chosen = [
-            (row, self.lp.add_variable(f"x{i}_{k}", cat="Binary"))
-            for k, row in enumerate(rows_that_matter(bid, self.free))
-        ]
-        if not chosen:
-            return []
-        self.rows[bid.app_id] = chosen
-        self.lp += pulp.lpSum(x for _, x in chosen) <= 1
-        gangs: dict[_Key, list[pulp.LpAffineExpression]] = {}
-        for row, x in chosen:
+    def _of(self, app_id: str) -> list[tuple[BidRow, pulp.LpVariable]]:
+        return self.rows.get(app_id, [])
+
+    def _at_most(self, terms: list[pulp.LpAffineExpression], most: int) -> None:
+        if terms:
+            self.lp += pulp.lpSum(terms) <= most
+
+    def _add_rows(self) -> None:
+        objective: list[pulp.LpAffineExpression] = []
+        self.most_gained = 0.0
+        for i, bid in enumerate(self.bids):
+            rows = rows_that_matter(bid, self.free)
+            if not rows:
+                continue
+            chosen = [(row, self.lp.add_variable(f"x{i}_{k}", cat="Binary")) for k, row in enumerate(rows)]
+            gains = [math.log(bid.rho_nothing) - math.log(row.rho) for row in rows]
+            self.rows[bid.app_id] = chosen
+            self.lp += pulp.lpSum(x for _, x in chosen) <= 1
+            objective += [gain * x for gain, (_, x) in zip(gains, chosen, strict=True)]
+            self.most_gained += max(gains)
+        self.lp += pulp.lpSum(objective)
+
+    def _add_capacity(self) -> None:
+        on_host: dict[str, list[pulp.LpAffineExpression]] = {h: [] for h in self.free}
+        in_rack: dict[str, list[pulp.LpAffineExpression]] = {r: [] for r in self.racks}
+        anywhere: list[pulp.LpAffineExpression] = []
+        gangs: dict[_Size, list[pulp.LpAffineExpression]] = {}
+        for row, x in (pair for rows in self.rows.values() for pair in rows):
+            anywhere.append(row.gpus * x)
             for gang in row.keep:
                 for host, n in gang:
-                    self.use[host].append(n * x)
+                    on_host[host].append(n * x)
             if row.new_gangs:
-                gangs.setdefault(_key(bid.app_id, row), []).append(row.new_gangs * x)
-        for j, (key, terms) in enumerate(gangs.items()):
-            self._add_gangs(f"{i}_{j}", key, pulp.lpSum(terms))
-        return [(math.log(bid.rho_nothing) - math.log(row.rho)) * x for row, x in chosen]
+                gangs.setdefault(_size(row), []).append(row.new_gangs * x)
+        for j, ((size, scope), terms) in enumerate(gangs.items()):
+            if scope is Scope.CLUSTER:
+                continue
+            rooms = self.free if scope is Scope.MACHINE else self._rack_gpus()
+            at = {
+                place: self.lp.add_variable(f"y{j}_{k}", 0, n // size, cat="Integer")
+                for k, (place, n) in enumerate(rooms.items())
+                if n >= size
+            }
+            self.places[size, scope] = at
+            self.lp += pulp.lpSum(at.values()) == pulp.lpSum(terms)
+            taken = on_host if scope is Scope.MACHINE else in_rack
+            for place, y in at.items():
+                taken[place].append(size * y)
+        for host, terms in on_host.items():
+            self._at_most(terms, self.free[host])
+        for rack, hosts in self.racks.items():
+            if in_rack[rack]:
+                self._at_most(in_rack[rack] + [t for h in hosts for t in on_host[h]], self._rack_gpus()[rack])
+        self._at_most(anywhere, sum(self.free.values()))
 
-    def _add_gangs(self, name: str, key: _Key, count: pulp.LpAffineExpression) -> None:
-        """GPUs by host for `count` gangs of one size and scope."""
-        _, size, scope = key
-        at: dict[str, pulp.LpAffineExpression] = {}
-        if scope is Scope.MACHINE:
-            hosts = [(j, h) for j, h in enumerate(self.free) if self.free[h] >= size]
-            on = {h: self.lp.add_variable(f"m{name}_{j}", 0, self.free[h] // size, cat="Integer") for j, h in hosts}
-            self.lp += pulp.lpSum(on.values()) == count
-            at = {h: size * y for h, y in on.items()}
-        else:
-            groups = list(self.racks.values()) if scope is Scope.RACK else [list(self.free)]
-            totals = []
-            for j, group in enumerate(groups):
-                most = sum(self.free[h] for h in group) // size
-                gangs = self.lp.add_variable(f"g{name}_{j}", 0, most, cat="Integer")
-                gpus = {h: self.lp.add_variable(f"u{name}_{j}_{k}", 0, self.free[h], cat="Integer")
-                        for k, h in enumerate(group)}  # fmt: skip
-                self.lp += pulp.lpSum(gpus.values()) == size * gangs
-                totals.append(gangs)
-                at.update(gpus)
-            self.lp += pulp.lpSum(totals) == count
-        self.gpus_at[key] = at
-        for host, term in at.items():
-            self.use[host].append(term)
+    def _rack_gpus(self) -> dict[str, int]:
+        return {rack: sum(self.free[h] for h in hosts) for rack, hosts in self.racks.items()}
 
     def solve(self, budget_s: float) -> tuple[bool, float]:
         """Solves to a zero gap within the budget; returns (proved, gap)."""
@@ -174,17 +185,17 @@ class _Model:
         self.lp.solve(engine)
         if self.lp.sol_status == pulp.LpSolutionOptimal:
             return True, 0.0
-        info = self.lp.solverModel.getInfo()
         if self.lp.sol_status != pulp.LpSolutionIntegerFeasible:  # nobody wins, which always fits
             for variable in self.lp.variables():
                 variable.varValue = 0
         found = self.lp.objective.value() or 0.0
-        return False, max(0.0, -float(info.mip_dual_bound) - found)  # PuLP hands HiGHS the negated objective
+        bound = -float(self.lp.solverModel.getInfo().mip_dual_bound)  # PuLP hands HiGHS the negated objective
+        return False, max(0.0, min(bound, self.most_gained) - found)
 
     def wins(self, place: bool) -> dict[str, Win]:
         """What each bidder won; with `place`, the gangs by host too."""
         chosen = {
-            bid.app_id: next((row for row, x in self.rows.get(bid.app_id, []) if (x.value() or 0) > 0.5), None)
+            bid.app_id: next((row for row, x in self._of(bid.app_id) if (x.value() or 0) > 0.5), None)
             for bid in self.bids
         }
         new = self._place({a: r for a, r in chosen.items() if r is not None}) if place else {}
@@ -196,23 +207,35 @@ class _Model:
         }
 
     def _place(self, chosen: Mapping[str, BidRow]) -> dict[str, list[Gang]]:
-        """The new gangs of the winning rows: packed tightly, or else just where the model found room."""
+        """The new gangs of the winning rows: packed tightly, or else where the model found room."""
         left = dict(self.free)
         for row in chosen.values():
             take(left, row.keep)
-        wants = [Want(a, r.new_gangs, r.gang_gpus, r.scope) for a, r in chosen.items() if r.new_gangs]
+        wants = [Want(a, r.new_gangs, *_size(r)) for a, r in chosen.items() if r.new_gangs]
         homes = {a: _others(self.market.homes.get(a, ()), r.keep) for a, r in chosen.items()}
         packed = place_all(wants, left, self.market.topology, homes)
-        return packed if packed is not None else {w.app_id: self._found(w) for w in wants}
+        return packed if packed is not None else self._place_as_found(wants, left)
 
-    def _found(self, want: Want) -> list[Gang]:
-        row = next(r for r, x in self.rows[want.app_id] if (x.value() or 0) > 0.5)
-        key = _key(want.app_id, row)
-        gpus = {h: round(v.value() or 0) for h, v in self.gpus_at[key].items()}
-        groups = list(self.racks.values()) if key[2] is Scope.RACK else [list(self.free)]
-        return [
-            gang for group in groups for gang in split_gangs({h: gpus[h] for h in group if gpus.get(h)}, want.gang_gpus)
-        ]
+    def _place_as_found(self, wants: Sequence[Want], left: dict[str, int]) -> dict[str, list[Gang]]:
+        rooms = {
+            size: [place for place, y in at.items() for _ in range(round(y.value() or 0))]
+            for size, at in self.places.items()
+        }
+        placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
+        for want in sorted(wants, key=lambda w: w.scope):  # the narrow ones first: the others fill the gaps
+            for _ in range(want.gangs):
+                hosts = list(left)
+                if want.scope is not Scope.CLUSTER:
+                    place = rooms[want.gang_gpus, want.scope].pop()
+                    hosts = [place] if want.scope is Scope.MACHINE else self.racks[place]
+                gang = fill(want.gang_gpus, {h: left[h] for h in hosts})
+                take(left, [gang])
+                placed[want.app_id].append(gang)
+        return placed
+
+
+def _size(row: BidRow) -> _Size:
+    return row.gang_gpus, Scope.CLUSTER if row.gang_gpus == 1 else row.scope
 
 
 def _others(gangs: Sequence[Gang], keep: Sequence[Gang]) -> list[Gang]:
@@ -221,10 +244,6 @@ def _others(gangs: Sequence[Gang], keep: Sequence[Gang]) -> list[Gang]:
         if gang in left:
             left.remove(gang)
     return left
-
-
-def _key(app_id: str, row: BidRow) -> _Key:
-    return app_id, row.gang_gpus, Scope.MACHINE if row.gang_gpus == 1 else row.scope
 
 
 def determine(bids: Sequence[Bid], market: Market, seed: int, budget_s: float = 2.0, place: bool = True) -> Winners:
