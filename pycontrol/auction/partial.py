@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pycontrol.auction.placing import place_gang as place_gang
-from pycontrol.auction.placing import take as take
+from pycontrol.auction.placing import place_gang, take
 from pycontrol.auction.winners import Limit, Market, Win, Winners, determine
 from pycontrol.model.auction import AppView, Award, Bid, Gang, gang_gpus
 from pycontrol.model.topology import Topology
