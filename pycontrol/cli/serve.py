@@ -166,7 +166,7 @@ class ControlPlane:
             self._wrong_topology = True
             self._stop.set()
             return
-        self._topology_held = True
+        self._topology_held = self._topology_held or not found
         for line in found:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)

@@ -6,8 +6,10 @@ import java.util.LinkedHashSet;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
+import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.slf4j.Logger;
@@ -63,6 +65,9 @@ final class GpuLaunches {
       return;
     }
     GpuUse use = use(container);
+    if (use.gpuIds().isEmpty() && hasGpus(container)) {
+      return; // placed by plain CapacityScheduler (bypass): which GPUs is not ours to say
+    }
     environment.put(VISIBLE, use.visibleDevices());
     environment.put(LEASE, use.lease());
     nmVars.add(VISIBLE);
@@ -116,6 +121,14 @@ final class GpuLaunches {
       throw new IOException("interrupted while waiting for GPUs " + use.visibleDevices(), e);
     }
     LOG.info("{} has GPUs {} by lease {}", use.container(), use.visibleDevices(), use.lease());
+  }
+
+  private static boolean hasGpus(Container container) {
+    try {
+      return container.getResource().getResourceValue(ResourceInformation.GPU_URI) > 0;
+    } catch (ResourceNotFoundException e) {
+      return false;
+    }
   }
 
   private static GpuUse use(Container container) {
