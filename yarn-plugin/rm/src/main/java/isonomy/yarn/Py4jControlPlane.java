@@ -11,6 +11,7 @@ import javax.net.SocketFactory;
 import py4j.CallbackClient;
 import py4j.Gateway;
 import py4j.Protocol;
+import py4j.Py4JNetworkException;
 
 /**
  * The control plane over py4j, as a client only: nothing listens here. Each concurrent call has its own connection;
@@ -79,14 +80,16 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
     }
   }
 
-  /** The exception's kind and the first line of its cause; never the message sent, which py4j puts into it. */
+  /** Why a call failed, in one line; never the message sent, which py4j puts into its exceptions. */
   private static String rootOf(Throwable e) {
     Throwable root = e;
     while (root.getCause() != null) {
       root = root.getCause();
     }
-    String message = root instanceof IOException ? String.valueOf(root.getMessage()).lines().findFirst().orElse("") : "";
-    return message.isEmpty() ? root.getClass().getSimpleName() : root.getClass().getSimpleName() + ": " + message;
+    if (root instanceof IOException) {
+      return root.getMessage() == null ? root.getClass().getSimpleName() : root.getMessage().lines().findFirst().orElse("");
+    }
+    return root instanceof Py4JNetworkException ? "the connection was closed" : "the call was refused";
   }
 
   /** Sockets that send at once: otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms a call. */

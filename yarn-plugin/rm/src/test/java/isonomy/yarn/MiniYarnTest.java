@@ -27,6 +27,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInfo;
 import org.junit.jupiter.api.Timeout;
@@ -69,6 +70,7 @@ class MiniYarnTest {
     c.setBoolean(YarnConfiguration.NM_VMEM_CHECK_ENABLED, false);
     c.set(YarnConfiguration.YARN_ADMIN_ACL, "root-of-test");
     c.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, 100);
+    c.setLong(YarnConfiguration.NM_PROCESS_KILL_WAIT_MS, 100);
     cluster = new MiniYARNCluster("isonomy", 2, 1, 1);
     cluster.init(c);
     cluster.start();
@@ -212,7 +214,7 @@ class MiniYarnTest {
   }
 
   @Test
-  @org.junit.jupiter.api.Tag("bypass")
+  @Tag("bypass")
   void bypassIsPlainCapacityScheduler() throws Exception {
     try (UnmanagedApp app = new UnmanagedApp(conf, "bob")) {
       app.ask(1, 5);
