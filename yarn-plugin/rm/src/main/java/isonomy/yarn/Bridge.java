@@ -143,7 +143,7 @@ final class Bridge implements AutoCloseable {
   /** Says hello until it is heard; whether the snapshot said that recovery is over. */
   private boolean hello() throws InterruptedException {
     if (queue.overflowed()) {
-      LOG.warn("Too many events waited for the control plane (isonomy.bridge.queue-size); a snapshot takes their place");
+      LOG.warn("Too many events waited for the control plane (isonomy.bridge.queue-size): a snapshot replaces them");
     }
     long number = wanted();
     long lastSeq = queue.restart();

@@ -202,8 +202,8 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   public boolean attemptAllocationOnNode(
       SchedulerApplicationAttempt app, SchedulingRequest request, SchedulerNode node) {
     if (!bypass && Gpus.of(request.getResourceSizing().getResources()) > 0) {
-      LOG.warn("{} asks for GPUs through the placement processor; set yarn.resourcemanager.placement-constraints.handler"
-          + " to scheduler", app.getApplicationAttemptId());
+      LOG.warn("{} asks for GPUs through the placement processor, which is not possible; set"
+          + " yarn.resourcemanager.placement-constraints.handler to scheduler", app.getApplicationAttemptId());
       return false;
     }
     return super.attemptAllocationOnNode(app, request, node);

@@ -67,7 +67,8 @@ public class IsonomyWebServices extends RMWebServices {
       return error(413, "the body is larger than " + BODY_MAX + " bytes");
     }
     if (!(rm.getResourceScheduler() instanceof IsonomyScheduler scheduler)) {
-      return error(503, "yarn-site.xml: yarn.resourcemanager.scheduler.class is not " + IsonomyScheduler.class.getName());
+      return error(
+          503, "yarn-site.xml: yarn.resourcemanager.scheduler.class is not " + IsonomyScheduler.class.getName());
     }
     if (scheduler.bypassed()) {
       return error(503, "yarn-site.xml: " + BridgeConfig.BYPASS + " is set, Isonomy schedules nothing");

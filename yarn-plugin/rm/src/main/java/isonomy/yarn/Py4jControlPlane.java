@@ -87,7 +87,8 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
       root = root.getCause();
     }
     if (root instanceof IOException) {
-      return root.getMessage() == null ? root.getClass().getSimpleName() : root.getMessage().lines().findFirst().orElse("");
+      String kind = root.getClass().getSimpleName();
+      return root.getMessage() == null ? kind : root.getMessage().lines().findFirst().orElse(kind);
     }
     return root instanceof Py4JNetworkException ? "the connection was closed" : "the call was refused";
   }
