@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted
+from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, PolicyMemory
 from pycontrol.arbiter.state import State, as_gang, by_host
 from pycontrol.model.auction import Gang, Plan
 from pycontrol.model.events import HeldGrant, SendGrant
@@ -77,6 +77,8 @@ class _Commit:
         revoked = self._revoke()
         for k, (app_id, gang, leftover) in enumerate(fresh):
             self._grant(app_id, gang, leftover, k)
+        if dict(plan.memory) != dict(s.durable.memory):
+            s.record(PolicyMemory(dict(plan.memory)))
         self._fill(receipt, plan, revoked)
         return frozenset(self.left)
 
@@ -150,6 +152,7 @@ class _Commit:
             gap=plan.gap,
             solve_s=plan.solve_s,
             seed=plan.seed,
+            why=dict(plan.why),
             note="; ".join([*filter(None, [plan.note]), *self.dropped]),
             renewed=self.renewed,
             granted=self.granted,

@@ -203,15 +203,22 @@ class AllocationChanged:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyMemory:
+    """What the policy wants to know in its next round."""
+
+    values: Mapping[str, Any]
+
+
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
-    | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged
+    | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
-        LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged,
+        LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
     )
 }  # fmt: skip
 
@@ -225,6 +232,8 @@ class Durable:
         self.next: dict[Gpu, Lease] = {}
         self.switches: set[str] = set()
         self.rounds = 0
+        self.memory: Mapping[str, Any] = {}
+        """What the policy remembers from its last plan."""
         self.clock_s = 0.0
         """Integral of the number of apps in the system over time (app-seconds) up to `clock_at_s`."""
         self.clock_at_s = 0.0
@@ -333,6 +342,9 @@ class Durable:
     def _on_RoundHeld(self, f: RoundHeld) -> None:
         self.rounds += 1
 
+    def _on_PolicyMemory(self, f: PolicyMemory) -> None:
+        self.memory = f.values
+
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
         """A measurement only."""
 
@@ -346,6 +358,7 @@ class Durable:
             "next": [dataclasses.asdict(x) for x in self.next.values()],
             "switches": sorted(self.switches),
             "rounds": self.rounds,
+            "memory": dict(self.memory),
             "clock": [self.clock_s, self.clock_at_s, self.in_system],
         }
 
@@ -358,6 +371,7 @@ class Durable:
         state.next = {x.gpu: x for x in map(_lease, data["next"])}
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
+        state.memory = data.get("memory", {})
         state.clock_s, state.clock_at_s, state.in_system = data["clock"]
         return state
 

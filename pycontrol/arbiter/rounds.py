@@ -6,6 +6,7 @@ this round out and delays nobody.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,13 +135,15 @@ class Rounds:
             if s.is_foreign(app_id):
                 kept = s.holding(app_id) - len(r.ending_gpus(app_id))
                 r.rho[app_id] = standin.rho(s, app_id, kept, now_s)
-            elif agent is not None and agent.connected:
+            elif agent is None or not agent.connected:
+                r.out[app_id] = "AgentAway: its Agent is not connected"
+            elif not self.policy.asks_agents:
+                r.rho[app_id] = agent.rho
+            else:
                 r.waiting.add(app_id)
                 s.emit(
                     SendAskRho(app_id, round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s)
                 )
-            else:
-                r.out[app_id] = "AgentAway: its Agent is not connected"
         if not r.waiting:
             self._offer(now_s)
 
@@ -184,6 +187,9 @@ class Rounds:
             kept_gpus=s.holding(app_id) - len(ending_gpus),
             queue_room_gpus=s.queue_room(app.queue) + len(ending_gpus),
             submitted_s=app.submitted_s,
+            user=app.user,
+            attained_gpu_s=s.attained_gpu_s(app_id, now_s),
+            kept_gangs=s.kept_gangs(app_id, ending_gpus),
         )
 
     def _offer(self, now_s: float) -> None:
@@ -196,7 +202,7 @@ class Rounds:
         r.views = {a: self._view(a, now_s) for a in apps}
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, by_host(r.pool), tuple(r.views.values()), s.settings.f,
-            s.settings.lease_s, dict(r.out),
+            s.settings.lease_s, dict(r.out), s.queues, s.durable.memory,
         )  # fmt: skip
         offer = self.policy.offer(r.snapshot)
         r.participants = offer.app_ids if offer else ()
@@ -265,10 +271,7 @@ class Rounds:
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
         # An app whose bid failed takes no part, neither as a bidder nor in the leftovers.
         apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
-        r.snapshot = Snapshot(
-            r.round_id, r.snapshot.now_s, r.snapshot.topology, r.snapshot.free, apps, r.snapshot.f,
-            r.snapshot.lease_s, dict(r.out),
-        )  # fmt: skip
+        r.snapshot = dataclasses.replace(r.snapshot, apps=apps, fixed=dict(r.out))
         self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
 
     # ---- decision

@@ -37,7 +37,7 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
     held = s.holding(app_id)
     size = asks[0].gpus if asks else max(1, held)
     wanted = sum(a.gpus == size for a in asks)
-    attained = _attained(s, app_id, now_s)
+    attained = s.attained_gpu_s(app_id, now_s)
     work_left = max(attained, s.settings.lease_s * max(1, held + wanted * size))
     return Demand(
         gang_gpus=size,
@@ -48,11 +48,6 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
         work_done_gpu_s=attained,
         scope=Scope.MACHINE,
     )
-
-
-def _attained(s: State, app_id: str, now_s: float) -> float:
-    running = sum(now_s - x.started_s for x in s.leases_of(app_id) if x.started_s is not None)
-    return s.durable.apps[app_id].attained_gpu_s + running
 
 
 def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -217,6 +218,20 @@ class State:
             if lease.state != REVOKING:
                 gangs.setdefault(self.gang_key(lease), []).append(lease)
         return list(gangs.values())
+
+    def kept_gangs(self, app_id: str, ending: Contains[Gpu]) -> tuple[Gang, ...]:
+        """Its gangs that are not on offer: those that run on and those that it was promised."""
+        held = [as_gang(x.gpu for x in g) for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
+        coming: dict[str, list[Gpu]] = {}
+        for lease in self.durable.next.values():
+            if lease.app_id == app_id:
+                coming.setdefault(lease.gang or lease.grant_id, []).append(lease.gpu)
+        return (*held, *(as_gang(gpus) for gpus in coming.values()))
+
+    def attained_gpu_s(self, app_id: str, now_s: float) -> float:
+        """GPU-seconds in containers so far."""
+        running = sum(now_s - x.started_s for x in self.leases_of(app_id) if x.started_s is not None)
+        return self.durable.apps[app_id].attained_gpu_s + running
 
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What its Agent needs for rho."""

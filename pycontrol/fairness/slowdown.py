@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from pycontrol.model.auction import SLOWDOWN_PRIOR as PRIOR
 from pycontrol.model.topology import Scope
 
-PRIOR = (1.0, 1.1, 1.3)
-"""On one machine, across machines of a rack, across racks, until measured."""
 WINDOW = 32
 ENOUGH = 5
 """Samples before a measurement replaces the prior."""

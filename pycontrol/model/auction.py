@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Gpu, Scope, Topology
+
+SLOWDOWN_PRIOR = (1.0, 1.1, 1.3)
+"""S on one machine, across machines of a rack, across racks, until measured (Themis, section 4.3.1)."""
 
 Gang = tuple[tuple[str, int], ...]
 """GPUs by host of one gang, sorted by host: (("n1", 2), ("n2", 2))."""
@@ -34,6 +39,14 @@ class Demand:
     scope: Scope = Scope.CLUSTER
     """The widest scope in which one of its gangs can run."""
     paced: bool = False
+    slowdown: tuple[float, float, float] = SLOWDOWN_PRIOR
+    """S by scope: on one machine, in one rack, anywhere."""
+    loss_rate: float = 0.0
+    """Decrease of its loss per GPU-second at present (SLAQ); 0 where unknown."""
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    """GPU type -> its speed there, relative to the slowest type (OEF's w); empty: all alike."""
+    gpu_type: str = ""
+    """The only GPU type that it takes; empty: any."""
 
     @property
     def gpus(self) -> int:
@@ -88,6 +101,11 @@ class AppView:
     queue_room_gpus: int = 1 << 30
     """GPUs it may still get, ending ones included, before its queue's limit is met."""
     submitted_s: float = 0.0
+    user: str = ""
+    attained_gpu_s: float = 0.0
+    """GPU-seconds of service so far, running gangs included."""
+    kept_gangs: tuple[Gang, ...] = ()
+    """The gangs that it holds and that are not on offer."""
 
     @property
     def unmet_gpus(self) -> int:
@@ -109,6 +127,9 @@ class Snapshot:
     lease_s: float = 600.0
     fixed: Mapping[str, str] = field(default_factory=dict)
     """App id -> why it takes no part in this round."""
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """What the policy's last plan asked to be remembered (`Plan.memory`), as plain JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +181,7 @@ class Plan:
     solve_s: float = 0.0
     seed: int = 0
     note: str = ""
+    why: Mapping[str, str] = field(default_factory=dict)
+    """App id -> one sentence on why it got what it got, for policies whose bids do not say it."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values that the next round's snapshot brings back; journaled, so they survive a restart."""

@@ -16,6 +16,10 @@ class Policy(Protocol):
     def name(self) -> str:
         """The name in isonomy.yaml and in receipts."""
 
+    @property
+    def asks_agents(self) -> bool:
+        """Whether its rounds ask Agents for rho and bids; else it decides on the snapshot alone."""
+
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """Who is asked for bids; None where the policy needs none."""
 

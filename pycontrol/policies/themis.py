@@ -29,6 +29,7 @@ class Themis:
 
     budget_s: float = 2.0
     name: str = "themis"
+    asks_agents: bool = True
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """The max(1, ceil((1-f) n)) apps with the worst rho among the n that could use the offer.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from pycontrol.model.auction import Bid, BidRow, Demand, Gang, gang_of
+from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of
 from pycontrol.model.events import (
     AgentDone,
     AgentEffect,
@@ -113,7 +113,27 @@ def demand_of(message: pb.Demand) -> Demand:
         work_total_gpu_s=_number(message.work_total_gpu_s, "demand.work_total_gpu_s"),
         work_done_gpu_s=_number(message.work_done_gpu_s, "demand.work_done_gpu_s"),
         paced=message.paced,
+        slowdown=_slowdown(message.slowdown),
+        loss_rate=_number(message.loss_rate, "demand.loss_rate"),
+        speedups=_speedups(message.speedups),
+        gpu_type=message.gpu_type[:ID_MAX_CHARS],
     )
+
+
+def _slowdown(values: Sequence[float]) -> tuple[float, float, float]:
+    if not values:
+        return SLOWDOWN_PRIOR
+    if len(values) != len(SLOWDOWN_PRIOR) or not all(math.isfinite(v) and v >= 1 for v in values):
+        raise Malformed(f"demand.slowdown is {list(values)}, it must be three numbers of at least 1")
+    return values[0], values[1], values[2]
+
+
+def _speedups(values: Mapping[str, float]) -> dict[str, float]:
+    _length(list(values), "demand.speedups", 64)
+    for gpu_type, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise Malformed(f"demand.speedups of {gpu_type} is {value}, it must be a positive number")
+    return dict(values)
 
 
 def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gpu, ...]:
