@@ -1,0 +1,1 @@
+"""The cluster in virtual time: workloads, simulated Agents and YARN around the production Arbiter."""

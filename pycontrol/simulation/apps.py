@@ -1,0 +1,54 @@
+"""What a workload is made of: apps with arrivals, gangs and work, as traces and generators give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.auction import SLOWDOWN_PRIOR
+from pycontrol.model.topology import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class TraceApp:
+    """One app: a hyper-parameter exploration of many jobs, or a single job.
+
+    A phase begins when all jobs of the one before have ended (successive halving keeps the best of them; a
+    plain app has one phase). Its jobs are gangs of `gang_gpus` GPUs, one GPU a task.
+    """
+
+    app_id: str
+    submitted_s: float
+    gang_gpus: int
+    phases: tuple[tuple[float, ...], ...]
+    """Serial GPU-seconds of each job of each phase, at S = 1 on the slowest GPU type."""
+    queue: str = "root.default"
+    user: str = ""
+    model: str = ""
+    slowdown: tuple[float, float, float] = SLOWDOWN_PRIOR
+    """S on one machine, in one rack, anywhere."""
+    scope: Scope = Scope.CLUSTER
+    """The widest scope in which a gang can run."""
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    """GPU type -> speed relative to the slowest type; empty: all alike."""
+    loss_decay: float = 3.0
+    """Its loss is exp(-loss_decay x fraction of the work done): what SLAQ looks at."""
+
+    @property
+    def work_gpu_s(self) -> float:
+        """Serial GPU-seconds of the whole app."""
+        return sum(sum(jobs) for jobs in self.phases)
+
+    @property
+    def demand_gpus(self) -> int:
+        """GPUs that it can use at once, at most."""
+        return self.gang_gpus * max((len(jobs) for jobs in self.phases), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Apps in the order of their arrival. `source`: the trace or the generator with its seed."""
+
+    name: str
+    apps: tuple[TraceApp, ...]
+    source: str = ""
