@@ -102,6 +102,8 @@ class Config(Section):
     lease_s: Seconds = 600.0
     lead_s: Seconds = 0.0
     """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
+    lease_timing: Literal["aligned", "machine", "spread"] = "aligned"
+    """Leases end together everywhere, together on each machine, or each a lease length after it began."""
     grant_timeout_s: Seconds = 60.0
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
     """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, PolicyMemory
-from pycontrol.arbiter.state import State, as_gang, by_host
+from pycontrol.arbiter.state import State, as_gang
 from pycontrol.model.auction import Gang, Plan
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.topology import Gpu
@@ -16,33 +16,27 @@ from pycontrol.model.topology import Gpu
 def commit(
     s: State,
     round_id: str,
-    pool: frozenset[Gpu],
     ending: dict[str, list[list[Lease]]],
     plan: Plan,
     receipt: dict[str, Any],
     now_s: float,
-) -> frozenset[Gpu]:
-    """Carries the plan out on the state as it is now; fills the receipt; returns the GPUs nobody got."""
-    return _Commit(s, round_id, pool, ending, now_s).run(plan, receipt)
+) -> bool:
+    """Carries the plan out on the state as it is now; fills the receipt; returns whether GPUs are left."""
+    return _Commit(s, round_id, ending, now_s).run(plan, receipt)
 
 
 class _Commit:
-    def __init__(
-        self,
-        s: State,
-        round_id: str,
-        pool: frozenset[Gpu],
-        ending: dict[str, list[list[Lease]]],
-        now_s: float,
-    ) -> None:
+    def __init__(self, s: State, round_id: str, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
         self.s, self.round_id, self.now_s = s, round_id, now_s
-        usable = set(s.usable_gpus())
-        ending_now = {x.gpu: x for gangs in ending.values() for gang in gangs for x in gang}
         self.ending = {
             app_id: [gang for gang in gangs if all(self._still(x) for x in gang)]
             for app_id, gangs in ending.items()
         }
-        self.left = {g for g in pool & usable if self._available(g, ending_now)}
+        self.coming: dict[str, set[Gpu]] = {}
+        """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
+        for gpu in (*s.revoking, *(x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)):
+            if gpu not in s.durable.next and gpu.host in s.node_at and not s.drained(gpu.host):
+                self.coming.setdefault(gpu.host, set()).add(gpu)
         self.renewed: list[str] = []
         self.granted: list[dict[str, Any]] = []
         self.dropped: list[str] = []
@@ -51,13 +45,7 @@ class _Commit:
         """Whether the lease is as it was when the round began."""
         return self.s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING
 
-    def _available(self, gpu: Gpu, ending_now: dict[Gpu, Lease]) -> bool:
-        present = self.s.durable.leases.get(gpu)
-        if gpu in self.s.durable.next:
-            return False
-        return present is None or present.state == REVOKING or present is ending_now.get(gpu)
-
-    def run(self, plan: Plan, receipt: dict[str, Any]) -> frozenset[Gpu]:
+    def run(self, plan: Plan, receipt: dict[str, Any]) -> bool:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
         s = self.s
         fresh: list[tuple[str, Gang, bool]] = []
@@ -80,14 +68,14 @@ class _Commit:
         if dict(plan.memory) != dict(s.durable.memory):
             s.record(PolicyMemory(dict(plan.memory)))
         self._fill(receipt, plan, revoked)
-        return frozenset(self.left)
+        return s.free.count > 0 or any(self.coming.values())
 
     def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
         s = self.s
-        end_s = max(self.now_s, min(x.end_s for x in gang)) + s.settings.lease_s
+        end_s = leases.end_s(s, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host)
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
-            self.left.discard(lease.gpu)
+            self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
             self.renewed.append(str(lease.gpu))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
@@ -100,7 +88,7 @@ class _Commit:
         """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
         s, revoked = self.s, []
         for app_id, gangs in self.ending.items():
-            lost = [x for gang in gangs for x in gang if x.gpu in self.left]
+            lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
             if not lost:
                 continue
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.settings.lead)
@@ -112,20 +100,23 @@ class _Commit:
         s = self.s
         gpus: list[Gpu] = []
         for host, n in gang:
-            here = sorted((g for g in self.left if g.host == host), key=self._availability)
-            gpus += here[:n]
+            here = s.free.on(host)[:n]
+            if len(here) < n:
+                here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
+            gpus += here
         if len(gpus) < sum(n for _, n in gang):
             self.dropped.append(f"{app_id}: its gang {dict(gang)} is no longer there")
             return
-        self.left.difference_update(gpus)
+        for gpu in gpus:
+            self.coming.get(gpu.host, set()).discard(gpu)
         grant_id = f"{self.round_id}.{k}"
         available_s = max(self._availability(g)[0] for g in gpus)
+        from_s = max(available_s, self.now_s)
+        end_s = leases.end_s(s, from_s, gpus[0].host)
         for gpu in gpus:
-            self._lease(gpu, app_id, grant_id, max(available_s, self.now_s))
+            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, gpu in s.durable.leases))
             self.granted.append({"gpu": str(gpu), "app_id": app_id})
-        grant = HeldGrant(
-            grant_id, tuple(sorted(gpus)), max(available_s, self.now_s) + s.settings.lease_s, available_s
-        )
+        grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
         if app_id not in s.agents:
             standin.assign(s, app_id, [gpus])
@@ -135,18 +126,19 @@ class _Commit:
         present = self.s.durable.leases.get(gpu)
         return (0.0 if present is None else max(present.end_s, self.now_s), gpu)
 
-    def _lease(self, gpu: Gpu, app_id: str, grant_id: str, from_s: float) -> None:
-        s = self.s
-        after_current = gpu in s.durable.leases
-        end_s = from_s + s.settings.lease_s
-        s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after_current))
+    def _unused(self) -> dict[str, int]:
+        counts = self.s.free.counts()
+        for host, gpus in self.coming.items():
+            if gpus:
+                counts[host] = counts.get(host, 0) + len(gpus)
+        return counts
 
     def _fill(self, receipt: dict[str, Any], plan: Plan, revoked: list[dict[str, Any]]) -> None:
         receipt.update(
             bids=[dataclasses.asdict(b) for b in plan.bids],
             awards=[dataclasses.asdict(a) for a in plan.awards],
             leftover_gpus=dict(plan.leftover_gpus),
-            unused_gpus=by_host(self.left),
+            unused_gpus=self._unused(),
             objective_log=plan.objective_log,
             proved_optimal=plan.proved_optimal,
             gap=plan.gap,

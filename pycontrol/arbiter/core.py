@@ -106,15 +106,21 @@ class Arbiter(State):
         self.down.clear()
         self.queues = {q.path: q for q in e.queues}
         self.yarn_apps = {a.app_id: a for a in e.apps}
-        self.asks = {a.key: a for a in e.asks if a.count > 0}
+        self.asks = {}
+        for ask in e.asks:
+            if ask.count > 0:
+                self.asks.setdefault(ask.app_id, {})[ask.key] = ask
         self.containers.clear()
         self.container_at.clear()
         self.kills_sent.clear()
-        self.retopology()
         for container in e.containers:
             self.containers[container.container_id] = container
             for gpu in container.gpus:
                 self.container_at[gpu] = container.container_id
+        self.retopology()
+        self.stir_all()
+        for app_id in self.in_system():
+            self.recast(app_id)
         workers.forget_directives(self)
         self.ready = False
         for app_id in list(self._early):
@@ -131,8 +137,8 @@ class Arbiter(State):
         for app_id in list(self.in_system()):
             if app_id not in self.yarn_apps:
                 self._end_app(app_id, "UNKNOWN", now_s)
-        for ask in self.asks.values():
-            self._arrive(ask.app_id, now_s)
+        for app_id in list(self.asks):
+            self._arrive(app_id, now_s)
         for container in list(self.containers.values()):
             if container.gpus:
                 self._arrive(container.app_id, now_s)
@@ -162,12 +168,15 @@ class Arbiter(State):
         self.nodes[e.node.node_id] = e.node
         self.down.pop(e.node.node_id, None)
         self.retopology()
+        self.stir_host(e.node.host)
         self.want_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
         node = self.nodes.pop(e.node_id, None)
         self.down[e.node_id] = e.reason
         self.retopology()
+        if node is not None:
+            self.stir_host(node.host)
         if node is not None and self.ready and now_s >= self.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
 
@@ -184,7 +193,7 @@ class Arbiter(State):
         for app_id, gpus in lost.items():
             self.revoke_notice(app_id, gpus, now_s, why)
             for gpu in gpus:
-                worker = self.worker_at.get(gpu)
+                worker = self.workers.at.get(gpu)
                 if worker is not None:
                     self.drop_worker(worker)
                 leases.end(self, gpu, now_s, why)
@@ -203,12 +212,14 @@ class Arbiter(State):
         if agent is not None and agent.app_scheduler != SINGLE:
             kind = agent.app_scheduler
         self.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s))
+        self.recast(app_id)
         self.want_round(now_s + self.settings.settle_s)
 
     def _app_added(self, e: ev.AppAdded, now_s: float) -> None:
         known = self.yarn_apps.get(e.app.app_id)
         if known is None or e.app.attempt_id:
             self.yarn_apps[e.app.app_id] = e.app
+            self.recast(e.app.app_id)
         early = self._early.pop(e.app.app_id, None)
         if early is not None:
             self._agent_up(early, now_s)
@@ -218,16 +229,16 @@ class Arbiter(State):
         self.yarn_apps.pop(e.app_id, None)
         self.agents.pop(e.app_id, None)
         self.rounds.app_gone(e.app_id, now_s)
-        self._drop_asks(lambda a: a.app_id == e.app_id)
+        self.asks.pop(e.app_id, None)
 
     def _end_app(self, app_id: str, final_state: str, now_s: float) -> None:
         record = self.durable.apps.get(app_id)
         if record is None:
             return
         leases.drop_next(self, app_id, "app ended")
-        for worker in [w for w in self.workers.values() if w.app_id == app_id and not w.container_id]:
-            worker.directive_id = ""
-            self.drop_worker(worker)
+        for worker in self.workers.of(app_id):
+            if not worker.container_id:
+                self.drop_worker(worker)
         for lease in self.leases_of(app_id):
             container_id = self.container_at.get(lease.gpu)
             if container_id is None:
@@ -236,6 +247,7 @@ class Arbiter(State):
                 leases.take_back(self, [lease], now_s, now_s, "app ended")
         if record.finished_s is None or (final_state and final_state != record.final_state):
             self.record(AppEnded(app_id, final_state, now_s))
+            self.recast(app_id)
         self.want_round(now_s + self.settings.settle_s)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
@@ -247,21 +259,19 @@ class Arbiter(State):
             )  # fmt: skip
 
     def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
-        self._drop_asks(lambda a: a.attempt_id == e.attempt_id)
-
-    def _drop_asks(self, gone: Callable[[Any], bool]) -> None:
-        for key in [k for k, a in self.asks.items() if gone(a)]:
-            del self.asks[key]
+        mine = self.asks.get(e.app_id, {})
+        for key in [k for k, a in mine.items() if a.attempt_id == e.attempt_id]:
+            del mine[key]
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
         if e.ask.count > 0:
-            self.asks[e.ask.key] = e.ask
+            self.asks.setdefault(e.ask.app_id, {})[e.ask.key] = e.ask
             self._arrive(e.ask.app_id, now_s)
             if self.is_foreign(e.ask.app_id):
                 self._note_demand(e.ask.app_id, standin.demand(self, e.ask.app_id, now_s).gpus)
                 self.want_round(now_s + self.settings.settle_s)
         else:
-            self.asks.pop(e.ask.key, None)
+            self.asks.get(e.ask.app_id, {}).pop(e.ask.key, None)
 
     # ---- Agents
 
@@ -282,6 +292,7 @@ class Arbiter(State):
             before.rho if before else None,
         )
         self._arrive(e.app_id, now_s)
+        self.recast(e.app_id)
         self._note_demand(e.app_id, e.demand.gpus)
         contention = self.contention(e.app_id, now_s)
         self.emit(ev.SendRegistered(e.app_id, contention, self.held_grants(e.app_id)))
@@ -300,12 +311,9 @@ class Arbiter(State):
             self.record(AppChanged(app_id, {"demand_gpus": gpus}))
 
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
-        agent = self.agents.get(app_id)
-        if agent is not None and agent.demand.gpus > self.holding(app_id) and self.round_at_s is None:
-            free = any(g not in self.durable.next for g in self.free_gpus())
-            if free:
-                since_s = self.receipts[-1]["at_s"] if self.receipts else 0.0
-                self.want_round(max(now_s + self.settings.settle_s, since_s + self.settings.round_retry_s))
+        if app_id in self.unmet and self.round_at_s is None and self.free.count:
+            since_s = self.receipts[-1]["at_s"] if self.receipts else 0.0
+            self.want_round(max(now_s + self.settings.settle_s, since_s + self.settings.round_retry_s))
 
     def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
         agent = self.agents.get(e.app_id)
@@ -316,6 +324,7 @@ class Arbiter(State):
         agent.demand, agent.jobs = e.demand, e.jobs
         if e.rho > 0:
             agent.rho = e.rho
+        self.reckon(e.app_id)
         self._note_demand(e.app_id, e.demand.gpus)
         launches = {j.job_id: j.launches for j in e.jobs if j.launches}
         changes: dict[str, Any] = {} if launches == record.launches else {"launches": launches}
@@ -368,6 +377,7 @@ class Arbiter(State):
             self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
             self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
+            self.stir_host(e.target)
             if verb == "drain":
                 self._drain(e.target, now_s)
             else:

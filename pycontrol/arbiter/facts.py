@@ -228,8 +228,14 @@ class Durable:
 
     def __init__(self) -> None:
         self.apps: dict[str, AppRecord] = {}
+        self.live: dict[str, AppRecord] = {}
+        """Those of `apps` that have not ended, in the order of their arrival."""
         self.leases: dict[Gpu, Lease] = {}
         self.next: dict[Gpu, Lease] = {}
+        self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
+        self.next_by_app: dict[str, dict[Gpu, Lease]] = {}
+        self.held: dict[str, int] = {}
+        """App -> GPUs that it holds or was promised, less those that it is losing."""
         self.switches: set[str] = set()
         self.rounds = 0
         self.memory: Mapping[str, Any] = {}
@@ -264,11 +270,11 @@ class Durable:
 
     def apply(self, fact: Fact) -> None:
         """Changes the state by one fact."""
-        getattr(self, f"_on_{type(fact).__name__}")(fact)
+        _FOLDS[type(fact)](self, fact)
 
     def _on_AppArrived(self, f: AppArrived) -> None:
         self._turn_clock(f.at_s, 1)
-        self.apps[f.app_id] = AppRecord(
+        self.apps[f.app_id] = self.live[f.app_id] = AppRecord(
             f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, self.clock_s
         )
 
@@ -282,12 +288,29 @@ class Durable:
             app.n_avg = self.n_avg(f.app_id, f.at_s)
             self._turn_clock(f.at_s, -1)
             app.finished_s = f.at_s
+            self.live.pop(f.app_id, None)
         app.final_state = f.final_state or app.final_state
 
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
         lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang)
-        (self.next if f.after_current else self.leases)[f.gpu] = lease
+        if f.after_current:
+            self.next[f.gpu] = lease
+            self.next_by_app.setdefault(f.app_id, {})[f.gpu] = lease
+        else:
+            self._put(lease)
+        self._hold(f.app_id, 1)
         self.apps[f.app_id].leases += 1
+
+    def _put(self, lease: Lease) -> None:
+        self.leases[lease.gpu] = lease
+        self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
+
+    def _hold(self, app_id: str, change: int) -> None:
+        held = self.held.get(app_id, 0) + change
+        if held:
+            self.held[app_id] = held
+        else:
+            self.held.pop(app_id, None)
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> None:
         lease = self.leases[f.gpu]
@@ -308,6 +331,8 @@ class Durable:
         lease = self.leases[f.gpu]
         if lease.state != REVOKING and lease.container_id:
             self.apps[lease.app_id].revocations += 1
+        if lease.state != REVOKING:
+            self._hold(lease.app_id, -1)
         lease.state, lease.end_s = REVOKING, f.end_s
 
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
@@ -321,12 +346,16 @@ class Durable:
         ended = self.leases.pop(f.gpu, None)
         if ended is not None:
             self._attain(ended, f.at_s)
+            _drop(self.leases_by_app, ended)
+            if ended.state != REVOKING:
+                self._hold(ended.app_id, -1)
         following = self.next.pop(f.gpu, None)
         if following is not None:
             lease_s = following.end_s - following.granted_s
             following.granted_s = following.unused_since_s = f.at_s
             following.end_s = f.at_s + lease_s
-            self.leases[f.gpu] = following
+            _drop(self.next_by_app, following)
+            self._put(following)
 
     def _attain(self, lease: Lease, now_s: float) -> None:
         if lease.started_s is not None:
@@ -334,7 +363,10 @@ class Durable:
             lease.started_s = None
 
     def _on_NextDropped(self, f: NextDropped) -> None:
-        self.next.pop(f.gpu, None)
+        dropped = self.next.pop(f.gpu, None)
+        if dropped is not None:
+            _drop(self.next_by_app, dropped)
+            self._hold(dropped.app_id, -1)
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -367,13 +399,28 @@ class Durable:
         """The inverse of dump()."""
         state = cls()
         state.apps = {a["app_id"]: AppRecord(**a) for a in data["apps"]}
-        state.leases = {x.gpu: x for x in map(_lease, data["leases"])}
-        state.next = {x.gpu: x for x in map(_lease, data["next"])}
+        state.live = {a.app_id: a for a in state.apps.values() if a.finished_s is None}
+        for lease in map(_lease, data["leases"]):
+            state._put(lease)
+            state._hold(lease.app_id, lease.state != REVOKING)
+        for lease in map(_lease, data["next"]):
+            state.next[lease.gpu] = state.next_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
+            state._hold(lease.app_id, 1)
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
         state.clock_s, state.clock_at_s, state.in_system = data["clock"]
         return state
+
+
+_FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
+
+
+def _drop(by_app: dict[str, dict[Gpu, Lease]], lease: Lease) -> None:
+    mine = by_app[lease.app_id]
+    del mine[lease.gpu]
+    if not mine:
+        del by_app[lease.app_id]
 
 
 def _lease(data: Mapping[str, Any]) -> Lease:

@@ -5,7 +5,10 @@ A lease is one GPU. While the cluster is frozen (paused, or the ResourceManager 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+import math
+import zlib
+from collections.abc import Iterable, Mapping
 
 from pycontrol.arbiter.facts import (
     GRANTED,
@@ -19,10 +22,37 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
 from pycontrol.model.topology import Gpu
+
+
+def end_s(s: State, from_s: float, host: str) -> float:
+    """When a lease that begins at `from_s` ends.
+
+    `spread`: one lease length later. Else at the next of the machine's (or of the cluster's) common ends that is
+    at least half a lease away, so that the leases of a machine come on offer together: a big gang would
+    otherwise wait for a moment at which enough of them end by chance.
+    """
+    lease_s, timing = s.settings.lease_s, s.settings.lease_timing
+    if timing == "spread":
+        return from_s + lease_s
+    phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if timing == "machine" else 0.0
+    return math.ceil((from_s + lease_s / 2 - phase_s) / lease_s) * lease_s + phase_s
+
+
+def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
+    """Nobody else wants these GPUs: their leases last until somebody does."""
+    for gangs in ending.values():
+        for lease in (x for gang in gangs for x in gang):
+            s.record(LeaseExtended(lease.gpu, math.inf))
+
+
+def close_open(s: State, now_s: float) -> None:
+    """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
+    for gpu in sorted(s.open_leases):
+        s.record(LeaseExtended(gpu, end_s(s, now_s + s.settings.lead, gpu.host), counted=False))
 
 
 def frozen(s: State, now_s: float) -> bool:
@@ -32,7 +62,7 @@ def frozen(s: State, now_s: float) -> bool:
 
 def end(s: State, gpu: Gpu, now_s: float, reason: str) -> None:
     """Ends a lease; whoever is next on the GPU has it now, else it is free for a round."""
-    worker = s.worker_at.get(gpu)
+    worker = s.workers.at.get(gpu)
     lease = s.durable.leases.get(gpu)
     if worker is not None and lease is not None and worker.app_id == lease.app_id and not worker.container_id:
         s.drop_worker(worker)
@@ -61,25 +91,25 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
 
 
 def _placing(s: State, gpu: Gpu) -> bool:
-    worker = s.worker_at.get(gpu)
+    worker = s.workers.at.get(gpu)
     return worker is not None and bool(worker.directive_id)
 
 
 def drop_next(s: State, app_id: str, reason: str, host: str = "") -> None:
     """The app is no longer next on the GPUs it was promised (all, or those of a host)."""
-    for gpu, lease in list(s.durable.next.items()):
-        if lease.app_id == app_id and (not host or gpu.host == host):
-            s.record(NextDropped(gpu, reason))
+    for lease in s.next_of(app_id):
+        if not host or lease.gpu.host == host:
+            s.record(NextDropped(lease.gpu, reason))
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
     """A container with GPUs was allocated or is running; its leases start with the first sign of launch."""
     s.containers[container.container_id] = container
     for gpu in container.gpus:
-        s.container_at[gpu] = container.container_id
-    worker = s.worker_at.get(container.gpus[0]) if container.gpus else None
+        s.occupy(gpu, container.container_id)
+    worker = s.workers.at.get(container.gpus[0]) if container.gpus else None
     if worker is not None and worker.app_id == container.app_id:
-        worker.container_id = container.container_id
+        s.workers.carried(worker, container.container_id)
     if running:
         job_id = worker.plan.job_id if worker is not None and worker.app_id == container.app_id else ""
         start(s, container, job_id, now_s)
@@ -91,18 +121,15 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id or lease.container_id == container.container_id:
             continue
-        end_s = lease.end_s
+        until_s = lease.end_s
         if lease.state == GRANTED:
-            mates = [
-                x.end_s
-                for x in s.durable.leases.values()
-                if x.app_id == lease.app_id and job_id and x.job_id == job_id and x.state != REVOKING
-            ]
+            mine = s.durable.leases_by_app[lease.app_id].values() if job_id else ()
+            mates = [x.end_s for x in mine if x.job_id == job_id and x.state != REVOKING]
             if mates:
-                end_s = min(mates)
+                until_s = min(mates)
             elif not lease.used:
-                end_s = now_s + s.settings.lease_s
-        s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, end_s))
+                until_s = end_s(s, now_s, gpu.host)
+        s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s))
 
 
 def container_gone(s: State, container_id: str, now_s: float) -> None:
@@ -112,11 +139,11 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     if container is None:
         return
     foreign = s.is_foreign(container.app_id)
-    for worker in [w for w in s.workers.values() if w.container_id == container_id]:
+    for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
     for gpu in container.gpus:
         if s.container_at.get(gpu) == container_id:
-            del s.container_at[gpu]
+            s.vacate(gpu)
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id:
             s.want_round(now_s + s.settings.settle_s)
@@ -146,20 +173,30 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
 
 def expire(s: State, now_s: float) -> None:
     """What time does to leases: revoked ones end, unused grants lapse, the stand-in's are renewed."""
-    if frozen(s, now_s):
+    if not s.alarms or s.alarms[0][0] > now_s or frozen(s, now_s):
         return
-    for lease in sorted(s.durable.leases.values(), key=lambda x: x.gpu):
-        if lease.state == REVOKING and lease.end_s <= now_s:
-            container_id = s.container_at.get(lease.gpu)
-            if container_id:
-                s.kill_container(container_id, now_s, "lease ended")
-            elif not _placing(s, lease.gpu):
-                end(s, lease.gpu, now_s, "revoked")
-        elif _lapsed(s, lease, now_s):
-            s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
-            end(s, lease.gpu, now_s, "grant not used in time")
-        elif lease.container_id and lease.end_s - s.settings.lead <= now_s and _self_renewing(s, lease):
-            s.record(LeaseExtended(lease.gpu, lease.end_s + s.settings.lease_s))
+    due: set[Gpu] = set()
+    while s.alarms and s.alarms[0][0] <= now_s:
+        due.add(heapq.heappop(s.alarms)[1])
+    for gpu in sorted(due):
+        lease = s.durable.leases.get(gpu)
+        if lease is not None:
+            _time_touches(s, lease, now_s)
+
+
+def _time_touches(s: State, lease: Lease, now_s: float) -> None:
+    if lease.state == REVOKING and lease.end_s <= now_s:
+        container_id = s.container_at.get(lease.gpu)
+        if container_id:
+            s.kill_container(container_id, now_s, "lease ended")
+            heapq.heappush(s.alarms, (s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu))
+        elif not _placing(s, lease.gpu):
+            end(s, lease.gpu, now_s, "revoked")
+    elif _lapsed(s, lease, now_s):
+        s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
+        end(s, lease.gpu, now_s, "grant not used in time")
+    elif lease.container_id and lease.end_s - s.settings.lead <= now_s and _self_renewing(s, lease):
+        s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host)))
 
 
 def _lapsed(s: State, lease: Lease, now_s: float) -> bool:
@@ -193,9 +230,9 @@ def adopt(s: State, container: Container, now_s: float) -> None:
             s.kill_container(container.container_id, now_s, f"{gpu} is leased to {lease.app_id}")
             return
         if lease is None:
-            end_s = now_s + s.settings.lease_s
             grant_id = container.lease_id or f"adopted-{container.container_id}"
-            s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, end_s, container.container_id))
+            until_s = end_s(s, now_s, gpu.host)
+            s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id))
     start(s, container, "", now_s)
 
 
@@ -205,13 +242,4 @@ def next_wake_s(s: State, now_s: float) -> float | None:
         return None
     if now_s < s.recovering_until_s:
         return s.recovering_until_s
-    times: list[float] = []
-    for lease in s.durable.leases.values():
-        if lease.state == REVOKING:
-            sent_s = s.kills_sent.get(lease.container_id)
-            times.append(lease.end_s if sent_s is None else sent_s + 5.0)
-        elif lease.state == GRANTED and lease.unused_since_s is not None and lease.gpu not in s.container_at:
-            times.append(lease.unused_since_s + s.settings.grant_timeout_s)
-        elif _self_renewing(s, lease):
-            times.append(lease.end_s - s.settings.lead)
-    return min(times, default=None)
+    return s.alarms[0][0] if s.alarms else None

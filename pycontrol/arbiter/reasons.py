@@ -90,11 +90,11 @@ def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
 
 
 def _unplaced(a: Arbiter, app_id: str) -> list[str]:
-    return [w.problem for w in a.workers.values() if w.app_id == app_id and not w.container_id]
+    return [w.problem for w in a.workers.of(app_id) if not w.container_id]
 
 
 def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    coming = [x for x in a.durable.next.values() if x.app_id == app_id]
+    coming = a.next_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
         return _reason("WaitingForRevocation", f"{len(coming)} GPUs, free in {max(0.0, last_s - now_s):.0f} s")
@@ -141,4 +141,4 @@ def _bidder(r: dict[str, Any], app_id: str) -> Reason | None:
 
 def losing(a: Arbiter, app_id: str) -> int:
     """GPUs that are being revoked from it."""
-    return sum(x.app_id == app_id and x.state == REVOKING for x in a.durable.leases.values())
+    return sum(x.state == REVOKING for x in a.leases_of(app_id))

@@ -7,13 +7,14 @@ this round out and delays nobody.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.commit import commit
-from pycontrol.arbiter.facts import ACTIVE, GRANTED, REVOKING, Lease, RoundHeld
-from pycontrol.arbiter.state import State, as_gang, by_host
+from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
+from pycontrol.arbiter.state import State, as_gang
 from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
@@ -30,7 +31,8 @@ class Round:
 
     round_id: str
     at_s: float
-    pool: frozenset[Gpu]
+    offered: dict[str, int]
+    """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     phase: str = "rho"
@@ -49,7 +51,8 @@ class Round:
 
     def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
         """The app's GPUs on offer."""
-        return tuple(sorted(x.gpu for gang in self.ending.get(app_id, ()) for x in gang))
+        gangs = self.ending.get(app_id)
+        return tuple(sorted(x.gpu for gang in gangs for x in gang)) if gangs else ()
 
 
 class Rounds:
@@ -62,35 +65,53 @@ class Rounds:
         self.current: Round | None = None
         self._fruitless = 0
         """Rounds in a row that moved no GPU: the next one without a new event waits longer."""
+        self._not_before_s = 0.0
+        """After a round that failed, the next one waits a little."""
+        self._idle_views: dict[str, AppView] = {}
+        """Views of apps that hold nothing, which hardly change from round to round."""
 
     # ---- when
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
         """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
-        horizon_s = now_s + 1.5 * self.s.settings.lead
+        ends, horizon_s = self.s.ends, now_s + 1.5 * self.s.settings.lead
+        due: dict[tuple[float, Gpu], str] = {}
+        while ends and ends[0][0] <= horizon_s:
+            entry = heapq.heappop(ends)
+            lease = self._offered_at(entry)
+            if lease is not None:
+                due[entry] = lease.app_id
+        for entry in due:
+            heapq.heappush(ends, entry)
         result: dict[str, list[list[Lease]]] = {}
-        for app_id in {x.app_id for x in self.s.durable.leases.values()}:
-            if self.s.is_foreign(app_id) and not self.s.settings.standin_revocable:
-                continue
-            gangs = [g for g in self.s.gangs_of(app_id) if min(x.end_s for x in g) <= horizon_s]
-            if gangs:
-                result[app_id] = gangs
+        for app_id in dict.fromkeys(due.values()):
+            result[app_id] = [g for g in self.s.gangs_of(app_id) if min(x.end_s for x in g) <= horizon_s]
         return result
+
+    def _offered_at(self, entry: tuple[float, Gpu]) -> Lease | None:
+        """The lease that goes on offer at this entry of the heap of ends; None if the entry is out of date."""
+        lease = self.s.durable.leases.get(entry[1])
+        if lease is None or lease.end_s != entry[0] or lease.state == REVOKING:
+            return None
+        if lease.app_id in self.s.foreign and not self.s.settings.standin_revocable:
+            return None
+        return lease
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer."""
-        s = self.s
-        ends = [
-            x.end_s
-            for x in s.durable.leases.values()
-            if x.state in (ACTIVE, GRANTED) and (s.settings.standin_revocable or not s.is_foreign(x.app_id))
-        ]
-        return min(ends) - s.settings.lead if ends else None
+        ends = self.s.ends
+        while ends and self._offered_at(ends[0]) is None:
+            heapq.heappop(ends)
+        return ends[0][0] - self.s.settings.lead if ends else None
 
     def due_s(self) -> float | None:
         """When the next round is due, None if nothing calls for one."""
-        times = [t for t in (self.s.round_at_s, self._first_end_s()) if t is not None]
-        return min(times, default=None)
+        wanted_s, first_end_s = self.s.round_at_s, self._first_end_s()
+        if wanted_s is None or first_end_s is None:
+            due_s = first_end_s if wanted_s is None else wanted_s
+        else:
+            due_s = min(wanted_s, first_end_s)
+        return None if due_s is None else max(due_s, self._not_before_s)
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When tick() has something to do."""
@@ -109,30 +130,41 @@ class Rounds:
             return
         self._begin(now_s)
 
-    def _pool(self, ending: dict[str, list[list[Lease]]]) -> frozenset[Gpu]:
+    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
         s = self.s
-        usable = set(s.usable_gpus())
-        pool = {g for g in s.free_gpus() if g not in s.durable.next}
-        pool |= {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
-        pool |= {x.gpu for x in s.durable.leases.values() if x.state == REVOKING and x.gpu not in s.durable.next}
-        return frozenset(pool & usable)
+        counts = s.free.counts()
+        more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
+        for gpu in (*more, *(g for g in s.revoking if g not in s.durable.next)):
+            if gpu.host in s.node_at and not s.drained(gpu.host):
+                counts[gpu.host] = counts.get(gpu.host, 0) + 1
+        return counts
+
+    def _wanting(self, now_s: float) -> list[str]:
+        """Apps that could use more GPUs than they hold."""
+        return [*self.s.unmet, *(a for a in self.s.foreign if standin.open_asks(self.s, a))]
 
     # ---- rho
 
     def _begin(self, now_s: float) -> None:
         s = self.s
         s.round_at_s = None
+        wanting = self._wanting(now_s)
+        if wanting and s.open_leases:
+            leases.close_open(s, now_s)
         ending = self._ending(now_s)
-        pool = self._pool(ending)
-        if not pool or not (ending or any(self._wants(a, now_s) for a in s.in_system())):
+        offered = self._on_offer(ending)
+        if not offered or not (ending or wanting):
+            return
+        if not wanting and s.settings.open_leases:
+            leases.leave_open(s, ending)
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
-        self.current = r = Round(round_id, now_s, pool, ending)
+        self.current = r = Round(round_id, now_s, offered, ending)
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        for app_id in s.in_system():
+        for app_id in dict.fromkeys([*ending, *wanting]):
             agent = s.agents.get(app_id)
-            if s.is_foreign(app_id):
+            if app_id in s.foreign:
                 kept = s.holding(app_id) - len(r.ending_gpus(app_id))
                 r.rho[app_id] = standin.rho(s, app_id, kept, now_s)
             elif agent is None or not agent.connected:
@@ -147,18 +179,12 @@ class Rounds:
         if not r.waiting:
             self._offer(now_s)
 
-    def _wants(self, app_id: str, now_s: float) -> bool:
-        s = self.s
-        if s.is_foreign(app_id):
-            return bool(standin.open_asks(s, app_id))
-        agent = s.agents.get(app_id)
-        return agent is not None and agent.demand.gpus > s.holding(app_id)
-
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered AskRho."""
         agent = self.s.agents.get(e.app_id)
         if agent is not None:
             agent.demand, agent.rho = e.demand, e.rho
+            self.s.reckon(e.app_id)
         r = self.current
         if r is None or r.phase != "rho" or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
@@ -173,11 +199,16 @@ class Rounds:
         s, r = self.s, self.current
         assert r is not None
         agent = s.agents.get(app_id)
+        idle = self._idle_views.get(app_id)
+        if idle is not None and agent is not None and idle.demand is agent.demand and idle.rho == r.rho.get(app_id):
+            if s.holding(app_id) == 0 and app_id not in s.durable.leases_by_app:
+                return idle
+            del self._idle_views[app_id]
         ending = r.ending.get(app_id, [])
         app = s.durable.apps[app_id]
         ending_gpus = frozenset(r.ending_gpus(app_id))
         demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s)
-        return AppView(
+        view = AppView(
             app_id=app_id,
             queue=app.queue,
             rho=r.rho.get(app_id),
@@ -191,6 +222,9 @@ class Rounds:
             attained_gpu_s=s.attained_gpu_s(app_id, now_s),
             kept_gangs=s.kept_gangs(app_id, ending_gpus),
         )
+        if agent is not None and app_id not in s.durable.leases_by_app and view.queue_room_gpus >= 1 << 30:
+            self._idle_views[app_id] = view
+        return view
 
     def _offer(self, now_s: float) -> None:
         s, r = self.s, self.current
@@ -198,10 +232,9 @@ class Rounds:
         for app_id in r.waiting:
             r.out[app_id] = f"LateRho: no rho within {s.settings.rho_s:g} s"
         r.waiting.clear()
-        apps = [a for a in s.in_system() if a not in r.out and a in r.rho]
-        r.views = {a: self._view(a, now_s) for a in apps}
+        r.views = {a: self._view(a, now_s) for a in r.rho if a not in r.out and a in s.durable.live}
         r.snapshot = Snapshot(
-            r.round_id, now_s, s.topology, by_host(r.pool), tuple(r.views.values()), s.settings.f,
+            r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
             s.settings.lease_s, dict(r.out), s.queues, s.durable.memory,
         )  # fmt: skip
         offer = self.policy.offer(r.snapshot)
@@ -242,6 +275,7 @@ class Rounds:
 
     def app_gone(self, app_id: str, now_s: float) -> None:
         """An app ended or its Agent went away: nobody waits for it."""
+        self._idle_views.pop(app_id, None)
         r = self.current
         if r is None or app_id not in r.waiting:
             return
@@ -290,10 +324,11 @@ class Rounds:
         receipt = self._receipt(r)
         if plan is None or problem:
             receipt["note"] = problem or "no plan"
-            s.want_round(now_s + s.settings.round_retry_s)
+            self._not_before_s = now_s + s.settings.round_retry_s
+            s.want_round(self._not_before_s)
         else:
-            unused = commit(s, r.round_id, r.pool, r.ending, plan, receipt, now_s)
-            if unused and any(self._wants(a, now_s) for a in s.in_system()):
+            unused = commit(s, r.round_id, r.ending, plan, receipt, now_s)
+            if unused and self._wanting(now_s):
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
             moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
@@ -305,7 +340,7 @@ class Rounds:
             "round_id": r.round_id,
             "at_s": r.at_s,
             "policy": self.policy.name,
-            "offered": by_host(r.pool),
+            "offered": dict(r.offered),
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),
             "participants": list(r.participants),

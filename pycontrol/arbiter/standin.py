@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pycontrol.arbiter.state import State, Worker
-from pycontrol.arbiter.workers import add_worker
+from pycontrol.arbiter.roster import Worker
+from pycontrol.arbiter.state import State
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import WorkerPlan
@@ -24,9 +24,9 @@ def open_asks(s: State, app_id: str) -> list[Ask]:
     if app is None or app_id in s.doomed:
         return []
     result = []
-    for ask in s.asks.values():
+    for ask in s.asks.get(app_id, {}).values():
         if ask.attempt_id == app.attempt_id:
-            in_flight = sum(w.ask_key == ask.key and not w.container_id for w in s.workers.values())
+            in_flight = sum(w.ask_key == ask.key and not w.container_id for w in s.workers.of(app_id))
             result += [ask] * max(0, ask.count - in_flight)
     return sorted(result, key=lambda a: (-a.gpus, a.allocation_request_id, a.priority))
 
@@ -82,7 +82,7 @@ def assign(s: State, app_id: str, gangs: Sequence[Sequence[Gpu]]) -> None:
         asks.remove(ask)
         worker_id = s.new_id(f"{STANDIN}-{app_id}-")
         plan = WorkerPlan(worker_id, worker_id, tuple(sorted(gpus)), ask.allocation_request_id)
-        add_worker(s, Worker(app_id, STANDIN, plan, ask_key=ask.key))
+        s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
 
 
 def as_gangs(gpus: Sequence[Gpu], size: int) -> list[Gang]:

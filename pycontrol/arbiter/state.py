@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.facts import REVOKING, Durable, Fact, Lease
+from pycontrol.arbiter.facts import GRANTED, REVOKING, Durable, Fact, Lease
+from pycontrol.arbiter.pool import Pool
+from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.model.auction import Demand, Gang, gang_of
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.events import (
@@ -18,13 +22,15 @@ from pycontrol.model.events import (
     JobProgress,
     Kill,
     SendRevoke,
-    WorkerPlan,
 )
 from pycontrol.model.topology import Gpu, Machine, Topology
 
 RECEIPTS_KEPT = 200
+KILL_RETRY_S = 5.0
 PAUSED = "paused"
 DRAINED = "drained:"
+AskKey = tuple[str, int, int, int]
+"""`Ask.key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,10 @@ class Settings:
     recovery_s: float = 5.0
     """After a restart, the time Agents and nodes get to come back before leases move again."""
     standin_revocable: bool = False
+    lease_timing: str = "aligned"
+    """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
+    open_leases: bool = False
+    """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
     seed: int = 0
 
     @property
@@ -65,27 +75,6 @@ class AgentState:
     connected: bool = True
 
 
-@dataclass(slots=True)
-class Worker:
-    """A worker that an Agent planned (or the stand-in did) and how far its container is."""
-
-    app_id: str
-    use_id: str
-    plan: WorkerPlan
-    container_id: str = ""
-    directive_id: str = ""
-    retry_at_s: float = 0.0
-    refusals: int = 0
-    problem: str = ""
-    ask_key: tuple[str, int, int, int] | None = None
-    """The ask it will be carried by, where the stand-in chose one."""
-
-    @property
-    def gang(self) -> tuple[str, str, str]:
-        """What groups workers: placed together or not at all."""
-        return (self.app_id, self.use_id, self.plan.job_id)
-
-
 @dataclass
 class State:
     """Everything the Arbiter knows. Changes of the durable part go through `record` alone."""
@@ -100,12 +89,25 @@ class State:
     down: dict[str, str] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     yarn_apps: dict[str, YarnApp] = field(default_factory=dict)
-    asks: dict[tuple[str, int, int, int], Ask] = field(default_factory=dict)
+    asks: dict[str, dict[AskKey, Ask]] = field(default_factory=dict)
+    """By app."""
     containers: dict[str, Container] = field(default_factory=dict)
     container_at: dict[Gpu, str] = field(default_factory=dict)
     agents: dict[str, AgentState] = field(default_factory=dict)
-    workers: dict[tuple[str, str], Worker] = field(default_factory=dict)
-    worker_at: dict[Gpu, Worker] = field(default_factory=dict)
+    workers: Roster = field(default_factory=Roster)
+    free: Pool = field(default_factory=Pool)
+    revoking: set[Gpu] = field(default_factory=set)
+    """GPUs whose leases are being revoked."""
+    open_leases: set[Gpu] = field(default_factory=set)
+    """GPUs whose leases last until somebody else wants them."""
+    alarms: list[tuple[float, Gpu]] = field(default_factory=list)
+    """Heap of the times at which `leases.expire` must look at a GPU; entries that time overtook do no harm."""
+    ends: list[tuple[float, Gpu]] = field(default_factory=list)
+    """Heap of the ends of leases that go on offer, likewise."""
+    unmet: dict[str, None] = field(default_factory=dict)
+    """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
+    foreign: dict[str, None] = field(default_factory=dict)
+    """Live apps for which the stand-in bids."""
     doomed: set[str] = field(default_factory=set)
     """Apps without an Agent that the operator ended: their asks are not served."""
     kills_sent: dict[str, float] = field(default_factory=dict)
@@ -116,13 +118,100 @@ class State:
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
     topology: Topology = field(default_factory=Topology)
+    node_at: dict[str, Node] = field(default_factory=dict)
+    """The node of each host that is up."""
 
     # ---- output
 
     def record(self, fact: Fact) -> None:
         """Applies a fact and queues it for the journal."""
-        self.durable.apply(fact)
+        gpu: Gpu | None = getattr(fact, "gpu", None)
+        if gpu is None:
+            self.durable.apply(fact)
+        else:
+            before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
+            self.durable.apply(fact)
+            after = self.stir(gpu)
+            for lease in {id(x): x for x in (before, coming, after, self.durable.next.get(gpu)) if x}.values():
+                self.reckon(lease.app_id)
         self.facts.append(fact)
+
+    def stir(self, gpu: Gpu) -> Lease | None:
+        """The lease or the container of a GPU changed: is it free, and when does time touch it next?"""
+        lease = self.durable.leases.get(gpu)
+        if lease is None:
+            self.revoking.discard(gpu)
+            self.open_leases.discard(gpu)
+            if gpu not in self.container_at and self._usable(gpu):
+                self.free.put(gpu)
+            else:
+                self.free.take(gpu)
+            return None
+        self.free.take(gpu)
+        if lease.state == REVOKING:
+            self.revoking.add(gpu)
+            self.open_leases.discard(gpu)
+            heapq.heappush(self.alarms, (lease.end_s, gpu))
+            return lease
+        self.revoking.discard(gpu)
+        if lease.end_s == math.inf:
+            self.open_leases.add(gpu)
+        else:
+            self.open_leases.discard(gpu)
+            heapq.heappush(self.ends, (lease.end_s, gpu))
+        if lease.state == GRANTED and lease.unused_since_s is not None:
+            heapq.heappush(self.alarms, (lease.unused_since_s + self.settings.grant_timeout_s, gpu))
+        elif lease.app_id in self.foreign:
+            heapq.heappush(self.alarms, (lease.end_s - self.settings.lead, gpu))
+        return lease
+
+    def stir_all(self) -> None:
+        """Looks at every GPU anew."""
+        self.free.clear()
+        for host in self.node_at:
+            self.stir_host(host)
+        for gpu in list(self.durable.leases):
+            self.stir(gpu)
+
+    def stir_host(self, host: str) -> None:
+        """Looks at every GPU of a host anew, after the host changed."""
+        for gpu in self.free.on(host):
+            self.free.take(gpu)
+        node = self.node_at.get(host)
+        for i in range(node.gpus if node else 0):
+            self.stir(Gpu(host, i))
+
+    def _usable(self, gpu: Gpu) -> bool:
+        node = self.node_at.get(gpu.host)
+        return node is not None and gpu.index < node.gpus and not self.drained(gpu.host)
+
+    def reckon(self, app_id: str) -> None:
+        """Whether the app's Agent could use more GPUs than it holds."""
+        agent = self.agents.get(app_id)
+        if agent is not None and app_id in self.durable.live and agent.demand.gpus > self.holding(app_id):
+            self.unmet[app_id] = None
+        else:
+            self.unmet.pop(app_id, None)
+
+    def recast(self, app_id: str) -> None:
+        """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""
+        if app_id in self.durable.live and self.is_foreign(app_id):
+            self.foreign[app_id] = None
+        else:
+            self.foreign.pop(app_id, None)
+        for gpu in self.durable.leases_by_app.get(app_id, {}):
+            self.stir(gpu)
+        self.reckon(app_id)
+
+    def occupy(self, gpu: Gpu, container_id: str) -> None:
+        """A container uses the GPU."""
+        self.container_at[gpu] = container_id
+        self.stir(gpu)
+
+    def vacate(self, gpu: Gpu) -> None:
+        """No container uses the GPU."""
+        self.container_at.pop(gpu, None)
+        self.stir(gpu)
 
     def emit(self, effect: Effect) -> None:
         """Queues an effect, to be carried out after the journal has the facts."""
@@ -155,10 +244,11 @@ class State:
                 )
             )
         self.topology = Topology.of(m for m in machines if m.gpus)
+        self.node_at = {n.host: n for n in self.nodes.values()}
 
     def node_of(self, host: str) -> Node | None:
         """The node that is up on a host."""
-        return next((n for n in self.nodes.values() if n.host == host), None)
+        return self.node_at.get(host)
 
     def drained(self, host: str) -> bool:
         """Whether the operator takes the host out of use."""
@@ -177,13 +267,13 @@ class State:
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs that nobody holds and no container occupies."""
-        return {g for g in self.usable_gpus() if g not in self.durable.leases and g not in self.container_at}
+        return set(self.free)
 
     # ---- apps
 
     def in_system(self) -> Iterator[str]:
         """Apps that share the cluster now."""
-        return (a.app_id for a in self.durable.apps.values() if a.finished_s is None)
+        return iter(list(self.durable.live))
 
     def is_foreign(self, app_id: str) -> bool:
         """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
@@ -197,16 +287,20 @@ class State:
 
     def leases_of(self, app_id: str) -> list[Lease]:
         """Its present leases, in GPU order."""
-        return sorted((x for x in self.durable.leases.values() if x.app_id == app_id), key=lambda x: x.gpu)
+        mine = self.durable.leases_by_app.get(app_id)
+        return [mine[gpu] for gpu in sorted(mine)] if mine else []
+
+    def next_of(self, app_id: str) -> list[Lease]:
+        """Its leases that begin when the present ones of the GPUs end."""
+        return list(self.durable.next_by_app.get(app_id, {}).values())
 
     def holding(self, app_id: str) -> int:
         """GPUs it holds or will hold, less those it is losing."""
-        now = sum(x.app_id == app_id and x.state != REVOKING for x in self.durable.leases.values())
-        return now + sum(x.app_id == app_id for x in self.durable.next.values())
+        return self.durable.held.get(app_id, 0)
 
     def gang_key(self, lease: Lease) -> str:
         """What groups leases into gangs: the job that uses them, else the award that gave them."""
-        worker = self.worker_at.get(lease.gpu)
+        worker = self.workers.at.get(lease.gpu)
         if worker is not None and worker.app_id == lease.app_id:
             return f"job {worker.plan.job_id}"
         return f"job {lease.job_id}" if lease.job_id else lease.gang or lease.grant_id
@@ -223,9 +317,8 @@ class State:
         """Its gangs that are not on offer: those that run on and those that it was promised."""
         held = [as_gang(x.gpu for x in g) for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
         coming: dict[str, list[Gpu]] = {}
-        for lease in self.durable.next.values():
-            if lease.app_id == app_id:
-                coming.setdefault(lease.gang or lease.grant_id, []).append(lease.gpu)
+        for lease in self.next_of(app_id):
+            coming.setdefault(lease.gang or lease.grant_id, []).append(lease.gpu)
         return (*held, *(as_gang(gpus) for gpus in coming.values()))
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
@@ -246,9 +339,8 @@ class State:
             if lease.state != REVOKING:
                 by_grant.setdefault(lease.grant_id, []).append(lease)
         coming: dict[str, list[Lease]] = {}
-        for lease in self.durable.next.values():
-            if lease.app_id == app_id:
-                coming.setdefault(lease.grant_id, []).append(lease)
+        for lease in self.next_of(app_id):
+            coming.setdefault(lease.grant_id, []).append(lease)
         held = [
             HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs))
             for grant_id, xs in by_grant.items()
@@ -264,8 +356,7 @@ class State:
         limit = self.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
             return 1 << 30
-        members = {a.app_id for a in self.durable.apps.values() if a.queue == queue and a.finished_s is None}
-        used = sum(self.holding(a) for a in members)
+        used = sum(self.holding(a.app_id) for a in self.durable.live.values() if a.queue == queue)
         return max(0, int(limit.max_capacity * self.topology.gpus + 1e-9) - used)
 
     # ---- small effects used in several places
@@ -275,17 +366,16 @@ class State:
         self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, reason))
 
     def kill_container(self, container_id: str, now_s: float, reason: str) -> None:
-        """Kills a container, repeating at most every five seconds while it lives."""
-        if self.kills_sent.get(container_id, -1e9) + 5.0 <= now_s:
+        """Kills a container, repeating at most every KILL_RETRY_S while it lives."""
+        if self.kills_sent.get(container_id, -1e9) + KILL_RETRY_S <= now_s:
             self.kills_sent[container_id] = now_s
             self.emit(Kill(self.new_id("k"), container_id, reason))
 
     def drop_worker(self, worker: Worker) -> None:
         """Forgets a worker's plan."""
-        self.workers.pop((worker.app_id, worker.plan.worker_id), None)
+        self.workers.drop(worker)
         for gpu in worker.plan.gpus:
-            if self.worker_at.get(gpu) is worker:
-                del self.worker_at[gpu]
+            self.stir(gpu)
 
 
 def as_gang(gpus: Iterable[Gpu]) -> Gang:

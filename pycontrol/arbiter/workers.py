@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pycontrol.arbiter.facts import REVOKING
-from pycontrol.arbiter.state import State, Worker
+from pycontrol.arbiter.roster import Worker
+from pycontrol.arbiter.state import State
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.topology import Gpu
@@ -13,19 +14,12 @@ REFUSALS_MAX = 30
 
 def use_planned(s: State, e: UsePlanned) -> None:
     """Takes an Agent's plan if it lies inside its leases; the answer says why not."""
-    known = [w for w in s.workers.values() if w.app_id == e.app_id and w.use_id == e.use_id]
+    known = any(w.use_id == e.use_id for w in s.workers.of(e.app_id))
     problem = "" if known else _problem(s, e)
     if not known and not problem:
         for plan in e.workers:
-            add_worker(s, Worker(e.app_id, e.use_id, plan))
+            s.workers.add(Worker(e.app_id, e.use_id, plan))
     s.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
-
-
-def add_worker(s: State, worker: Worker) -> None:
-    """Remembers a planned worker."""
-    s.workers[worker.app_id, worker.plan.worker_id] = worker
-    for gpu in worker.plan.gpus:
-        s.worker_at[gpu] = worker
 
 
 def _problem(s: State, e: UsePlanned) -> str:
@@ -46,7 +40,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
         return "no GPUs"
     if len({g.host for g in plan.gpus}) > 1:
         return "its GPUs lie on several machines; a worker is one job on one machine"
-    if (app_id, plan.worker_id) in s.workers:
+    if s.workers.has(app_id, plan.worker_id):
         return "is planned already"
     for gpu in plan.gpus:
         lease = s.durable.leases.get(gpu)
@@ -56,7 +50,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
         held = lease is not None and lease.app_id == app_id and lease.state != REVOKING
         if not held and not (coming is not None and coming.app_id == app_id):
             return f"GPU {gpu} is not leased to {app_id}"
-        other = s.worker_at.get(gpu)
+        other = s.workers.at.get(gpu)
         # A container that is ending may have been seen by the app before us: the new one waits for it anyway.
         if other is not None and other.app_id == app_id and not other.container_id:
             return f"GPU {gpu} is planned for worker {other.plan.worker_id}"
@@ -65,14 +59,10 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 
 def place_ready(s: State, now_s: float) -> None:
     """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it."""
-    if not s.ready:
+    if not s.ready or not s.workers.pending:
         return
     _drop_void(s)
-    gangs: dict[tuple[str, str, str], list[Worker]] = {}
-    for worker in s.workers.values():
-        if not worker.container_id and not worker.directive_id:
-            gangs.setdefault(worker.gang, []).append(worker)
-    for gang in gangs.values():
+    for gang in [list(g.values()) for g in s.workers.pending.values()]:
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
             for worker, ask in zip(gang, asks, strict=True):
@@ -82,14 +72,13 @@ def place_ready(s: State, now_s: float) -> None:
 
 def _drop_void(s: State) -> None:
     """Forgets plans for GPUs that their app neither holds nor was promised."""
-    for worker in list(s.workers.values()):
-        if not worker.container_id and not worker.directive_id:
-            for gpu in worker.plan.gpus:
-                lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
-                held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
-                if not held and (coming is None or coming.app_id != worker.app_id):
-                    s.drop_worker(worker)
-                    break
+    for worker in [w for gang in s.workers.pending.values() for w in gang.values()]:
+        for gpu in worker.plan.gpus:
+            lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+            held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
+            if not held and (coming is None or coming.app_id != worker.app_id):
+                s.drop_worker(worker)
+                break
 
 
 def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
@@ -113,11 +102,12 @@ def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
 
 
 def _ask_of(s: State, worker: Worker) -> Ask | None:
+    asks = s.asks.get(worker.app_id, {})
     if worker.ask_key is not None:
-        return s.asks.get(worker.ask_key)
+        return asks.get(worker.ask_key)
     app = s.yarn_apps.get(worker.app_id)
     wanted = worker.plan.allocation_request_id
-    for ask in s.asks.values():
+    for ask in asks.values():
         if (
             app is not None
             and ask.attempt_id == app.attempt_id
@@ -132,20 +122,22 @@ def _ask_of(s: State, worker: Worker) -> Ask | None:
 def _place(s: State, worker: Worker, ask: Ask) -> None:
     node = s.node_of(worker.plan.host)
     assert node is not None
-    worker.directive_id = s.new_id("d")
+    s.workers.sent(worker, s.new_id("d"))
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
     s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
 
 
 def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     """A Place succeeded (its container follows) or was refused: then it is tried again a little later."""
-    worker = next((w for w in s.workers.values() if w.directive_id == e.directive_id), None)
+    worker = s.workers.sent_as(e.directive_id)
     if worker is None:
         return
     if e.ok:
-        worker.container_id = worker.container_id or e.container_id
+        s.workers.carried(worker, worker.container_id or e.container_id)
         return
-    worker.directive_id = ""
+    s.workers.back(worker)
+    for gpu in worker.plan.gpus:
+        s.stir(gpu)
     worker.refusals += 1
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(5.0, 0.2 * 2**worker.refusals)
@@ -155,11 +147,12 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
 
 def forget_directives(s: State) -> None:
     """After the plugin restarted, directives without a container were never carried out."""
-    for worker in s.workers.values():
+    for worker in list(s.workers):
         if worker.container_id not in s.containers:
-            worker.container_id = worker.directive_id = ""
+            s.workers.back(worker)
 
 
 def next_wake_s(s: State) -> float | None:
     """When a refused placement is tried again."""
-    return min((w.retry_at_s for w in s.workers.values() if w.retry_at_s and not w.directive_id), default=None)
+    waiting = (w.retry_at_s for gang in s.workers.pending.values() for w in gang.values() if w.retry_at_s)
+    return min(waiting, default=None)

@@ -45,6 +45,7 @@ def settings_of(config: Config) -> Settings:
     return Settings(
         lease_s=config.lease_s,
         lead_s=config.lead_s,
+        lease_timing=config.lease_timing,
         grant_timeout_s=config.grant_timeout_s,
         f=config.f,
         round_retry_s=config.round_retry_s,

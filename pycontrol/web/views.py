@@ -219,7 +219,7 @@ def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     for container in a.containers.values():
         if container.app_id != app_id:
             continue
-        worker = next((w for w in a.workers.values() if w.container_id == container.container_id), None)
+        worker = next((w for w in a.workers.of(container.app_id) if w.container_id == container.container_id), None)
         lease = a.durable.leases.get(container.gpus[0]) if container.gpus else None
         rows.append({
             "container_id": container.container_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,6 +176,31 @@ def test_operator_verbs_on_an_empty_cluster_change_no_lease(verb: str) -> None:
     assert not w.arbiter.durable.leases
 
 
+def test_leases_of_a_machine_end_together() -> None:
+    w = world(lease_timing="machine")
+    w.add_app("first", 1, 6, 300)
+    w.run(20)
+    w.add_app("second", 1, 6, 300)
+    w.run(60)
+    for host in ("n1", "n2", "n3", "n4"):
+        ends = {x.end_s for g, x in w.arbiter.durable.leases.items() if g.host == host and x.state == "active"}
+        assert len(ends) <= 1, (host, ends)
+
+
+def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
+    w = world(open_leases=True)
+    early = w.add_app("early", 4, 3, 800)
+    w.run(150)
+    assert {x.end_s for x in w.arbiter.durable.leases.values()} == {math.inf}
+    assert len(w.arbiter.receipts) == 1, "no round is held for nobody"
+    late = w.add_app("late", 4, 3, 800)
+    w.run(220)
+    assert late.held
+    w.run(3000)
+    assert early.finished
+    assert late.finished
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -186,6 +213,8 @@ def test_operator_verbs_on_an_empty_cluster_change_no_lease(verb: str) -> None:
     f=st.sampled_from([0.0, 0.5, 0.8]),
     crash_s=st.none() | st.integers(5, 150),
     lost_s=st.none() | st.integers(5, 150),
+    timing=st.sampled_from(["aligned", "machine", "spread"]),
+    open_leases=st.booleans(),
 )
 def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     seed: int,
@@ -194,8 +223,13 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     f: float,
     crash_s: int | None,
     lost_s: int | None,
+    timing: str,
+    open_leases: bool,
 ) -> None:
-    w = World(Themis(), seed, Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=f))
+    how = Settings(
+        lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=f, lease_timing=timing, open_leases=open_leases
+    )
+    w = World(Themis(), seed, how)
     for i, (gang, jobs, work, arrival) in enumerate(apps):
         w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
     for i, (gpus, count) in enumerate(foreign):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import REVOKING, Durable, Fact, from_json, to_json
-from pycontrol.arbiter.state import Settings, as_gang
+from pycontrol.arbiter.state import Settings, as_gang, by_host
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
@@ -155,12 +155,24 @@ class World:
         a = self.arbiter
         for gpu, lease in a.durable.leases.items():
             assert lease.gpu == gpu
-        for worker in a.workers.values():
+        for worker in list(a.workers):
             for gpu in worker.plan.gpus:
-                at = a.worker_at.get(gpu)  # the newest plan for this GPU
+                at = a.workers.at.get(gpu)  # the newest plan for this GPU
                 assert at is worker or worker.container_id or (at is not None and at.app_id != worker.app_id)
+        usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
+        assert a.free_gpus() == usable
+        assert a.free.count == len(usable)
+        assert a.free.counts() == by_host(usable)
+        assert a.revoking == {g for g, x in a.durable.leases.items() if x.state == REVOKING}
+        assert set(a.workers.pending) == {w.gang for w in a.workers if not w.container_id and not w.directive_id}
         for app_id in self.agents:
-            assert a.holding(app_id) >= 0
+            mine = {g: x for g, x in a.durable.leases.items() if x.app_id == app_id}
+            assert a.durable.leases_by_app.get(app_id, {}) == mine
+            coming = sum(x.app_id == app_id for x in a.durable.next.values())
+            assert a.holding(app_id) == coming + sum(x.state != REVOKING for x in mine.values())
+            agent = a.agents.get(app_id)
+            wants = agent is not None and app_id in a.durable.live and agent.demand.gpus > a.holding(app_id)
+            assert (app_id in a.unmet) == wants
             assert all(x.app_id == app_id for gang in a.gangs_of(app_id) for x in gang)
 
     # ---- effects

@@ -1,0 +1,55 @@
+"""What can be leased: GPUs by host that are up, not drained, leased to nobody and in no container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pycontrol.model.topology import Gpu
+
+
+class Pool:
+    """Free GPUs by host, kept up to date GPU by GPU."""
+
+    def __init__(self) -> None:
+        self._on: dict[str, set[int]] = {}
+        self._counts: dict[str, int] = {}
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Gpu]:
+        return (Gpu(host, index) for host, indices in self._on.items() for index in indices)
+
+    def __contains__(self, gpu: object) -> bool:
+        return isinstance(gpu, Gpu) and gpu.index in self._on.get(gpu.host, ())
+
+    def put(self, gpu: Gpu) -> None:
+        """The GPU is free."""
+        here = self._on.setdefault(gpu.host, set())
+        if gpu.index not in here:
+            here.add(gpu.index)
+            self._counts[gpu.host] = len(here)
+            self.count += 1
+
+    def take(self, gpu: Gpu) -> None:
+        """The GPU is not free."""
+        here = self._on.get(gpu.host)
+        if here is not None and gpu.index in here:
+            here.discard(gpu.index)
+            self.count -= 1
+            if here:
+                self._counts[gpu.host] = len(here)
+            else:
+                del self._on[gpu.host], self._counts[gpu.host]
+
+    def on(self, host: str) -> list[Gpu]:
+        """The free GPUs of a host, in order."""
+        return [Gpu(host, index) for index in sorted(self._on.get(host, ()))]
+
+    def counts(self) -> dict[str, int]:
+        """Free GPUs by host, hosts without any left out."""
+        return dict(self._counts)
+
+    def clear(self) -> None:
+        """Nothing is free."""
+        self._on.clear()
+        self._counts.clear()
+        self.count = 0

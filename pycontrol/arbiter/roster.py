@@ -1,0 +1,102 @@
+"""Planned workers, found by app, GPU and directive, and the gangs that still wait to be placed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pycontrol.model.events import WorkerPlan
+from pycontrol.model.topology import Gpu
+
+GangKey = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker that an Agent planned (or the stand-in did) and how far its container is."""
+
+    app_id: str
+    use_id: str
+    plan: WorkerPlan
+    container_id: str = ""
+    directive_id: str = ""
+    retry_at_s: float = 0.0
+    refusals: int = 0
+    problem: str = ""
+    ask_key: tuple[str, int, int, int] | None = None
+    """The ask it will be carried by, where the stand-in chose one."""
+
+    @property
+    def gang(self) -> GangKey:
+        """What groups workers: placed together or not at all."""
+        return (self.app_id, self.use_id, self.plan.job_id)
+
+
+class Roster:
+    """All planned workers. `pending`: by gang, those without a container and without a directive under way."""
+
+    def __init__(self) -> None:
+        self._by_app: dict[str, dict[str, Worker]] = {}
+        self._by_directive: dict[str, Worker] = {}
+        self.at: dict[Gpu, Worker] = {}
+        """The newest plan for each GPU."""
+        self.pending: dict[GangKey, dict[str, Worker]] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return (w for workers in self._by_app.values() for w in workers.values())
+
+    def of(self, app_id: str) -> list[Worker]:
+        """The workers of an app."""
+        return list(self._by_app.get(app_id, {}).values())
+
+    def has(self, app_id: str, worker_id: str) -> bool:
+        """Whether the app planned a worker of this name."""
+        return worker_id in self._by_app.get(app_id, {})
+
+    def add(self, worker: Worker) -> None:
+        """Remembers a planned worker."""
+        self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
+        for gpu in worker.plan.gpus:
+            self.at[gpu] = worker
+        self._wait(worker)
+
+    def drop(self, worker: Worker) -> None:
+        """Forgets a worker's plan."""
+        mine = self._by_app.get(worker.app_id, {})
+        mine.pop(worker.plan.worker_id, None)
+        if not mine:
+            self._by_app.pop(worker.app_id, None)
+        for gpu in worker.plan.gpus:
+            if self.at.get(gpu) is worker:
+                del self.at[gpu]
+        self._by_directive.pop(worker.directive_id, None)
+        self._no_longer_waits(worker)
+
+    def sent(self, worker: Worker, directive_id: str) -> None:
+        """Its placement is under way."""
+        worker.directive_id = directive_id
+        self._by_directive[directive_id] = worker
+        self._no_longer_waits(worker)
+
+    def carried(self, worker: Worker, container_id: str) -> None:
+        """It has its container."""
+        worker.container_id = container_id
+        self._no_longer_waits(worker)
+
+    def back(self, worker: Worker) -> None:
+        """Its placement did not come about: it waits again."""
+        self._by_directive.pop(worker.directive_id, None)
+        worker.directive_id = worker.container_id = ""
+        self._wait(worker)
+
+    def sent_as(self, directive_id: str) -> Worker | None:
+        """The worker of a directive."""
+        return self._by_directive.get(directive_id)
+
+    def _wait(self, worker: Worker) -> None:
+        self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
+
+    def _no_longer_waits(self, worker: Worker) -> None:
+        gang = self.pending.get(worker.gang)
+        if gang is not None and gang.pop(worker.plan.worker_id, None) is not None and not gang:
+            del self.pending[worker.gang]
