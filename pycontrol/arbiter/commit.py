@@ -8,9 +8,11 @@ from typing import Any
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, PolicyMemory
 from pycontrol.arbiter.state import State, as_gang
-from pycontrol.model.auction import Gang, Plan
+from pycontrol.model.auction import BidReceipt, Gang, Plan
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.topology import Gpu
+
+BID_FIELDS = tuple(f.name for f in dataclasses.fields(BidReceipt))
 
 
 def commit(
@@ -135,8 +137,8 @@ class _Commit:
 
     def _fill(self, receipt: dict[str, Any], plan: Plan, revoked: list[dict[str, Any]]) -> None:
         receipt.update(
-            bids=[dataclasses.asdict(b) for b in plan.bids],
-            awards=[dataclasses.asdict(a) for a in plan.awards],
+            bids=[{f: getattr(b, f) for f in BID_FIELDS} for b in plan.bids],
+            awards=[{"app_id": a.app_id, "gangs": a.gangs, "leftover": a.leftover} for a in plan.awards],
             leftover_gpus=dict(plan.leftover_gpus),
             unused_gpus=self._unused(),
             objective_log=plan.objective_log,

@@ -302,6 +302,7 @@ class Arbiter(State):
         agent = self.agents.get(e.app_id)
         if agent is not None:
             agent.connected = False
+            self.stale.add(e.app_id)
         self._early.pop(e.app_id, None)
         self.rounds.app_gone(e.app_id, now_s)
 

@@ -27,6 +27,7 @@ REASONS = {
     "HiddenPayment": "it won, and gave these GPUs up as its payment",
     "LostAuction": "others gained more from the GPUs",
     "NotOffered": "others are worse off and were offered the GPUs",
+    "Outranked": "other apps came before it under its queue's policy",
     "NoFreeGpus": "no GPUs came free since it asked",
     "WaitingForRound": "GPUs are free; a round is about to be held",
 }
@@ -116,6 +117,8 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         return _reason(code if code in REASONS else "BadBid", detail)
     if app_id in r["participants"]:
         return _bidder(r, app_id)
+    if not r["asked"] and any(a["app_id"] != app_id for a in r.get("awards", ())):
+        return _reason("Outranked", f"{r['policy']}, round {r['round_id']}")
     if app_id in r["rho"]:
         rhos = sorted(((v, k) for k, v in r["rho"].items() if v is not None), reverse=True)
         rank = next((i for i, (_, k) in enumerate(rhos, 1) if k == app_id), len(rhos))

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter.audience import Waiting, view
 from pycontrol.arbiter.commit import commit
 from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
-from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.state import State
 from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
@@ -67,8 +68,7 @@ class Rounds:
         """Rounds in a row that moved no GPU: the next one without a new event waits longer."""
         self._not_before_s = 0.0
         """After a round that failed, the next one waits a little."""
-        self._idle_views: dict[str, AppView] = {}
-        """Views of apps that hold nothing, which hardly change from round to round."""
+        self._waiting = Waiting(state)
 
     # ---- when
 
@@ -149,11 +149,11 @@ class Rounds:
         s = self.s
         s.round_at_s = None
         wanting = self._wanting(now_s)
-        if wanting and s.open_leases:
-            leases.close_open(s, now_s)
         ending = self._ending(now_s)
         offered = self._on_offer(ending)
         if not offered or not (ending or wanting):
+            if wanting and s.open_leases:
+                leases.close_open(s, now_s)
             return
         if not wanting and s.settings.open_leases:
             leases.leave_open(s, ending)
@@ -162,15 +162,15 @@ class Rounds:
         self.current = r = Round(round_id, now_s, offered, ending)
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
+        if not self.policy.asks_agents:
+            self._offer(now_s)
+            return
         for app_id in dict.fromkeys([*ending, *wanting]):
             agent = s.agents.get(app_id)
             if app_id in s.foreign:
-                kept = s.holding(app_id) - len(r.ending_gpus(app_id))
-                r.rho[app_id] = standin.rho(s, app_id, kept, now_s)
+                self._stand_in(app_id, now_s)
             elif agent is None or not agent.connected:
                 r.out[app_id] = "AgentAway: its Agent is not connected"
-            elif not self.policy.asks_agents:
-                r.rho[app_id] = agent.rho
             else:
                 r.waiting.add(app_id)
                 s.emit(
@@ -178,6 +178,12 @@ class Rounds:
                 )
         if not r.waiting:
             self._offer(now_s)
+
+    def _stand_in(self, app_id: str, now_s: float) -> None:
+        """The rho of an app without an Agent."""
+        s, r = self.s, self.current
+        assert r is not None
+        r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered AskRho."""
@@ -195,36 +201,26 @@ class Rounds:
 
     # ---- offer and bids
 
-    def _view(self, app_id: str, now_s: float) -> AppView:
+    def _views(self, now_s: float) -> dict[str, AppView]:
+        """The apps of the round; those whose rho was asked for and did not come are not among them."""
         s, r = self.s, self.current
         assert r is not None
-        agent = s.agents.get(app_id)
-        idle = self._idle_views.get(app_id)
-        if idle is not None and agent is not None and idle.demand is agent.demand and idle.rho == r.rho.get(app_id):
-            if s.holding(app_id) == 0 and app_id not in s.durable.leases_by_app:
-                return idle
-            del self._idle_views[app_id]
-        ending = r.ending.get(app_id, [])
-        app = s.durable.apps[app_id]
-        ending_gpus = frozenset(r.ending_gpus(app_id))
-        demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s)
-        view = AppView(
-            app_id=app_id,
-            queue=app.queue,
-            rho=r.rho.get(app_id),
-            demand=demand,
-            ending=ending_gpus,
-            ending_gangs=tuple(as_gang(x.gpu for x in gang) for gang in ending),
-            kept_gpus=s.holding(app_id) - len(ending_gpus),
-            queue_room_gpus=s.queue_room(app.queue) + len(ending_gpus),
-            submitted_s=app.submitted_s,
-            user=app.user,
-            attained_gpu_s=s.attained_gpu_s(app_id, now_s),
-            kept_gangs=s.kept_gangs(app_id, ending_gpus),
-        )
-        if agent is not None and app_id not in s.durable.leases_by_app and view.queue_room_gpus >= 1 << 30:
-            self._idle_views[app_id] = view
-        return view
+        if self.policy.asks_agents:
+            apps = [a for a in r.rho if a not in r.out and a in s.durable.live]
+            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s) for a in apps}
+        views = {}
+        for app_id, gangs in r.ending.items():
+            agent = s.agents.get(app_id)
+            if agent is not None and agent.connected:
+                views[app_id] = view(s, app_id, agent.rho, gangs, now_s)
+            elif app_id not in s.foreign:
+                r.out[app_id] = "AgentAway: its Agent is not connected"
+        views.update(self._waiting.views(r.ending, now_s))
+        for app_id in s.foreign:
+            if app_id in r.ending or standin.open_asks(s, app_id):
+                self._stand_in(app_id, now_s)
+                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s)
+        return views
 
     def _offer(self, now_s: float) -> None:
         s, r = self.s, self.current
@@ -232,7 +228,7 @@ class Rounds:
         for app_id in r.waiting:
             r.out[app_id] = f"LateRho: no rho within {s.settings.rho_s:g} s"
         r.waiting.clear()
-        r.views = {a: self._view(a, now_s) for a in r.rho if a not in r.out and a in s.durable.live}
+        r.views = self._views(now_s)
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
             s.settings.lease_s, dict(r.out), s.queues, s.durable.memory,
@@ -275,7 +271,6 @@ class Rounds:
 
     def app_gone(self, app_id: str, now_s: float) -> None:
         """An app ended or its Agent went away: nobody waits for it."""
-        self._idle_views.pop(app_id, None)
         r = self.current
         if r is None or app_id not in r.waiting:
             return
@@ -304,8 +299,9 @@ class Rounds:
         r.phase = "solve"
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
         # An app whose bid failed takes no part, neither as a bidder nor in the leftovers.
-        apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
-        r.snapshot = dataclasses.replace(r.snapshot, apps=apps, fixed=dict(r.out))
+        if r.out:
+            apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
+            r.snapshot = dataclasses.replace(r.snapshot, apps=apps, fixed=dict(r.out))
         self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
 
     # ---- decision
@@ -328,7 +324,10 @@ class Rounds:
             s.want_round(self._not_before_s)
         else:
             unused = commit(s, r.round_id, r.ending, plan, receipt, now_s)
-            if unused and self._wanting(now_s):
+            wanting = self._wanting(now_s)
+            if wanting and s.open_leases:
+                leases.close_open(s, now_s)
+            if unused and wanting:
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
             moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
@@ -340,6 +339,7 @@ class Rounds:
             "round_id": r.round_id,
             "at_s": r.at_s,
             "policy": self.policy.name,
+            "asked": self.policy.asks_agents,
             "offered": dict(r.offered),
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.facts import GRANTED, REVOKING, Durable, Fact, Lease
+from pycontrol.arbiter.facts import (
+    GRANTED,
+    REVOKING,
+    Durable,
+    Fact,
+    Lease,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRevoking,
+    NextDropped,
+)
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.model.auction import Demand, Gang, gang_of
@@ -106,6 +116,8 @@ class State:
     """Heap of the ends of leases that go on offer, likewise."""
     unmet: dict[str, None] = field(default_factory=dict)
     """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
+    stale: set[str] = field(default_factory=set)
+    """Apps that a policy would see differently than in the round before."""
     foreign: dict[str, None] = field(default_factory=dict)
     """Live apps for which the stand-in bids."""
     doomed: set[str] = field(default_factory=set)
@@ -131,12 +143,16 @@ class State:
         else:
             before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
             self.durable.apply(fact)
-            after = self.stir(gpu)
-            for lease in {id(x): x for x in (before, coming, after, self.durable.next.get(gpu)) if x}.values():
-                self.reckon(lease.app_id)
+            self.stir(gpu)
+            if type(fact) is LeaseGranted:
+                self.reckon(fact.app_id)
+            elif type(fact) in (LeaseEnded, LeaseRevoking, NextDropped):
+                for lease in (before, coming):
+                    if lease is not None:
+                        self.reckon(lease.app_id)
         self.facts.append(fact)
 
-    def stir(self, gpu: Gpu) -> Lease | None:
+    def stir(self, gpu: Gpu) -> None:
         """The lease or the container of a GPU changed: is it free, and when does time touch it next?"""
         lease = self.durable.leases.get(gpu)
         if lease is None:
@@ -146,13 +162,13 @@ class State:
                 self.free.put(gpu)
             else:
                 self.free.take(gpu)
-            return None
+            return
         self.free.take(gpu)
         if lease.state == REVOKING:
             self.revoking.add(gpu)
             self.open_leases.discard(gpu)
             heapq.heappush(self.alarms, (lease.end_s, gpu))
-            return lease
+            return
         self.revoking.discard(gpu)
         if lease.end_s == math.inf:
             self.open_leases.add(gpu)
@@ -163,7 +179,6 @@ class State:
             heapq.heappush(self.alarms, (lease.unused_since_s + self.settings.grant_timeout_s, gpu))
         elif lease.app_id in self.foreign:
             heapq.heappush(self.alarms, (lease.end_s - self.settings.lead, gpu))
-        return lease
 
     def stir_all(self) -> None:
         """Looks at every GPU anew."""
@@ -187,6 +202,7 @@ class State:
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
+        self.stale.add(app_id)
         agent = self.agents.get(app_id)
         if agent is not None and app_id in self.durable.live and agent.demand.gpus > self.holding(app_id):
             self.unmet[app_id] = None

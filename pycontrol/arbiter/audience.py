@@ -1,0 +1,70 @@
+"""The apps of a round as the policies see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.facts import Lease
+from pycontrol.arbiter.state import State, as_gang
+from pycontrol.model.auction import AppView
+
+UNLIMITED_GPUS = 1 << 30
+
+
+def view(s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lease]], now_s: float) -> AppView:
+    """One app; `ending`: its gangs on offer."""
+    agent, app = s.agents.get(app_id), s.durable.apps[app_id]
+    ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
+    return AppView(
+        app_id=app_id,
+        queue=app.queue,
+        rho=rho,
+        demand=agent.demand if agent is not None else standin.demand(s, app_id, now_s),
+        ending=ending_gpus,
+        ending_gangs=tuple(as_gang(x.gpu for x in gang) for gang in ending),
+        kept_gpus=s.holding(app_id) - len(ending_gpus),
+        queue_room_gpus=s.queue_room(app.queue) + len(ending_gpus),
+        submitted_s=app.submitted_s,
+        user=app.user,
+        attained_gpu_s=s.attained_gpu_s(app_id, now_s),
+        kept_gangs=s.kept_gangs(app_id, ending_gpus),
+    )
+
+
+class Waiting:
+    """Apps with unmet demand and an Agent, for policies that ask nobody.
+
+    Most of them hold nothing and look the same from round to round: their views are kept until something
+    about them changes, so that a round costs what it moves and not what waits.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.s = state
+        self._kept: dict[str, AppView] = {}
+        self._moving: dict[str, None] = {}
+        """Those whose views change with time: they hold GPUs, or share a queue's limit."""
+
+    def views(self, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
+        """Their views by app, those in `besides` left out."""
+        s = self.s
+        for app_id in s.stale:
+            self._refresh(app_id, now_s)
+        s.stale.clear()
+        for app_id in self._moving:
+            self._kept[app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s)
+        result = dict(self._kept)
+        for app_id in besides:
+            result.pop(app_id, None)
+        return result
+
+    def _refresh(self, app_id: str, now_s: float) -> None:
+        s = self.s
+        self._kept.pop(app_id, None)
+        self._moving.pop(app_id, None)
+        agent = s.agents.get(app_id)
+        if app_id in s.unmet and agent is not None and agent.connected:
+            fresh = view(s, app_id, agent.rho, (), now_s)
+            if s.holding(app_id) or app_id in s.durable.leases_by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
+                self._moving[app_id] = None
+            self._kept[app_id] = fresh
