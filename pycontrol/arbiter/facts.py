@@ -57,6 +57,8 @@ class AppRecord:
     submitted_s: float
     arrived_s: float
     clock_at_arrival: float
+    vc: str = ""
+    """Its virtual cluster; empty where there are none."""
     finished_s: float | None = None
     final_state: str = ""
     n_avg: float | None = None
@@ -91,6 +93,7 @@ class AppArrived:
     kind: str
     submitted_s: float
     at_s: float
+    vc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,19 @@ FACTS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then."""
+
+    value: float = 0.0
+    at_s: float = 0.0
+    count: int = 0
+
+    def app_seconds(self, now_s: float) -> float:
+        """The clock's value at `now_s`."""
+        return self.value + self.count * max(0.0, now_s - self.at_s)
+
+
 class Durable:
     """The fold of all facts."""
 
@@ -240,31 +256,26 @@ class Durable:
         self.rounds = 0
         self.memory: Mapping[str, Any] = {}
         """What the policy remembers from its last plan."""
-        self.clock_s = 0.0
-        """Integral of the number of apps in the system over time (app-seconds) up to `clock_at_s`."""
-        self.clock_at_s = 0.0
-        self.in_system = 0
+        self.clocks: dict[str, Clock] = {}
+        """By virtual cluster."""
 
-    # ---- the N_avg clock (Themis, 4.3: time-weighted average number of apps over the app's life)
-
-    def app_seconds(self, now_s: float) -> float:
-        """The clock's value at `now_s`."""
-        return self.clock_s + self.in_system * max(0.0, now_s - self.clock_at_s)
+    # ---- the N_avg clocks (Themis, 4.3: time-weighted average number of apps over the app's life)
 
     def n_avg(self, app_id: str, now_s: float) -> float:
-        """Time-weighted average number of apps since this one arrived; at least 1."""
+        """Time-weighted average number of apps in its virtual cluster since it arrived; at least 1."""
         app = self.apps[app_id]
         if app.n_avg is not None:
             return app.n_avg
+        clock = self.clocks.get(app.vc, Clock())
         elapsed_s = now_s - app.arrived_s
         if elapsed_s <= 0:
-            return float(max(1, self.in_system))
-        return max(1.0, (self.app_seconds(now_s) - app.clock_at_arrival) / elapsed_s)
+            return float(max(1, clock.count))
+        return max(1.0, (clock.app_seconds(now_s) - app.clock_at_arrival) / elapsed_s)
 
-    def _turn_clock(self, now_s: float, change: int) -> None:
-        self.clock_s = self.app_seconds(now_s)
-        self.clock_at_s = max(self.clock_at_s, now_s)
-        self.in_system += change
+    def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
+        clock = self.clocks.get(vc, Clock())
+        self.clocks[vc] = Clock(clock.app_seconds(now_s), max(clock.at_s, now_s), clock.count + change)
+        return self.clocks[vc].value
 
     # ---- the fold
 
@@ -273,9 +284,9 @@ class Durable:
         _FOLDS[type(fact)](self, fact)
 
     def _on_AppArrived(self, f: AppArrived) -> None:
-        self._turn_clock(f.at_s, 1)
+        clock = self._turn_clock(f.vc, f.at_s, 1)
         self.apps[f.app_id] = self.live[f.app_id] = AppRecord(
-            f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, self.clock_s
+            f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, clock, f.vc
         )
 
     def _on_AppChanged(self, f: AppChanged) -> None:
@@ -286,7 +297,7 @@ class Durable:
         app = self.apps[f.app_id]
         if app.finished_s is None:
             app.n_avg = self.n_avg(f.app_id, f.at_s)
-            self._turn_clock(f.at_s, -1)
+            self._turn_clock(app.vc, f.at_s, -1)
             app.finished_s = f.at_s
             self.live.pop(f.app_id, None)
         app.final_state = f.final_state or app.final_state
@@ -391,7 +402,7 @@ class Durable:
             "switches": sorted(self.switches),
             "rounds": self.rounds,
             "memory": dict(self.memory),
-            "clock": [self.clock_s, self.clock_at_s, self.in_system],
+            "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
         }
 
     @classmethod
@@ -409,7 +420,8 @@ class Durable:
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
-        state.clock_s, state.clock_at_s, state.in_system = data["clock"]
+        clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
+        state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
         return state
 
 

@@ -80,7 +80,7 @@ class Metrics:
                 self._gpus.labels(state).set(n)
         running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
         self._apps.labels("running").set(running)
-        self._apps.labels("waiting").set(a.durable.in_system - running)
+        self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._ready.set(a.ready)
         return generate_latest(self.registry).decode()
 
