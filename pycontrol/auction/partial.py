@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pycontrol.auction.market import Limit, Market, Solved, Win, Winners
 from pycontrol.auction.placing import place_gang, take
-from pycontrol.auction.winners import Limit, Market, Win, Winners, determine
+from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import AppView, Award, Bid, Gang, gang_gpus
 from pycontrol.model.topology import Topology
 
-FIRST_SHARE = 0.5
-"""Part of the time budget that the winner determination may use; the rest is for the payments."""
+
+class Rounding(enum.Enum):
+    """How the fraction c of k gangs becomes whole gangs."""
+
+    UNBIASED = "unbiased"
+    """floor(c k), and one more with probability frac(c k): c k on average."""
+    FLOOR = "floor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +36,47 @@ class Outcome:
     gap: float
 
 
-def auction(bids: Sequence[Bid], market: Market, rng: random.Random, budget_s: float = 2.0) -> Outcome:
+def auction(
+    bids: Sequence[Bid],
+    market: Market,
+    rng: random.Random,
+    budget_s: float = 2.0,
+    engine: str = "",
+    rounding: Rounding = Rounding.UNBIASED,
+) -> Outcome:
     """Proportionally fair winners, then each keeps the fraction c of what it won, rounded to whole gangs.
 
     `budget_s` is for all solves together (each gets a little at least); what is not proved says its gap.
     """
-    end_s = time.monotonic() + budget_s
     seed = rng.randrange(1 << 30)
-    best = determine(bids, market, seed, budget_s * FIRST_SHARE)
-    c, proved, gap = _payments(bids, market, best, seed, end_s)
-    kept, paid = {}, {}
+    found = solve(bids, market, seed, budget_s, True, engine)
+    best = winners(found, bids, market)
+    c, kept, paid = {}, {}, {}
     for bid in bids:
         win = best.wins[bid.app_id]
+        c[bid.app_id] = share(bid, best, found)
         kept[bid.app_id], paid[bid.app_id] = _pay(
-            win, c[bid.app_id], market.homes.get(bid.app_id, ()), market.topology, rng
+            win, c[bid.app_id], market.homes.get(bid.app_id, ()), market.topology, rng, rounding
         )
-    return Outcome(best.wins, c, kept, paid, best.objective_log, best.proved_optimal and proved, max(best.gap, gap))
+    return Outcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
 
 
-def _payments(
-    bids: Sequence[Bid], market: Market, best: Winners, seed: int, end_s: float
-) -> tuple[dict[str, float], bool, float]:
-    """c_i = prod_{j != i} 1/rho_j(G_pf) / prod_{j != i} 1/rho_j(G_pf without i), for each bidder.
+def share(bid: Bid, best: Winners, found: Solved) -> float:
+    """c_i = prod_{j != i} 1/rho_j(G_pf) / prod_{j != i} 1/rho_j(G_pf without i).
 
     Who wins nothing takes nothing from the others: c = 1 without a solve.
     """
-    c = {bid.app_id: 1.0 for bid in bids}
-    proved, gap = True, 0.0
-    winners = [b for b in bids if best.wins[b.app_id].row is not None]
-    for k, bid in enumerate(winners):
-        others = [b for b in bids if b.app_id != bid.app_id]
-        share_s = (end_s - time.monotonic()) / (len(winners) - k)
-        without = determine(others, market, seed, share_s, place=False)
-        proved, gap = proved and without.proved_optimal, max(gap, without.gap)
-        with_it = -sum(math.log(best.wins[b.app_id].rho) for b in others)
-        c[bid.app_id] = math.exp(min(0.0, with_it - without.objective_log))
-    return c, proved, gap
+    without = found.without.get(bid.app_id)
+    if without is None:
+        return 1.0
+    with_it = best.objective_log + math.log(best.wins[bid.app_id].rho)
+    return math.exp(min(0.0, with_it - without.objective_log))
 
 
 def _pay(
-    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random
+    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random, rounding: Rounding
 ) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
-    """Unbiased rounding in gangs: of k gangs keep floor(c k), and one more with probability frac(c k).
+    """Rounding in gangs: of k gangs keep floor(c k), and if unbiased one more with probability frac(c k).
 
     New gangs are paid before those that it runs on (which would stop), and wide ones before compact ones.
     """
@@ -79,7 +84,8 @@ def _pay(
         return (), ()
     k = len(win.gangs)
     whole = math.floor(c * k + 1e-9)
-    n = min(k, whole + (rng.random() < c * k - whole))
+    more = rounding is Rounding.UNBIASED and rng.random() < c * k - whole
+    n = min(k, whole + more)
     stays = [*win.row.keep, *homes]
 
     def cost(i: int) -> tuple[bool, int, int, int]:

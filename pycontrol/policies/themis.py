@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pycontrol.auction.limits import queue_limits, room_gpus, within
+from pycontrol.auction.market import Market
 from pycontrol.auction.partial import Outcome, auction, leftovers
 from pycontrol.auction.placing import take
-from pycontrol.auction.winners import Market
 from pycontrol.model.auction import Award, Bid, BidReceipt, Offer, Plan, Snapshot
 
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.bids import ROWS_MAX, validate_bid
+from pycontrol.auction.market import Limit, Market
 from pycontrol.auction.partial import auction, leftovers
-from pycontrol.auction.winners import Limit, Market, determine
+from pycontrol.auction.winners import determine
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
 from tests.auction.brute import best_objective, free_of, markets, topology

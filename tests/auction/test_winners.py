@@ -1,4 +1,4 @@
-"""Winner determination: exact, feasible, gangs whole, the same for the same seed."""
+"""Winner determination by each engine: exact, feasible, gangs whole, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.auction import native
+from pycontrol.auction.market import Limit, Market, Win
 from pycontrol.auction.placing import Want, place_all, place_gang
-from pycontrol.auction.winners import Limit, Market, Win, determine
+from pycontrol.auction.winners import determine
 from pycontrol.model.auction import Bid, BidRow, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
 from tests.auction.brute import best_objective, free_of, markets, topology
 
 Drawn = tuple[list[Bid], dict[str, int], Topology]
+
+needs_compiler = pytest.mark.skipif(not native.available(), reason="no C compiler when Isonomy was installed")
+engines = pytest.mark.parametrize("engine", [pytest.param("compiled", marks=needs_compiler), "highs", "reference"])
 
 
 def check(wins: Mapping[str, Win], free: Mapping[str, int], top: Topology) -> None:
@@ -39,41 +44,46 @@ def check(wins: Mapping[str, Win], free: Mapping[str, int], top: Topology) -> No
     assert all(n <= free[h] for h, n in used.items())
 
 
-@settings(max_examples=150, deadline=None)
+@engines
+@settings(max_examples=100, deadline=None)
 @given(markets())
-def test_equals_brute_force(drawn: Drawn) -> None:
+def test_equals_brute_force(engine: str, drawn: Drawn) -> None:
     bids, free, top = drawn
-    found = determine(bids, Market(free, top), seed=1)
+    found = determine(bids, Market(free, top), seed=1, engine=engine)
     check(found.wins, free, top)
     assert found.proved_optimal
     assert found.gap == 0
     assert found.objective_log == pytest.approx(best_objective(bids, free, top), abs=1e-6)
 
 
+@engines
 @settings(max_examples=40, deadline=None)
 @given(markets(), st.integers(0, 99))
-def test_is_the_same_for_the_same_seed_and_any_order_of_bids(drawn: Drawn, seed: int) -> None:
+def test_is_the_same_for_the_same_seed_and_any_order_of_bids(engine: str, drawn: Drawn, seed: int) -> None:
     bids, free, top = drawn
-    first = determine(bids, Market(free, top), seed)
-    assert first == determine(bids, Market(free, top), seed)
-    assert determine(bids[::-1], Market(free, top), seed).objective_log == pytest.approx(first.objective_log)
+    first = determine(bids, Market(free, top), seed, engine=engine)
+    assert first == determine(bids, Market(free, top), seed, engine=engine)
+    again = determine(bids[::-1], Market(free, top), seed, engine=engine)
+    assert again.objective_log == pytest.approx(first.objective_log)
 
 
+@engines
 @settings(max_examples=40, deadline=None)
 @given(markets(), st.integers(0, 2), st.integers(1, 3))
-def test_more_gpus_never_make_it_worse(drawn: Drawn, host: int, more: int) -> None:
+def test_more_gpus_never_make_it_worse(engine: str, drawn: Drawn, host: int, more: int) -> None:
     bids, free, top = drawn
     larger = free | {f"n{host + 1}": free[f"n{host + 1}"] + more}
-    before, after = (determine(bids, Market(f, top), 3).objective_log for f in (free, larger))
+    before, after = (determine(bids, Market(f, top), 3, engine=engine).objective_log for f in (free, larger))
     assert after >= before - 1e-9
 
 
-def test_equal_bidders_win_equally_often() -> None:
+@engines
+def test_equal_bidders_win_equally_often(engine: str) -> None:
     top = topology([2], "a")
     bids = [Bid(f"app{i}", 9.0, (BidRow(1.0, (), 1, 2, Scope.MACHINE),)) for i in range(4)]
     wins: Counter[str] = Counter()
     for seed in range(120):
-        found = determine(bids, Market({"n1": 2}, top), seed)
+        found = determine(bids, Market({"n1": 2}, top), seed, engine=engine)
         wins.update(a for a, w in found.wins.items() if w.row is not None)
     assert sum(wins.values()) == 120
     assert min(wins[f"app{i}"] for i in range(4)) >= 12
@@ -89,48 +99,54 @@ def vgg(app_id: str, gang: int = 4) -> Bid:
     )
 
 
-def test_two_sensitive_apps_get_a_machine_each() -> None:
+@engines
+def test_two_sensitive_apps_get_a_machine_each(engine: str) -> None:
     top = topology([4, 4], "a")
-    found = determine([vgg("a"), vgg("b")], Market(free_of(top), top), 0)
+    found = determine([vgg("a"), vgg("b")], Market(free_of(top), top), 0, engine=engine)
     assert sorted(w.gangs for w in found.wins.values()) == [((("n1", 4),),), ((("n2", 4),),)]
 
 
-def test_the_sensitive_app_gets_the_large_machine() -> None:
+@engines
+def test_the_sensitive_app_gets_the_large_machine(engine: str) -> None:
     top = topology([4, 2, 2], "a")
     inception = Bid("inception", 100.0, (BidRow(0.5, (), 1, 4, Scope.CLUSTER),))
-    found = determine([inception, vgg("vgg")], Market(free_of(top), top), 0)
+    found = determine([inception, vgg("vgg")], Market(free_of(top), top), 0, engine=engine)
     assert found.wins["vgg"].gangs == ((("n1", 4),),)
     assert found.wins["inception"].gangs == ((("n2", 2), ("n3", 2)),)
 
 
-def test_gangs_are_packed_tightly() -> None:
+@engines
+def test_gangs_are_packed_tightly(engine: str) -> None:
     top = topology([4, 4, 2], "a")
     bids = [Bid("a", 9.0, (BidRow(1.0, (), 1, 2, Scope.CLUSTER),)), Bid("b", 9.0, (BidRow(1.0, (), 1, 1),))]
-    found = determine(bids, Market({"n1": 4, "n2": 1, "n3": 2}, top), 0)
+    found = determine(bids, Market({"n1": 4, "n2": 1, "n3": 2}, top), 0, engine=engine)
     assert found.wins["a"].gangs == ((("n3", 2),),)
     assert found.wins["b"].gangs == ((("n2", 1),),), "n1 stays whole"
     assert place_gang(2, Scope.MACHINE, {"n1": 2, "n3": 2}, top) == (("n1", 2),), "a machine partly used first"
     assert place_gang(5, Scope.CLUSTER, {"n1": 4, "n2": 4, "n3": 1}, top) == (("n1", 4), ("n3", 1))
 
 
-def test_a_winner_stays_where_it_runs() -> None:
+@engines
+def test_a_winner_stays_where_it_runs(engine: str) -> None:
     top = topology([4, 4], "a")
     bid = Bid("a", 9.0, (BidRow(1.0, (), 1, 2, Scope.MACHINE),))
     home = (("n2", 2),)
-    assert determine([bid], Market(free_of(top), top, (), {"a": (home,)}), 0).wins["a"].gangs == (home,)
+    assert determine([bid], Market(free_of(top), top, (), {"a": (home,)}), 0, engine=engine).wins["a"].gangs == (home,)
 
 
-def test_where_best_fit_fails_the_models_own_placement_stands() -> None:
+@engines
+def test_where_best_fit_fails_the_models_own_placement_stands(engine: str) -> None:
     top = topology([8, 7], "a")
     wants = [Want("a", 3, 3, Scope.MACHINE), Want("b", 1, 5, Scope.MACHINE)]  # 3 + 5 and 3 + 3
     assert place_all(wants, free_of(top), top) is None
     bids = [Bid(w.app_id, 9.0, (BidRow(1.0, (), w.gangs, w.gang_gpus, w.scope),)) for w in wants]
-    found = determine(bids, Market(free_of(top), top), 0)
+    found = determine(bids, Market(free_of(top), top), 0, engine=engine)
     check(found.wins, free_of(top), top)
     assert all(w.row is not None for w in found.wins.values())
 
 
-def test_a_queues_limit_holds_for_its_apps_together() -> None:
+@engines
+def test_a_queues_limit_holds_for_its_apps_together(engine: str) -> None:
     top = topology([4, 4], "a")
     bids = [Bid(a, 9.0, (BidRow(1.0, (), 1, 2), BidRow(0.5, (), 2, 2))) for a in ("a", "b", "c")]
     found = determine(bids, Market(free_of(top), top, (Limit(frozenset("ab"), 4),)), 0)
@@ -140,19 +156,20 @@ def test_a_queues_limit_holds_for_its_apps_together() -> None:
     assert found.objective_log == pytest.approx(-math.log(1.0 * 1.0 * 0.5))
 
 
-def test_out_of_time_says_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycontrol.auction.winners.LEAST_BUDGET_S", 1e-4)
+@engines
+def test_out_of_time_says_its_gap(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycontrol.auction.reference.LEAST_BUDGET_S", 1e-4)
     rng = random.Random(5)
     top = Topology.of(Machine(f"n{i}", f"r{i % 5}", 4) for i in range(40))
     bids = []
     for i in range(60):
         size = rng.choice([1, 2, 3, 4, 6])
-        work, rows = rng.uniform(1, 9), []
+        work, slow, rows = rng.uniform(1, 9), rng.uniform(1, 1.5), []
         for q in range(1, 9):
-            rows += [BidRow(work / q * s, (), q, size, scope) for scope, s in zip(Scope, (1, 1.1, 1.3), strict=True)]
+            rows += [BidRow(work / q**0.7 * slow**scope, (), q, size, scope) for scope in Scope]
         bids.append(Bid(f"a{i}", work * 2, tuple(rows)))
     started_s = time.monotonic()
-    found = determine(bids, Market(free_of(top), top), 0, budget_s=0.0)
+    found = determine(bids, Market(free_of(top), top), 0, budget_s=0.0, engine=engine)
     assert time.monotonic() - started_s < 20
     check(found.wins, free_of(top), top)
     assert not found.proved_optimal

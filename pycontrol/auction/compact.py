@@ -1,0 +1,194 @@
+"""The compact form of an auction: a few rooms ("dims") for all GPUs, whatever the number of machines.
+
+Gangs of sizes that divide each other fit on machines if and only if, for each size s, the gangs of s GPUs and
+more, counted in units of s, are no more than the sum of floor(free / s) over the machines: packing the largest
+first never leaves a gap that matters. For other sizes, for gangs in racks, and around gangs that stay where
+they are, these conditions are necessary; a choice is then packed before it counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pycontrol.auction.market import Market, rows_that_matter, scope_of
+from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.topology import Scope
+
+Ints = npt.NDArray[np.int32]
+Pins = dict[str, int]
+"""GPUs by host (or rack) of the gangs that a row keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Arrays over rows: those of one bidder are neighbours, best gain first, its "nothing" (None) last."""
+
+    bids: Sequence[Bid]
+    rows: Sequence[BidRow | None]
+    first: Ints
+    """[bidders + 1] where a bidder's rows begin."""
+    gain: npt.NDArray[np.float64]
+    """log of rho_nothing / rho."""
+    use: Ints
+    """[rows, dims]: at least so much of each room is used, whatever the others do."""
+    room: Ints
+    level: Ints
+    """[dims]: s for units of s GPUs on machines, -s for those in racks, 0 for plain GPUs."""
+    gangs: Ints
+    size: Ints
+    """[rows] index in `sizes`."""
+    scope: Ints
+    sizes: Ints
+    """GPUs of a gang, descending."""
+    chain: bool
+    """Whether sizes on machines, and those in racks, divide each other."""
+    hosts: Sequence[str]
+    """Those with free GPUs, rack by rack."""
+    racks: Sequence[str]
+    rack: Ints
+    free: Ints
+    pins: Sequence[Pins]
+    """[rows] GPUs kept by host."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the dims alone decide what fits."""
+        return self.chain and not any(self.pins) and not bool((self.level < 0).any())
+
+
+def compact(bids: Sequence[Bid], market: Market) -> Compact:
+    """The arrays of an auction."""
+    rows: list[BidRow | None] = []
+    first, gain = [0], []
+    for bid in bids:
+        nothing = math.log(bid.rho_nothing)
+        own = sorted(((nothing - math.log(r.rho), k, r) for k, r in enumerate(rows_that_matter(bid, market.free))),
+                     key=lambda item: (-item[0], item[1]))  # fmt: skip
+        rows += [r for _, _, r in own]
+        rows.append(None)
+        gain += [g for g, _, _ in own]
+        gain.append(0.0)
+        first.append(len(rows))
+    rack_of = market.topology.rack_of
+    hosts = sorted((h for h, n in market.free.items() if n > 0), key=lambda h: (rack_of(h), h))
+    racks = sorted({rack_of(h) for h in hosts})
+    number = {r: k for k, r in enumerate(racks)}
+    new = [(r.new_gangs, r.gang_gpus, scope_of(r)) if r is not None and r.new_gangs else (0, 1, 3) for r in rows]
+    pins = [_pins(r) for r in rows]
+    on_machine = {s for _, s, scope in new if scope == Scope.MACHINE}
+    in_rack = {s for _, s, scope in new if scope == Scope.RACK}
+    sizes = sorted({s for _, s, _ in new}, reverse=True)
+    index = {s: k for k, s in enumerate(sizes)}
+    dims = _Dims(bids, market, first, new, pins, rows)
+    for s in sorted(on_machine):
+        dims.add_level(s, market.free, pins)
+    rack_free: dict[str, int] = {}
+    for h in hosts:
+        rack_free[rack_of(h)] = rack_free.get(rack_of(h), 0) + market.free[h]
+    rack_pins = [_by_rack(p, rack_of) for p in pins] if in_rack and any(pins) else pins
+    for s in sorted(in_rack):
+        dims.add_level(-s, rack_free, rack_pins)
+    return Compact(
+        bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
+        _ints(dims.room), _ints(dims.level), _ints(n for n, _, _ in new), _ints(index[s] for _, s, _ in new),
+        _ints(scope for _, _, scope in new), _ints(sizes), _divide(on_machine) and _divide(in_rack), hosts, racks,
+        _ints(number[rack_of(h)] for h in hosts), _ints(market.free[h] for h in hosts), pins,
+    )  # fmt: skip
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int32)
+
+
+def _pins(row: BidRow | None) -> Pins:
+    pins: Pins = {}
+    for gang in row.keep if row is not None else ():
+        for host, n in gang:
+            pins[host] = pins.get(host, 0) + n
+    return pins
+
+
+def _by_rack(pins: Pins, rack_of: object) -> Pins:
+    racks: Pins = {}
+    for host, n in pins.items():
+        rack = rack_of(host)  # type: ignore[operator]
+        racks[rack] = racks.get(rack, 0) + n
+    return racks
+
+
+def _divide(sizes: set[int]) -> bool:
+    ordered = sorted(sizes)
+    return all(b % a == 0 for a, b in itertools.pairwise(ordered))
+
+
+class _Dims:
+    """Collects the rooms and what rows use of them."""
+
+    def __init__(
+        self,
+        bids: Sequence[Bid],
+        market: Market,
+        first: Sequence[int],
+        new: Sequence[tuple[int, int, int]],
+        pins: Sequence[Pins],
+        rows: Sequence[BidRow | None],
+    ) -> None:
+        self.app = np.repeat(np.arange(len(bids)), np.diff(first))
+        gpus = np.array([r.gpus if r is not None else 0 for r in rows])
+        self.use: list[npt.NDArray[np.int64]] = [gpus]
+        self.room, self.level = [sum(market.free.values())], [0]
+        self.gangs, self.size, self.scope = (np.array(v) for v in zip(*new, strict=True))
+        for limit in market.limits:
+            inside = np.array([b.app_id in limit.app_ids for b in bids])[self.app]
+            if inside.any():
+                self.use.append(gpus * inside)
+                self.room.append(limit.gpus)
+                self.level.append(0)
+
+    def add_level(self, level: int, free: Mapping[str, int], pins: Sequence[Pins]) -> None:
+        """Units of |level| GPUs of the rooms in `free`: machines (level > 0) or racks."""
+        s = abs(level)
+        if s == 1:  # GPUs themselves
+            return
+        inside = self.scope == Scope.MACHINE if level > 0 else self.scope != Scope.CLUSTER
+        use = np.where(inside, self.gangs * (self.size // s), 0)
+        breaks = _least_breaks(s, free, pins, self.app)
+        for j, n in breaks.items():
+            use[j] += n
+        room = sum(n // s for n in free.values())
+        most = np.zeros(self.app[-1] + 1, dtype=np.int64)
+        np.maximum.at(most, self.app, use)
+        if most.sum() > room or breaks:
+            self.use.append(use)
+            self.room.append(room)
+            self.level.append(level)
+
+
+def _least_breaks(s: int, free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.int64]) -> dict[int, int]:
+    """Row -> units of s that its kept gangs break at least, whichever gangs the other bidders keep."""
+    amounts: dict[str, dict[int, set[int]]] = {}
+    for j, own in enumerate(pins):
+        for place, n in own.items():
+            amounts.setdefault(place, {}).setdefault(int(app[j]), {0}).add(n)
+    others: dict[tuple[str, int], set[int]] = {}
+    for place, by_app in amounts.items():
+        for i in by_app:
+            sums = {0}
+            for k, ns in by_app.items():
+                if k != i:
+                    sums = {a + b for a in sums for b in ns if a + b <= free[place]}
+            others[place, i] = sums
+    return {
+        j: sum(
+            min((free[p] - o) // s - (free[p] - o - n) // s for o in others[p, int(app[j])] if o + n <= free[p])
+            for p, n in own.items()
+        )
+        for j, own in enumerate(pins)
+        if own
+    }

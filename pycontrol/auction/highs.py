@@ -1,0 +1,220 @@
+"""The portable engine: the compact form solved by HiGHS itself, for where no C compiler was found.
+
+The relaxation is solved once and stays warm; rows whose reduced cost exceeds the gap to a choice already known
+are dropped, which leaves a small integer program (Themis, section 4.4, solved n + 1 times).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from pycontrol.auction.compact import Compact, compact
+from pycontrol.auction.market import Market, Solved, Without, scope_of
+from pycontrol.auction.placing import Want, place_all, take
+from pycontrol.model.auction import Bid
+from pycontrol.model.topology import Scope
+
+EPS = 1e-9
+FIRST_SHARE = 0.5
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+_Entries = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+"""Constraints, columns, coefficients."""
+
+
+def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) -> Solved:
+    """The whole auction. A gap is left where time ran out, or where no packing was found."""
+    if not bids or not any(market.free.values()):
+        return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
+    end_s = time.monotonic() + budget_s
+    model = _Auction(compact(bids, market), market)
+    main = model.best(None, model.nothing, budget_s * FIRST_SHARE if payments else budget_s)
+    rows = {b.app_id: model.c.rows[j] for b, j in zip(bids, main.choice, strict=True)}
+    winners = [i for i, b in enumerate(bids) if rows[b.app_id] is not None] if payments else []
+    objective = -float(np.log([b.rho_nothing for b in bids]).sum())
+    without = {}
+    for k, i in enumerate(winners):
+        share_s = (end_s - time.monotonic()) / (len(winners) - k)
+        start = main.choice.copy()
+        start[i] = model.nothing[i]
+        found = model.best(i, start, share_s)
+        others = objective + float(np.log(bids[i].rho_nothing))
+        without[bids[i].app_id] = Without(others + found.value, found.bound - found.value)
+    return Solved(rows, main.bound - main.value, without, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    choice: Rows
+    value: float
+    bound: float
+
+
+class _Auction:
+    """One relaxation, and small integer programs cut out of it."""
+
+    def __init__(self, c: Compact, market: Market) -> None:
+        self.c, self.market = c, market
+        self.n = len(c.bids)
+        self.app = np.repeat(np.arange(self.n), np.diff(c.first))
+        self.nothing: Rows = c.first[1:].astype(np.int64) - 1
+        self.breaks = _Breaks(c)
+        self.all = np.arange(len(c.rows))
+        self.lp = _program(c, self.all, self.app, self.breaks, integer=False)
+        self.lp.run()
+
+    def best(self, without: int | None, start: Rows, budget_s: float) -> _Found:
+        """The best choice (without one bidder), from a choice that has room."""
+        c, end_s = self.c, time.monotonic() + budget_s
+        banned = np.zeros(len(c.rows), bool)
+        if without is not None:
+            banned[c.first[without] : self.nothing[without]] = True
+        upper = np.where(banned, 0.0, 1.0)
+        self.lp.changeColsBounds(len(self.all), self.all.astype(np.int32), np.zeros(len(self.all)), upper)
+        self.lp.run()
+        bound = float(self.lp.getInfo().objective_function_value)
+        loss = -np.array(self.lp.getSolution().col_dual)[: len(c.rows)]
+        value = float(c.gain[start].sum())
+        start, value = self._rounded(start, value, banned)
+        if bound <= value + EPS:
+            return _Found(start, value, value)
+        left = self.all[~banned & ((loss <= bound - value + EPS) | np.isin(self.all, start))]
+        mip = _program(c, left, self.app, self.breaks, integer=True)
+        mip.setOptionValue("time_limit", max(0.01, end_s - time.monotonic()))
+        mip.run()
+        info = mip.getInfo()
+        if info.primal_solution_status != 2:  # none found in time
+            return _Found(start, value, bound)
+        x = np.array(mip.getSolution().col_value)[: len(left)]
+        chosen = self.nothing.copy()
+        chosen[self.app[left[x > 0.5]]] = left[x > 0.5]
+        proved = mip.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        found = float(c.gain[chosen].sum())
+        bound = max(value, found if proved else min(bound, float(info.mip_dual_bound)))
+        if found > value and self._has_room(chosen):
+            start, value = chosen, found
+        return _Found(start, value, value if bound <= value + EPS else bound)
+
+    def _rounded(self, start: Rows, value: float, banned: npt.NDArray[np.bool_]) -> tuple[Rows, float]:
+        """The relaxation's choice where it is whole and the rest as good as it fits, if that is better."""
+        c = self.c
+        x = np.array(self.lp.getSolution().col_value)[: len(c.rows)]
+        choice = self.nothing.copy()
+        whole = self.all[x > 1 - 1e-6]
+        choice[self.app[whole]] = whole
+        load = c.use[choice].sum(axis=0)
+        for i in range(self.n):
+            for j in range(c.first[i], choice[i]):
+                after = load + c.use[j] - c.use[choice[i]]
+                if not banned[j] and c.gain[j] > c.gain[choice[i]] and (after <= c.room).all():
+                    load, choice[i] = after, j
+                    break
+        found = float(c.gain[choice].sum())
+        return (choice, found) if found > value and self._has_room(choice) else (start, value)
+
+    def _has_room(self, choice: Rows) -> bool:
+        c = self.c
+        if (c.use[choice].sum(axis=0) > c.room).any():
+            return False
+        if c.exact:
+            return True
+        free = {h: n for h, n in self.market.free.items() if n > 0}
+        wants = []
+        for i, j in enumerate(choice):
+            row = c.rows[j]
+            if row is None:
+                continue
+            take(free, row.keep)
+            if row.new_gangs:
+                wants.append(Want(c.bids[i].app_id, row.new_gangs, row.gang_gpus, scope_of(row)))
+        return min(free.values()) >= 0 and place_all(wants, free, self.market.topology) is not None
+
+
+class _Breaks:
+    """Machines whose kept gangs belong to several bidders: whole units left there need an integer each.
+
+    s u <= free - what is kept there, and u units of s GPUs are left: exact where `Compact.use` is a bound only.
+    """
+
+    def __init__(self, c: Compact) -> None:
+        self.at: list[tuple[int, int, int]] = []
+        """(dim, place, free GPUs)"""
+        racks = np.zeros(len(c.racks), np.int64)
+        np.add.at(racks, c.rack, c.free)
+        number = {h: k for k, h in enumerate(c.hosts)}
+        self.kept: dict[tuple[int, int], dict[int, int]] = {}
+        for j, pins in enumerate(c.pins):
+            for host, n in pins.items():
+                for dim, level in enumerate(c.level):
+                    if level:
+                        place = number[host] if level > 0 else int(c.rack[number[host]])
+                        by_row = self.kept.setdefault((dim, place), {})
+                        by_row[j] = by_row.get(j, 0) + n
+        for dim, place in self.kept:
+            free = int(c.free[place]) if c.level[dim] > 0 else int(racks[place])
+            self.at.append((dim, place, free))
+
+
+def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks, integer: bool) -> highspy.Highs:
+    """Columns: the rows given, then units left at each of `breaks.at`. Constraints: bidders, dims, breaks."""
+    n, dims, extra = len(c.bids), len(c.room), len(breaks.at)
+    position = {int(j): k for k, j in enumerate(rows)}
+    kept = np.zeros((len(rows), dims), np.int64)
+    for j in rows:
+        if c.pins[j]:  # counted by the units left there instead
+            kept[position[int(j)]] = np.where(c.level != 0, c.use[j] - _new_units(c, int(j)), 0)
+    use = c.use[rows] - kept
+    r, d = np.nonzero(use)
+    entries: list[_Entries] = [(app[rows], np.arange(len(rows)), np.ones(len(rows))), (n + d, r, use[r, d])]
+    upper = np.concatenate([np.ones(n), c.room.astype(float), [float(f) for _, _, f in breaks.at]])
+    for k, (dim, place, free) in enumerate(breaks.at):
+        s = abs(int(c.level[dim]))
+        upper[n + dim] -= free // s
+        inside = [(position[j], g) for j, g in breaks.kept[dim, place].items() if j in position]
+        entries.append((np.array([n + dim, n + dims + k]), np.full(2, len(rows) + k), np.array([-1.0, float(s)])))
+        entries.append((np.full(len(inside), n + dims + k), np.array([p for p, _ in inside], np.int64),
+                        np.array([float(g) for _, g in inside])))  # fmt: skip
+    return _highs(entries, c.gain[rows], upper, n, [f // abs(int(c.level[d])) for d, _, f in breaks.at], extra, integer)
+
+
+def _new_units(c: Compact, j: int) -> npt.NDArray[np.int64]:
+    """Units that the new gangs of a row use of each dim."""
+    s = np.maximum(1, np.abs(c.level))
+    inside = np.where(c.level > 0, c.scope[j] == Scope.MACHINE, c.scope[j] != Scope.CLUSTER)
+    return np.where(inside, c.gangs[j] * (c.sizes[c.size[j]] // s), 0)
+
+
+def _highs(
+    entries: Sequence[_Entries],
+    gain: Floats, upper: Floats, equal: int, units: list[int], extra: int, integer: bool,
+) -> highspy.Highs:  # fmt: skip
+    at, column, value = (np.concatenate([e[k] for e in entries]) for k in range(3))
+    order = np.lexsort((at, column))
+    columns = len(gain) + extra
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = columns, len(upper)
+    lp.sense_ = highspy.ObjSense.kMaximize
+    lp.col_cost_ = np.concatenate([gain, np.zeros(extra)])
+    lp.col_lower_ = np.zeros(columns)
+    lp.col_upper_ = np.concatenate([np.ones(len(gain)), np.array(units, float)])
+    lp.row_lower_ = np.concatenate([np.ones(equal), np.full(len(upper) - equal, -highspy.kHighsInf)])
+    lp.row_upper_ = upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 1)).astype(np.int32)
+    lp.a_matrix_.index_ = at[order].astype(np.int32)
+    lp.a_matrix_.value_ = value[order].astype(float)
+    if integer:
+        lp.integrality_ = [highspy.HighsVarType.kInteger] * columns
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    for option, setting in (("output_flag", False), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0), ("threads", 1)):
+        solver.setOptionValue(option, setting)
+    solver.passModel(lp)
+    return solver

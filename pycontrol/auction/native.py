@@ -1,0 +1,111 @@
+"""The compiled engine: solver.c by ctypes. Absent where no C compiler was found when Isonomy was installed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pycontrol.auction.compact import Compact, Ints, compact
+from pycontrol.auction.market import Market, Rooms, Solved, Without
+from pycontrol.model.auction import Bid
+from pycontrol.model.topology import Scope
+
+NODES_MAX = 20_000_000
+"""Nodes of one solve; the time budget ends it long before."""
+
+_INTS = (
+    ("apps", "rows", "dims", "hosts", "racks", "sizes", "chain"),
+    ("use", "room", "level", "gangs", "size", "scope", "size_gpus", "pin_first", "pin_host", "pin_gpus",
+     "free_gpus", "rack"),
+)  # fmt: skip
+
+
+class _Auction(ctypes.Structure):
+    """`struct auction` of solver.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in _INTS[0]),
+        ("first", ctypes.c_void_p),
+        ("gain", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in _INTS[1]),
+    )
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    path = Path(__file__).with_name("_solver.so")
+    if not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:  # built for another machine
+        return None
+    pointer = ctypes.c_void_p
+    library.isonomy_auction.argtypes = (
+        ctypes.POINTER(_Auction), ctypes.c_double, ctypes.c_int64, ctypes.c_int32, *[pointer] * 5
+    )  # fmt: skip
+    library.isonomy_auction.restype = ctypes.c_int
+    return library
+
+
+def available() -> bool:
+    """Whether the compiled engine is there."""
+    return _library() is not None
+
+
+def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) -> Solved:
+    """The whole auction in one call. A gap is left where time ran out, or where no packing was found."""
+    library = _library()
+    if library is None:
+        raise RuntimeError("the compiled engine is missing: install a C compiler and run `make setup`")
+    if not bids or not any(market.free.values()):
+        return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
+    c = compact(bids, market)
+    apps, hosts, racks, sizes = len(bids), len(c.hosts), len(c.racks), len(c.sizes)
+    number = {h: k for k, h in enumerate(c.hosts)}
+    flat = [(number[h], n) for pins in c.pins for h, n in pins.items()]
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "first": c.first, "gain": np.ascontiguousarray(c.gain, np.float64), "use": c.use, "room": c.room,
+        "level": c.level, "gangs": c.gangs, "size": c.size, "scope": c.scope, "size_gpus": c.sizes,
+        "pin_first": np.array([0, *accumulate(len(p) for p in c.pins)], np.int32),
+        "pin_host": np.array([h for h, _ in flat], np.int32), "pin_gpus": np.array([n for _, n in flat], np.int32),
+        "free_gpus": c.free, "rack": c.rack,
+    }  # fmt: skip
+    task = _Auction(
+        apps, len(c.rows), len(c.room), hosts, racks, sizes, int(c.chain),
+        **{name: array.ctypes.data for name, array in arrays.items()},
+    )  # fmt: skip
+    choice = np.zeros(apps, np.int32)
+    value, bound = np.zeros(apps + 1), np.zeros(apps + 1)
+    at_host, at_rack = np.zeros((sizes, hosts), np.int32), np.zeros((sizes, racks), np.int32)
+    out = (a.ctypes.data for a in (choice, value, bound, at_host, at_rack))
+    status = library.isonomy_auction(ctypes.byref(task), budget_s, NODES_MAX, int(payments), *out)
+    if status == -1:
+        raise MemoryError("no memory for the auction")
+    if status:
+        raise ValueError("the auction is malformed")
+    rows = {bid.app_id: c.rows[j] for bid, j in zip(bids, choice.tolist(), strict=True)}
+    nothing = -float(np.log([b.rho_nothing for b in bids]).sum())
+    without = {
+        b.app_id: Without(nothing + float(np.log(b.rho_nothing)) + value[i], max(0.0, bound[i] - value[i]))
+        for i, b in enumerate(bids)
+        if payments and rows[b.app_id] is not None
+    }
+    return Solved(rows, max(0.0, float(bound[-1] - value[-1])), without, _rooms(c, at_host, at_rack))
+
+
+def _rooms(c: Compact, at_host: Ints, at_rack: Ints) -> Rooms:
+    rooms: dict[tuple[int, Scope], Sequence[str]] = {}
+    for scope, places, at in ((Scope.MACHINE, c.hosts, at_host), (Scope.RACK, c.racks, at_rack)):
+        for k in range(len(c.sizes)):
+            used = np.flatnonzero(at[k]).tolist()
+            if used:
+                rooms[int(c.sizes[k]), scope] = [places[p] for p in used for _ in range(at[k, p])]
+    return rooms

@@ -1,0 +1,163 @@
+"""The reference engine: winner determination as a readable PuLP model with a zero gap (Themis, Pseudocode 1).
+
+The oracle of the tests, and what decides where a faster engine could not prove its answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import pulp
+
+from pycontrol.auction.market import Market, Rooms, Size, Solved, Without, rows_that_matter, scope_of
+from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.topology import Scope
+
+LEAST_BUDGET_S = 0.05
+FIRST_SHARE = 0.5
+"""Part of the time budget that the first solve may use; the rest is for the payments."""
+
+
+class _Model:
+    """The integer program of one auction.
+
+    A gang on one machine takes room there; a gang within a rack may be cut at will inside it, so only the
+    rack's total matters, and for a gang anywhere only the cluster's. Gangs of one size and scope share their
+    variables, so the model has a binary for each row and an integer for each size and machine (or rack).
+    """
+
+    def __init__(self, bids: Sequence[Bid], market: Market) -> None:
+        self.bids, self.market = bids, market
+        self.free = {h: n for h, n in sorted(market.free.items()) if n > 0}
+        self.racks: dict[str, list[str]] = {}
+        for host in self.free:
+            self.racks.setdefault(market.topology.rack_of(host), []).append(host)
+        self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
+        self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
+        self.places: dict[Size, dict[str, pulp.LpVariable]] = {}
+        """How many gangs go to each host (MACHINE) or rack (RACK)."""
+        self._add_rows()
+        self._add_capacity()
+        for limit in market.limits:
+            self._at_most([row.gpus * x for a in sorted(limit.app_ids) for row, x in self._of(a)], limit.gpus)
+
+    def _of(self, app_id: str) -> list[tuple[BidRow, pulp.LpVariable]]:
+        return self.rows.get(app_id, [])
+
+    def _at_most(self, terms: list[pulp.LpAffineExpression], most: int) -> None:
+        if terms:
+            self.lp += pulp.lpSum(terms) <= most
+
+    def _add_rows(self) -> None:
+        objective: list[pulp.LpAffineExpression] = []
+        self.most_gained = 0.0
+        for i, bid in enumerate(self.bids):
+            rows = rows_that_matter(bid, self.free)
+            if not rows:
+                continue
+            chosen = [(row, self.lp.add_variable(f"x{i}_{k}", cat="Binary")) for k, row in enumerate(rows)]
+            gains = [math.log(bid.rho_nothing) - math.log(row.rho) for row in rows]
+            self.rows[bid.app_id] = chosen
+            self.lp += pulp.lpSum(x for _, x in chosen) <= 1
+            objective += [gain * x for gain, (_, x) in zip(gains, chosen, strict=True)]
+            self.most_gained += max(gains)
+        self.lp += pulp.lpSum(objective)
+
+    def _add_capacity(self) -> None:
+        on_host: dict[str, list[pulp.LpAffineExpression]] = {h: [] for h in self.free}
+        in_rack: dict[str, list[pulp.LpAffineExpression]] = {r: [] for r in self.racks}
+        anywhere: list[pulp.LpAffineExpression] = []
+        gangs: dict[Size, list[pulp.LpAffineExpression]] = {}
+        for row, x in (pair for rows in self.rows.values() for pair in rows):
+            anywhere.append(row.gpus * x)
+            for gang in row.keep:
+                for host, n in gang:
+                    on_host[host].append(n * x)
+            if row.new_gangs:
+                gangs.setdefault((row.gang_gpus, scope_of(row)), []).append(row.new_gangs * x)
+        for j, ((size, scope), terms) in enumerate(gangs.items()):
+            if scope is Scope.CLUSTER:
+                continue
+            rooms = self.free if scope is Scope.MACHINE else self._rack_gpus()
+            at = {
+                place: self.lp.add_variable(f"y{j}_{k}", 0, n // size, cat="Integer")
+                for k, (place, n) in enumerate(rooms.items())
+                if n >= size
+            }
+            self.places[size, scope] = at
+            self.lp += pulp.lpSum(at.values()) == pulp.lpSum(terms)
+            taken = on_host if scope is Scope.MACHINE else in_rack
+            for place, y in at.items():
+                taken[place].append(size * y)
+        for host, terms in on_host.items():
+            self._at_most(terms, self.free[host])
+        for rack, hosts in self.racks.items():
+            if in_rack[rack]:
+                self._at_most(in_rack[rack] + [t for h in hosts for t in on_host[h]], self._rack_gpus()[rack])
+        self._at_most(anywhere, sum(self.free.values()))
+
+    def _rack_gpus(self) -> dict[str, int]:
+        return {rack: sum(self.free[h] for h in hosts) for rack, hosts in self.racks.items()}
+
+    def solve(self, budget_s: float, cbc: bool = False) -> float:
+        """Solves to a zero gap within the budget; returns the gap."""
+        if not self.rows:
+            return 0.0
+        limit_s = max(LEAST_BUDGET_S, budget_s)
+        if cbc:
+            engine = pulp.PULP_CBC_CMD(msg=False, gapRel=0.0, timeLimit=limit_s, threads=1)
+        else:
+            engine = pulp.HiGHS(msg=False, gapRel=0.0, gapAbs=0.0, timeLimit=limit_s, threads=1)
+        self.lp.solve(engine)
+        if self.lp.sol_status == pulp.LpSolutionOptimal:
+            return 0.0
+        if self.lp.sol_status != pulp.LpSolutionIntegerFeasible:  # nobody wins, which always fits
+            for variable in self.lp.variables():
+                variable.varValue = 0
+        bound = self.most_gained
+        if not cbc:  # PuLP hands HiGHS the negated objective
+            bound = min(bound, -float(self.lp.solverModel.getInfo().mip_dual_bound))
+        return max(0.0, bound - (self.lp.objective.value() or 0.0))
+
+    def chosen(self) -> dict[str, BidRow | None]:
+        """Each bidder's row."""
+        return {
+            bid.app_id: next((row for row, x in self._of(bid.app_id) if (x.value() or 0) > 0.5), None)
+            for bid in self.bids
+        }
+
+    def rooms(self) -> Rooms:
+        """Where the model found room."""
+        return {
+            size: [place for place, y in at.items() for _ in range(round(y.value() or 0))]
+            for size, at in self.places.items()
+        }
+
+
+def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
+    """The feasible rows, at most one a bidder, with the largest sum of -log rho; and without each winner."""
+    end_s = time.monotonic() + budget_s
+    model = _Model(bids, market)
+    gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s, cbc)
+    rows = model.chosen()
+    winners = [a for a, row in rows.items() if row is not None] if payments else []
+    without = {}
+    for k, app_id in enumerate(winners):
+        share_s = (end_s - time.monotonic()) / (len(winners) - k)
+        without[app_id] = solve_without(app_id, bids, market, share_s, cbc)
+    return Solved(rows, gap, without, model.rooms())
+
+
+def solve_without(app_id: str, bids: Sequence[Bid], market: Market, budget_s: float, cbc: bool = False) -> Without:
+    """The optimum of the others alone."""
+    others = [b for b in bids if b.app_id != app_id]
+    model = _Model(others, market)
+    gap = model.solve(budget_s, cbc)
+    return Without(objective_log(others, model.chosen()), gap)
+
+
+def objective_log(bids: Sequence[Bid], rows: dict[str, BidRow | None]) -> float:
+    """Sum of -log rho."""
+    return -sum(math.log(r.rho if (r := rows[b.app_id]) is not None else b.rho_nothing) for b in bids)
