@@ -1,0 +1,27 @@
+"""Dominant resource fairness by progressive filling (Ghodsi et al., NSDI '11, Algorithm 1).
+
+Of the resources shared here GPUs alone are scarce, so the dominant share is an app's part of all GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pycontrol.model.auction import AppView
+from pycontrol.policies.filling import Filling, Offered
+
+
+@dataclass(frozen=True)
+class Drf(Filling):
+    """Smallest part of the cluster's GPUs first."""
+
+    name: ClassVar[str] = "drf"
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """The dominant share."""
+        return gpus / max(1, pool.cluster_gpus)
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its share before the round."""
+        return f"among the smallest dominant shares: it kept {view.kept_gpus} of {pool.cluster_gpus} GPUs"

@@ -1,0 +1,352 @@
+"""What the baselines share: gang by gang, the pool goes to the app that its policy puts first.
+
+A policy says who is first (`key`, the smallest), and may put queues first (`queue_key`). Whoever is first
+keeps one of its own ending gangs in place, else gets a new gang; that goes on until nobody can use what is left.
+
+Two steps keep restarts rare. First the picks are made by GPU counts alone, which says who will keep what it
+runs on; then new gangs are placed, in order, beside what stays. Only where a gang finds no other room does it
+displace one that comes after it in the order.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import ClassVar, Literal
+
+from pycontrol.auction.limits import queue_limits
+from pycontrol.model.auction import AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.topology import Scope
+from pycontrol.policies.pool import Pool
+
+MANY = 1 << 30
+"""GPUs without a limit."""
+_Shape = tuple[int, Scope, str]
+"""GPUs, widest scope and GPU type of a new gang."""
+_Entry = tuple[float, float, str, int]
+"""Key, tie-break, app id, and the app's position in the snapshot."""
+
+
+@dataclass(frozen=True)
+class Filling(ABC):
+    """A policy that needs no bids."""
+
+    packing: Literal["tight", "first", "random"] = "tight"
+    """New gangs as close together as they allow; or not packed, by host name, or in a random order of hosts."""
+    ties: Literal["fifo", "random"] = "fifo"
+    """Among equals: who was submitted first, or a draw for each gang."""
+
+    name: ClassVar[str]
+    asks_agents: ClassVar[bool] = False
+    by_queue: ClassVar[bool] = False
+    """Whether `queue_key` says which queue comes first."""
+    migrates: ClassVar[bool] = False
+    """Whether `moves` may say yes."""
+
+    @abstractmethod
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """The smallest is next; `gpus`: those it keeps and those picked for it in this round."""
+
+    @abstractmethod
+    def why(self, view: AppView, pool: Offered) -> str:
+        """One sentence on why the app was served."""
+
+    def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
+        """The smallest is the next queue; `view` is the first app of it, with so many GPUs, as in `key`."""
+        raise NotImplementedError
+
+    def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
+        """Whether a gang that could stay is better stopped and started in a narrower scope."""
+        return False
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        """Nobody is asked."""
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        """Fills the pool."""
+        seed = rng.randrange(1 << 30)
+        return _Filler(self, snapshot, random.Random(seed)).plan(seed)
+
+
+class Offered:
+    """What keys may look at besides the app: the pool as it was offered."""
+
+    def __init__(self, snapshot: Snapshot, free: Pool) -> None:
+        self.snapshot = snapshot
+        self.gpus = free.gpus
+        self.cluster_gpus = snapshot.topology.gpus
+        self.lease_s = snapshot.lease_s
+        self._free = free
+        self._tightest: dict[tuple[int, str], Scope] = {}
+
+    def slowdown(self, demand: Demand) -> float:
+        """S of its next gang: in the narrowest scope in which the offer has room for one, at the beginning."""
+        return demand.slowdown[self.tightest(demand) - 1]
+
+    def tightest(self, demand: Demand) -> Scope:
+        """The narrowest scope in which the offer has room for a gang of that size."""
+        shape = demand.gang_gpus, demand.gpu_type
+        scope = self._tightest.get(shape)
+        if scope is None:
+            narrow = (x for x in (Scope.MACHINE, Scope.RACK) if self._free.fits(shape[0], x, shape[1]))
+            scope = self._tightest[shape] = next(narrow, Scope.CLUSTER)
+        return scope
+
+
+@dataclass(slots=True, eq=False)
+class _Pick:
+    """One gang for one app: `home`, which it keeps if it can, or a new one."""
+
+    app: int
+    gpus: int
+    home: Gang | None = None
+    done: bool = field(default=False)
+
+
+class _Filler:
+    """One round."""
+
+    def __init__(self, policy: Filling, snapshot: Snapshot, rng: random.Random) -> None:
+        self.policy, self.s, self.rng = policy, snapshot, rng
+        self.apps = snapshot.apps
+        self.free = Pool(snapshot.free, snapshot.topology, self._order())
+        """GPUs that nobody has got yet."""
+        self.spare = Pool(snapshot.free, snapshot.topology, self.free.order)
+        """Those of them that nobody is to keep."""
+        self.offered = Offered(snapshot, self.free)
+        self.unpicked_gpus = self.free.gpus
+        self.queue_left = self._queue_room()
+        self.queue_gpus: dict[str, int] = {}
+        self.picked: dict[int, int] = {}
+        """GPUs picked for an app in this round."""
+        self.homes: dict[int, list[Gang]] = {}
+        """Ending gangs of an app that are not picked, best first."""
+        self.reserved: dict[str, list[_Pick]] = {}
+        """Picks that are to stay, by host, in their order."""
+        self.served: set[int] = set()
+        """Apps that get nothing more: they have all that they can use, or find no room at present."""
+        self.aside: set[int] = set()
+        """Those of them that find no room."""
+        self.retry = False
+        """Whether they might find it now: a pick came to nothing, or a move made room."""
+        self.full: set[_Shape] = set()
+        """New gangs for which there is no room any more."""
+        self.got: dict[int, list[Gang]] = {}
+        self.heaps = self._heaps()
+
+    # ---- the beginning
+
+    def _order(self) -> dict[str, int] | None:
+        if self.policy.packing == "tight":
+            return None
+        hosts = sorted(self.s.free)
+        if self.policy.packing == "random":
+            self.rng.shuffle(hosts)
+        return {host: k for k, host in enumerate(hosts)}
+
+    def _queue_room(self) -> dict[str, int]:
+        limits = queue_limits(self.s)
+        if not limits:
+            return {}
+        queue_of = {v.app_id: v.queue for v in self.apps}
+        return {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
+
+    def _heaps(self) -> dict[str, list[_Entry]]:
+        """The apps that can use any of the offer, by queue where queues count."""
+        able: list[tuple[int, _Shape]] = []
+        for i, view in enumerate(self.apps):
+            d = view.demand
+            if view.ending_gangs or 0 < d.gang_gpus <= d.gang_gpus * d.gangs - view.kept_gpus:
+                able.append((i, self._shape(i)))
+            if self.policy.by_queue:
+                self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.kept_gpus
+        shapes = {shape for _, shape in able if shape[0] > 0}
+        self.full.update(shape for shape in shapes if not self.free.fits(*shape))
+        if not self.policy.migrates:  # else a move may make room
+            shapes -= self.full
+        self.smallest_gpus = min((gpus for gpus, *_ in shapes), default=MANY)
+        heaps: dict[str, list[_Entry]] = {}
+        for i, shape in able:
+            view = self.apps[i]
+            for home in view.ending_gangs:
+                self.smallest_gpus = min(self.smallest_gpus, gang_gpus(home))
+            if view.ending_gangs or shape in shapes:
+                heaps.setdefault(view.queue if self.policy.by_queue else "", []).append(self._entry(i))
+        for heap in heaps.values():
+            heapify(heap)
+        return heaps
+
+    def _shape(self, i: int) -> _Shape:
+        d = self.apps[i].demand
+        return d.gang_gpus, d.scope, d.gpu_type
+
+    def _entry(self, i: int) -> _Entry:
+        view = self.apps[i]
+        key = self.policy.key(view, view.kept_gpus + self.picked.get(i, 0), self.offered)
+        if self.policy.ties == "random":
+            return key, self.rng.random(), view.app_id, i
+        return key, view.submitted_s, view.app_id, i
+
+    # ---- who
+
+    def plan(self, seed: int) -> Plan:
+        """Picks and places until nothing more fits."""
+        while picks := self._picks():
+            for pick in picks:
+                self._place(pick)
+            if self.retry:
+                self._take_up()
+        return Plan(
+            round_id=self.s.round_id,
+            awards=tuple(Award(self.apps[i].app_id, tuple(gangs)) for i, gangs in self.got.items()),
+            unused_gpus={h: n for h, n in self.free.left.items() if n},
+            seed=seed,
+            why={self.apps[i].app_id: self.policy.why(self.apps[i], self.offered) for i in self.got},
+        )
+
+    def _picks(self) -> list[_Pick]:
+        """The next gangs in the policy's order, as many as the GPUs' number allows."""
+        picks = []
+        while self.unpicked_gpus >= self.smallest_gpus and (heap := self._first_queue()):
+            i = heap[0][3]
+            pick = self._pick(i)
+            if pick is None:
+                heappop(heap)
+                self.served.add(i)
+                continue
+            picks.append(pick)
+            self._count(pick, 1)
+            heapreplace(heap, self._entry(i))
+        return picks
+
+    def _first_queue(self) -> list[_Entry]:
+        if not self.policy.by_queue:
+            return self.heaps.get("", [])
+        queues = [q for q, heap in self.heaps.items() if heap]
+        return self.heaps[min(queues, key=self._queue_key)] if queues else []
+
+    def _queue_key(self, queue: str) -> tuple[tuple[float, ...], str]:
+        i = self.heaps[queue][0][3]
+        gpus = self.apps[i].kept_gpus + self.picked.get(i, 0)
+        return self.policy.queue_key(self.apps[i], gpus, self.queue_gpus[queue], self.offered), queue
+
+    def _pick(self, i: int) -> _Pick | None:
+        """The app's next gang; None if it has all that it can use, or finds no room (then it is put aside)."""
+        view = self.apps[i]
+        d = view.demand
+        room = d.gpus - view.kept_gpus - self.picked.get(i, 0)
+        shared = min(self.queue_left.get(view.queue, MANY), self.unpicked_gpus)
+        homes = self._homes_of(i) if view.ending_gangs else []
+        for home in homes:
+            n = gang_gpus(home)
+            if n <= min(room, shared) and self.spare.holds(home):
+                homes.remove(home)
+                return self._reserve(_Pick(i, n, home))
+        if 0 < d.gang_gpus <= min(room, shared) and self._shape(i) not in self.full:
+            return _Pick(i, d.gang_gpus)
+        if 0 < d.gang_gpus <= room or any(gang_gpus(home) <= room for home in homes):
+            self.aside.add(i)
+        return None
+
+    def _homes_of(self, i: int) -> list[Gang]:
+        """Its ending gangs that may stay: those of the right size first, then the closest."""
+        homes = self.homes.get(i)
+        if homes is None:
+            d = self.apps[i].demand
+            homes = [
+                g for g in self.apps[i].ending_gangs
+                if not d.gpu_type or all(self.free.type_of(h) == d.gpu_type for h, _ in g)
+            ]  # fmt: skip
+            homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))
+            self.homes[i] = homes
+        return homes
+
+    def _scope(self, gang: Gang) -> Scope:
+        return self.s.topology.scope_of(h for h, _ in gang)
+
+    def _count(self, pick: _Pick, sign: int) -> None:
+        queue = self.apps[pick.app].queue
+        gpus = sign * pick.gpus
+        self.picked[pick.app] = self.picked.get(pick.app, 0) + gpus
+        self.unpicked_gpus -= gpus
+        if queue in self.queue_left:
+            self.queue_left[queue] -= gpus
+        if self.policy.by_queue:
+            self.queue_gpus[queue] += gpus
+
+    def _take_up(self) -> None:
+        """Apps put aside get another turn."""
+        self.retry = False
+        again = [i for i in sorted(self.aside) if self.homes.get(i) or self._shape(i) not in self.full]
+        self.aside.difference_update(again)
+        self.served.difference_update(again)
+        for i in again:
+            heappush(self.heaps.setdefault(self.apps[i].queue if self.policy.by_queue else "", []), self._entry(i))
+
+    # ---- where
+
+    def _reserve(self, pick: _Pick) -> _Pick:
+        assert pick.home is not None
+        self.spare.take(pick.home)
+        for host, _ in pick.home:
+            self.reserved.setdefault(host, []).append(pick)
+        return pick
+
+    def _place(self, pick: _Pick) -> None:
+        pick.done = True
+        if pick.home is not None:
+            self._renew(pick, pick.home)
+            return
+        shape, gang = self._shape(pick.app), None
+        if pick.gpus == shape[0] and shape not in self.full:
+            gang = self.spare.place(*shape)
+            if gang is None and (gang := self.free.place(*shape)) is not None:
+                self._displace(gang)
+            if gang is None:
+                self.full.add(shape)
+        if gang is None:
+            self._count(pick, -1)
+            if pick.app in self.served:
+                self.aside.add(pick.app)
+            self.retry = True
+            return
+        self.spare.take(gang)
+        self.free.take(gang)
+        self.got.setdefault(pick.app, []).append(gang)
+
+    def _renew(self, pick: _Pick, home: Gang) -> None:
+        gang = self._better(pick, home)
+        if gang is not None:  # what it leaves may be room for others
+            self.spare.give(home)
+            self.spare.take(gang)
+            self.full.clear()
+            self.retry = True
+        self.free.take(gang or home)
+        self.got.setdefault(pick.app, []).append(gang or home)
+
+    def _better(self, pick: _Pick, home: Gang) -> Gang | None:
+        """A narrower place among GPUs that nobody is to keep, if the policy thinks it worth the restart."""
+        view, old = self.apps[pick.app], self._scope(home)
+        d = view.demand
+        if not self.policy.migrates or pick.gpus != d.gang_gpus or old is Scope.MACHINE:
+            return None
+        self.spare.give(home)
+        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), d.gpu_type)
+        self.spare.take(home)
+        if gang is None or not self.policy.moves(view, old, self._scope(gang), self.s.lease_s):
+            return None
+        return gang
+
+    def _displace(self, gang: Gang) -> None:
+        """Who comes last in the order loses its place first."""
+        for host, n in gang:
+            stays = self.reserved.get(host, [])
+            while self.spare.left.get(host, 0) < n:
+                last = stays.pop()
+                if not last.done and last.home is not None:
+                    self.spare.give(last.home)
+                    last.home = None

@@ -1,0 +1,48 @@
+"""Gandiva: whoever gains most by a close placement is placed first, and bad placements move (OSDI '18).
+
+As Themis' baseline (its section 6.1): greedy, highest placement preference first, with migration and without
+time-slicing. An app's preference is how much slower it runs in the widest scope than in the narrowest that
+the offer has for one of its gangs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from pycontrol.model.auction import AppView
+from pycontrol.model.topology import Scope
+from pycontrol.policies.filling import Filling, Offered
+
+
+@dataclass(frozen=True)
+class Gandiva(Filling):
+    """Highest placement preference first; at its lease's end a badly placed gang may move."""
+
+    restart_s: Annotated[float, Field(ge=0)] = 40.0
+    """What a move costs; it must be regained within a lease. inf: never move."""
+
+    name: ClassVar[str] = "gandiva"
+    migrates: ClassVar[bool] = True
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """Minus the preference, 1 or more."""
+        return -_preference(view, pool)
+
+    def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
+        """Whether it gets further in a lease with the restart: (lease - restart) / S_new > lease / S_old."""
+        slowdown = view.demand.slowdown
+        return (lease_s - self.restart_s) * slowdown[old - 1] > lease_s * slowdown[new - 1]
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its preference."""
+        return f"among the highest placement preferences: {_preference(view, pool):.2f} times slower far apart"
+
+
+def _preference(view: AppView, pool: Offered) -> float:
+    d = view.demand
+    if d.gang_gpus <= 1:
+        return 1.0
+    return d.slowdown[d.scope - 1] / pool.slowdown(d)

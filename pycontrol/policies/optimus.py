@@ -1,0 +1,52 @@
+"""Optimus: the next gang goes where it gains most (EuroSys '18, section 4.1; Themis, section 6.1).
+
+What an app with throughput T gains by one more gang, T -> T': `throughput` is the ratio T'/T, as Themis'
+paper has it; `time` is the cut of its remaining time per GPU, work (1/T - 1/T') / GPUs, as Optimus' own has
+it. An app with nothing gains without bound under both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pycontrol.model.auction import AppView, gang_gpus
+from pycontrol.policies.filling import Filling, Offered
+
+
+@dataclass(frozen=True)
+class Optimus(Filling):
+    """Largest gain of throughput by one more gang first."""
+
+    gain: Literal["throughput", "time"] = "throughput"
+    """What is gained: throughput, as a ratio, or remaining time per GPU."""
+
+    name: ClassVar[str] = "optimus"
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """Minus the gain."""
+        d, slowdown = view.demand, pool.slowdown(view.demand)
+        old = _kept_throughput(view, slowdown, pool) + (gpus - view.kept_gpus) / slowdown
+        if old <= 0:
+            return -math.inf
+        new = old + d.gang_gpus / slowdown
+        if self.gain == "throughput":
+            return -new / old
+        return -d.work_left_gpu_s * (1 / old - 1 / new) / max(1, d.gang_gpus)
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its gain by the first gang."""
+        gain = -self.key(view, view.kept_gpus, pool)
+        if math.isinf(gain):
+            return "it had nothing, so its first gang gains most"
+        unit = "times its throughput" if self.gain == "throughput" else "s of remaining time a GPU"
+        return f"among the largest gains by one more gang: {gain:.3g} {unit}"
+
+
+def _kept_throughput(view: AppView, slowdown: float, pool: Offered) -> float:
+    """Serial GPU-seconds per second of the gangs that it keeps where they are."""
+    if not view.kept_gangs:
+        return view.kept_gpus / slowdown
+    scope_of = pool.snapshot.topology.scope_of
+    return sum(gang_gpus(g) / view.demand.slowdown[scope_of(h for h, _ in g) - 1] for g in view.kept_gangs)

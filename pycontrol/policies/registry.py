@@ -1,0 +1,88 @@
+"""All policies by name, with their options; a policy's module is loaded when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from pycontrol.policies.port import Policy
+
+POLICIES: Mapping[str, str] = {
+    "themis": "pycontrol.policies.themis:Themis",
+    "worst_first": "pycontrol.policies.worst_first:WorstFirst",
+    "gandiva": "pycontrol.policies.gandiva:Gandiva",
+    "tiresias": "pycontrol.policies.tiresias:Tiresias",
+    "optimus": "pycontrol.policies.optimus:Optimus",
+    "slaq": "pycontrol.policies.slaq:Slaq",
+    "srtf": "pycontrol.policies.srtf:Srtf",
+    "srsf": "pycontrol.policies.srsf:Srsf",
+    "drf": "pycontrol.policies.drf:Drf",
+    "max_min": "pycontrol.policies.max_min:MaxMin",
+    "yarn_cs": "pycontrol.policies.yarn_cs:YarnCs",
+    "isonomy": "pycontrol.policies.isonomy:Isonomy",
+    "oef": "pycontrol.policies.oef:Oef",
+    "gandiva_fair": "pycontrol.policies.gandiva_fair:GandivaFair",
+    "gavel": "pycontrol.policies.gavel:Gavel",
+}
+"""Name -> module and class, a dataclass whose fields (but name and asks_agents) are the options."""
+
+NOT_OPTIONS = frozenset({"name", "asks_agents"})
+
+
+class UnknownPolicy(ValueError):
+    """A name or an option that no policy has, or a value that the option does not take."""
+
+
+def names() -> tuple[str, ...]:
+    """The policies whose modules are there."""
+    return tuple(name for name, at in POLICIES.items() if importlib.util.find_spec(at.partition(":")[0]))
+
+
+def options(name: str) -> tuple[str, ...]:
+    """The options of a policy."""
+    return tuple(f.name for f in dataclasses.fields(_class(name)) if f.init and f.name not in NOT_OPTIONS)
+
+
+def summary(name: str) -> str:
+    """One line on a policy."""
+    text = _class(name).__doc__ or importlib.import_module(_class(name).__module__).__doc__ or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def default(name: str, option: str) -> Any:
+    """What an option is unless set."""
+    found = next(f for f in dataclasses.fields(_class(name)) if f.name == option)
+    return found.default_factory() if found.default_factory is not dataclasses.MISSING else found.default
+
+
+def make(name: str, /, **given: Any) -> Policy:
+    """A policy with its options set; UnknownPolicy says what is known."""
+    kind, known = _class(name), options(name)
+    for option in given:
+        if option not in known:
+            raise UnknownPolicy(f"{name} has no option {option}{_known(option, known)}")
+    try:
+        return cast(Policy, TypeAdapter(kind).validate_python(given))
+    except ValidationError as error:
+        lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']})" for e in error.errors())
+        raise UnknownPolicy(f"{name}: {'; '.join(lines)}") from error
+
+
+def _class(name: str) -> Any:
+    known = names()
+    if name not in known:
+        raise UnknownPolicy(f"there is no policy {name}{_known(name, known)}")
+    module, _, of = POLICIES[name].partition(":")
+    return getattr(importlib.import_module(module), of)
+
+
+def _known(word: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{hint} Known are {', '.join(known)}" if hint else f"; known are {', '.join(known) or 'none'}"

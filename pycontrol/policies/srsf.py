@@ -1,0 +1,24 @@
+"""Shortest remaining service first: the least GPU-time left, known beforehand (Themis, section 6.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pycontrol.model.auction import AppView
+from pycontrol.policies.filling import Filling, Offered
+
+
+@dataclass(frozen=True)
+class Srsf(Filling):
+    """Least GPU-time left first."""
+
+    name: ClassVar[str] = "srsf"
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """Serial GPU-seconds left."""
+        return view.demand.work_left_gpu_s
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its remaining service."""
+        return f"among the least service left: {view.demand.work_left_gpu_s:.0f} GPU-s"

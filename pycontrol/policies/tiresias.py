@@ -1,0 +1,41 @@
+"""Tiresias: least attained service first (NSDI '19, sections 3.2 and 3.3; as Themis' baseline, its section 6.1).
+
+Service is GPU-time. Each gang that an app wins counts as its lease's GPU-time at once, so apps with as much
+service share a round; `greedy` lets the one with the least take all that it can use first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from pycontrol.model.auction import AppView
+from pycontrol.policies.filling import Filling, Offered
+
+
+@dataclass(frozen=True)
+class Tiresias(Filling):
+    """Least attained GPU service first, continuous or in two queues."""
+
+    threshold_gpu_s: Annotated[float, Field(ge=0)] = 0.0
+    """Above 0: two queues, first the apps with less service than this, first come first served in each."""
+    greedy: bool = False
+    """Whether the first app takes all that it can use before the next gets any."""
+
+    name: ClassVar[str] = "tiresias"
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """GPU-seconds, or the number of its queue."""
+        served = view.attained_gpu_s
+        if not self.greedy:
+            served += (gpus - view.kept_gpus) * pool.lease_s
+        return float(served >= self.threshold_gpu_s) if self.threshold_gpu_s else served
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its service."""
+        if self.threshold_gpu_s:
+            which = "first" if view.attained_gpu_s < self.threshold_gpu_s else "second"
+            return f"its turn in the {which} queue: {view.attained_gpu_s:.0f} GPU-s of service"
+        return f"among the least attained service: {view.attained_gpu_s:.0f} GPU-s"

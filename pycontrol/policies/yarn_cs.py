@@ -1,0 +1,50 @@
+"""YARN's CapacityScheduler as a policy: capacities, first come first served, packing, preemption at lease end.
+
+The baseline of HiveD (OSDI '20, section 5) and of production clusters: a queue has its capacity whenever its
+apps want it and may use more while others leave it idle. What runs within its queue's capacity stays; what
+runs beyond it stays unless a queue below its capacity needs the GPUs. The queue least used for its capacity
+is next; in it, gangs that run, then who came first. A gang that fits goes ahead of one that does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pycontrol.model.auction import AppView, gang_gpus
+from pycontrol.model.cluster import Queue
+from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.max_min import ANY, used_capacity
+
+
+@dataclass(frozen=True)
+class YarnCs(Filling):
+    """Capacity queues, first come first served within each, tightly packed."""
+
+    name: ClassVar[str] = "yarn_cs"
+    by_queue: ClassVar[bool] = True
+
+    def key(self, view: AppView, gpus: int, pool: Offered) -> float:
+        """Gangs that run come before new ones; among equals the first comer is first."""
+        return float(not _runs(view, gpus))
+
+    def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
+        """Within capacity before beyond it, what runs before what waits, then by use of capacity."""
+        runs = _runs(view, gpus)
+        size = gang_gpus(view.ending_gangs[0]) if runs else view.demand.gang_gpus
+        beyond = used_gpus + size > self._guaranteed(view, pool)
+        return float(beyond), float(not runs), used_capacity(view, used_gpus, pool), used_gpus
+
+    def _guaranteed(self, view: AppView, pool: Offered) -> float:
+        queue: Queue = pool.snapshot.queues.get(view.queue, ANY)
+        return queue.capacity * pool.cluster_gpus + 1e-9
+
+    def why(self, view: AppView, pool: Offered) -> str:
+        """Its queue and its turn there."""
+        turn = "it ran already" if view.ending_gangs else "its turn came"
+        return f"queue {view.queue}, capacity {self._guaranteed(view, pool):.0f} GPUs: {turn}"
+
+
+def _runs(view: AppView, gpus: int) -> bool:
+    """Whether the next of its gangs is one that runs, for those come first."""
+    return gpus < view.kept_gpus + sum(map(gang_gpus, view.ending_gangs))
