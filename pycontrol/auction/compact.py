@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pycontrol.auction.market import Market, rows_that_matter, scope_of
-from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope
 
 Ints = npt.NDArray[np.int32]
 Pins = dict[str, int]
 """GPUs by host (or rack) of the gangs that a row keeps."""
+_Pin = tuple[int, set[int]]
+"""GPUs kept at one place, and how many may be free there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +83,21 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
     racks = sorted({rack_of(h) for h in hosts})
     number = {r: k for k, r in enumerate(racks)}
     new = [(r.new_gangs, r.gang_gpus, scope_of(r)) if r is not None and r.new_gangs else (0, 1, 3) for r in rows]
-    pins = [_pins(r) for r in rows]
+    pins = _pins(bids, rows, first)
     on_machine = {s for _, s, scope in new if scope == Scope.MACHINE}
     in_rack = {s for _, s, scope in new if scope == Scope.RACK}
     sizes = sorted({s for _, s, _ in new}, reverse=True)
     index = {s: k for k, s in enumerate(sizes)}
     dims = _Dims(bids, market, first, new, pins, rows)
+    on_hosts = _others(market.free, pins, dims.app)
     for s in sorted(on_machine):
-        dims.add_level(s, market.free, pins)
+        dims.add_level(s, market.free, on_hosts)
     rack_free: dict[str, int] = {}
     for h in hosts:
         rack_free[rack_of(h)] = rack_free.get(rack_of(h), 0) + market.free[h]
-    rack_pins = [_by_rack(p, rack_of) for p in pins] if in_rack and any(pins) else pins
+    in_racks = _others(rack_free, _by_rack(pins, rack_of), dims.app) if in_rack else []
     for s in sorted(in_rack):
-        dims.add_level(-s, rack_free, rack_pins)
+        dims.add_level(-s, rack_free, in_racks)
     return Compact(
         bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
         _ints(dims.room), _ints(dims.level), _ints(n for n, _, _ in new), _ints(index[s] for _, s, _ in new),
@@ -106,20 +110,29 @@ def _ints(values: Iterable[int]) -> Ints:
     return np.array(list(values), dtype=np.int32)
 
 
-def _pins(row: BidRow | None) -> Pins:
-    pins: Pins = {}
-    for gang in row.keep if row is not None else ():
-        for host, n in gang:
-            pins[host] = pins.get(host, 0) + n
-    return pins
+def _pins(bids: Sequence[Bid], rows: Sequence[BidRow | None], first: Sequence[int]) -> list[Pins]:
+    """One object for all rows of a bidder that keep the same gangs."""
+    result: list[Pins] = []
+    for i in range(len(bids)):
+        seen: dict[tuple[Gang, ...], Pins] = {}
+        for row in rows[first[i] : first[i + 1]]:
+            keep = row.keep if row is not None else ()
+            if keep not in seen:
+                seen[keep] = Counter()
+                for gang in keep:
+                    seen[keep].update(dict(gang))
+            result.append(seen[keep])
+    return result
 
 
-def _by_rack(pins: Pins, rack_of: object) -> Pins:
-    racks: Pins = {}
-    for host, n in pins.items():
-        rack = rack_of(host)  # type: ignore[operator]
-        racks[rack] = racks.get(rack, 0) + n
-    return racks
+def _by_rack(pins: Sequence[Pins], rack_of: Callable[[str], str]) -> list[Pins]:
+    racks: dict[int, Pins] = {}
+    for own in pins:
+        if id(own) not in racks:
+            racks[id(own)] = Counter()
+            for host, n in own.items():
+                racks[id(own)][rack_of(host)] += n
+    return [racks[id(own)] for own in pins]
 
 
 def _divide(sizes: set[int]) -> bool:
@@ -151,31 +164,33 @@ class _Dims:
                 self.room.append(limit.gpus)
                 self.level.append(0)
 
-    def add_level(self, level: int, free: Mapping[str, int], pins: Sequence[Pins]) -> None:
+    def add_level(self, level: int, free: Mapping[str, int], pins: Sequence[Sequence[_Pin]]) -> None:
         """Units of |level| GPUs of the rooms in `free`: machines (level > 0) or racks."""
         s = abs(level)
         if s == 1:  # GPUs themselves
             return
         inside = self.scope == Scope.MACHINE if level > 0 else self.scope != Scope.CLUSTER
         use = np.where(inside, self.gangs * (self.size // s), 0)
-        breaks = _least_breaks(s, free, pins, self.app)
-        for j, n in breaks.items():
-            use[j] += n
+        pinned = [j for j, own in enumerate(pins) if own]
+        breaks = {id(own): _least_breaks(s, own) for own in {id(own): own for own in pins if own}.values()}
+        for j in pinned:
+            use[j] += breaks[id(pins[j])]
         room = sum(n // s for n in free.values())
         most = np.zeros(self.app[-1] + 1, dtype=np.int64)
         np.maximum.at(most, self.app, use)
-        if most.sum() > room or breaks:
+        if most.sum() > room or pinned:
             self.use.append(use)
             self.room.append(room)
             self.level.append(level)
 
 
-def _least_breaks(s: int, free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Row -> units of s that its kept gangs break at least, whichever gangs the other bidders keep."""
+def _others(free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.int64]) -> list[list[_Pin]]:
+    """For each row, its kept GPUs by place with all that the other bidders may keep there together."""
+    bidder = app.tolist()
     amounts: dict[str, dict[int, set[int]]] = {}
-    for j, own in enumerate(pins):
+    for j, own in {id(own): (j, own) for j, own in enumerate(pins)}.values():
         for place, n in own.items():
-            amounts.setdefault(place, {}).setdefault(int(app[j]), {0}).add(n)
+            amounts.setdefault(place, {}).setdefault(bidder[j], {0}).add(n)
     others: dict[tuple[str, int], set[int]] = {}
     for place, by_app in amounts.items():
         for i in by_app:
@@ -184,11 +199,14 @@ def _least_breaks(s: int, free: Mapping[str, int], pins: Sequence[Pins], app: np
                 if k != i:
                     sums = {a + b for a in sums for b in ns if a + b <= free[place]}
             others[place, i] = sums
-    return {
-        j: sum(
-            min((free[p] - o) // s - (free[p] - o - n) // s for o in others[p, int(app[j])] if o + n <= free[p])
-            for p, n in own.items()
-        )
-        for j, own in enumerate(pins)
-        if own
-    }
+    pinned: dict[int, list[_Pin]] = {}
+    for j, own in enumerate(pins):
+        if id(own) not in pinned:
+            kept = ((n, free[p], others[p, bidder[j]]) for p, n in own.items())
+            pinned[id(own)] = [(n, {f - o for o in sums if o + n <= f}) for n, f, sums in kept]
+    return [pinned[id(own)] for own in pins]
+
+
+def _least_breaks(s: int, pins: Sequence[_Pin]) -> int:
+    """Units of s that kept gangs break at least, whichever gangs the other bidders keep."""
+    return sum(min((left // s - (left - n) // s for left in lefts), default=0) for n, lefts in pins)

@@ -96,17 +96,19 @@ def rows_that_matter(bid: Bid, free: Mapping[str, int]) -> list[BidRow]:
     groups: dict[tuple[tuple[Gang, ...], int], dict[Scope, float]] = {}
     needed = set()
     # Cheapest first, so that a row is only ever beaten by one that is already there.
-    for row in sorted(rows, key=lambda r: (r.new_gangs, -scope_of(r), r.rho)):
-        keep = tuple(sorted(row.keep)) if len(row.keep) > 1 else row.keep
+    for _, scope, rho, k in sorted((r.new_gangs, -scope_of(r), r.rho, k) for k, r in enumerate(rows)):
+        row = rows[k]
+        keep = row.keep if len(row.keep) < 2 else tuple(sorted(row.keep))
         best = groups.setdefault((keep, row.gang_gpus if row.new_gangs else 0), {})
-        scope = scope_of(row)
-        if all(rho > row.rho for wider, rho in best.items() if wider >= scope):
-            best[scope] = row.rho
-            needed.add(id(row))
-    return [r for r in rows if id(r) in needed]
+        if all(other > rho for wider, other in best.items() if wider >= -scope):
+            best[Scope(-scope)] = rho
+            needed.add(k)
+    return [r for k, r in enumerate(rows) if k in needed]
 
 
 def _keeps_fit(row: BidRow, free: Mapping[str, int]) -> bool:
+    if not row.keep:
+        return True
     need: dict[str, int] = {}
     for gang in row.keep:
         for host, n in gang:

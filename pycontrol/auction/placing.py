@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pycontrol.model.auction import Gang, gang_gpus, gang_of
 from pycontrol.model.topology import Scope, Topology
@@ -26,25 +27,58 @@ def place_gang(size: int, widest: Scope, free: Mapping[str, int], topology: Topo
 
     Among machines, the one that it fills best; among equals, one that is partly used already.
     """
-    fits = [(n, _whole(h, n, topology), h) for h, n in free.items() if n >= size]
-    if fits:
-        return gang_of({min(fits)[2]: size})
-    if widest is Scope.MACHINE:
+    return Room(dict(free), topology).place(size, widest)
+
+
+class Room:
+    """Free GPUs by host, indexed so that many gangs find their machines quickly. Changes `free` in place."""
+
+    def __init__(self, free: dict[str, int], topology: Topology) -> None:
+        self.free, self.topology = free, topology
+        self.alike: dict[int, list[tuple[bool, str]]] = {}
+        """Free GPUs -> a heap of (whole, host); entries that are no longer true are dropped when met."""
+        self.in_rack: dict[str, int] = {}
+        self.hosts: dict[str, list[str]] = {}
+        for host, n in free.items():
+            rack = topology.rack_of(host)
+            self.in_rack[rack] = self.in_rack.get(rack, 0) + n
+            self.hosts.setdefault(rack, []).append(host)
+            self.alike.setdefault(n, []).append((self._whole(host, n), host))
+        for heap in self.alike.values():
+            heapq.heapify(heap)
+
+    def _whole(self, host: str, free: int) -> bool:
+        machine = self.topology.machines.get(host)
+        return machine is not None and machine.gpus == free
+
+    def place(self, size: int, widest: Scope) -> Gang | None:
+        """Where a gang would go; see `place_gang`."""
+        for n in sorted(n for n in self.alike if n >= size):
+            heap = self.alike[n]
+            while heap and self.free[heap[0][1]] != n:
+                heapq.heappop(heap)
+            if heap:
+                return ((heap[0][1], size),)
+        if widest is Scope.MACHINE:
+            return None
+        enough = [(n, rack) for rack, n in self.in_rack.items() if n >= size]
+        if enough:
+            return fill(size, {h: self.free[h] for h in self.hosts[min(enough)[1]]})
+        if widest is Scope.CLUSTER and sum(self.in_rack.values()) >= size:
+            return fill(size, self.free)
         return None
-    racks: dict[str, dict[str, int]] = {}
-    for host, n in free.items():
-        racks.setdefault(topology.rack_of(host), {})[host] = n
-    enough = [(sum(r.values()), name) for name, r in racks.items() if sum(r.values()) >= size]
-    if enough:
-        return fill(size, racks[min(enough)[1]])
-    if widest is Scope.CLUSTER and sum(free.values()) >= size:
-        return fill(size, free)
-    return None
 
+    def fits(self, gang: Gang) -> bool:
+        """Whether these very GPUs are free."""
+        return all(self.free.get(h, 0) >= n for h, n in gang)
 
-def _whole(host: str, free: int, topology: Topology) -> bool:
-    machine = topology.machines.get(host)
-    return machine is not None and machine.gpus == free
+    def take(self, gang: Gang) -> None:
+        """Uses a gang's GPUs."""
+        for host, n in gang:
+            left = self.free[host] = self.free[host] - n
+            self.in_rack[self.topology.rack_of(host)] -= n
+            if left:
+                heapq.heappush(self.alike.setdefault(left, []), (self._whole(host, left), host))
 
 
 def fill(size: int, free: Mapping[str, int]) -> Gang:
@@ -78,7 +112,7 @@ def place_all(
     """
     for where in (homes, NOBODY) if homes else (NOBODY,):
         for order in (_narrow_first, _large_first):
-            placed = _in_order(sorted(wants, key=order), dict(free), topology, where)
+            placed = _in_order(sorted(wants, key=order), Room(dict(free), topology), where)
             if placed is not None:
                 return placed
     return None
@@ -93,29 +127,25 @@ def _large_first(want: Want) -> tuple[int, int]:
 
 
 def _in_order(
-    wants: Sequence[Want], free: dict[str, int], topology: Topology, homes: Mapping[str, Sequence[Gang]]
+    wants: Sequence[Want], room: Room, homes: Mapping[str, Sequence[Gang]]
 ) -> dict[str, list[Gang]] | None:
-    placed: dict[str, list[Gang]] = {}
-    left: list[Want] = []
+    placed = {want.app_id: _stay(want, room, homes.get(want.app_id, ())) for want in wants}
     for want in wants:
-        stay = _stay(want, free, topology, homes.get(want.app_id, ()))
-        placed[want.app_id] = stay
-        left.append(replace(want, gangs=want.gangs - len(stay)))
-    for want in left:
-        for _ in range(want.gangs):
-            gang = place_gang(want.gang_gpus, want.scope, free, topology)
+        mine = placed[want.app_id]
+        for _ in range(want.gangs - len(mine)):
+            gang = room.place(want.gang_gpus, want.scope)
             if gang is None:
                 return None
-            take(free, [gang])
-            placed[want.app_id].append(gang)
+            room.take(gang)
+            mine.append(gang)
     return placed
 
 
-def _stay(want: Want, free: dict[str, int], topology: Topology, homes: Sequence[Gang]) -> list[Gang]:
+def _stay(want: Want, room: Room, homes: Sequence[Gang]) -> list[Gang]:
     stay: list[Gang] = []
     for gang in homes:
-        alike = gang_gpus(gang) == want.gang_gpus and topology.scope_of(h for h, _ in gang) <= want.scope
-        if alike and len(stay) < want.gangs and all(free.get(h, 0) >= n for h, n in gang):
-            take(free, [gang])
+        alike = gang_gpus(gang) == want.gang_gpus and room.topology.scope_of(h for h, _ in gang) <= want.scope
+        if alike and len(stay) < want.gangs and room.fits(gang):
+            room.take(gang)
             stay.append(gang)
     return stay
