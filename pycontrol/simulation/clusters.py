@@ -1,0 +1,99 @@
+"""Clusters to simulate: those of the Themis paper, uniform ones, any topology file, and smaller ones.
+
+A model of three scopes (machine, rack, cluster): the paper's fourth level, the slot inside a machine, has no
+slowdown of its own in it (S is 1 on one machine). The paper gives no racks; each layout here states its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from pycontrol.config import load_topology
+from pycontrol.model.topology import Machine, Topology
+from pycontrol.simulation.apps import Workload
+
+UNIFORM = re.compile(r"(?P<machines>[1-9]\d*)x(?P<gpus>[1-9]\d*)(/(?P<rack>[1-9]\d*))?")
+
+
+class UnknownCluster(Exception):
+    """The name is neither a cluster, nor N x G, nor a topology file."""
+
+
+def racks_of(layouts: Iterable[Iterable[int]]) -> Topology:
+    """One rack for each layout: the GPUs of its machines."""
+    machines = []
+    for r, rack in enumerate(layouts):
+        machines += [Machine(f"r{r:02d}m{i:02d}", f"rack{r:02d}", gpus) for i, gpus in enumerate(rack)]
+    return Topology.of(machines)
+
+
+def testbed_64() -> Topology:
+    """Themis, section 8.1: 64 GPUs, 8 machines with 2 and 12 with 4; here 4 racks of 16 GPUs (2 x 2 + 3 x 4)."""
+    return racks_of([[4, 4, 4, 2, 2]] * 4)
+
+
+def paper_168() -> Topology:
+    """Themis' simulator, to the letter: 16 x 8, 6 x 4, 16 x 1 GPUs; here racks of 4 x 8, 3 x 4 and 8 x 1."""
+    return racks_of([*[[8] * 4] * 4, *[[4] * 3] * 2, *[[1] * 8] * 2])
+
+
+def paper_256() -> Topology:
+    """256 GPUs in the spirit of it: 24 x 8, 12 x 4, 16 x 1; racks of 4 x 8 (6), 4 x 4 (3) and 8 x 1 (2)."""
+    return racks_of([*[[8] * 4] * 6, *[[4] * 4] * 3, *[[1] * 8] * 2])
+
+
+def uniform(machines: int, gpus: int, per_rack: int = 8) -> Topology:
+    """Machines of one size, so many to a rack."""
+    sizes = [gpus] * machines
+    return racks_of(sizes[i : i + per_rack] for i in range(0, machines, per_rack))
+
+
+NAMED: dict[str, Callable[[], Topology]] = {
+    "testbed-64": testbed_64,
+    "paper-168": paper_168,
+    "paper-256": paper_256,
+}
+
+
+def cluster(name: str) -> Topology:
+    """By name, as N x G (16x8: 16 machines with 8 GPUs; 16x8/4: 4 machines a rack), or from a topology file.
+
+    Raises UnknownCluster; ConfigError for a topology file that is wrong.
+    """
+    if name in NAMED:
+        return NAMED[name]()
+    found = UNIFORM.fullmatch(name)
+    if found:
+        return uniform(int(found["machines"]), int(found["gpus"]), int(found["rack"] or 8))
+    if Path(name).exists():
+        return load_topology(Path(name))
+    known = ", ".join(NAMED)
+    raise UnknownCluster(f"{name}: is none of {known}, no N x G such as 16x8, and no topology file")
+
+
+def shrunk(topology: Topology, factor: float) -> Topology:
+    """The cluster with 1/factor of the machines of each size and GPU type; racks keep their proportions.
+
+    This changes locality too (fewer machines a rack); `denser` does not.
+    """
+    if factor < 1:
+        raise ValueError(f"factor {factor:g}: a cluster can only be made smaller, by 1 or more")
+    kinds: dict[tuple[int, str], list[Machine]] = {}
+    for machine in topology.machines.values():
+        kinds.setdefault((machine.gpus, machine.gpu_type), []).append(machine)
+    kept = []
+    for machines in kinds.values():
+        n = max(1, round(len(machines) / factor))
+        kept += [machines[i * len(machines) // n] for i in range(n)]
+    return Topology.of(kept)
+
+
+def denser(workload: Workload, factor: float) -> Workload:
+    """The same apps, arriving `factor` times as fast."""
+    if factor <= 0:
+        raise ValueError(f"factor {factor:g}: must be more than 0")
+    apps = tuple(replace(a, submitted_s=a.submitted_s / factor) for a in workload.apps)
+    return Workload(workload.name, apps, f"{workload.source}; arrivals x {factor:g}".lstrip("; "))

@@ -1,0 +1,429 @@
+"""The event-driven simulator: virtual time, YARN and Agents around the production Arbiter.
+
+What happens is a function of the workload, the topology, the policy, the settings and the seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, Queue, YarnApp
+from pycontrol.model.topology import Gpu, Topology
+from pycontrol.policies.port import Policy
+from pycontrol.simulation import agents
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
+from pycontrol.simulation.result import Counters, Result
+from pycontrol.simulation.settings import HONEST, Fault, Misreport, Settings
+from pycontrol.simulation.yarn import SimYarn
+
+NAP_S = 0.02
+"""As in the production driver: time between wake-ups that ask for the same moment."""
+FRUITLESS = 200
+"""Wake-ups in a row with nothing running and nothing to come: what is left can never run."""
+STATIC = frozenset({"tiresias", "drf", "yarn_cs", "max_min", "gandiva"})
+"""Policies that look at no app's progress: no reports are made for their rounds."""
+TICK = ev.Tick()
+TAGS = frozenset({"isonomy"})
+
+
+class Simulator:
+    """One run; `run` once."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        topology: Topology,
+        policy: Policy,
+        settings: Settings | None = None,
+        seed: int = 0,
+        queues: tuple[Queue, ...] = (),
+    ) -> None:
+        self.workload, self.topology, self.policy = workload, topology, policy
+        self.settings = settings or Settings()
+        self.seed = seed
+        self.now = 0.0
+        self.inbox: deque[ev.Event] = deque()
+        self.yarn = SimYarn(topology, queues, self.inbox.append)
+        arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
+        self.arbiter = Arbiter(arbiter_settings, policy, topology=topology)
+        self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
+        self.order = itertools.count()
+        self.requests = itertools.count(1)
+        self.apps: dict[str, SimApp] = {}
+        """Apps in the system."""
+        self.job_of: dict[str, SimJob] = {}
+        """Container -> its job."""
+        self.asked: dict[int, SimJob] = {}
+        """Request id -> its job."""
+        self.dirty: dict[str, SimApp] = {}
+        """Apps whose free GPUs must be looked at."""
+        self.records: dict[str, Any] = {}
+        self.active = 0
+        """Jobs with a gang, planned or running."""
+        self.reports = not policy.asks_agents and policy.name not in STATIC
+        self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
+        self.policy_s = self.bids_s = 0.0
+        self.do: dict[type[Any], Callable[[Any], None]] = {
+            ev.SendRegistered: self._nothing,
+            ev.SendAskRho: self._ask_rho,
+            ev.SendOffer: self._offer,
+            ev.SendGrant: self._grant,
+            ev.SendRevoke: self._revoke,
+            ev.SendUseReply: self._use_reply,
+            ev.SendFinish: self._nothing,
+            ev.Place: self._place,
+            ev.Preempt: self._nothing,
+            ev.Kill: self._kill,
+            ev.Solve: self._solve,
+        }
+
+    # ---- time
+
+    def at(self, at_s: float, what: Callable[[Any, int], None], subject: Any, stamp: int = 0) -> None:
+        """Calls `what(subject, stamp)` at that time."""
+        heapq.heappush(self.heap, (at_s, next(self.order), what, subject, stamp))
+
+    def run(self, progress: Callable[[int], None] | None = None) -> Result:
+        """To the end of the last app. `progress` is told how many apps have ended, now and then."""
+        begin_s = time.perf_counter()
+        for trace in self.workload.apps:
+            self.at(trace.submitted_s, self._arrive, trace)
+        for fault in self.settings.faults:
+            self.at(fault.at_s, self._fault, fault)
+        self.inbox.append(self.yarn.snapshot())
+        self._drain()
+        waiting, told = len(self.workload.apps), 0
+        while len(self.records) < waiting:
+            if not self._step():
+                break
+            if progress is not None and len(self.records) - told >= 50:
+                told = len(self.records)
+                progress(told)
+        return self._result(time.perf_counter() - begin_s)
+
+    def _step(self) -> bool:
+        """On to the next moment at which something happens; False if there is none."""
+        heap = self.heap
+        at_s = heap[0][0] if heap else math.inf
+        wake_s = self.arbiter.next_wake_s(self.now)
+        if wake_s is not None and wake_s < at_s:
+            at_s = wake_s if wake_s > self.now else min(at_s, self.now + NAP_S)
+        if at_s == math.inf or at_s > self.settings.until_s:
+            return False
+        if self.reports:
+            self._report_before(at_s)
+        self.now = now = max(self.now, at_s)
+        self.steps += 1
+        if heap and heap[0][0] <= now:
+            self.fruitless = 0
+            while heap and heap[0][0] <= now:
+                _, _, what, subject, stamp = heapq.heappop(heap)
+                what(subject, stamp)
+        elif heap or self.active or self.fruitless < FRUITLESS:
+            self.fruitless += not (heap or self.active)
+            self.inbox.append(TICK)
+        else:
+            return False
+        self._drain()
+        return True
+
+    def _drain(self) -> None:
+        """All that follows from the events at hand, at the present moment."""
+        inbox, do, arbiter = self.inbox, self.do, self.arbiter
+        while inbox or self.dirty:
+            while inbox:
+                self.events += 1
+                effects = arbiter.handle(inbox.popleft(), self.now)
+                arbiter.take_facts()
+                for effect in effects:
+                    do[type(effect)](effect)
+            for app in self._take_dirty():
+                self._assign(app)
+
+    def _take_dirty(self) -> Iterable[SimApp]:
+        dirty, self.dirty = self.dirty, {}
+        return dirty.values()
+
+    def _report_before(self, at_s: float) -> None:
+        """Just before a round that asks no Agent: Agents report once a second, so their progress is known."""
+        due_s = self.arbiter.rounds.due_s()
+        if self.arbiter.rounds.current is not None or due_s is None or due_s > at_s:
+            return
+        self.now = max(self.now, due_s - 1e-3)
+        for app in self.apps.values():
+            if app.job_at:
+                self._tell(app)
+        self._drain()
+
+    # ---- apps come and go
+
+    def _arrive(self, trace: TraceApp, _: int) -> None:
+        app = SimApp(trace, self._misreport(trace))
+        app_id = trace.app_id
+        if not app.next_phase():
+            app.finished_s = app.started_s = self.now
+            self.records[app_id] = app.record(1.0, self.topology.gpus, self.now)
+            return
+        self.apps[app_id] = app
+        kind = "single" if len(trace.phases) == 1 and len(app.jobs) == 1 else "hyperband"
+        yarn_app = YarnApp(
+            app_id, trace.user, trace.queue, app_id, "SUBMARINE", trace.submitted_s, TAGS, app.attempt_id
+        )
+        self.inbox.append(ev.AppAdded(yarn_app))
+        self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, app.demand(self.now)))
+
+    def _misreport(self, trace: TraceApp) -> Misreport:
+        """The app's lie, and its estimates' errors."""
+        said = self.settings.lies.get(trace.app_id, HONEST)
+        x = self.settings.error
+        if not x:
+            return said
+        rng = random.Random(f"{self.seed} {trace.app_id}")
+        return Misreport(said.work * (1 + rng.uniform(-x, x)), said.slowdown * (1 + rng.uniform(-x, x)), said.rho)
+
+    def _tell(self, app: SimApp) -> None:
+        self.inbox.append(ev.ProgressReported(app.trace.app_id, app.demand(self.now), ()))
+
+    def _finish(self, app: SimApp) -> None:
+        app_id = app.trace.app_id
+        app.finished_s = self.now
+        self.inbox.append(ev.AgentDone(app_id, True, work_done_gpu_s=app.total))
+        self._drain()  # N_avg is taken at the end of the app, before what else happens now
+        self.inbox.append(ev.AppRemoved(app_id, "FINISHED"))
+        self._close(app)
+
+    def _close(self, app: SimApp) -> None:
+        app_id = app.trace.app_id
+        known = app_id in self.arbiter.durable.apps
+        n_avg = self.arbiter.durable.n_avg(app_id, self.now) if known else 1.0
+        self.records[app_id] = app.record(n_avg, self.topology.gpus, self.now)
+        self.apps.pop(app_id, None)
+        self.dirty.pop(app_id, None)
+
+    # ---- jobs
+
+    def _assign(self, app: SimApp) -> None:
+        if app.finished_s is not None:
+            return
+        launches, useless = agents.assign(app, self.topology)
+        for job, gpus in launches:
+            self._launch(app, job, gpus)
+        if useless:
+            for gpu in useless:
+                del app.held[gpu]
+            self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(useless), "no job can use them"))
+
+    def _launch(self, app: SimApp, job: SimJob, gpus: tuple[Gpu, ...]) -> None:
+        job.state, job.gpus, job.launches = PLANNED, gpus, job.launches + 1
+        self.active += 1
+        for gpu in gpus:
+            app.job_at[gpu] = job
+        use_id = f"{job.job_id}/{job.launches}"
+        plans = []
+        for host, here in itertools.groupby(gpus, key=lambda g: g.host):
+            request_id = next(self.requests)
+            plans.append(ev.WorkerPlan(f"{use_id}/{host}", job.job_id, tuple(here), request_id))
+            self.asked[request_id] = job
+        job.requests = [p.allocation_request_id for p in plans]
+        self.inbox.append(ev.UsePlanned(app.trace.app_id, use_id, tuple(plans)))
+        for plan in plans:
+            self.yarn.ask(
+                Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1)
+            )
+
+    def _start(self, job: SimJob) -> None:
+        """All its containers are up: it trains as soon as it is set up, and ends when its work is done."""
+        app, settings = job.app, self.settings
+        first = job.launches == 1 and app.phase == 0
+        if app.started_s is None:
+            app.started_s = self.now
+        app.launches += 1
+        app.restarts += job.launches > 1
+        job.state, job.up_s = RUNNING, self.now
+        job.rate, job.slowdown = gang_rate(app.trace, job.gpus, self.topology)
+        job.since_s = self.now + (settings.start_s if first else settings.restart_s)
+        job.stamp += 1
+        self.at(job.since_s + job.left / job.rate, self._job_ends, job, job.stamp)
+
+    def _job_ends(self, job: SimJob, stamp: int) -> None:
+        if job.stamp != stamp:
+            return
+        app = job.app
+        job.left = 0.0
+        self._end_gang(job, DONE)
+        app.open -= 1
+        if app.open == 0 and not app.next_phase():
+            self._finish(app)
+            return
+        self._tell(app)
+        self.dirty[app.trace.app_id] = app
+
+    def _stop(self, job: SimJob, deadline_s: float) -> None:
+        """A revocation: with notice it checkpoints and gives its GPUs back; else it ends here and work is lost."""
+        if job.state == PLANNED:
+            self._end_gang(job, IDLE)
+        elif job.state == RUNNING:
+            noticed = deadline_s - self.now >= self.settings.checkpoint_s
+            job.app.lost += job.settle(self.now, not noticed, self.settings.checkpoint_every_s)
+            job.state = STOPPING
+            job.stamp += 1
+            if noticed:
+                self.at(self.now + self.settings.checkpoint_s, self._stopped, job, job.stamp)
+            else:
+                self._stopped(job, job.stamp)
+        self.dirty[job.app.trace.app_id] = job.app
+
+    def _stopped(self, job: SimJob, stamp: int) -> None:
+        if job.stamp == stamp:
+            self._end_gang(job, IDLE)
+            self.dirty[job.app.trace.app_id] = job.app
+
+    def _end_gang(self, job: SimJob, state: int) -> None:
+        """Its containers end, its asks are withdrawn, its GPUs have no job."""
+        app = job.app
+        for request_id in job.requests:
+            self.asked.pop(request_id, None)
+            self.yarn.withdraw(request_id)
+        if job.containers and job.state != PLANNED:
+            gpu_s = len(job.gpus) * (self.now - job.up_s)
+            app.gpu_s += gpu_s
+            app.placed += gpu_s / job.slowdown
+        for container_id in job.containers:
+            self.job_of.pop(container_id, None)
+            self.yarn.end(container_id)
+        for gpu in job.gpus:
+            app.job_at.pop(gpu, None)
+        self.active -= 1
+        job.requests, job.containers, job.gpus = [], [], ()
+        job.state = state
+        job.stamp += 1
+
+    # ---- effects: to Agents
+
+    def _nothing(self, e: ev.Effect) -> None:
+        """Registered: nothing is held yet; Preempt: the Arbiter's Revoke says more; Finish: no operator here."""
+
+    def _ask_rho(self, e: ev.SendAskRho) -> None:
+        app = self.apps.get(e.app_id)
+        if app is not None:
+            begin_s = time.perf_counter()
+            rho = agents.rho(app, e.contention, frozenset(e.ending), self.topology)
+            self.inbox.append(ev.RhoReported(e.app_id, e.round_id, rho, app.demand(self.now)))
+            self.bids_s += time.perf_counter() - begin_s
+
+    def _offer(self, e: ev.SendOffer) -> None:
+        app = self.apps.get(e.app_id)
+        if app is not None:
+            begin_s = time.perf_counter()
+            change_s = self.settings.checkpoint_s + self.settings.restart_s
+            bid = agents.bid(app, e, self.topology, change_s)
+            self.inbox.append(ev.BidReceived(e.app_id, e.round_id, bid))
+            self.bids_s += time.perf_counter() - begin_s
+
+    def _grant(self, e: ev.SendGrant) -> None:
+        app = self.apps.get(e.app_id)
+        if app is not None and not e.renewal:
+            for gpu in e.grant.gpus:
+                app.held[gpu] = e.grant.available_s
+            self.dirty[e.app_id] = app
+
+    def _revoke(self, e: ev.SendRevoke) -> None:
+        app = self.apps.get(e.app_id)
+        if app is None or app.finished_s is not None:
+            return
+        touched: dict[int, SimJob] = {}
+        for gpu in e.gpus:
+            app.held.pop(gpu, None)
+            job = app.job_at.get(gpu)
+            if job is not None:
+                touched[id(job)] = job
+        for job in touched.values():
+            self._stop(job, e.deadline_s)
+        self.dirty[e.app_id] = app
+
+    def _use_reply(self, e: ev.SendUseReply) -> None:
+        """A plan that was refused: a lease ended between the grant and the plan."""
+        app = self.apps.get(e.app_id)
+        if e.accepted or app is None:
+            return
+        job = next((j for j in app.jobs if j.state == PLANNED and f"{j.job_id}/{j.launches}" == e.use_id), None)
+        if job is not None:
+            gpus = job.gpus
+            self._end_gang(job, IDLE)
+            for gpu in gpus:
+                app.held.pop(gpu, None)
+            self.inbox.append(ev.GpusReleased(e.app_id, frozenset(gpus), f"refused: {e.reason}"))
+
+    # ---- effects: to YARN
+
+    def _place(self, e: ev.Place) -> None:
+        request_id = e.ask.allocation_request_id
+        job = self.asked.pop(request_id, None)
+        container = self.yarn.place(e)
+        if container is None or job is None:
+            return
+        job.requests.remove(request_id)
+        job.containers.append(container.container_id)
+        self.job_of[container.container_id] = job
+        if not job.requests:
+            self._start(job)
+
+    def _kill(self, e: ev.Kill) -> None:
+        """A container ends unannounced, and its gang with it."""
+        self.kills += 1
+        job = self.job_of.get(e.container_id)
+        if job is not None:
+            self._break(job)
+
+    def _break(self, job: SimJob) -> None:
+        if job.state == STOPPING:
+            self._stopped(job, job.stamp)
+        else:
+            self._stop(job, -math.inf)
+
+    def _solve(self, e: ev.Solve) -> None:
+        begin_s = time.perf_counter()
+        plan = self.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
+        self.policy_s += time.perf_counter() - begin_s
+        self.rounds += 1
+        self.unproved += not plan.proved_optimal
+        self.inbox.append(ev.Decided(e.snapshot.round_id, plan))
+
+    # ---- faults, and the end
+
+    def _fault(self, fault: Fault, _: int) -> None:
+        node_id = f"{fault.host}:1"
+        if fault.up:
+            self.yarn.restore(node_id)
+            return
+        for container_id in self.yarn.lose(node_id):
+            job = self.job_of.get(container_id)
+            if job is not None:
+                self._break(job)
+
+    def _result(self, wall_s: float) -> Result:
+        for app in list(self.apps.values()):
+            for job in app.jobs:
+                if job.state in (RUNNING, STOPPING):
+                    job.settle(self.now, False, 1.0)
+                    self._end_gang(job, IDLE)
+            self._close(app)
+        counters = Counters(
+            self.events, self.steps, self.rounds, self.yarn.launched, self.kills, self.unproved,
+            wall_s, self.policy_s, self.bids_s,
+        )  # fmt: skip
+        apps = tuple(self.records[a.app_id] for a in self.workload.apps if a.app_id in self.records)
+        return Result(
+            self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, self.now, apps, counters
+        )

@@ -1,0 +1,164 @@
+"""Apps and jobs in virtual time. Progress is reckoned from rates, never stepped."""
+
+from __future__ import annotations
+
+import math
+
+from pycontrol.model.auction import Demand
+from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.simulation.apps import TraceApp
+from pycontrol.simulation.result import AppResult
+from pycontrol.simulation.settings import Misreport
+
+IDLE, PLANNED, RUNNING, STOPPING, DONE = range(5)
+TINY = 1e-9
+
+
+class SimJob:
+    """One job: a gang or none, and the serial GPU-seconds that it has left (at `since_s` while it runs)."""
+
+    __slots__ = (
+        "app",
+        "containers",
+        "gpus",
+        "index",
+        "launches",
+        "left",
+        "rate",
+        "requests",
+        "since_s",
+        "slowdown",
+        "stamp",
+        "state",
+        "up_s",
+    )  # fmt: skip
+
+    def __init__(self, app: SimApp, index: int, work_gpu_s: float) -> None:
+        self.app, self.index, self.left = app, index, work_gpu_s
+        self.state, self.launches, self.stamp = IDLE, 0, 0
+        self.gpus: tuple[Gpu, ...] = ()
+        self.requests: list[int] = []
+        """Of its workers that have no container yet."""
+        self.containers: list[str] = []
+        self.rate = self.since_s = self.up_s = 0.0
+        self.slowdown = 1.0
+
+    @property
+    def job_id(self) -> str:
+        """Unique in its app."""
+        return f"p{self.app.phase}j{self.index}"
+
+    def left_at(self, now_s: float) -> float:
+        """Serial GPU-seconds left."""
+        if self.state != RUNNING or now_s <= self.since_s:
+            return self.left
+        return max(0.0, self.left - (now_s - self.since_s) * self.rate)
+
+    def settle(self, now_s: float, lost: bool, every_s: float) -> float:
+        """Training ends now; `lost`: back to the newest periodic checkpoint. Returns the work lost, GPU-seconds."""
+        trained_s = max(0.0, now_s - self.since_s)
+        kept_s = math.floor(trained_s / every_s) * every_s if lost else trained_s
+        before, now_left = self.left, self.left_at(now_s)
+        self.left = max(0.0, before - kept_s * self.rate)
+        return self.left - now_left
+
+
+class SimApp:
+    """One app: its present phase's jobs, the GPUs it holds, and what becomes of it."""
+
+    __slots__ = (
+        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open",
+        "phase", "placed", "report", "restarts", "started_s", "total", "trace",
+    )  # fmt: skip
+
+    def __init__(self, trace: TraceApp, report: Misreport) -> None:
+        self.trace, self.report = trace, report
+        self.attempt_id = f"{trace.app_id}_1"
+        self.total = trace.work_gpu_s
+        self.future = self.total
+        """Serial GPU-seconds of the phases to come."""
+        self.phase = -1
+        self.jobs: list[SimJob] = []
+        self.open = 0
+        """Jobs of the phase that are not done."""
+        self.held: dict[Gpu, float] = {}
+        """GPUs leased to it or promised, and from when on."""
+        self.job_at: dict[Gpu, SimJob] = {}
+        self.started_s: float | None = None
+        self.finished_s: float | None = None
+        self.gpu_s = self.placed = self.lost = 0.0
+        self.launches = self.restarts = 0
+
+    def next_phase(self) -> bool:
+        """Goes on to the next phase that has work; False if there is none."""
+        while self.phase + 1 < len(self.trace.phases):
+            self.phase += 1
+            works = [w for w in self.trace.phases[self.phase] if w > 0]
+            if works:
+                self.jobs = [SimJob(self, i, w) for i, w in enumerate(works)]
+                self.open = len(works)
+                self.future -= sum(works)
+                return True
+        self.jobs, self.open = [], 0
+        return False
+
+    def left_gpu_s(self, now_s: float) -> float:
+        """Serial GPU-seconds left in all phases."""
+        return max(0.0, self.future) + sum(j.left_at(now_s) for j in self.jobs)
+
+    def phases_left(self, now_s: float) -> list[tuple[float, ...]]:
+        """What the app says it has left, job by job: the present phase, then those to come."""
+        k = self.report.work
+        now = tuple(j.left_at(now_s) * k for j in self.jobs if j.state != DONE)
+        return [now, *(tuple(w * k for w in works) for works in self.trace.phases[self.phase + 1 :])]
+
+    def slowdown(self, scope: Scope) -> float:
+        """S as the app reports it."""
+        s = self.trace.slowdown[scope - 1]
+        return s if scope is Scope.MACHINE else max(1.0, s * self.report.slowdown)
+
+    def demand(self, now_s: float) -> Demand:
+        """What it could use now, as it reports it."""
+        trace, left = self.trace, self.left_gpu_s(now_s)
+        done, said = self.total - left, left * self.report.work
+        k, total = trace.loss_decay, self.total
+        return Demand(
+            trace.gang_gpus, self.open, trace.gang_gpus, said, done + said, done, trace.scope, False,
+            (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
+            k / total * math.exp(-k * done / total), trace.speedups,
+        )  # fmt: skip
+
+    def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:
+        """The app as a result."""
+        trace = self.trace
+        return AppResult(
+            app_id=trace.app_id,
+            queue=trace.queue,
+            user=trace.user,
+            model=trace.model,
+            submitted_s=trace.submitted_s,
+            started_s=self.started_s,
+            finished_s=self.finished_s,
+            n_avg=n_avg,
+            work_gpu_s=self.total,
+            work_done_gpu_s=self.total - self.left_gpu_s(now_s),
+            demand_gpus=trace.demand_gpus,
+            longest_path_s=sum(max(works, default=0.0) for works in trace.phases) / trace.gang_gpus,
+            cluster_gpus=cluster_gpus,
+            gpu_s=self.gpu_s,
+            placement=self.placed / self.gpu_s if self.gpu_s > TINY else 1.0,
+            launches=self.launches,
+            restarts=self.restarts,
+            lost_gpu_s=self.lost,
+        )
+
+
+def gang_rate(trace: TraceApp, gpus: tuple[Gpu, ...], topology: Topology) -> tuple[float, float]:
+    """Serial GPU-seconds a second of a gang on these GPUs, and its slowdown S. The slowest GPU sets the pace."""
+    hosts = {g.host for g in gpus}
+    slowdown = trace.slowdown[topology.scope_of(hosts) - 1]
+    speed = 1.0
+    if trace.speedups:
+        machines = topology.machines
+        speed = min(trace.speedups.get(machines[h].gpu_type, 1.0) for h in hosts if h in machines)
+    return len(gpus) * speed / slowdown, slowdown

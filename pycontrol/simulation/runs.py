@@ -1,0 +1,155 @@
+"""Many simulations: by policy and seed, on all cores, until the differences are known well enough."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from pycontrol.model.cluster import Queue
+from pycontrol.model.topology import Topology
+from pycontrol.policies.port import Policy
+from pycontrol.policies.registry import make
+from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.result import Result
+from pycontrol.simulation.settings import Settings
+
+PRECISION = 0.05
+"""Stop early: the half-width of the interval as a share of the mean (of the ratio to the first policy)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One simulation to run, as plain values that travel to another process."""
+
+    workload: Workload
+    cluster: Topology
+    policy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+    queues: tuple[Queue, ...] = ()
+
+
+def simulate(
+    workload: Workload,
+    cluster: Topology,
+    policy: Policy | str,
+    settings: Settings | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+    queues: tuple[Queue, ...] = (),
+) -> Result:
+    """One simulation of a policy, given by name or as it is."""
+    chosen = make(policy) if isinstance(policy, str) else policy
+    return Simulator(workload, cluster, chosen, settings, seed, queues).run(progress)
+
+
+def run(job: Job) -> Result:
+    """One job."""
+    policy = make(job.policy, **job.options)
+    result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues)
+    return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_many(
+    jobs: Iterable[Job], processes: int | None = None, done: Callable[[Job], None] | None = None
+) -> Iterator[Result]:
+    """The results in the order of the jobs; `done` is called as each comes in."""
+    todo = list(jobs)
+    processes = min(cores() if processes is None else processes, len(todo))
+    if processes <= 1:
+        for job in todo:
+            result = run(job)
+            if done:
+                done(job)
+            yield result
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        for job, result in zip(todo, pool.map(run, todo), strict=True):
+            if done:
+                done(job)
+            yield result
+
+
+# ---- what the seeds say
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and its confidence interval; `n` seeds. Infinitely wide with fewer than two."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half(self) -> float:
+        """Half its width."""
+        return (self.high - self.low) / 2
+
+    def known(self, precision: float = PRECISION) -> bool:
+        """Whether the half-width is within that share of the mean."""
+        return self.n >= 2 and self.half <= precision * abs(self.mean)
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Of the mean, by Student's t."""
+    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
+    if n < 2:
+        return Interval(mean, -math.inf, math.inf, n)
+    half = float(student.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def paired_difference(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> Interval:
+    """Of ours - theirs, seed by seed."""
+    return interval([a - b for a, b in zip(ours, theirs, strict=True)], level)
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> Interval:
+    """Of ours / theirs, seed by seed: the geometric mean and its interval. NaN where a value is not positive."""
+    if any(not v > 0 for v in (*ours, *theirs)):
+        return Interval(math.nan, math.nan, math.nan, len(ours))
+    logs = interval([math.log(a / b) for a, b in zip(ours, theirs, strict=True)], level)
+    return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(min(logs.high, 700.0)), logs.n)
+
+
+def run_until(
+    jobs_of: Callable[[int], Sequence[Job]],
+    metric: str,
+    seeds: Sequence[int],
+    least: int = 8,
+    precision: float = PRECISION,
+    processes: int | None = None,
+) -> list[list[Result]]:
+    """Seed by seed the results of `jobs_of(seed)`, its first job being the one that the others are held against.
+
+    Stops once at least `least` seeds ran and every ratio of `metric` to the first job's is known to `precision`.
+    """
+    results: list[list[Result]] = []
+    batch = max(1, processes or cores())
+    for k in range(0, len(seeds), batch):
+        groups = [list(jobs_of(seed)) for seed in seeds[k : k + batch]]
+        found = run_many([job for group in groups for job in group], processes)
+        results += [[next(found) for _ in group] for group in groups]
+        values = [[metrics(r)[metric] for r in group] for group in results]
+        ratios = [paired_ratio(other, column) for column, *others in [zip(*values, strict=True)] for other in others]
+        if len(results) >= least and all(r.known(precision) for r in ratios):
+            break
+    return results

@@ -1,0 +1,58 @@
+"""What a simulation assumes about jobs, Agents and machines, beside the Arbiter's own settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.arbiter.state import Settings as ArbiterSettings
+
+ARBITER = ArbiterSettings(recovery_s=0.0)
+"""The production defaults; nothing recovers when a simulation begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misreport:
+    """What an app says of itself, as multiples of the truth."""
+
+    work: float = 1.0
+    """Of the work that is left."""
+    slowdown: float = 1.0
+    """Of S beyond one machine; at least 1 is said."""
+    rho: float = 1.0
+    """Of every rho that it reports or bids."""
+
+
+HONEST = Misreport()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A machine is lost, or comes back (`up`)."""
+
+    at_s: float
+    host: str
+    up: bool = False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Costs in seconds. An allocation change costs checkpoint_s + restart_s; a renewal costs nothing."""
+
+    arbiter: ArbiterSettings = ARBITER
+    checkpoint_s: float = 5.0
+    """From a revocation until the gang's GPUs are free; what it had done is kept if there is that much notice."""
+    restart_s: float = 35.0
+    """From a launch until the first step, except for the first launch of a job of an app's first phase."""
+    start_s: float = 0.0
+    """The same for that first launch."""
+    checkpoint_every_s: float = 600.0
+    """Time of training between periodic checkpoints: at a kill, what came after the newest one is lost."""
+    error: float = 0.0
+    """Estimates of work and slowdown are wrong by up to this fraction, drawn for each app (Themis, section 8.4)."""
+    lies: Mapping[str, Misreport] = field(default_factory=dict)
+    """By app id."""
+    faults: tuple[Fault, ...] = ()
+    until_s: float = math.inf
+    """The simulation ends here at the latest."""
