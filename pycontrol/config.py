@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from pycontrol.model.topology import Machine, Topology
+from pycontrol.policies import registry
 
 LEAD_MAX_S = 60.0
 """The longest default lead of a round before the leases end, in seconds (design.md, How a lease travels)."""
@@ -107,7 +108,10 @@ class Config(Section):
     grant_timeout_s: Seconds = 60.0
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
     """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""
-    policy: Literal["themis"] = "themis"
+    policy: str = "themis"
+    """The policy of the rounds; `isonomy policies` lists them."""
+    policy_options: Mapping[str, Any] = {}
+    """Its options, by name."""
     round_retry_s: Seconds = 5.0
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
@@ -132,6 +136,16 @@ class Config(Section):
         limit_s = self.lease_s * LEAD_FRACTION
         if self.lead_s > limit_s * (1 + 1e-9):
             raise ValueError(f"lead_s: must be at most a fifth of lease_s, {limit_s:g} (got {self.lead_s:g})")
+        return self
+
+    @model_validator(mode="after")
+    def _policy_is_known(self) -> Self:
+        if self.policy not in registry.names():
+            raise ValueError(f"policy: {registry.unknown(self.policy)}")
+        try:
+            registry.make(self.policy, **self.policy_options)
+        except registry.UnknownPolicy as problem:
+            raise ValueError(f"policy_options: {problem}") from problem
         return self
 
     @property

@@ -22,6 +22,7 @@ COMMANDS = {
     "audit": "pycontrol.cli.records:audit_command",
     "report": "pycontrol.cli.records:report_command",
     "config": "pycontrol.cli.config:config_group",
+    "policies": "pycontrol.cli.policies:policies_command",
     "replay": "pycontrol.cli.replay:replay_command",
     "serve": "pycontrol.cli.serve:serve_command",
 }

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,16 +21,13 @@ from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, BridgeServer
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches
+from pycontrol.policies import registry
 from pycontrol.policies.port import Policy
-from pycontrol.policies.themis import Themis
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 
-POLICIES: dict[str, Callable[[Config], Policy]] = {
-    "themis": lambda config: Themis(budget_s=config.deadlines.solve_s),
-}
 TOKEN_KEY_FILE = "tokens.key"
 HOUSEKEEPING_S = 2.0
 PRUNE_EVERY_S = 3600.0
@@ -57,12 +53,20 @@ def settings_of(config: Config) -> Settings:
     )
 
 
+def policy_of(config: Config, name: str) -> Policy:
+    """The policy of that name: with the file's options if the file names it, and the file's solve deadline."""
+    options = dict(config.policy_options) if name == config.policy else {}
+    if "budget_s" in registry.options(name):
+        options.setdefault("budget_s", config.deadlines.solve_s)
+    return registry.make(name, **options)
+
+
 class ControlPlane:
     """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
 
     def __init__(self, config: Config, policy: str) -> None:
         self.config = config
-        self._policy = POLICIES[policy](config)
+        self._policy = policy_of(config, policy)
         self._parts = ExitStack()
         self._stop = threading.Event()
         self._mismatches: list[str] = []
@@ -208,7 +212,7 @@ def set_up_logging(as_json: bool, level: str) -> None:
 @click.command("serve")
 @click.option("--config", "file", required=True, metavar="FILE",
               type=click.Path(path_type=Path, dir_okay=False), help="isonomy.yaml")
-@click.option("--policy", type=click.Choice(sorted(POLICIES)), help="Instead of the file's policy.")
+@click.option("--policy", type=click.Choice(registry.names()), help="Instead of the file's policy and its options.")
 @click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str) -> None:

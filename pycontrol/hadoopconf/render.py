@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
 
-FREE_FORM = frozenset({"core.racks", "queues.leaves"})
+FREE_FORM = frozenset({"core.racks", "isonomy.policy_options", "queues.leaves"})
 """Mappings whose keys are names, not settings."""
 
 Values = dict[str, Any]

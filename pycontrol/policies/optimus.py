@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pycontrol.model.auction import AppView, gang_gpus
+from pycontrol.model.topology import Scope
 from pycontrol.policies.filling import Filling, Offered
 
 
@@ -48,5 +49,8 @@ def _kept_throughput(view: AppView, slowdown: float, pool: Offered) -> float:
     """Serial GPU-seconds per second of the gangs that it keeps where they are."""
     if not view.kept_gangs:
         return view.kept_gpus / slowdown
-    scope_of = pool.snapshot.topology.scope_of
-    return sum(gang_gpus(g) / view.demand.slowdown[scope_of(h for h, _ in g) - 1] for g in view.kept_gangs)
+    total = 0.0
+    for gang in view.kept_gangs:
+        scope = Scope.MACHINE if len(gang) == 1 else pool.snapshot.topology.scope_of(h for h, _ in gang)
+        total += gang_gpus(gang) / view.demand.slowdown[scope - 1]
+    return total

@@ -50,9 +50,8 @@ def options(name: str) -> tuple[str, ...]:
 
 
 def summary(name: str) -> str:
-    """One line on a policy."""
-    text = _class(name).__doc__ or importlib.import_module(_class(name).__module__).__doc__ or ""
-    return " ".join(text.split("\n\n")[0].split())
+    """One line on a policy: the first of its module's docstring."""
+    return (importlib.import_module(_class(name).__module__).__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def default(name: str, option: str) -> Any:
@@ -74,15 +73,19 @@ def make(name: str, /, **given: Any) -> Policy:
         raise UnknownPolicy(f"{name}: {'; '.join(lines)}") from error
 
 
+def unknown(name: str) -> str:
+    """What to say of a name that is not known."""
+    return f"there is no policy {name}{_known(name, names())}"
+
+
 def _class(name: str) -> Any:
-    known = names()
-    if name not in known:
-        raise UnknownPolicy(f"there is no policy {name}{_known(name, known)}")
+    if name not in names():
+        raise UnknownPolicy(unknown(name))
     module, _, of = POLICIES[name].partition(":")
     return getattr(importlib.import_module(module), of)
 
 
 def _known(word: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return f"{hint} Known are {', '.join(known)}" if hint else f"; known are {', '.join(known) or 'none'}"
+    hint = f"; did you mean {close[0]}? Known are" if close else "; known are"
+    return f"{hint} {', '.join(known) or 'none'}"

@@ -22,6 +22,7 @@ from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Snapshot
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.policies.themis import Themis
+from tests.bench import policies
 
 SEEDS = 5
 
@@ -129,6 +130,7 @@ def main() -> int:
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
         "auction": auctions(),
         "journal": journal(),
+        "policies": policies.run(quick=False),
     }
     try:
         from pycontrol.bridge import bench as bridge
