@@ -41,30 +41,36 @@ class Waiting:
 
     def __init__(self, state: State) -> None:
         self.s = state
-        self._kept: dict[str, AppView] = {}
-        self._moving: dict[str, None] = {}
+        self._kept: dict[str, dict[str, AppView]] = {}
+        """By virtual cluster."""
+        self._moving: dict[str, str] = {}
         """Those whose views change with time: they hold GPUs, or share a queue's limit."""
 
-    def views(self, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
-        """Their views by app, those in `besides` left out."""
+    def views(self, vc: str, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
+        """Their views by app, those of other virtual clusters and those in `besides` left out."""
         s = self.s
         for app_id in s.stale:
             self._refresh(app_id, now_s)
         s.stale.clear()
-        for app_id in self._moving:
-            self._kept[app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s)
-        result = dict(self._kept)
+        for app_id, whose in self._moving.items():
+            if whose == vc:
+                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s)
+        result = dict(self._kept.get(vc, {}))
         for app_id in besides:
             result.pop(app_id, None)
         return result
 
     def _refresh(self, app_id: str, now_s: float) -> None:
         s = self.s
-        self._kept.pop(app_id, None)
         self._moving.pop(app_id, None)
+        app = s.durable.apps.get(app_id)
+        if app is None:
+            return
+        kept = self._kept.setdefault(app.vc, {})
+        kept.pop(app_id, None)
         agent = s.agents.get(app_id)
         if app_id in s.unmet and agent is not None and agent.connected:
             fresh = view(s, app_id, agent.rho, (), now_s)
             if s.holding(app_id) or app_id in s.durable.leases_by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
-                self._moving[app_id] = None
-            self._kept[app_id] = fresh
+                self._moving[app_id] = app.vc
+            kept[app_id] = fresh

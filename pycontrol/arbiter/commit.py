@@ -7,7 +7,8 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, PolicyMemory
-from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.state import State, as_gang, by_host
+from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import BidReceipt, Gang, Plan
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.topology import Gpu
@@ -18,34 +19,37 @@ BID_FIELDS = tuple(f.name for f in dataclasses.fields(BidReceipt))
 def commit(
     s: State,
     round_id: str,
+    lot: Lot,
     ending: dict[str, list[list[Lease]]],
     plan: Plan,
+    memory_key: str,
     receipt: dict[str, Any],
     now_s: float,
 ) -> bool:
     """Carries the plan out on the state as it is now; fills the receipt; returns whether GPUs are left."""
-    return _Commit(s, round_id, ending, now_s).run(plan, receipt)
+    if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
+        s.record(PolicyMemory(dict(plan.memory), memory_key))
+    return _Commit(s, round_id, lot, ending, now_s).run(plan, receipt)
 
 
 class _Commit:
-    def __init__(self, s: State, round_id: str, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
-        self.s, self.round_id, self.now_s = s, round_id, now_s
-        self.ending = {
-            app_id: [gang for gang in gangs if all(self._still(x) for x in gang)]
-            for app_id, gangs in ending.items()
-        }
+    def __init__(
+        self, s: State, round_id: str, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float
+    ) -> None:
+        self.s, self.round_id, self.lot, self.now_s = s, round_id, lot, now_s
+        self.ending = {a: [gang for gang in gangs if leases.unchanged(s, gang)] for a, gangs in ending.items()}
         self.coming: dict[str, set[Gpu]] = {}
-        """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
-        for gpu in (*s.revoking, *(x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)):
-            if gpu not in s.durable.next and gpu.host in s.node_at and not s.drained(gpu.host):
+        """By host: GPUs that somebody still holds and that can be promised: ending in this round, revoked, or
+        borrowed from the cells of this round's virtual cluster."""
+        held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
+        for gpu in (*held, *(s.revoking if lot.gpus is None else lot.gpus)):
+            promised = gpu in s.durable.next or gpu not in s.durable.leases
+            if not promised and gpu.host in s.node_at and not s.drained(gpu.host):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.renewed: list[str] = []
         self.granted: list[dict[str, Any]] = []
+        self.revoked: list[dict[str, Any]] = []
         self.dropped: list[str] = []
-
-    def _still(self, lease: Lease) -> bool:
-        """Whether the lease is as it was when the round began."""
-        return self.s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING
 
     def run(self, plan: Plan, receipt: dict[str, Any]) -> bool:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
@@ -64,13 +68,11 @@ class _Commit:
                 else:
                     own.remove(kept)
                     self._renew(award.app_id, kept, award.leftover)
-        revoked = self._revoke()
+        self.revoked = self._revoke()
         for k, (app_id, gang, leftover) in enumerate(fresh):
             self._grant(app_id, gang, leftover, k)
-        if dict(plan.memory) != dict(s.durable.memory):
-            s.record(PolicyMemory(dict(plan.memory)))
-        self._fill(receipt, plan, revoked)
-        return s.free.count > 0 or any(self.coming.values())
+        self._fill(receipt, plan)
+        return bool(self._unused())
 
     def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
         s = self.s
@@ -102,7 +104,7 @@ class _Commit:
         s = self.s
         gpus: list[Gpu] = []
         for host, n in gang:
-            here = s.free.on(host)[:n]
+            here = [g for g in s.free.on(host) if self.lot.gpus is None or g in self.lot.gpus][:n]
             if len(here) < n:
                 here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
             gpus += here
@@ -111,31 +113,51 @@ class _Commit:
             return
         for gpu in gpus:
             self.coming.get(gpu.host, set()).discard(gpu)
+        self._take_back_borrowed(gpus)
         grant_id = f"{self.round_id}.{k}"
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
         end_s = leases.end_s(s, from_s, gpus[0].host)
         for gpu in gpus:
-            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, gpu in s.durable.leases))
+            s.record(
+                LeaseGranted(
+                    gpu, app_id, grant_id, from_s, end_s, grant_id, gpu in s.durable.leases, self.lot.guaranteed
+                )
+            )
             self.granted.append({"gpu": str(gpu), "app_id": app_id})
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
         if app_id not in s.agents:
             standin.assign(s, app_id, [gpus])
 
+    def _take_back_borrowed(self, gpus: list[Gpu]) -> None:
+        """The guarantee of a virtual cluster needs these GPUs: who borrowed them gives them back, gangs whole."""
+        s, deadline_s = self.s, self.now_s + self.s.settings.lead
+        for gpu in gpus:
+            lease = s.durable.leases.get(gpu)
+            if lease is not None and lease.state != REVOKING:
+                gang = next(g for g in s.gangs_of(lease.app_id) if lease in g)
+                self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in gang]
+                leases.take_back(s, gang, self.now_s, deadline_s, f"the cells of {self.lot.vc} need it")
+
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
         """When the GPU is free at the latest (0: now), then its name."""
         present = self.s.durable.leases.get(gpu)
-        return (0.0 if present is None else max(present.end_s, self.now_s), gpu)
+        if present is None:
+            return 0.0, gpu
+        if present.state == REVOKING or present.guaranteed:
+            return max(present.end_s, self.now_s), gpu
+        return min(max(present.end_s, self.now_s), self.now_s + self.s.settings.lead), gpu
 
     def _unused(self) -> dict[str, int]:
-        counts = self.s.free.counts()
+        lot = self.lot.gpus
+        counts = self.s.free.counts() if lot is None else by_host(g for g in lot if g in self.s.free)
         for host, gpus in self.coming.items():
             if gpus:
                 counts[host] = counts.get(host, 0) + len(gpus)
         return counts
 
-    def _fill(self, receipt: dict[str, Any], plan: Plan, revoked: list[dict[str, Any]]) -> None:
+    def _fill(self, receipt: dict[str, Any], plan: Plan) -> None:
         receipt.update(
             bids=[{f: getattr(b, f) for f in BID_FIELDS} for b in plan.bids],
             awards=[{"app_id": a.app_id, "gangs": a.gangs, "leftover": a.leftover} for a in plan.awards],
@@ -150,5 +172,5 @@ class _Commit:
             note="; ".join([*filter(None, [plan.note]), *self.dropped]),
             renewed=self.renewed,
             granted=self.granted,
-            revoked=revoked,
+            revoked=self.revoked,
         )

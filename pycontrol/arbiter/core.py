@@ -22,6 +22,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Topology
@@ -41,8 +42,10 @@ class Arbiter(State):
         durable: Durable | None = None,
         topology: Topology | None = None,
         epoch: int = 1,
+        supply: Supply | None = None,
     ) -> None:
         super().__init__(settings, durable or Durable(), topology, policy.name)
+        self.supply = supply
         self.epoch = epoch
         self.rounds = Rounds(self, policy, epoch)
         self._changes_seen: dict[tuple[str, str, int], int] = {}
@@ -119,6 +122,7 @@ class Arbiter(State):
                 self.container_at[gpu] = container.container_id
         self.retopology()
         self.stir_all()
+        self._supply_anew()
         for app_id in self.in_system():
             self.recast(app_id)
         workers.forget_directives(self)
@@ -146,6 +150,14 @@ class Arbiter(State):
         for lease in list(self.durable.leases.values()):
             if lease.container_id and lease.container_id not in self.containers:
                 self.record(LeaseIdle(lease.gpu, now_s))
+
+    def _supply_anew(self) -> None:
+        """Tells the cells of all leases that there are."""
+        if self.supply is None:
+            return
+        self.supply.reset()
+        for lease in (*self.durable.leases.values(), *self.durable.next.values()):
+            self.supply.took(lease.gpu, self.durable.apps[lease.app_id].vc, lease.guaranteed)
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""
@@ -211,7 +223,8 @@ class Arbiter(State):
         kind = "foreign" if not self.expects_agent(app) else "job"
         if agent is not None and agent.app_scheduler != SINGLE:
             kind = agent.app_scheduler
-        self.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s))
+        vc = self.supply.vc_of(app.queue) if self.supply is not None else ""
+        self.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
         self.recast(app_id)
         self.want_round(now_s + self.settings.settle_s)
 

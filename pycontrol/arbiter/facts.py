@@ -42,6 +42,8 @@ class Lease:
     used: bool = False
     """It had a container: a second one does not prolong it."""
     first_container: str = ""
+    guaranteed: bool = True
+    """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,8 @@ class LeaseGranted:
     end_s: float
     gang: str = ""
     after_current: bool = False
+    guaranteed: bool = True
+    """From the cells of its virtual cluster; else borrowed, until a tenant's guarantee needs the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,7 @@ class PolicyMemory:
     """What the policy wants to know in its next round."""
 
     values: Mapping[str, Any]
+    vc: str = ""
 
 
 Fact = (
@@ -254,8 +259,8 @@ class Durable:
         """App -> GPUs that it holds or was promised, less those that it is losing."""
         self.switches: set[str] = set()
         self.rounds = 0
-        self.memory: Mapping[str, Any] = {}
-        """What the policy remembers from its last plan."""
+        self.memory: dict[str, Mapping[str, Any]] = {}
+        """What each virtual cluster's policy remembers from its last plan."""
         self.clocks: dict[str, Clock] = {}
         """By virtual cluster."""
 
@@ -304,6 +309,7 @@ class Durable:
 
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
         lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang)
+        lease.guaranteed = f.guaranteed
         if f.after_current:
             self.next[f.gpu] = lease
             self.next_by_app.setdefault(f.app_id, {})[f.gpu] = lease
@@ -386,7 +392,7 @@ class Durable:
         self.rounds += 1
 
     def _on_PolicyMemory(self, f: PolicyMemory) -> None:
-        self.memory = f.values
+        self.memory[f.vc] = f.values
 
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
         """A measurement only."""

@@ -55,6 +55,11 @@ def close_open(s: State, now_s: float) -> None:
         s.record(LeaseExtended(gpu, end_s(s, now_s + s.settings.lead, gpu.host), counted=False))
 
 
+def unchanged(s: State, gang: Iterable[Lease]) -> bool:
+    """Whether all these leases are still in force."""
+    return all(s.durable.leases.get(x.gpu) is x and x.state != REVOKING for x in gang)
+
+
 def frozen(s: State, now_s: float) -> bool:
     """Whether leases stand still."""
     return s.paused or not s.ready or now_s < s.recovering_until_s
@@ -232,7 +237,8 @@ def adopt(s: State, container: Container, now_s: float) -> None:
         if lease is None:
             grant_id = container.lease_id or f"adopted-{container.container_id}"
             until_s = end_s(s, now_s, gpu.host)
-            s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id))
+            s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
+                                  guaranteed=s.supply is None))  # fmt: skip
     start(s, container, "", now_s)
 
 

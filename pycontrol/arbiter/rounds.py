@@ -15,11 +15,14 @@ from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.audience import Waiting, view
 from pycontrol.arbiter.commit import commit
 from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.lots import Agenda
+from pycontrol.arbiter.state import State, by_host
+from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.topology import Gpu
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
 SOLVE_PATIENCE = 10.0
@@ -36,6 +39,8 @@ class Round:
     """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
+    lot: Lot
+    policy: Policy
     phase: str = "rho"
     deadline_s: float = 0.0
     rho: dict[str, float | None] = field(default_factory=dict)
@@ -49,6 +54,11 @@ class Round:
     bid_s: dict[str, float] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     seed: int = 0
+
+    @property
+    def memory_key(self) -> str:
+        """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
+        return self.lot.vc if self.lot.guaranteed else f"{self.lot.vc} (borrowed)"
 
     def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
         """The app's GPUs on offer."""
@@ -69,6 +79,10 @@ class Rounds:
         self._not_before_s = 0.0
         """After a round that failed, the next one waits a little."""
         self._waiting = Waiting(state)
+        self._agenda: Agenda | None = None
+
+    def _policy_of(self, vc: str) -> Policy:
+        return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
 
     # ---- when
 
@@ -150,19 +164,37 @@ class Rounds:
         s.round_at_s = None
         wanting = self._wanting(now_s)
         ending = self._ending(now_s)
-        offered = self._on_offer(ending)
-        if not offered or not (ending or wanting):
-            if wanting and s.open_leases:
+        if s.supply is None and s.settings.open_leases and not (wanting and ending):
+            if not wanting:
+                leases.leave_open(s, ending)
+                return
+            if not s.free.count and not s.revoking:
                 leases.close_open(s, now_s)
-            return
-        if not wanting and s.settings.open_leases:
-            leases.leave_open(s, ending)
+                return
+        if ending or wanting:
+            self._agenda = Agenda(s, wanting, ending, now_s)
+            self._go_on(now_s)
+
+    def _go_on(self, now_s: float) -> None:
+        """Holds the agenda's rounds until one has to wait for answers, or none is left."""
+        while self.current is None and self._agenda is not None:
+            lot = self._agenda.next()
+            if lot is None:
+                self._agenda = None
+            else:
+                self._hold(lot, self._agenda.ending_of(lot.vc, lot.guaranteed), now_s)
+
+    def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
+        s = self.s
+        wanting = [a for a in self._wanting(now_s) if s.supply is None or s.durable.apps[a].vc == lot.vc]
+        offered = self._on_offer(ending) if lot.gpus is None else by_host(lot.gpus)
+        if not offered or not (ending or wanting):
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
-        self.current = r = Round(round_id, now_s, offered, ending)
+        self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        if not self.policy.asks_agents:
+        if not r.policy.asks_agents:
             self._offer(now_s)
             return
         for app_id in dict.fromkeys([*ending, *wanting]):
@@ -205,7 +237,7 @@ class Rounds:
         """The apps of the round; those whose rho was asked for and did not come are not among them."""
         s, r = self.s, self.current
         assert r is not None
-        if self.policy.asks_agents:
+        if r.policy.asks_agents:
             apps = [a for a in r.rho if a not in r.out and a in s.durable.live]
             return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s) for a in apps}
         views = {}
@@ -215,8 +247,10 @@ class Rounds:
                 views[app_id] = view(s, app_id, agent.rho, gangs, now_s)
             elif app_id not in s.foreign:
                 r.out[app_id] = "AgentAway: its Agent is not connected"
-        views.update(self._waiting.views(r.ending, now_s))
+        views.update(self._waiting.views(r.lot.vc, r.ending, now_s))
         for app_id in s.foreign:
+            if s.supply is not None and s.durable.apps[app_id].vc != r.lot.vc:
+                continue
             if app_id in r.ending or standin.open_asks(s, app_id):
                 self._stand_in(app_id, now_s)
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s)
@@ -231,9 +265,9 @@ class Rounds:
         r.views = self._views(now_s)
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
-            s.settings.lease_s, dict(r.out), s.queues, s.durable.memory,
+            s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, s.durable.memory.get(r.memory_key, {}),
         )  # fmt: skip
-        offer = self.policy.offer(r.snapshot)
+        offer = r.policy.offer(r.snapshot)
         r.participants = offer.app_ids if offer else ()
         r.phase, r.offered_at_s, r.deadline_s = "bids", now_s, now_s + s.settings.bid_s
         for app_id in r.participants:
@@ -323,7 +357,7 @@ class Rounds:
             self._not_before_s = now_s + s.settings.round_retry_s
             s.want_round(self._not_before_s)
         else:
-            unused = commit(s, r.round_id, r.ending, plan, receipt, now_s)
+            unused = commit(s, r.round_id, r.lot, r.ending, plan, r.memory_key, receipt, now_s)
             wanting = self._wanting(now_s)
             if wanting and s.open_leases:
                 leases.close_open(s, now_s)
@@ -333,13 +367,16 @@ class Rounds:
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
         s.receipts.append(receipt)
         s.record(RoundHeld(r.round_id, r.at_s, receipt))
+        self._go_on(now_s)
 
     def _receipt(self, r: Round) -> dict[str, Any]:
         return {
             "round_id": r.round_id,
             "at_s": r.at_s,
-            "policy": self.policy.name,
-            "asked": self.policy.asks_agents,
+            "policy": r.policy.name,
+            "asked": r.policy.asks_agents,
+            "vc": r.lot.vc,
+            "guaranteed": r.lot.guaranteed,
             "offered": dict(r.offered),
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),

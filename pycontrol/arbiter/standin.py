@@ -53,7 +53,7 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
 def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
     """rho = T_sh / T_id with this many GPUs; with none the projected one (one lease, then a single gang)."""
     app, want = s.durable.apps[app_id], demand(s, app_id, now_s)
-    parallel = max(1, min(s.topology.gpus, want.gpus))
+    parallel = max(1, min(s.gpus_of(app.vc), want.gpus))
     t_id_s = want.work_total_gpu_s / parallel * s.durable.n_avg(app_id, now_s)
     elapsed_s = now_s - app.submitted_s
     if gpus:

@@ -23,6 +23,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.roster import Roster, Worker
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model.auction import Demand, Gang, gang_of
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.events import (
@@ -130,6 +131,8 @@ class State:
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
     topology: Topology = field(default_factory=Topology)
+    supply: Supply | None = None
+    """The cells of the virtual clusters, where there are any."""
     node_at: dict[str, Node] = field(default_factory=dict)
     """The node of each host that is up."""
 
@@ -150,7 +153,18 @@ class State:
                 for lease in (before, coming):
                     if lease is not None:
                         self.reckon(lease.app_id)
+            if self.supply is not None:
+                self._tell_supply(fact, before, coming)
         self.facts.append(fact)
+
+    def _tell_supply(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
+        assert self.supply is not None
+        if isinstance(fact, LeaseGranted):
+            self.supply.took(fact.gpu, self.durable.apps[fact.app_id].vc, fact.guaranteed)
+        elif isinstance(fact, LeaseEnded) and before is not None:
+            self.supply.gave(fact.gpu, self.durable.apps[before.app_id].vc, before.guaranteed)
+        elif isinstance(fact, NextDropped) and coming is not None:
+            self.supply.gave(fact.gpu, self.durable.apps[coming.app_id].vc, coming.guaranteed)
 
     def stir(self, gpu: Gpu) -> None:
         """The lease or the container of a GPU changed: is it free, and when does time touch it next?"""
@@ -183,6 +197,7 @@ class State:
     def stir_all(self) -> None:
         """Looks at every GPU anew."""
         self.free.clear()
+        self._machines_changed()
         for host in self.node_at:
             self.stir_host(host)
         for gpu in list(self.durable.leases):
@@ -190,11 +205,17 @@ class State:
 
     def stir_host(self, host: str) -> None:
         """Looks at every GPU of a host anew, after the host changed."""
+        self._machines_changed()
         for gpu in self.free.on(host):
             self.free.take(gpu)
         node = self.node_at.get(host)
         for i in range(node.gpus if node else 0):
             self.stir(Gpu(host, i))
+
+    def _machines_changed(self) -> None:
+        if self.supply is not None:
+            up = {n.host: n.gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
+            self.supply.machines_changed(up)
 
     def _usable(self, gpu: Gpu) -> bool:
         node = self.node_at.get(gpu.host)
@@ -346,7 +367,12 @@ class State:
         """What its Agent needs for rho."""
         app = self.durable.apps[app_id]
         n_avg = self.durable.n_avg(app_id, now_s)
-        return Contention(self.topology.gpus, n_avg, now_s, app.submitted_s, self.settings.lease_s)
+        return Contention(self.gpus_of(app.vc), n_avg, now_s, app.submitted_s, self.settings.lease_s)
+
+    def gpus_of(self, vc: str) -> int:
+        """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""
+        own = self.supply.gpus_of(vc) if self.supply is not None else 0
+        return own or self.topology.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
         """Its present and coming leases by grant, those it is losing left out."""

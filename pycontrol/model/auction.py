@@ -128,6 +128,8 @@ class Snapshot:
     fixed: Mapping[str, str] = field(default_factory=dict)
     """App id -> why it takes no part in this round."""
     queues: Mapping[str, Queue] = field(default_factory=dict)
+    vc: str = ""
+    """The virtual cluster whose round this is; empty where there are none."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What the policy's last plan asked to be remembered (`Plan.memory`), as plain JSON values."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import REVOKING, Durable, Fact, from_json, to_json
 from pycontrol.arbiter.state import Settings, as_gang, by_host
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
@@ -73,7 +74,10 @@ class FakeAgent:
 class World:
     """Virtual time around one Arbiter; `crash()` replaces it by one recovered from the journal."""
 
-    def __init__(self, policy: Policy, seed: int = 0, settings: Settings | None = None) -> None:
+    def __init__(
+        self, policy: Policy, seed: int = 0, settings: Settings | None = None, supply: Supply | None = None
+    ) -> None:
+        self.supply = supply
         self.rng = random.Random(seed)
         self.policy = policy
         self.settings = settings or Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
@@ -82,7 +86,7 @@ class World:
         self.order = itertools.count()
         self.journal: list[Fact] = []
         self.epoch = 1
-        self.arbiter = Arbiter(self.settings, policy, epoch=1)
+        self.arbiter = Arbiter(self.settings, policy, epoch=1, supply=supply)
         self.nodes = {f"{h}:1": Node(f"{h}:1", h, r, g) for h, r, g in NODES}
         self.apps: dict[str, YarnApp] = {}
         self.asks: dict[tuple[str, int, int, int], Ask] = {}
@@ -143,7 +147,7 @@ class World:
         assert durable.dump() == before
         assert Durable.load(before).dump() == before
         self.epoch += 1
-        self.arbiter = Arbiter(self.settings, self.policy, durable, epoch=self.epoch)
+        self.arbiter = Arbiter(self.settings, self.policy, durable, epoch=self.epoch, supply=self.supply)
         self.heap = [h for h in self.heap if not getattr(h[2], "from_arbiter", False)]
         self.submit(self.snapshot())
         for agent in self.agents.values():
@@ -365,9 +369,9 @@ class World:
 
     # ---- what tests do
 
-    def add_app(self, name: str, gang_gpus: int, jobs: int, work: float) -> FakeAgent:
+    def add_app(self, name: str, gang_gpus: int, jobs: int, work: float, queue: str = "root.q") -> FakeAgent:
         """A Submarine app with an Agent."""
-        app = YarnApp(name, "u", "root.q", name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
+        app = YarnApp(name, "u", queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
         self.apps[name] = app
         agent = FakeAgent(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs)
         self.agents[name] = agent

@@ -1,0 +1,40 @@
+"""One policy for each virtual cluster, as one policy (HiveD, section 3: any scheduler runs inside a VC)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
+from pycontrol.policies.port import Policy
+
+
+@dataclass(frozen=True)
+class ByVirtualCluster:
+    """Hands each round to the policy of its virtual cluster; `default` serves those that name none."""
+
+    default: Policy
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+
+    def of(self, vc: str) -> Policy:
+        """The policy of a virtual cluster."""
+        return self.policies.get(vc, self.default)
+
+    @property
+    def name(self) -> str:
+        """The default's name."""
+        return self.default.name
+
+    @property
+    def asks_agents(self) -> bool:
+        """Whether the default asks; each virtual cluster's policy speaks for itself in `of`."""
+        return self.default.asks_agents
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        """As the policy of the snapshot's virtual cluster says."""
+        return self.of(snapshot.vc).offer(snapshot)
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        """As the policy of the snapshot's virtual cluster says."""
+        return self.of(snapshot.vc).decide(snapshot, bids, rng)

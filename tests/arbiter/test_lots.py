@@ -1,0 +1,141 @@
+"""Rounds of virtual clusters: what is a tenant's own, what it may borrow, and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.state import Settings
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.themis import Themis
+from tests.arbiter.world import NODES, World
+
+OWNERS = {"n1": "root.a", "n2": "root.a", "n3": "root.b", "n4": "root.b"}
+
+
+class Fixed:
+    """Virtual clusters that own whole machines for good: the simplest cells there are."""
+
+    def __init__(self) -> None:
+        self.up: Mapping[str, int] = {}
+        self.used: dict[tuple[Gpu, str, bool], int] = {}
+
+    def vc_of(self, queue: str) -> str:
+        return queue if queue in OWNERS.values() else ""
+
+    def gpus_of(self, vc: str) -> int:
+        return sum(n for h, _, n in NODES if OWNERS[h] == vc)
+
+    def virtual_clusters(self) -> Iterable[str]:
+        return ["root.a", "root.b"]
+
+    def guaranteed(self, vc: str) -> frozenset[Gpu]:
+        mine = (Gpu(h, i) for h, n in self.up.items() if OWNERS[h] == vc for i in range(n))
+        return frozenset(g for g in mine if not self.used.get((g, vc, True)))
+
+    def shares(self, wanted: Mapping[str, int], idle: frozenset[Gpu]) -> Mapping[str, int]:
+        left, shares = len(idle), dict.fromkeys(sorted(wanted), 0)
+        while left and any(shares[v] < wanted[v] for v in shares):
+            vc = min((v for v in shares if shares[v] < wanted[v]), key=lambda v: (shares[v], v))
+            shares[vc] += 1
+            left -= 1
+        return shares
+
+    def took(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
+        key = (gpu, vc, guaranteed)
+        self.used[key] = self.used.get(key, 0) + 1
+        if guaranteed:
+            assert OWNERS[gpu.host] == vc, "a guaranteed lease on foreign cells"
+
+    def gave(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
+        self.used[gpu, vc, guaranteed] -= 1
+        assert self.used[gpu, vc, guaranteed] >= 0
+
+    def machines_changed(self, up: Mapping[str, int]) -> None:
+        self.up = up
+
+    def reset(self) -> None:
+        self.used.clear()
+
+    def inspect(self) -> Mapping[str, object]:
+        return {}
+
+
+def world(seed: int = 0, **changes: object) -> World:
+    how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0, **changes}
+    return World(Themis(), seed, Settings(**how), Fixed())  # type: ignore[arg-type]
+
+
+def test_a_tenant_borrows_what_is_idle_and_gives_it_back_within_the_grace() -> None:
+    w = world()
+    greedy = w.add_app("greedy", 2, 6, 5000, "root.b")
+    w.run(10)
+    assert len(greedy.held) == 12, "idle cells are lent"
+    w.run(20)
+    owner = w.add_app("owner", 4, 2, 400, "root.a")
+    w.run(32)
+    hosts = {g.host for c in w.containers.values() if c.app_id == "owner" for g in c.gpus}
+    assert hosts == {"n1", "n2"}, "its guarantee is served although the leases of the borrower had not ended"
+    assert {g.host for g in greedy.held} == {"n3", "n4"}
+    w.run(200)
+    assert owner.finished
+    assert len(greedy.held) == 12, "and lent again"
+    w.run(6000)
+    assert greedy.finished
+
+
+def test_borrowers_share_what_is_idle() -> None:
+    w = world()
+    w.add_app("first", 1, 12, 2000, "root.x")
+    w.run(30)
+    w.add_app("second", 1, 12, 2000, "root.b")
+    w.run(60)
+    own = sum(x.guaranteed for x in w.arbiter.durable.leases.values() if x.app_id == "second")
+    assert own == 4, "its own cells first"
+
+
+def test_leases_carry_what_they_are() -> None:
+    w = world()
+    w.add_app("b", 1, 10, 1000, "root.b")
+    w.run(20)
+    kinds = {(g.host, x.guaranteed) for g, x in w.arbiter.durable.leases.items()}
+    assert {k for h, k in kinds if h in ("n3", "n4")} == {True}
+    assert {k for h, k in kinds if h in ("n1", "n2")} == {False}
+    assert {r["vc"] for r in w.arbiter.receipts} == {"root.b"}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    apps=st.lists(
+        st.tuples(
+            st.sampled_from(["root.a", "root.b", "root.x"]),
+            st.sampled_from([1, 2, 4]),
+            st.integers(1, 4),
+            st.integers(20, 300),
+            st.integers(0, 90),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    crash_s=st.none() | st.integers(5, 150),
+    lost_s=st.none() | st.integers(5, 150),
+)
+def test_any_mix_of_tenants_finishes(
+    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None
+) -> None:
+    w = world(seed, lease_s=30, f=0.5)
+    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
+        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
+    if crash_s is not None:
+        w.at(crash_s, w.crash)
+    if lost_s is not None:
+        w.at(lost_s, lambda: w.lose_node("n1"))
+        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.run(4000)
+    assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
+    assert not w.arbiter.durable.leases
+    assert isinstance(w.supply, Fixed)
+    assert not any(w.supply.used.values())
