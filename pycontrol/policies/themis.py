@@ -1,70 +1,97 @@
 """Themis: finish-time fairness by partial-allocation auctions (NSDI '20, Pseudocode 1).
 
 The offer goes to the worst 1-f of the apps that could use it; they bid; each winner keeps the fraction c of
-what it won; the rest goes to apps outside the auction at random, gang by gang.
+what it won; the rest goes to apps outside the auction, gang by gang. An app whose rho is not known is not asked,
+for else silence would pay, but leftovers may reach it.
 
-What the paper leaves open: the rho of an app with nothing is the projected one (its Agent's `rho_nothing`);
-payments are rounded to whole gangs without bias; an app whose rho is not known is not asked, for else silence
-would pay, but leftovers may reach it.
+What the paper leaves open is an option, each with the default that did best in trials (docs/themis.md).
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
 from pycontrol.auction.market import Market
-from pycontrol.auction.partial import Outcome, auction, leftovers
+from pycontrol.auction.partial import Outcome, Rounding, auction
 from pycontrol.auction.placing import take
-from pycontrol.model.auction import Award, Bid, BidReceipt, Offer, Plan, Snapshot
+from pycontrol.auction.winners import engine_name
+from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot
+
+HUGE = 1e6
+"""rho of an app with nothing, as a multiple of the auction's worst, where it is to be all but unbounded."""
 
 
 @dataclass(frozen=True)
 class Themis:
-    """`budget_s`: seconds for all solves of a round; what is not proved by then stands, with its gap."""
+    """Themis' partial-allocation auction among the apps with the worst rho."""
 
     budget_s: float = 2.0
+    """Seconds for all solves of a round; what is not proved by then stands, with its gap."""
+    leftovers: Order = "random"
+    """Who gets what payments leave: at random (the paper), the worst rho first, or where a gang lowers log rho most."""
+    participants: bool = False
+    """Whether bidders may get leftovers too (which gives payments back)."""
+    rounding: Rounding = "unbiased"
+    """Of payments, to whole gangs."""
+    rho_nothing: Literal["projected", "twice_worst", "huge"] = "projected"
+    """rho of an app that would hold nothing: as it bids, twice the largest one in the auction, or a huge one."""
+    cached_tables: bool = False
+    """Whether the offer goes by the bid table of an app's last auction, rather than by the rho that it reports."""
+    ties: Literal["arrival", "random"] = "arrival"
+    """Among apps of equal rho."""
+    engine: str = ""
+    """compiled, highs or reference; empty: the fastest that is there."""
     name: str = "themis"
     asks_agents: bool = True
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """The max(1, ceil((1-f) n)) apps with the worst rho among the n that could use the offer.
-
-        Equal rho: who came first.
-        """
+        """The max(1, ceil((1-f) n)) apps with the worst rho among the n that could use the offer."""
         room = room_gpus(snapshot, queue_limits(snapshot))
-        able = [(v.rho, v) for v in snapshot.apps if room[v.app_id] > 0 and v.rho is not None]
+        able = [(rho, v) for v in snapshot.apps if room[v.app_id] > 0 and (rho := self._rho(v, snapshot)) is not None]
         if not able or not any(snapshot.free.values()):
             return None
-        able.sort(key=lambda item: (-item[0], item[1].submitted_s, item[1].app_id))
+        able.sort(key=lambda item: (-item[0], self._tie(item[1], snapshot), item[1].submitted_s, item[1].app_id))
         n = max(1, math.ceil((1 - snapshot.f) * len(able) - 1e-9))
         return Offer(tuple(v.app_id for _, v in able[:n]))
 
+    def _tie(self, view: AppView, snapshot: Snapshot) -> float:
+        return random.Random(f"{snapshot.round_id} {view.app_id}").random() if self.ties == "random" else 0.0
+
+    def _rho(self, view: AppView, snapshot: Snapshot) -> float | None:
+        table = snapshot.memory.get("tables", {}).get(view.app_id) if self.cached_tables else None
+        if view.rho is None or not table:
+            return view.rho
+        known = bisect.bisect_right([gpus for gpus, _ in table], view.kept_gpus)
+        return float(table[max(0, known - 1)][1])
+
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Auction among the bidders, then leftovers to the apps outside it."""
+        """Auction among the bidders, then leftovers."""
         started_s = time.perf_counter()
         seed = rng.randrange(1 << 30)
         rng = random.Random(seed)
         limits = queue_limits(snapshot)
         room = room_gpus(snapshot, limits)
-        ordered = [within(bids[a], room.get(a, 0)) for a in sorted(bids)]
+        ordered = self._with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], snapshot)
         market = Market(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
-        outcome = auction(ordered, market, rng, self.budget_s)
+        outcome = auction(ordered, market, rng, self.budget_s, self.engine, self.rounding)
         free = dict(snapshot.free)
         for gangs in outcome.kept.values():
             take(free, gangs)
         left = {h: n for h, n in free.items() if n}
-        outsiders = [v for v in snapshot.apps if v.app_id not in bids]
-        awards = [Award(a, gangs) for a, gangs in outcome.kept.items() if gangs]
-        awards += leftovers(free, outsiders, market, outcome.kept, rng)
+        open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
+        more = leftovers(free, open_, market, outcome.kept, Ranking(self.leftovers, snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
-            awards=tuple(awards),
-            bids=tuple(_receipt(bids[b.app_id], outcome) for b in ordered),
+            awards=_together(outcome, more),
+            bids=tuple(_receipt(b, len(bids[b.app_id].rows), outcome) for b in ordered),
             leftover_gpus=left,
             unused_gpus={h: n for h, n in free.items() if n},
             objective_log=outcome.objective_log,
@@ -72,10 +99,47 @@ class Themis:
             gap=outcome.gap,
             solve_s=time.perf_counter() - started_s,
             seed=seed,
+            note="" if engine_name(self.engine) == "compiled" else f"solved by the engine {engine_name(self.engine)}",
+            memory=self._remember(snapshot, bids),
         )
 
+    def _with_nothing(self, bids: Sequence[Bid], snapshot: Snapshot) -> list[Bid]:
+        """The bids, with the conventional rho of apps that would hold nothing."""
+        holding = {v.app_id for v in snapshot.apps if v.kept_gpus}
+        known = [b.rho_nothing for b in bids if b.app_id in holding] + [r.rho for b in bids for r in b.rows]
+        if self.rho_nothing == "projected" or not known:
+            return list(bids)
+        rho = max(known) * (2.0 if self.rho_nothing == "twice_worst" else HUGE)
+        return [b if b.app_id in holding else replace(b, rho_nothing=rho) for b in bids]
 
-def _receipt(bid: Bid, outcome: Outcome) -> BidReceipt:
+    def _remember(self, snapshot: Snapshot, bids: Mapping[str, Bid]) -> dict[str, Any]:
+        """For each app, rho by GPUs held, as its last bid says."""
+        if not self.cached_tables:
+            return {}
+        tables = snapshot.memory.get("tables", {})
+        views = {v.app_id: v for v in snapshot.apps}
+        kept = {a: table for a, table in tables.items() if a in views}
+        return {"tables": kept | {a: _table(bid, views[a].kept_gpus) for a, bid in bids.items() if a in views}}
+
+
+def _table(bid: Bid, kept_gpus: int) -> list[list[float]]:
+    best = {kept_gpus: bid.rho_nothing}
+    for row in bid.rows:
+        gpus = kept_gpus + row.gpus
+        best[gpus] = min(row.rho, best.get(gpus, math.inf))
+    return [[gpus, rho] for gpus, rho in sorted(best.items())]
+
+
+def _together(outcome: Outcome, more: Sequence[Award]) -> tuple[Award, ...]:
+    """One award an app; a leftover is the whole of it only where the auction gave nothing."""
+    extra = {a.app_id: a for a in more}
+    awards = [
+        Award(a, (*gangs, *(extra.pop(a).gangs if a in extra else ()))) for a, gangs in outcome.kept.items() if gangs
+    ]
+    return (*awards, *extra.values())
+
+
+def _receipt(bid: Bid, rows: int, outcome: Outcome) -> BidReceipt:
     win = outcome.wins[bid.app_id]
     won: dict[str, int] = {}
     for gang in win.gangs:
@@ -84,7 +148,7 @@ def _receipt(bid: Bid, outcome: Outcome) -> BidReceipt:
     return BidReceipt(
         app_id=bid.app_id,
         rho_nothing=bid.rho_nothing,
-        rows=len(bid.rows),
+        rows=rows,
         won=won,
         rho_won=win.rho if win.row is not None else None,
         c=outcome.c[bid.app_id],

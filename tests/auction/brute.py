@@ -58,14 +58,26 @@ def best_objective(bids: Sequence[Bid], free: Mapping[str, int], top: Topology) 
         objective = -sum(map(math.log, rho))
         if objective <= best + 1e-12:
             continue
-        left = dict(free)
-        for row in filter(None, choice):
-            for host, n in itertools.chain.from_iterable(row.keep):
-                left[host] = left.get(host, 0) - n
-        gangs = [(r.gang_gpus, r.scope) for r in choice if r is not None for _ in range(r.new_gangs)]
-        if feasible(sorted(gangs, key=lambda g: (g[1], -g[0])), left, top):
+        if rows_fit(choice, free, top):
             best = objective
     return best
+
+
+def choices(bids: Sequence[Bid], free: Mapping[str, int], top: Topology) -> Iterator[tuple[BidRow | None, ...]]:
+    """All feasible choices of rows."""
+    for choice in itertools.product(*([None, *b.rows] for b in bids)):
+        if rows_fit(choice, free, top):
+            yield choice
+
+
+def rows_fit(choice: Sequence[BidRow | None], free: Mapping[str, int], top: Topology) -> bool:
+    """Whether these rows can be had together."""
+    left = dict(free)
+    for row in filter(None, choice):
+        for host, n in itertools.chain.from_iterable(row.keep):
+            left[host] = left.get(host, 0) - n
+    gangs = [(r.gang_gpus, r.scope) for r in choice if r is not None for _ in range(r.new_gangs)]
+    return feasible(sorted(gangs, key=lambda g: (g[1], -g[0])), left, top)
 
 
 @st.composite

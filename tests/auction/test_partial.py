@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.bids import ROWS_MAX, validate_bid
+from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.market import Limit, Market
-from pycontrol.auction.partial import auction, leftovers
+from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import determine
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
-from tests.auction.brute import best_objective, free_of, markets, topology
+from tests.auction.brute import best_objective, choices, free_of, markets, topology
 
 Drawn = tuple[list[Bid], dict[str, int], Topology]
 
@@ -38,6 +39,19 @@ def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) 
         assert sorted(kept + paid) == sorted(gangs)
         assert math.floor(c * len(gangs) + 1e-9) <= len(kept) <= math.ceil(c * len(gangs))
     assert outcome == auction(bids, Market(free, top), random.Random(seed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(markets())
+def test_nobody_can_be_better_off_without_another_worse_off(drawn: Drawn) -> None:
+    """Pareto: of all feasible choices of rows, none is as good for all and better for one."""
+    bids, free, top = drawn
+    wins = determine(bids, Market(free, top), 1).wins
+    for choice in choices(bids, free, top):
+        rho = [r.rho if r is not None else b.rho_nothing for b, r in zip(bids, choice, strict=True)]
+        won = [wins[b.app_id].rho for b in bids]
+        as_good = all(mine <= theirs + 1e-9 for mine, theirs in zip(rho, won, strict=True))
+        assert not (as_good and any(mine < theirs - 1e-6 for mine, theirs in zip(rho, won, strict=True)))
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,6 +100,11 @@ def test_rounding_is_unbiased_and_drops_what_hurts_least() -> None:
     assert kept / draws == pytest.approx(3 * 0.7 / 0.9, abs=0.06)
 
 
+def ranking(seed: int, order: Order = "random", now_s: float = 0.0) -> Ranking:
+    """Who is next."""
+    return Ranking(order, Snapshot("r", now_s, topology([4, 4, 4]), {}, ()), random.Random(seed))
+
+
 def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scope: Scope = Scope.CLUSTER) -> AppView:
     """An app that could use so many gangs."""
     return AppView(app_id, "root.q", 1.0, Demand(gang, gangs, scope=scope), ending_gangs=ending)
@@ -97,15 +116,16 @@ def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scop
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.sampled_from(list(Scope))), max_size=4),
     st.integers(0, 6),
     st.integers(0, 1000),
+    st.sampled_from(["random", "worst_first", "most_helped"]),
 )
 def test_leftovers_waste_nothing_that_someone_outside_can_use(
-    gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int
+    gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int, order: Order
 ) -> None:
     top = topology([4, 4, 4])
     free = {f"n{i + 1}": n for i, n in enumerate(gpus)}
     views = [view(f"a{i}", size, gangs, scope=scope) for i, (size, gangs, scope) in enumerate(apps)]
     limits = (Limit(frozenset({"a0", "a1"}), limit),)
-    awards = leftovers(free, views, Market(dict(free), top, limits), {}, random.Random(seed))
+    awards = leftovers(free, views, Market(dict(free), top, limits), {}, ranking(seed, order))
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in awards}
     assert sum(free.values()) + sum(got.values()) == sum(gpus)
     assert min(free.values()) >= 0
@@ -122,8 +142,28 @@ def test_leftovers_waste_nothing_that_someone_outside_can_use(
 def test_an_outsider_keeps_its_own_gang_in_place_first() -> None:
     top = topology([4, 4], "a")
     home: Gang = (("n1", 2),)
-    awards = leftovers({"n1": 4, "n2": 2}, [view("a", 2, 1, (home,))], Market({}, top), {}, random.Random(0))
+    awards = leftovers({"n1": 4, "n2": 2}, [view("a", 2, 1, (home,))], Market({}, top), {}, ranking(0))
     assert [a.gangs for a in awards] == [(home,)]
+
+
+@pytest.mark.parametrize(("order", "gets"), [("worst_first", "bad"), ("most_helped", "short")])
+def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
+    views = [
+        AppView("bad", "q", 9.0, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=4),  # three gangs for two: a third less
+        AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=2),  # two for one: half
+        AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=6),
+    ]
+    awards = leftovers({"n1": 2}, views, Market({}, topology([4])), {}, ranking(0, order))
+    assert [a.app_id for a in awards] == [gets]
+
+
+def test_floor_never_rounds_up() -> None:
+    top = topology([2])
+    bids = [Bid("a", 3.0, (BidRow(0.5, (), 1, 2),)), Bid("b", 0.9, (BidRow(0.7, (), 1, 2),))]
+    for seed in range(20):
+        outcome = auction(bids, Market(free_of(top), top), random.Random(seed), rounding="floor")
+        assert 0 < outcome.c["a"] < 1
+        assert not outcome.kept["a"]
 
 
 @pytest.mark.parametrize(

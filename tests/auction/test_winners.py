@@ -160,9 +160,9 @@ def test_a_queues_limit_holds_for_its_apps_together(engine: str) -> None:
 def test_out_of_time_says_its_gap(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.auction.reference.LEAST_BUDGET_S", 1e-4)
     rng = random.Random(5)
-    top = Topology.of(Machine(f"n{i}", f"r{i % 5}", 4) for i in range(40))
+    top = Topology.of(Machine(f"n{i}", f"r{i % 5}", 4) for i in range(80))
     bids = []
-    for i in range(60):
+    for i in range(150):
         size = rng.choice([1, 2, 3, 4, 6])
         work, slow, rows = rng.uniform(1, 9), rng.uniform(1, 1.5), []
         for q in range(1, 9):

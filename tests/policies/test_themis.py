@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Offer, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
-from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from tests.auction.brute import free_of, topology
 
@@ -112,17 +111,27 @@ def rounds(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Bid]]:
     return s, bids
 
 
-@settings(max_examples=50, deadline=None)
-@given(rounds(), st.integers(0, 1 << 20))
-def test_any_round_is_feasible_whole_and_repeatable(drawn: tuple[Snapshot, dict[str, Bid]], seed: int) -> None:
+OPTIONS = (
+    Themis(),
+    Themis(leftovers="worst_first", participants=True),
+    Themis(leftovers="most_helped", rounding="floor", rho_nothing="twice_worst"),
+    Themis(rho_nothing="huge", cached_tables=True, ties="random"),
+    Themis(engine="highs"),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds(), st.integers(0, 1 << 20), st.sampled_from(OPTIONS))
+def test_any_round_is_feasible_whole_and_repeatable(
+    drawn: tuple[Snapshot, dict[str, Bid]], seed: int, policy: Themis
+) -> None:
     s, bids = drawn
-    policy: Policy = Themis()
     plan = policy.decide(s, bids, random.Random(seed))
     assert replace(plan, solve_s=0.0) == replace(policy.decide(s, bids, random.Random(seed)), solve_s=0.0)
     left = dict(s.free)
     for award in plan.awards:
         v = next(v for v in s.apps if v.app_id == award.app_id)
-        assert award.leftover == (v.app_id not in bids)
+        assert award.leftover == (v.app_id not in bids) or policy.participants
         assert all(gang_gpus(g) == v.demand.gang_gpus for g in award.gangs)
         assert sum(map(gang_gpus, award.gangs)) <= min(v.demand.gpus, v.queue_room_gpus)
         for gang in award.gangs:
@@ -132,3 +141,90 @@ def test_any_round_is_feasible_whole_and_repeatable(drawn: tuple[Snapshot, dict[
     assert {h: n for h, n in left.items() if n} == dict(plan.unused_gpus)
     assert len({a.app_id for a in plan.awards}) == len(plan.awards)
     assert all(0 < r.c <= 1 for r in plan.bids)
+    open_ = [v for v in s.apps if v.app_id not in bids or policy.participants]
+    got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards}
+    for v in open_:  # work-conserving: nobody outside the auction could use what is unused
+        more = got.get(v.app_id, 0) + v.demand.gang_gpus
+        if more <= min(v.demand.gpus, v.queue_room_gpus):
+            assert sum(left.values()) < v.demand.gang_gpus
+
+
+# Two counter-examples to DRF and LAS (section 3 of the paper), with the slowdown of VGG16 in Table 1.
+VGG = (1.0, 103.6 / 80.4, 103.6 / 80.4)
+INCEPTION = (1.0, 1.0, 1.0)
+
+
+def trains(app_id: str, slowdown: tuple[float, float, float]) -> Bid:
+    """One gang of four tasks."""
+    rows = (BidRow(0.5 * s, (), 1, 4, scope) for scope, s in zip(Scope, slowdown, strict=True))
+    return Bid(app_id, 100.0, tuple(rows))
+
+
+@pytest.mark.parametrize("engine", ["", "highs", "reference"])
+@pytest.mark.parametrize(
+    ("gpus", "apps", "wins"),
+    [
+        ((4, 4), {"vgg1": VGG, "vgg2": VGG}, [((("n1", 4),),), ((("n2", 4),),)]),
+        ((4, 2, 2), {"inception": INCEPTION, "vgg": VGG}, [((("n1", 4),),), ((("n2", 2), ("n3", 2)),)]),
+    ],
+    ids=["two VGG16 on two machines of 4", "Inception-v3 and VGG16 on 4 + 2 + 2"],
+)
+def test_where_drf_and_las_fail(engine: str, gpus: list[int], apps: dict[str, tuple[float, float, float]],
+                                wins: list[tuple[Gang, ...]]) -> None:  # fmt: skip
+    top = topology(gpus, ("a",))
+    s = snapshot(*(view(a, 100.0, 4, 1) for a in apps), f=0.0, top=top)
+    plan = Themis(engine=engine).decide(s, {a: trains(a, slow) for a, slow in apps.items()}, random.Random(1))
+    won = {b.app_id: tuple(b.won.items()) for b in plan.bids}
+    assert sorted((w,) for w in won.values()) == wins
+    if "vgg" in won:
+        assert won["vgg"] == (("n1", 4),)
+    assert all(b.c == pytest.approx(1) and b.kept_gangs == 1 for b in plan.bids), "nobody is in another's way, so nobody pays"
+
+
+def test_the_rho_of_an_app_with_nothing_is_an_option() -> None:
+    bids = {
+        "a": Bid("a", 5.0, (BidRow(1.0, (), 1, 4),)),
+        "b": Bid("b", 2.0, (BidRow(1.5, (), 1, 4),)),
+        "holds": Bid("holds", 3.0, (BidRow(2.5, (), 1, 4),)),
+    }
+    s = snapshot(*(view(a, 5.0, 4, kept_gpus=4 * (a == "holds")) for a in bids))
+    nothing = {
+        option: {r.app_id: r.rho_nothing for r in Themis(rho_nothing=option).decide(s, bids, random.Random(0)).bids}
+        for option in ("projected", "twice_worst", "huge")
+    }
+    assert nothing["projected"] == {"a": 5.0, "b": 2.0, "holds": 3.0}
+    assert nothing["twice_worst"] == {"a": 6.0, "b": 6.0, "holds": 3.0}
+    assert nothing["huge"] == {"a": 3e6, "b": 3e6, "holds": 3.0}
+
+
+def test_cached_tables_decide_the_next_offer() -> None:
+    policy = Themis(cached_tables=True)
+    apps = (view("a", 3.0, 4), view("b", 2.0, 4))
+    bid = Bid("a", 3.0, (BidRow(1.0, (), 1, 4, Scope.MACHINE),))
+    plan = policy.decide(snapshot(*apps), {"a": bid}, random.Random(0))
+    assert plan.memory == {"tables": {"a": [[0, 3.0], [4, 1.0]]}}
+    liar = view("a", 99.0, 4, kept_gpus=4)  # says that it is still badly off with what it won
+    later = replace(snapshot(liar, apps[1]), memory=plan.memory)
+    assert policy.offer(later) == Offer(("b",))
+    assert Themis().offer(later) == Offer(("a",))
+    gone = policy.decide(replace(later, apps=apps[1:]), {}, random.Random(0))
+    assert gone.memory == {"tables": {}}, "an app that ended is forgotten"
+
+
+def test_ties_can_fall_at_random_but_the_same_for_a_round() -> None:
+    apps = [view(f"a{i}", 1.0) for i in range(10)]
+    first = {Themis(ties="random").offer(replace(snapshot(*apps), round_id=f"r{i}")) for i in range(8)}
+    assert len(first) > 3
+    assert len({Themis(ties="random").offer(snapshot(*apps)) for _ in range(3)}) == 1
+    assert Themis().offer(snapshot(*apps)) == Offer(("a0", "a1"))
+
+
+def test_participants_may_get_their_payment_back() -> None:
+    bids = {a: Bid(a, 5.0, (BidRow(1.0, (), 2, 4),)) for a in ("a", "b")}
+    s = snapshot(*(view(a, 5.0, 4, 2) for a in bids))
+    for seed in range(5):
+        strict = Themis(rounding="floor").decide(s, bids, random.Random(seed))
+        kind = Themis(rounding="floor", participants=True).decide(s, bids, random.Random(seed))
+        assert sum(strict.unused_gpus.values()) >= 8
+        assert sum(kind.unused_gpus.values()) < 4
+        assert len({a.app_id for a in kind.awards}) == len(kind.awards)

@@ -1,0 +1,121 @@
+"""Worst rho first, gang by gang: finish-time fairness without an auction.
+
+Every app that could use the offer bids; the next gang goes to the app whose rho is the worst by now, as its own
+bid says, until nobody gains. Simple, and nothing keeps an app from lying: the yardstick for the auction.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
+from pycontrol.auction.limits import queue_limits, room_gpus
+from pycontrol.auction.market import Market
+from pycontrol.auction.placing import Room
+from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.topology import Scope
+
+
+@dataclass(frozen=True)
+class WorstFirst:
+    """The worst rho first, gang by gang, by the apps' own bids."""
+
+    name: str = "worst_first"
+    asks_agents: bool = True
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        """Everybody who could use it and whose rho is known; equal rho: who came first."""
+        room = room_gpus(snapshot, queue_limits(snapshot))
+        able = [(v.rho, v) for v in snapshot.apps if room[v.app_id] > 0 and v.rho is not None]
+        if not able or not any(snapshot.free.values()):
+            return None
+        able.sort(key=lambda item: (-item[0], item[1].submitted_s, item[1].app_id))
+        return Offer(tuple(v.app_id for _, v in able))
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        """Gang by gang; what nobody who bid gains from goes to the others, the worst rho first."""
+        started_s = time.perf_counter()
+        limits = queue_limits(snapshot)
+        market = Market(snapshot.free, snapshot.topology, limits)
+        views = {v.app_id: v for v in snapshot.apps}
+        free = dict(snapshot.free)
+        room = Room(free, snapshot.topology)
+        caps = Caps(snapshot.apps, limits, {})
+        apps = {a: _App(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
+        open_ = [a for a, app in apps.items() if app.gains]
+        while open_:
+            worst = max(open_, key=lambda a: (apps[a].rho, -views[a].submitted_s, a))
+            gang = next_gang(views[worst].demand, apps[worst].own, caps.of(worst), room)
+            if gang is not None:
+                room.take(gang)
+                caps.use(worst, gang_gpus(gang))
+                apps[worst].give(gang)
+            if gang is None or not apps[worst].gains:
+                open_.remove(worst)
+        got = {a: tuple(app.got) for a, app in apps.items() if app.got}
+        left = {h: n for h, n in free.items() if n}
+        others = [v for v in snapshot.apps if v.app_id not in apps]
+        more = leftovers(free, others, market, got, Ranking("worst_first", snapshot, rng))
+        return Plan(
+            round_id=snapshot.round_id,
+            awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),
+            bids=tuple(app.receipt() for app in apps.values()),
+            leftover_gpus=left,
+            unused_gpus={h: n for h, n in free.items() if n},
+            solve_s=time.perf_counter() - started_s,
+            why={a: f"rho {app.bid.rho_nothing:.3g} without, {app.rho:.3g} with it" for a, app in apps.items()},
+        )
+
+
+class _App:
+    """A bidder: what it got, and its rho by the rows of its bid."""
+
+    def __init__(self, bid: Bid, own: list[Gang], snapshot: Snapshot) -> None:
+        self.bid, self.own, self.topology = bid, own, snapshot.topology
+        self.got: list[Gang] = []
+        self.gpus, self.rho, self.widest = 0, bid.rho_nothing, Scope.MACHINE
+        self.points = self._points()
+
+    def _points(self) -> list[tuple[int, float]]:
+        """(GPUs, rho) of the rows that the gangs so far allow; never a worse rho for more GPUs."""
+        best = {0: self.bid.rho_nothing}
+        for row in self.bid.rows:
+            if not row.new_gangs or row.scope >= self.widest or row.gang_gpus == 1:
+                best[row.gpus] = min(row.rho, best.get(row.gpus, row.rho))
+        points: list[tuple[int, float]] = []
+        for gpus, rho in sorted(best.items()):
+            points.append((gpus, min(rho, points[-1][1]) if points else rho))
+        return points
+
+    @property
+    def gains(self) -> bool:
+        """Whether some row with more GPUs is better."""
+        return any(rho < self.rho for gpus, rho in self.points if gpus > self.gpus)
+
+    def give(self, gang: Gang) -> None:
+        """One more gang; rho between two rows is a straight line."""
+        self.got.append(gang)
+        self.gpus += gang_gpus(gang)
+        scope = self.topology.scope_of(h for h, _ in gang)
+        if scope > self.widest:
+            self.widest = scope
+            self.points = self._points()
+        k = bisect.bisect_right([gpus for gpus, _ in self.points], self.gpus)
+        low, high = self.points[k - 1], self.points[min(k, len(self.points) - 1)]
+        part = (self.gpus - low[0]) / (high[0] - low[0]) if high[0] > low[0] else 0.0
+        self.rho = low[1] + part * (high[1] - low[1])
+
+    def receipt(self) -> BidReceipt:
+        """How it fared; nobody pays."""
+        won: dict[str, int] = {}
+        for gang in self.got:
+            for host, n in gang:
+                won[host] = won.get(host, 0) + n
+        return BidReceipt(
+            self.bid.app_id, self.bid.rho_nothing, len(self.bid.rows), won, self.rho if self.got else None,
+            kept_gangs=len(self.got),
+        )  # fmt: skip

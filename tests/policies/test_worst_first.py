@@ -1,0 +1,67 @@
+"""Worst rho first, gang by gang: who is asked, who gets the next gang, and when it ends."""
+
+from __future__ import annotations
+
+import random
+
+from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
+from pycontrol.model.topology import Scope
+from pycontrol.policies.worst_first import WorstFirst
+from tests.auction.brute import topology
+from tests.policies.test_themis import snapshot, view
+
+
+def bid(app_id: str, nothing: float, work: float, gangs: int = 3, size: int = 1, own: tuple[Gang, ...] = ()) -> Bid:
+    """rho = 1 + work / gangs; kept gangs are as good as new ones."""
+    rows = [
+        BidRow(1 + work / (kept + new), own[:kept], new, size)
+        for kept in range(len(own) + 1)
+        for new in range(gangs - kept + 1)
+        if kept + new
+    ]
+    return Bid(app_id, nothing, tuple(rows))
+
+
+def got(plan_awards: object) -> dict[str, int]:
+    """GPUs by app."""
+    return {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan_awards}  # type: ignore[attr-defined]
+
+
+def test_everybody_who_could_use_it_is_asked() -> None:
+    s = snapshot(view("a", 1.0), view("b", 3.0), view("silent", None), view("sated", 9.0, kept_gpus=2))
+    offer = WorstFirst().offer(s)
+    assert offer is not None
+    assert offer.app_ids == ("b", "a")
+
+
+def test_each_gang_goes_to_the_worst_rho_by_then() -> None:
+    top = topology([3], ("a",))
+    s = snapshot(view("a", 9.0, 1, 3), view("b", 8.0, 1, 3), top=top)
+    plan = WorstFirst().decide(s, {"a": bid("a", 9.0, 7.0), "b": bid("b", 8.0, 3.0)}, random.Random(0))
+    assert got(plan.awards) == {"a": 2, "b": 1}, "9 -> 8 for a; 8 -> 4 for b, as a came no earlier; 8 -> 4.5 for a"
+    assert {r.app_id: r.rho_won for r in plan.bids} == {"a": 4.5, "b": 4.0}
+
+
+def test_a_gang_that_runs_is_kept_and_nobody_takes_what_does_not_help() -> None:
+    home: Gang = (("n3", 2),)
+    s = snapshot(view("a", 9.0, 2, 5, ending_gangs=(home,)))
+    plan = WorstFirst().decide(s, {"a": bid("a", 9.0, 4.0, 2, 2, (home,))}, random.Random(0))
+    assert got(plan.awards) == {"a": 4}
+    assert home in plan.awards[0].gangs
+    assert sum(plan.unused_gpus.values()) == 8
+
+
+def test_between_two_rows_rho_is_a_line_and_wide_gangs_count_as_wide() -> None:
+    top = topology([2, 1, 1], ("a",))
+    rows = (BidRow(1.0, (), 2, 2, Scope.MACHINE), BidRow(3.0, (), 2, 2, Scope.RACK), BidRow(4.0, (), 1, 2, Scope.RACK))
+    s = snapshot(view("a", 9.0, 2, 2), top=top)
+    plan = WorstFirst().decide(s, {"a": Bid("a", 9.0, rows)}, random.Random(0))
+    assert got(plan.awards) == {"a": 4}
+    assert plan.bids[0].rho_won == 3.0
+
+
+def test_what_bidders_leave_goes_to_the_others() -> None:
+    s = snapshot(view("a", 9.0, 1, 1), view("late", None, 2, 3))
+    plan = WorstFirst().decide(s, {"a": bid("a", 9.0, 1.0, 1)}, random.Random(0))
+    assert got(plan.awards) == {"a": 1, "late": 6}
+    assert [a.leftover for a in plan.awards] == [False, True]
