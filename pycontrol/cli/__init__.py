@@ -23,6 +23,11 @@ COMMANDS = {
     "report": "pycontrol.cli.records:report_command",
     "config": "pycontrol.cli.config:config_group",
     "policies": "pycontrol.cli.policies:policies_command",
+    "simulate": "pycontrol.cli.simulate:simulate_command",
+    "workload": "pycontrol.cli.workload:workload_group",
+    "experiment": "pycontrol.cli.experiment:experiment_command",
+    "cells": "pycontrol.cli.cells:cells_group",
+    "exchange": "pycontrol.cli.exchange:exchange_group",
     "replay": "pycontrol.cli.replay:replay_command",
     "serve": "pycontrol.cli.serve:serve_command",
 }

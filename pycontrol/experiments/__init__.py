@@ -1,0 +1,1 @@
+"""What the papers claim, measured here: one experiment a figure or table, each with what it assumes."""

@@ -1,0 +1,110 @@
+"""What an experiment is given and what it finds, as plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pycontrol.simulation.runs import Interval, cores
+
+DATA = "ISONOMY_DATA"
+"""Where the public traces are; without it ../shared/data beside the checkout."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How an experiment runs. `quick`: fewer seeds and smaller workloads, for minutes instead of hours."""
+
+    quick: bool = False
+    seeds: int | None = None
+    """Most seeds; None: the experiment's own number."""
+    processes: int = field(default_factory=cores)
+    data: Path | None = None
+    note: Callable[[str], None] = lambda text: None
+    """Told of progress."""
+
+    def seeds_of(self, usual: int, quick: int) -> range:
+        """The seeds to run."""
+        return range(self.seeds if self.seeds is not None else quick if self.quick else usual)
+
+    def trace(self, path: str) -> Path | None:
+        """A file of the public traces; None where they are not there."""
+        root = self.data or Path(os.environ.get(DATA, "../shared/data"))
+        return root / path if (root / path).exists() else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; numbers as they are, words as they are read."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, one group of bars, or one row of a map."""
+
+    label: str
+    x: Sequence[Any]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing: `kind` is line, step (a CDF), bar or scatter."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    kind: str = "line"
+    log_x: bool = False
+    log_y: bool = False
+    mark: float | None = None
+    """A horizontal line, as at rho = 1."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and what came of it here. `holds` None: it cannot be tried here; `why` says more."""
+
+    claim: str
+    paper: str
+    ours: str
+    holds: bool | None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        return {True: "holds", False: "does not hold", None: "not tried"}[self.holds]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one experiment found."""
+
+    claims: tuple[Claim, ...]
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    conventions: tuple[str, ...] = ()
+    """What it assumes where the paper leaves it open."""
+    seeds: int = 0
+    notes: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers for other programs."""
+
+
+def shown(value: Interval, digits: int = 3) -> str:
+    """A mean with its 95 % confidence interval."""
+    if value.n < 2:
+        return f"{value.mean:.{digits}g}"
+    return f"{value.mean:.{digits}g} [{value.low:.{digits}g}, {value.high:.{digits}g}]"

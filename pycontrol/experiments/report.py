@@ -1,0 +1,186 @@
+"""Findings on paper: JSON, Markdown, one HTML page, and the figures as PNG."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+
+from pycontrol.experiments.kit import Figure, Findings
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One experiment in a report."""
+
+    name: str
+    title: str
+    findings: Findings
+    wall_s: float
+    quick: bool
+
+
+def text(value: Any) -> str:
+    """A cell as it is read: four significant digits, a dash for nothing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """JSON values: no NaN, no infinity, no numpy."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, str | bool | int | None):
+        return value
+    if isinstance(value, Sequence) or hasattr(value, "tolist"):
+        items = value.tolist() if hasattr(value, "tolist") else value
+        return [plain(v) for v in items] if isinstance(items, list | tuple) else plain(items)
+    return float(value) if math.isfinite(value) else None
+
+
+def as_json(entry: Entry) -> str:
+    """Everything an experiment found."""
+    return json.dumps(plain(entry), indent=1)
+
+
+def draw(figure: Figure, path: Path) -> bool:
+    """Draws a figure; False where matplotlib is not installed (the extra `plots`)."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        return False
+    canvas = Canvas(figsize=(7.0, 4.2), layout="constrained")
+    FigureCanvasAgg(canvas)
+    axes = canvas.subplots()
+    for k, series in enumerate(figure.series):
+        _plot(axes, figure, k, series)
+    if figure.mark is not None:
+        axes.axhline(figure.mark, color="0.5", linewidth=0.8, linestyle="--")
+    axes.set(title=figure.title, xlabel=figure.x, ylabel=figure.y)
+    if figure.log_x:
+        axes.set_xscale("log")
+    if figure.log_y:
+        axes.set_yscale("log")
+    if len(figure.series) > 1 or figure.series[0].label:
+        axes.legend(fontsize="small")
+    canvas.savefig(path, dpi=120)
+    return True
+
+
+def _plot(axes: Any, figure: Figure, k: int, series: Any) -> None:
+    x, y = list(series.x), list(series.y)
+    if figure.kind == "bar":
+        width = 0.8 / len(figure.series)
+        at = [i - 0.4 + width * (k + 0.5) for i in range(len(x))]
+        axes.bar(at, y, width, label=series.label)
+        axes.set_xticks(range(len(x)), [str(v) for v in x], rotation=30 if len(x) > 5 else 0)
+        if series.low is not None:
+            _errors(axes, at, y, series)
+        return
+    if figure.kind == "scatter":
+        axes.scatter(x, y, label=series.label, s=14)
+        return
+    if figure.kind == "step":
+        axes.step(x, y, where="post", label=series.label, linewidth=1.2)
+        return
+    axes.plot(x, y, marker="o", markersize=3, label=series.label, linewidth=1.2)
+    if series.low is not None:
+        axes.fill_between(x, list(series.low), list(series.high), alpha=0.15)
+
+
+def _errors(axes: Any, at: Sequence[float], y: Sequence[float], series: Any) -> None:
+    below = [max(0.0, v - low) for v, low in zip(y, series.low, strict=True)]
+    above = [max(0.0, high - v) for v, high in zip(y, series.high, strict=True)]
+    axes.errorbar(at, y, yerr=[below, above], fmt="none", ecolor="0.3", linewidth=0.8)
+
+
+MARKDOWN = """\
+## {{ e.name }}: {{ e.title }}
+
+{% for c in e.findings.claims -%}
+- **{{ c.verdict }}**: {{ c.claim }} Paper: {{ c.paper }}; ours: {{ c.ours }}.{% if c.why %} {{ c.why }}{% endif %}
+{% endfor %}
+{% for t in e.findings.tables %}
+{{ t.title }}
+
+| {{ t.columns | join(' | ') }} |
+|{% for _ in t.columns %} --- |{% endfor %}
+{% for row in t.rows -%}
+| {{ row | map('cell') | join(' | ') }} |
+{% endfor %}
+{%- endfor %}
+{% for f in e.findings.figures %}
+![{{ f.title }}]({{ e.name }}-{{ f.name }}.png)
+{% endfor %}
+{% if e.findings.conventions %}Assumed: {{ e.findings.conventions | join('; ') }}.
+{% endif %}{% for n in e.findings.notes %}{{ n }}
+{% endfor %}
+{% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif -%}
+{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}.
+"""
+
+HTML = """\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Isonomy: the papers' claims, measured</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
+table{border-collapse:collapse;font-size:.85rem;margin:.6rem 0;display:block;overflow-x:auto}
+td,th{border:1px solid #ccc;padding:.25rem .5rem;text-align:left;vertical-align:top} th{background:#f3f3f3}
+.true{color:#186a1e}.false{color:#a31515}.none{color:#666} img{max-width:100%} small{color:#555}
+@media (prefers-color-scheme: dark){body{background:#161616;color:#ddd}th{background:#2a2a2a}td,th{border-color:#444}
+img{background:#fff}.true{color:#6fcf75}.false{color:#ff8080}.none,small{color:#999}}
+</style></head><body><h1>The papers' claims, measured</h1>
+<table><tr><th>experiment</th><th>claim</th><th>paper</th><th>ours</th><th></th></tr>
+{% for e in entries %}{% for c in e.findings.claims %}<tr><td><a href="#{{ e.name }}">{{ e.name }}</a></td>
+<td>{{ c.claim }}</td><td>{{ c.paper }}</td><td>{{ c.ours }}</td>
+<td class="{{ c.holds | string | lower }}">{{ c.verdict }}</td></tr>{% endfor %}{% endfor %}</table>
+{% for e in entries %}<h2 id="{{ e.name }}">{{ e.title }} <small>{{ e.name }}</small></h2>
+<ul>{% for c in e.findings.claims %}<li><b class="{{ c.holds | string | lower }}">{{ c.verdict }}</b>: {{ c.claim }}
+Paper: {{ c.paper }}; ours: {{ c.ours }}. {{ c.why }}</li>{% endfor %}</ul>
+{% for t in e.findings.tables %}<p>{{ t.title }}</p><table><tr>{% for c in t.columns %}<th>{{ c }}</th>{% endfor %}</tr>
+{% for row in t.rows %}<tr>{% for v in row %}<td>{{ v | cell }}</td>{% endfor %}</tr>{% endfor %}</table>{% endfor %}
+{% for f in e.findings.figures %}<p><img src="{{ e.name }}-{{ f.name }}.png" alt="{{ f.title }}"></p>{% endfor %}
+<p><small>{% if e.findings.conventions %}Assumed: {{ e.findings.conventions | join('; ') }}. {% endif %}
+{% for n in e.findings.notes %}{{ n }} {% endfor %}
+{% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif %}
+{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}.</small></p>{% endfor %}</body></html>
+"""
+
+
+def _templates(escape: bool) -> Environment:
+    templates = Environment(autoescape=escape)
+    templates.filters["cell"] = text
+    return templates
+
+
+def markdown(entry: Entry) -> str:
+    """One experiment as a section of Markdown."""
+    return _templates(False).from_string(MARKDOWN).render(e=entry)
+
+
+def write(entries: Sequence[Entry], folder: Path) -> list[str]:
+    """Writes NAME.json, NAME-FIGURE.png, report.md and index.html; returns what could not be drawn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = []
+    for entry in entries:
+        (folder / f"{entry.name}.json").write_text(as_json(entry), encoding="utf-8")
+        for figure in entry.findings.figures:
+            if not draw(figure, folder / f"{entry.name}-{figure.name}.png"):
+                missing.append(f"{entry.name}-{figure.name}.png")
+    page = _templates(True).from_string(HTML).render(entries=entries)
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    sections = "\n".join(markdown(e) for e in entries)
+    (folder / "report.md").write_text(f"# The papers' claims, measured\n\n{sections}", encoding="utf-8")
+    return missing

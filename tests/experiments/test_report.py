@@ -1,0 +1,68 @@
+"""What an experiment found, on paper."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli.experiment import experiment_command
+from pycontrol.experiments import catalogue
+from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.experiments.report import Entry, as_json, markdown, write
+
+
+def found(setup: Setup) -> Findings:
+    """A made-up experiment.
+
+    For tests.
+    """
+    return Findings(
+        claims=(Claim("a < b.", "2.0", "1.5", False, "Because."), Claim("not here.", "1", "-", None)),
+        tables=(Table("Numbers", ("a", "b"), ((1.23456, "x"), (math.nan, None))),),
+        figures=(Figure("f", "F", "x", "y", (Series("s", [1, 2], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5]),), mark=1.0),),
+        conventions=("one thing",),
+        seeds=len(setup.seeds_of(8, 2)),
+    )
+
+
+@pytest.fixture
+def entry() -> Entry:
+    return Entry("made-up", "A made-up experiment", found(Setup()), 1.0, False)
+
+
+def test_json_has_no_nan(entry: Entry) -> None:
+    data = json.loads(as_json(entry), parse_constant=lambda c: pytest.fail(c))
+    assert data["findings"]["tables"][0]["rows"] == [[1.23456, "x"], [None, None]]
+    assert data["findings"]["claims"][0]["holds"] is False
+
+
+@pytest.mark.parametrize("said", ["**does not hold**", "| 1.235 | x |", "8 seeds", "Assumed: one thing"])
+def test_markdown_says(entry: Entry, said: str) -> None:
+    assert said in markdown(entry)
+
+
+def test_a_report_is_one_page_with_its_figures(entry: Entry, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert write([entry], tmp_path) == []
+    page = (tmp_path / "index.html").read_text()
+    assert 'src="made-up-f.png"' in page
+    assert (tmp_path / "made-up-f.png").stat().st_size > 1000
+    assert "made-up" in (tmp_path / "report.md").read_text()
+
+
+def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
+    run = CliRunner()
+    listed = run.invoke(experiment_command, ["list", "-o", "json"])
+    assert json.loads(listed.output) == {"made-up": "A made-up experiment"}
+    shown = run.invoke(experiment_command, ["made-up", "--quick", "--report", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "does not hold" in shown.output
+    assert json.loads((tmp_path / "made-up.json").read_text())["findings"]["seeds"] == 2
+    wrong = run.invoke(experiment_command, ["made-ip"])
+    assert wrong.exit_code == 2
+    assert "did you mean made-up?" in wrong.output
