@@ -68,14 +68,13 @@ class Compact:
 def compact(bids: Sequence[Bid], market: Market) -> Compact:
     """The arrays of an auction."""
     rows: list[BidRow | None] = []
-    first, gain = [0], []
+    first, gain, log, total_gpus = [0], [], math.log, sum(market.free.values())
     for bid in bids:
-        nothing = math.log(bid.rho_nothing)
-        own = sorted(((nothing - math.log(r.rho), k, r) for k, r in enumerate(rows_that_matter(bid, market.free))),
-                     key=lambda item: (-item[0], item[1]))  # fmt: skip
-        rows += [r for _, _, r in own]
+        nothing = log(bid.rho_nothing)
+        own = sorted(rows_that_matter(bid, market.free, total_gpus), key=lambda r: r.rho)
+        rows += own
         rows.append(None)
-        gain += [g for g, _, _ in own]
+        gain += [nothing - log(r.rho) for r in own]
         gain.append(0.0)
         first.append(len(rows))
     rack_of = market.topology.rack_of
@@ -88,7 +87,7 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
     in_rack = {s for _, s, scope in new if scope == Scope.RACK}
     sizes = sorted({s for _, s, _ in new}, reverse=True)
     index = {s: k for k, s in enumerate(sizes)}
-    dims = _Dims(bids, market, first, new, pins, rows)
+    dims = _Dims(bids, market, first, new, pins)
     on_hosts = _others(market.free, pins, dims.app)
     for s in sorted(on_machine):
         dims.add_level(s, market.free, on_hosts)
@@ -100,8 +99,8 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
         dims.add_level(-s, rack_free, in_racks)
     return Compact(
         bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
-        _ints(dims.room), _ints(dims.level), _ints(n for n, _, _ in new), _ints(index[s] for _, s, _ in new),
-        _ints(scope for _, _, scope in new), _ints(sizes), _divide(on_machine) and _divide(in_rack), hosts, racks,
+        _ints(dims.room), _ints(dims.level), dims.gangs.astype(np.int32), _ints(index[s] for _, s, _ in new),
+        dims.scope.astype(np.int32), _ints(sizes), _divide(on_machine) and _divide(in_rack), hosts, racks,
         _ints(number[rack_of(h)] for h in hosts), _ints(market.free[h] for h in hosts), pins,
     )  # fmt: skip
 
@@ -150,13 +149,12 @@ class _Dims:
         first: Sequence[int],
         new: Sequence[tuple[int, int, int]],
         pins: Sequence[Pins],
-        rows: Sequence[BidRow | None],
     ) -> None:
         self.app = np.repeat(np.arange(len(bids)), np.diff(first))
-        gpus = np.array([r.gpus if r is not None else 0 for r in rows])
+        self.gangs, self.size, self.scope = (np.array(v) for v in zip(*new, strict=True))
+        gpus = self.gangs * self.size + np.array([sum(own.values()) if own else 0 for own in pins])
         self.use: list[npt.NDArray[np.int64]] = [gpus]
         self.room, self.level = [sum(market.free.values())], [0]
-        self.gangs, self.size, self.scope = (np.array(v) for v in zip(*new, strict=True))
         for limit in market.limits:
             inside = np.array([b.app_id in limit.app_ids for b in bids])[self.app]
             if inside.any():

@@ -85,30 +85,34 @@ def scope_of(row: BidRow) -> Scope:
     return Scope.CLUSTER if row.gang_gpus == 1 or not row.new_gangs else row.scope
 
 
-def rows_that_matter(bid: Bid, free: Mapping[str, int]) -> list[BidRow]:
-    """The rows that an optimum may need, in the bid's order.
+def rows_that_matter(bid: Bid, free: Mapping[str, int], total_gpus: int) -> list[BidRow]:
+    """The rows that an optimum may need, in the bid's order; `total_gpus` are free.
 
     Left out: rows worth no more than nothing, rows larger than the offer, and rows for which another gives
     as good a rho with the same gangs kept, no more new ones and no narrower a scope.
     """
-    total = sum(free.values())
-    rows = [r for r in bid.rows if r.rho < bid.rho_nothing and 0 < r.gpus <= total and _keeps_fit(r, free)]
-    groups: dict[tuple[tuple[Gang, ...], int], dict[Scope, float]] = {}
+    rows = []
+    for k, row in enumerate(bid.rows):
+        gpus = row.gpus if row.keep else row.new_gangs * row.gang_gpus
+        if row.rho < bid.rho_nothing and 0 < gpus <= total_gpus and (not row.keep or _keeps_fit(row, free)):
+            rows.append((row.new_gangs, -scope_of(row), row.rho, k))
+    groups: dict[tuple[tuple[Gang, ...], int], list[tuple[int, float]]] = {}
     needed = set()
-    # Cheapest first, so that a row is only ever beaten by one that is already there.
-    for _, scope, rho, k in sorted((r.new_gangs, -scope_of(r), r.rho, k) for k, r in enumerate(rows)):
-        row = rows[k]
+    rows.sort()  # cheapest first, so that a row is only ever beaten by one that is already there
+    for new, scope, rho, k in rows:
+        row = bid.rows[k]
         keep = row.keep if len(row.keep) < 2 else tuple(sorted(row.keep))
-        best = groups.setdefault((keep, row.gang_gpus if row.new_gangs else 0), {})
-        if all(other > rho for wider, other in best.items() if wider >= -scope):
-            best[Scope(-scope)] = rho
+        better = groups.setdefault((keep, row.gang_gpus if new else 0), [])
+        for other, other_rho in better:
+            if other_rho <= rho and other <= scope:
+                break
+        else:
+            better.append((scope, rho))
             needed.add(k)
-    return [r for k, r in enumerate(rows) if k in needed]
+    return [row for k, row in enumerate(bid.rows) if k in needed]
 
 
 def _keeps_fit(row: BidRow, free: Mapping[str, int]) -> bool:
-    if not row.keep:
-        return True
     need: dict[str, int] = {}
     for gang in row.keep:
         for host, n in gang:

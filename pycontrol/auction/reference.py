@@ -54,7 +54,7 @@ class _Model:
         objective: list[pulp.LpAffineExpression] = []
         self.most_gained = 0.0
         for i, bid in enumerate(self.bids):
-            rows = rows_that_matter(bid, self.free)
+            rows = rows_that_matter(bid, self.free, sum(self.free.values()))
             if not rows:
                 continue
             chosen = [(row, self.lp.add_variable(f"x{i}_{k}", cat="Binary")) for k, row in enumerate(rows)]

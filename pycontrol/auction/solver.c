@@ -23,6 +23,8 @@
 #define EPS 1e-9       /* of the objective: what is closer than this is equal */
 #define PIVOT 1e-10
 #define NUDGE 1e-7     /* right-hand sides are nudged by this, so that the simplex does not cycle */
+#define PROMISING 12   /* columns that are priced between two looks at all */
+#define FEW_ROWS 150   /* so many are searched at once */
 #define FEW_NODES 200  /* for a search that only looks for a good choice */
 
 enum { MACHINE = 1, RACK = 2, CLUSTER = 3 };
@@ -53,6 +55,8 @@ struct lp { /* the relaxation over some bidders and rows; columns are scaled by 
     double *a, *gain, *x, *v;        /* x: value of each row; v: gain less the price of what it uses */
     bool *on;
     double *b, *nudged, *u;          /* u: the convexity rows' right-hand sides, 1 nudged */
+    int promising, promise[PROMISING];
+    bool stale;                      /* whether v and best are those of older prices */
     int priced, *dim;                /* dims with a price, and the prices */
     double *price;
     double off;                      /* the cost of a row that is switched off: more than all gains */
@@ -273,10 +277,9 @@ static void lp_priced(struct lp *lp) {
         if (lp->lambda[l] != 0.0) lp->dim[lp->priced] = l, lp->price[lp->priced++] = lp->lambda[l];
 }
 
-/* Prices: lambda, v of each row, and the entering column (a row, -1 - dim for a slack, INT32_MAX for none). */
-static int lp_price(struct lp *lp) {
+/* Prices of the dims, and the slack that should enter (-1 - dim), or INT32_MAX. */
+static int lp_lambda(struct lp *lp, double *most) {
     int m = lp->m, enter = INT32_MAX;
-    double most = EPS / 10;
     for (int l = 0; l < m; l++) lp->lambda[l] = 0.0;
     for (int p = 0; p < m; p++) {
         int j = lp->basic[p];
@@ -285,8 +288,25 @@ static int lp_price(struct lp *lp) {
             for (int l = 0; l < m; l++) lp->lambda[l] += c * lp->inv[p * m + l];
     }
     lp_priced(lp);
+    *most = EPS / 10;
     for (int l = 0; l < m; l++)
-        if (-lp->lambda[l] > most) most = -lp->lambda[l], enter = -1 - l;
+        if (-lp->lambda[l] > *most) *most = -lp->lambda[l], enter = -1 - l;
+    return enter;
+}
+
+/* The entering column: among the promising ones of the last look at all, as long as one of them gains; else of
+ * all, with v of each row and the best of each bidder. INT32_MAX where none is left. */
+static int lp_price(struct lp *lp) {
+    double most, gain[PROMISING];
+    int enter = lp_lambda(lp, &most);
+    for (int k = 0; k < lp->promising; k++) {
+        int j = lp->promise[k];
+        double v = value_at(lp, j) - value_at(lp, lp->key[lp->app[j]]);
+        if (v > most) most = v, enter = j;
+    }
+    lp->stale = enter != INT32_MAX && lp->promising;
+    if (lp->stale) return enter;
+    lp->promising = 0;
     for (int i = 0; i < lp->n; i++) {
         double top = -INFINITY, key = value_at(lp, lp->key[i]);
         int arg = -1;
@@ -296,7 +316,14 @@ static int lp_price(struct lp *lp) {
             if (v > top) top = v, arg = j;
         }
         lp->best[i] = top;
+        if (top - key <= EPS / 10) continue;
         if (top - key > most) most = top - key, enter = arg;
+        int at = lp->promising;
+        if (at < PROMISING) lp->promising++;
+        else
+            for (int k = at = 0; k < PROMISING; k++)
+                if (gain[k] < gain[at]) at = k;
+        if (at == lp->promising - 1 || top - key > gain[at]) lp->promise[at] = arg, gain[at] = top - key;
     }
     return enter;
 }
@@ -338,6 +365,7 @@ static bool lp_exchange(struct lp *lp, int enter) {
 static double lp_bound(struct lp *lp) {
     int limit = 20 * (lp->m + lp->n) + 200;
     lp_live(lp);
+    lp->promising = 0;
     if (!lp_factor(lp) || !lp_feasible(lp)) {
         lp_start(lp);
         lp_factor(lp);
@@ -351,15 +379,15 @@ static double lp_bound(struct lp *lp) {
         }
     }
     double bound = 0.0;
-    bool clipped = false;
+    bool stale = lp->stale;
     for (int l = 0; l < lp->m; l++) {
-        clipped |= lp->lambda[l] < 0.0;
+        stale |= lp->lambda[l] < 0.0;
         lp->lambda[l] = fmax(0.0, lp->lambda[l]);
         bound += lp->lambda[l] * lp->b[l];
     }
     lp_priced(lp);
     for (int i = 0; i < lp->n; i++) {
-        if (clipped) {
+        if (stale) {
             lp->best[i] = -INFINITY;
             for (int k = lp->live_first[i]; k < lp->live_first[i + 1]; k++) {
                 int j = lp->live[k];
@@ -731,6 +759,17 @@ static void search_core(struct solver *s, double bound) {
     search(s, bound);
 }
 
+/* Rows of bidders that have a choice. */
+static int rows_on(const struct solver *s) {
+    int n = 0;
+    for (int i = 0; i < s->in->apps; i++) {
+        int count = 0;
+        for (int j = s->in->first[i]; j < s->in->first[i + 1]; j++) count += s->on[j];
+        n += count > 1 ? count : 0;
+    }
+    return n;
+}
+
 /* The best choice with the rows in s->on; the root's basis is the start. Returns a bound on it. */
 static double solve(struct solver *s, double end_s, int64_t nodes) {
     const struct auction *in = s->in;
@@ -750,16 +789,17 @@ static double solve(struct solver *s, double end_s, int64_t nodes) {
     if (bound <= s->value + EPS) return s->value;
     /* First among the rows that lose little: a good choice is found soon, and fewer rows are left for the proof. */
     bool *all = s->core_on;
-    for (double part = 1.0 / 16.0; part < 1.0 && bound > s->value + EPS; part *= 4.0) {
+    drop(s, bound, s->value + EPS);
+    for (double part = 1.0 / 16.0; part < 1.0 && bound > s->value + EPS && rows_on(s) > FEW_ROWS; part *= 4.0) {
         memcpy(all, s->on, sizeof(bool) * (size_t)in->rows);
         drop(s, bound, s->value + (1.0 - part) * (bound - s->value));
         s->nodes = 0, s->nodes_max = FEW_NODES;
         search_core(s, bound);
         s->stopped = false, s->open = -INFINITY;
         memcpy(s->on, all, sizeof(bool) * (size_t)in->rows);
+        drop(s, bound, s->value + EPS);
     }
     s->nodes_max = nodes;
-    drop(s, bound, s->value + EPS);
     search_core(s, bound);
     return fmax(s->value, s->open > s->value + EPS ? s->open : s->value);
 }
