@@ -1,0 +1,204 @@
+"""`isonomy simulate`: policies beside each other on a workload and a cluster, in virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.cli.client import output_option
+from pycontrol.cli.tables import emit, lines, table
+from pycontrol.config import ConfigError
+from pycontrol.model.topology import Topology
+from pycontrol.policies import registry
+from pycontrol.simulation import clusters
+from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
+from pycontrol.simulation.metrics import METRICS
+from pycontrol.simulation.runs import Job, run_many
+from pycontrol.simulation.settings import ARBITER, Settings
+
+NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
+"""Settings of the simulated world that --set takes."""
+ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ("seed", "recovery_s", "lease_s"))
+
+
+@click.command("simulate")
+@click.option("--policy", "policies", default="themis", show_default=True, metavar="A,B,...",
+              help="Policies; the first is the reference for the others.")
+@click.option("--workload", required=True, metavar="NAME|FILE", help="A generator or a trace.")
+@click.option("--cluster", default="testbed-64", show_default=True, metavar="NAME|FILE",
+              help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
+@click.option("--contention", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+              help="How many times as contended.")
+@click.option("--contended-by", type=click.Choice(["arrivals", "machines"]), default="arrivals", show_default=True,
+              help="Faster arrivals, or fewer machines (which changes locality too).")
+@click.option("--lease", "lease_s", type=click.FloatRange(min=0, min_open=True), default=ARBITER.lease_s,
+              show_default=True, metavar="SECONDS", help="Length of a lease.")
+@click.option("--set", "given", multiple=True, metavar="[POLICY.]OPTION=VALUE",
+              help="An option of the policies, of one of them, or of the simulation; repeat.")
+@click.option("--processes", type=click.IntRange(min=1), help="Runs at once  [default: all cores].")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write CSV, JSON and plots here.")
+@output_option
+def simulate_command(
+    policies: str, workload: str, cluster: str, seeds: int, contention: float, contended_by: str, lease_s: float,
+    given: tuple[str, ...], processes: int | None, out: Path | None, output: str,
+) -> None:  # fmt: skip
+    """Policies beside each other on one workload and one cluster, in virtual time.
+
+    The simulator drives the control plane that the cluster runs. Each seed gives all policies the same apps;
+    a mean stands with the half-width of its 95 % interval, and the ratio to the first policy is paired by seed.
+
+    \b
+    isonomy simulate --policy themis,tiresias --workload w1 --cluster testbed-64 --seeds 8
+    isonomy simulate --policy themis --workload w2 --contention 4 --set f=0.9 --out results/
+    """
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise click.BadParameter(f"{policies}: names of different policies, separated by commas", param_hint="--policy")
+    options, settings = _settings(names, given, lease_s)
+    topology = _topology(cluster, contention if contended_by == "machines" else 1.0)
+    arrivals = contention if contended_by == "arrivals" else 1.0
+    loads = [_workload(workload, seed, arrivals) for seed in range(1, seeds + 1)]
+    jobs = [
+        Job(load, topology, name, options[name], settings, seed)
+        for seed, load in enumerate(loads, 1)
+        for name in names
+    ]
+    comparison = _run(jobs, names, processes)
+    files = _write(comparison, out) if out else []
+    document = comparison.document()
+    emit(document, output, lambda data: _draw(data, names, files))
+
+
+def _topology(name: str, smaller: float) -> Topology:
+    try:
+        return clusters.shrunk(clusters.cluster(name), smaller)
+    except (clusters.UnknownCluster, ConfigError, ValueError) as e:
+        raise click.BadParameter(str(e), param_hint="--cluster") from e
+
+
+def _workload(name: str, seed: int, faster: float) -> Workload:
+    try:
+        load: Callable[[str, int], Workload] = importlib.import_module("pycontrol.simulation.workloads").load
+        return clusters.denser(load(name, seed), faster)
+    except (ValueError, OSError) as e:
+        raise click.BadParameter(str(e), param_hint="--workload") from e
+
+
+def _settings(
+    names: Sequence[str], given: Sequence[str], lease_s: float
+) -> tuple[dict[str, dict[str, Any]], Settings]:
+    """Each policy's options, and the settings of the simulation, from --set."""
+    hint = "--set"
+    try:
+        known = {name: registry.options(name) for name in names}
+    except registry.UnknownPolicy as e:
+        raise click.BadParameter(str(e), param_hint="--policy") from e
+    options: dict[str, dict[str, Any]] = {name: {} for name in names}
+    own: dict[str, Any] = {}
+    arbiter: dict[str, Any] = {"lease_s": lease_s}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text}: must be OPTION=VALUE", param_hint=hint)
+        name, dot, option = key.rpartition(".")
+        if dot and name not in names:
+            raise click.BadParameter(f"{key}: {name} is not among the policies of this run", param_hint=hint)
+        takers = [n for n in ([name] if dot else names) if option in known[n]]
+        if takers:
+            for taker in takers:
+                options[taker][option] = value
+        elif not dot and option in NUMBERS:
+            own[option] = value
+        elif not dot and option in ARBITERS:
+            arbiter[option] = value
+        else:
+            all_known = sorted({o for n in names for o in known[n]} | {*NUMBERS, *ARBITERS})
+            raise click.BadParameter(f"{key}: is no option; known are {', '.join(all_known)}", param_hint=hint)
+    try:
+        for name in names:
+            registry.make(name, **options[name])
+        numbers: dict[str, Any] = TypeAdapter(dict[str, float]).validate_python(own)
+        control = _arbiter(arbiter)
+    except registry.UnknownPolicy as e:
+        raise click.BadParameter(str(e), param_hint=hint) from e
+    except ValidationError as e:
+        problem = "; ".join(f"{x['msg']} (got {x['input']})" for x in e.errors())
+        raise click.BadParameter(problem, param_hint=hint) from e
+    return options, dataclasses.replace(Settings(arbiter=control), **numbers)
+
+
+def _arbiter(given: Mapping[str, Any]) -> ArbiterSettings:
+    """The Arbiter's settings of a simulation with these in place of the defaults, each of its field's type."""
+    values = {f.name: getattr(ARBITER, f.name) for f in dataclasses.fields(ArbiterSettings)}
+    return TypeAdapter(ArbiterSettings).validate_python({**values, **given})
+
+
+def _run(jobs: Sequence[Job], names: Sequence[str], processes: int | None) -> Comparison:
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("simulating", total=len(jobs))
+        step: Callable[[Job], None] = lambda job: progress.advance(task)  # noqa: E731
+        for job, result in zip(jobs, run_many(jobs, processes, step), strict=True):
+            found[job.policy].append(result)
+    return Comparison(found)
+
+
+def _write(comparison: Comparison, out: Path) -> list[Path]:
+    try:
+        files = write(comparison, out)
+    except OSError as e:
+        raise click.BadParameter(f"{out}: cannot be written: {e.strerror}", param_hint="--out") from e
+    try:
+        files += plot(comparison, out)
+    except NoPlots as e:
+        click.echo(str(e), err=True)
+    return files
+
+
+def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) -> RenderableType:
+    found, first = data["metrics"], names[0]
+    columns = ["METRIC", *(f">{name}" for name in names), *(f">{name} / {first}" for name in names[1:])]
+    rows = [
+        [m.label, *(_mean(found[n][m.name]) for n in names), *(_ratio(found[n][m.name]) for n in names[1:])]
+        for m in METRICS
+    ]
+    head = (
+        f"{data['workload']}: {data['apps']} apps on {data['cluster_gpus']} GPUs; {len(data['seeds'])} seeds; "
+        "mean +- half of the 95 % interval"
+    )
+    return lines(head, "", table(columns, rows), f"\nwritten: {', '.join(map(str, files))}" if files else None)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def _mean(cell: Mapping[str, Any]) -> str:
+    if cell["high"] is None or cell["mean"] is None or cell["high"] == cell["low"]:
+        return _number(cell["mean"])
+    return f"{_number(cell['mean'])} +-{_number((cell['high'] - cell['low']) / 2)}"
+
+
+def _ratio(cell: Mapping[str, Any]) -> str:
+    ratio = cell["ratio"]
+    if ratio["mean"] is None:
+        return "-"
+    if ratio["low"] is None or ratio["high"] is None:
+        return f"{ratio['mean']:.3g}"
+    return f"{ratio['mean']:.3g} [{ratio['low']:.3g}, {ratio['high']:.3g}]"

@@ -1,0 +1,144 @@
+"""Policies beside each other: what their runs on the same seeds say, and files and plots of it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pycontrol.simulation.metrics import METRICS, cdf, metrics
+from pycontrol.simulation.result import AppResult, Result
+from pycontrol.simulation.runs import Interval, interval, paired_ratio
+
+APP_PROPERTIES = ("rho", "rho_path", "t_cluster_s", "t_cluster_path_s", "completion_s", "waited_s")
+CURVES = (
+    ("rho", "finish-time fairness rho"),
+    ("placement", "placement score 1/S"),
+    ("completion_s", "completion time, s"),
+)
+"""What is drawn as a CDF over apps, all seeds together."""
+
+
+class NoPlots(Exception):
+    """matplotlib is not installed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results by the label of a policy, on the same seeds in the same order; the first is the reference."""
+
+    results: Mapping[str, Sequence[Result]]
+
+    def values(self, label: str) -> dict[str, list[float]]:
+        """Metric -> its value for each seed."""
+        found = [metrics(r) for r in self.results[label]]
+        return {m.name: [f[m.name] for f in found] for m in METRICS}
+
+    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Label -> metric -> values, mean and its 95 % interval, and the ratio to the reference, paired by seed."""
+        by_label = {label: self.values(label) for label in self.results}
+        reference = next(iter(by_label))
+        return {
+            label: {
+                name: {
+                    "values": [_plain(v) for v in values],
+                    **_interval(interval(values)),
+                    "ratio": None if label == reference else _interval(paired_ratio(values, by_label[reference][name])),
+                }
+                for name, values in found.items()
+            }
+            for label, found in by_label.items()
+        }
+
+    def document(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        first = next(iter(self.results.values()))
+        return {
+            "workload": first[0].workload,
+            "apps": len(first[0].apps),
+            "cluster_gpus": first[0].cluster_gpus,
+            "seeds": [r.seed for r in first],
+            "policies": {
+                label: {"policy": runs[0].policy, "options": dict(runs[0].options)}
+                for label, runs in self.results.items()
+            },
+            "metrics": self.summary(),
+            "cost": {
+                label: {
+                    "events": sum(r.counters.events for r in runs),
+                    "wall_s": sum(r.counters.wall_s for r in runs),
+                    "policy_s": sum(r.counters.policy_s for r in runs),
+                    "bids_s": sum(r.counters.bids_s for r in runs),
+                }
+                for label, runs in self.results.items()
+            },
+        }
+
+    def curve(self, label: str, field: str) -> list[float]:
+        """A figure of all its finished apps, all seeds together."""
+        return [getattr(a, field) for r in self.results[label] for a in r.apps if a.finished_s is not None]
+
+
+def _interval(found: Interval) -> dict[str, Any]:
+    return {"mean": _plain(found.mean), "low": _plain(found.low), "high": _plain(found.high)}
+
+
+def _plain(value: float) -> float | None:
+    """JSON knows no NaN and no infinity."""
+    return value if math.isfinite(value) else None
+
+
+# ---- files
+
+
+def write(comparison: Comparison, folder: Path) -> list[Path]:
+    """summary.json, runs.csv (one row a run) and apps.csv (one row an app of a run); returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    summary, runs, apps = (folder / name for name in ("summary.json", "runs.csv", "apps.csv"))
+    summary.write_text(json.dumps(comparison.document(), indent=2) + "\n", encoding="utf-8")
+    with runs.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["policy", "seed", *(m.name for m in METRICS)])
+        for label, results in comparison.results.items():
+            for r in results:
+                found = metrics(r)
+                table.writerow([label, r.seed, *(found[m.name] for m in METRICS)])
+    fields = [f.name for f in dataclasses.fields(AppResult)]
+    with apps.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["policy", "seed", *fields, *APP_PROPERTIES])
+        for label, results in comparison.results.items():
+            for r in results:
+                for a in r.apps:
+                    table.writerow([label, r.seed, *(getattr(a, n) for n in (*fields, *APP_PROPERTIES))])
+    return [summary, runs, apps]
+
+
+def plot(comparison: Comparison, folder: Path) -> list[Path]:
+    """One figure for each of CURVES; raises NoPlots without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as e:
+        raise NoPlots("no plots: matplotlib is not installed; pip install 'isonomy[plots]' brings it") from e
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for field, label in CURVES:
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        for name in comparison.results:
+            axes.step(*cdf(comparison.curve(name, field)), where="post", label=name)
+        if field == "rho":
+            axes.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
+        axes.set_xlabel(label)
+        axes.set_ylabel("share of apps")
+        axes.set_ylim(0, 1)
+        axes.legend()
+        files.append(folder / f"{field}.png")
+        figure.savefig(files[-1], dpi=150)
+    return files

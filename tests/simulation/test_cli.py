@@ -1,0 +1,96 @@
+"""`isonomy simulate`: metrics beside each other, files, and errors that say what to do."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.cli.simulate import simulate_command
+from pycontrol.simulation.apps import TraceApp, Workload
+
+
+def load(name: str, seed: int) -> Workload:
+    if name != "tiny":
+        raise ValueError(f"{name}: no such workload")
+    apps = tuple(TraceApp(f"a{i}", 100.0 * i + seed, 1 + i % 2, ((400.0, 300.0),)) for i in range(6))
+    return Workload("tiny", apps)
+
+
+@pytest.fixture(autouse=True)
+def _workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycontrol.simulation.workloads", SimpleNamespace(load=load))
+
+
+def simulate(*arguments: str) -> Result:
+    base = ["--workload", "tiny", "--cluster", "2x2", "--seeds", "2", "--processes", "1"]
+    return CliRunner().invoke(simulate_command, [*base, *arguments])
+
+
+def test_policies_beside_each_other() -> None:
+    run = simulate("--policy", "tiresias,srtf", "-o", "json", "--set", "tiresias.greedy=true", "--set", "restart_s=0")
+    assert run.exit_code == 0, run.output
+    data = json.loads(run.output)
+    assert data["seeds"] == [1, 2]
+    assert data["policies"]["tiresias"]["options"] == {"greedy": "true"}
+    assert data["policies"]["srtf"]["options"] == {}
+    assert data["metrics"]["tiresias"]["rho_max"]["ratio"] is None
+    assert data["metrics"]["srtf"]["rho_max"]["ratio"]["mean"] > 0
+    assert data["metrics"]["srtf"]["unfinished"]["values"] == [0.0, 0.0]
+    table = simulate("--policy", "tiresias,srtf").output
+    assert "srtf / tiresias" in table
+    assert "max rho" in table
+
+
+def test_contention_either_way_slows_apps_down() -> None:
+    def completion(*arguments: str) -> float:
+        data = json.loads(simulate("--policy", "tiresias", "-o", "json", *arguments).output)
+        return float(data["metrics"]["tiresias"]["completion_mean_s"]["mean"])
+
+    base = completion()
+    assert completion("--contention", "2") > base
+    assert completion("--contention", "2", "--contended-by", "machines") > base
+
+
+def test_files_hold_every_run_and_app(tmp_path: Path) -> None:
+    run = simulate("--policy", "tiresias", "--out", str(tmp_path / "out"))
+    assert run.exit_code == 0, run.output
+    rows = list(csv.DictReader((tmp_path / "out" / "apps.csv").open()))
+    assert len(rows) == 12
+    assert {r["seed"] for r in rows} == {"1", "2"}
+    assert len(list(csv.DictReader((tmp_path / "out" / "runs.csv").open()))) == 2
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["apps"] == 6
+    assert (tmp_path / "out" / "rho.png").stat().st_size > 1000
+
+
+def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    run = simulate("--policy", "tiresias", "--out", str(tmp_path))
+    assert run.exit_code == 0
+    assert "isonomy[plots]" in run.output
+    assert (tmp_path / "runs.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--policy", "tiresais"], "did you mean tiresias"),
+        (["--set", "colour=red"], "known are"),
+        (["--set", "f=much"], "number"),
+        (["--set", "lease"], "OPTION=VALUE"),
+        (["--set", "srtf.packing=tight"], "srtf is not among the policies"),
+        (["--cluster", "nowhere"], "testbed-64"),
+        (["--workload", "nothing"], "no such workload"),
+        (["--policy", "drf,drf"], "different policies"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else " ".join(x),
+)
+def test_errors_name_the_option(arguments: list[str], says: str) -> None:
+    run = simulate(*arguments)
+    assert run.exit_code == 2
+    assert says in run.output
