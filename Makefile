@@ -13,7 +13,7 @@ test: setup lint java-test unit cluster-test
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) pycontrol/auction/solver.c
+$(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard pycontrol/auction/*.[ch])
 	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(PY) -m pip install -q --disable-pip-version-check -e '.[worker,plots,optuna,dev]'

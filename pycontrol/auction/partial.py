@@ -11,7 +11,7 @@ from typing import Literal
 from pycontrol.auction.market import Market, Solved, Win, Winners
 from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, Gang
-from pycontrol.model.topology import Topology
+from pycontrol.model.topology import Scope, Topology
 
 Rounding = Literal["unbiased", "floor"]
 """How the fraction c of k gangs becomes whole gangs: floor(c k), and if unbiased one more with probability
@@ -81,11 +81,14 @@ def _pay(
     whole = math.floor(c * k + 1e-9)
     more = rounding == "unbiased" and rng.random() < c * k - whole
     n = min(k, whole + more)
+    if n == k:
+        return win.gangs, ()
     stays = [*win.row.keep, *homes]
 
     def cost(i: int) -> tuple[bool, int, int, int]:
-        hosts = [h for h, _ in win.gangs[i]]
-        return win.gangs[i] not in stays, topology.scope_of(hosts), len(hosts), i
+        gang = win.gangs[i]
+        scope = topology.scope_of(h for h, _ in gang) if len(gang) > 1 else Scope.MACHINE
+        return gang not in stays, scope, len(gang), i
 
     order = sorted(range(k), key=cost)
     return tuple(win.gangs[i] for i in order[:n]), tuple(win.gangs[i] for i in order[n:])
