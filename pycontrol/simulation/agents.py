@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from pycontrol.auction.placing import place_gang
+from pycontrol.fairness.bidding import Bidder, OwnGang, app_work, rho_of
 from pycontrol.fairness.gangs import AppWork, Phase
 from pycontrol.model.auction import Bid, BidRow, gang_of
 from pycontrol.model.events import Contention, SendOffer
 from pycontrol.model.topology import Gpu, Scope, Topology
-from pycontrol.simulation.bidding import Bidder, OwnGang, app_work, rho_of
 from pycontrol.simulation.jobs import IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob
 
 ACTIVE = (PLANNED, RUNNING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from pycontrol.fairness import bidding
 from pycontrol.fairness.gangs import AppWork
 from pycontrol.model.auction import Gang, gang_of
 from pycontrol.model.topology import Gpu, Scope
@@ -52,7 +53,7 @@ def slots(s: AgentState, ending: Set[Gpu]) -> list[float]:
 
 def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
     """rho with the GPUs that do not end; the projected one if there are none."""
-    return bids.rho_of(work(s, c), slots(s, ending), c.lease_s)
+    return bidding.rho_of(work(s, c), slots(s, ending), c.lease_s)
 
 
 def ask_rho(s: AgentState, m: pb.AskRho) -> None:
@@ -74,18 +75,18 @@ def offer(s: AgentState, m: pb.Offer) -> None:
     gang = s.spec.gang_gpus
     wanted = len(s.scheduler.runnable()) if s.ending is None else 0
     kept_gpus = sum(g not in ending for g in s.held)
-    bidder = bids.Bidder(
+    bidder = bidding.Bidder(
         work(s, m.contention),
         slots(s, ending),
-        [bids.OwnGang(g, s.profiler.slowdown(s.topology.scope_of(h for h, _ in g))) for g in _own(s, ending)],
+        [bidding.OwnGang(g, s.profiler.slowdown(s.topology.scope_of(h for h, _ in g))) for g in _own(s, ending)],
         {x.host: x.gpus for x in m.machines},
         max(0, (wanted * gang - kept_gpus) // gang),
-        s.profiler,
+        {scope: s.profiler.slowdown(scope) for scope in Scope},
         s.topology,
         s.restart_s,
         m.contention.lease_s,
     )
-    s.send(bid=bidder.bid(m.round_id))
+    s.send(bid=bids.message(bidder.bid(s.spec.app_id), m.round_id))
 
 
 def _own(s: AgentState, ending: Set[Gpu]) -> list[Gang]:

@@ -1,0 +1,132 @@
+"""From an app's work to rho and to a bid, the same for real Agents and simulated ones (Themis, 4.3 and 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pycontrol.fairness.gangs import AppWork, Phase, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.model.auction import Bid, BidRow, Gang
+from pycontrol.model.topology import Scope, Topology
+
+ROWS_MAX = 64
+SIZES_MAX = 12
+"""Different numbers of gangs that a bid tries, at most; small ones are all tried."""
+EQUAL = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGang:
+    """A gang of the app on offer, with its slowdown S."""
+
+    gang: Gang
+    slowdown: float
+
+
+def app_work(
+    phases: tuple[Phase, ...],
+    gang_gpus: int,
+    widest: int,
+    cluster_gpus: int,
+    n_avg: float,
+    elapsed_s: float,
+    done_gpu_s: float,
+) -> AppWork:
+    """The app as rho sees it now; `widest`: most jobs at once."""
+    left_gpu_s = sum(sum(p.job_serial_s) for p in phases)
+    ideal_s = t_id(done_gpu_s + left_gpu_s, cluster_gpus, widest * gang_gpus, max(1.0, n_avg))
+    return AppWork(phases, gang_gpus, max(0.0, elapsed_s), max(1e-3, ideal_s))
+
+
+def rho_of(app: AppWork, slots: Sequence[float], lease_s: float) -> float:
+    """rho with one gang for each slowdown in `slots`; the projected one with none."""
+    return rho_with_gangs(app, slots) if slots else projected_rho(app, lease_s)
+
+
+def capacity(free: Mapping[str, int], gang_gpus: int, scope: Scope, topology: Topology) -> int:
+    """How many gangs fit on free GPUs, each within the scope."""
+    if scope is Scope.MACHINE:
+        return sum(n // gang_gpus for n in free.values())
+    if scope is Scope.CLUSTER:
+        return sum(free.values()) // gang_gpus
+    racks: dict[str, int] = {}
+    for host, n in free.items():
+        racks[topology.rack_of(host)] = racks.get(topology.rack_of(host), 0) + n
+    return sum(n // gang_gpus for n in racks.values())
+
+
+def sizes(most: int) -> list[int]:
+    """0..most; beyond the small ones in growing steps."""
+    found, n = [0], 1
+    while n < most and len(found) < SIZES_MAX - 1:
+        found.append(n)
+        n = max(n + 1, n * 5 // 4, most // SIZES_MAX if n > 4 else 0)
+    return found if most == 0 else [*found, most]
+
+
+class Bidder:
+    """Writes the bid for one offer.
+
+    The rows: some of its own gangs and nothing else; all of its own and some new ones; or new ones alone (which
+    may well be placed where its own are). Where fewer new gangs, or a wider scope, are worth as much, only those
+    are bid for.
+    """
+
+    def __init__(
+        self,
+        app: AppWork,
+        kept: Sequence[float],
+        ending: Sequence[OwnGang],
+        offered: Mapping[str, int],
+        room_gangs: int,
+        slowdowns: Mapping[Scope, float],
+        topology: Topology,
+        restart_s: float,
+        lease_s: float,
+    ) -> None:
+        """`kept`: slowdowns of the gangs not on offer; `room_gangs`: gangs it can use of the offer."""
+        self.app, self.kept, self.offered, self.topology = app, tuple(kept), offered, topology
+        self.ending = sorted(ending, key=lambda g: (g.slowdown, g.gang))[: max(0, room_gangs)]
+        self.room, self.restart_s = room_gangs, restart_s
+        self.slowdowns = slowdowns
+        self.nothing = rho_of(app, self.kept, lease_s)
+
+    def bid(self, app_id: str) -> Bid:
+        """At most 64 rows, best first."""
+        rows = sorted(self._rows(), key=lambda r: (r.rho, r.gpus, -r.scope))
+        if len(rows) > ROWS_MAX:  # spread over the whole range
+            rows = [rows[i * (len(rows) - 1) // (ROWS_MAX - 1)] for i in range(ROWS_MAX)]
+        return Bid(app_id, self.nothing, tuple(rows))
+
+    def _rows(self) -> Iterator[BidRow]:
+        best = self.nothing
+        for keep in sizes(len(self.ending))[1:]:
+            rho = self._rho(keep, 0, Scope.MACHINE)
+            if rho < best * (1 - EQUAL):
+                best = rho
+                yield self._row(rho, keep, 0, Scope.MACHINE)
+        for keep, floor in {0: self.nothing, len(self.ending): best}.items():
+            yield from self._new(keep, floor)
+
+    def _new(self, keep: int, floor: float) -> Iterator[BidRow]:
+        """Rows with so many own gangs and new ones: better than `floor`, the rho with none of these."""
+        free = dict(self.offered)
+        for own in self.ending[:keep]:
+            for host, n in own.gang:
+                free[host] = free.get(host, 0) - n
+        best = dict.fromkeys(self.slowdowns, floor)
+        most = {s: capacity(free, self.app.gang_gpus, s, self.topology) for s in best}
+        for new in sizes(max(0, min(self.room - keep, max(most.values(), default=0))))[1:]:
+            for scope in sorted(s for s in best if new <= most[s])[::-1]:
+                rho = self._rho(keep, new, scope)
+                if rho < min(b for s, b in best.items() if s >= scope) * (1 - EQUAL):
+                    best[scope] = rho
+                    yield self._row(rho, keep, new, scope)
+
+    def _rho(self, keep: int, new: int, scope: Scope) -> float:
+        """A new gang costs a restart, spread over all gangs."""
+        slots = [*self.kept, *(g.slowdown for g in self.ending[:keep]), *[self.slowdowns[scope]] * new]
+        return (t_sh(self.app, slots) + self.restart_s * new / len(slots)) / self.app.t_id_s
+
+    def _row(self, rho: float, keep: int, new: int, scope: Scope) -> BidRow:
+        return BidRow(rho, tuple(own.gang for own in self.ending[:keep]), new, self.app.gang_gpus, scope)
