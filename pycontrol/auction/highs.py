@@ -83,7 +83,12 @@ class _Auction:
         bound = float(self.lp.getInfo().objective_function_value)
         loss = -np.array(self.lp.getSolution().col_dual)[: len(c.rows)]
         value = float(c.gain[start].sum())
-        start, value = self._rounded(start, value, banned)
+        start, value = self._better(start, start, value, banned)
+        x = np.array(self.lp.getSolution().col_value)[: len(c.rows)]
+        rounded = self.nothing.copy()
+        whole = self.all[x > 1 - 1e-6]
+        rounded[self.app[whole]] = whole
+        start, value = self._better(rounded, start, value, banned)
         if bound <= value + EPS:
             return _Found(start, value, value)
         left = self.all[~banned & ((loss <= bound - value + EPS) | np.isin(self.all, start))]
@@ -103,20 +108,18 @@ class _Auction:
             start, value = chosen, found
         return _Found(start, value, value if bound <= value + EPS else bound)
 
-    def _rounded(self, start: Rows, value: float, banned: npt.NDArray[np.bool_]) -> tuple[Rows, float]:
-        """The relaxation's choice where it is whole and the rest as good as it fits, if that is better."""
-        c = self.c
-        x = np.array(self.lp.getSolution().col_value)[: len(c.rows)]
-        choice = self.nothing.copy()
-        whole = self.all[x > 1 - 1e-6]
-        choice[self.app[whole]] = whole
+    def _better(
+        self, choice: Rows, start: Rows, value: float, banned: npt.NDArray[np.bool_]
+    ) -> tuple[Rows, float]:
+        """The choice, with the best rows that fit besides it, if that is better than the start and has room."""
+        c, choice = self.c, choice.copy()
         load = c.use[choice].sum(axis=0)
         for i in range(self.n):
-            for j in range(c.first[i], choice[i]):
-                after = load + c.use[j] - c.use[choice[i]]
-                if not banned[j] and c.gain[j] > c.gain[choice[i]] and (after <= c.room).all():
-                    load, choice[i] = after, j
-                    break
+            first, old = c.first[i], choice[i]
+            fits = (c.use[first:old] <= c.room - load + c.use[old]).all(axis=1) & ~banned[first:old]
+            if fits.any():
+                choice[i] = first + int(fits.argmax())  # the first is the best
+                load += c.use[choice[i]] - c.use[old]
         found = float(c.gain[choice].sum())
         return (choice, found) if found > value and self._has_room(choice) else (start, value)
 
@@ -139,38 +142,46 @@ class _Auction:
 
 
 class _Breaks:
-    """Machines whose kept gangs belong to several bidders: whole units left there need an integer each.
+    """Machines and racks where several bidders may keep gangs: whole units left there need an integer each.
 
     s u <= free - what is kept there, and u units of s GPUs are left: exact where `Compact.use` is a bound only.
     """
 
     def __init__(self, c: Compact) -> None:
-        self.at: list[tuple[int, int, int]] = []
-        """(dim, place, free GPUs)"""
-        racks = np.zeros(len(c.racks), np.int64)
-        np.add.at(racks, c.rack, c.free)
+        free = {"host": c.free.astype(np.int64), "rack": np.bincount(c.rack, c.free).astype(np.int64)}
         number = {h: k for k, h in enumerate(c.hosts)}
-        self.kept: dict[tuple[int, int], dict[int, int]] = {}
+        app = np.repeat(np.arange(len(c.bids)), np.diff(c.first)).tolist()
+        kept: dict[tuple[int, int], dict[int, int]] = {}
         for j, pins in enumerate(c.pins):
             for host, n in pins.items():
-                for dim, level in enumerate(c.level):
+                for dim, level in enumerate(c.level.tolist()):
                     if level:
-                        place = number[host] if level > 0 else int(c.rack[number[host]])
-                        by_row = self.kept.setdefault((dim, place), {})
+                        by_row = kept.setdefault((dim, number[host] if level > 0 else int(c.rack[number[host]])), {})
                         by_row[j] = by_row.get(j, 0) + n
-        for dim, place in self.kept:
-            free = int(c.free[place]) if c.level[dim] > 0 else int(racks[place])
-            self.at.append((dim, place, free))
+        self.at: list[tuple[int, int, int]] = []
+        """(dim, place, free GPUs)"""
+        self.kept: dict[tuple[int, int], dict[int, int]] = {}
+        self.instead = {j: np.where(c.level != 0, c.use[j] - _new_units(c, j), 0) for j, p in enumerate(c.pins) if p}
+        """Row -> the part of its use that these integers count instead."""
+        for (dim, place), by_row in kept.items():
+            gpus = int(free["host" if c.level[dim] > 0 else "rack"][place])
+            if len({app[j] for j in by_row}) > 1:
+                self.at.append((dim, place, gpus))
+                self.kept[dim, place] = by_row
+                continue
+            s = abs(int(c.level[dim]))
+            for j, n in by_row.items():
+                self.instead[j][dim] -= gpus // s - (gpus - n) // s
 
 
 def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks, integer: bool) -> highspy.Highs:
     """Columns: the rows given, then units left at each of `breaks.at`. Constraints: bidders, dims, breaks."""
-    n, dims, extra = len(c.bids), len(c.room), len(breaks.at)
-    position = {int(j): k for k, j in enumerate(rows)}
-    kept = np.zeros((len(rows), dims), np.int64)
-    for j in rows:
-        if c.pins[j]:  # counted by the units left there instead
-            kept[position[int(j)]] = np.where(c.level != 0, c.use[j] - _new_units(c, int(j)), 0)
+    n, extra = len(c.bids), len(breaks.at)
+    position = {j: k for k, j in enumerate(rows.tolist())}
+    kept = np.zeros((len(rows), len(c.room)), np.int64)
+    for j, instead in breaks.instead.items():
+        if j in position:
+            kept[position[j]] = instead
     use = c.use[rows] - kept
     r, d = np.nonzero(use)
     entries: list[_Entries] = [(app[rows], np.arange(len(rows)), np.ones(len(rows))), (n + d, r, use[r, d])]
@@ -179,8 +190,9 @@ def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks
         s = abs(int(c.level[dim]))
         upper[n + dim] -= free // s
         inside = [(position[j], g) for j, g in breaks.kept[dim, place].items() if j in position]
-        entries.append((np.array([n + dim, n + dims + k]), np.full(2, len(rows) + k), np.array([-1.0, float(s)])))
-        entries.append((np.full(len(inside), n + dims + k), np.array([p for p, _ in inside], np.int64),
+        column, at = len(rows) + k, n + len(c.room) + k
+        entries.append((np.array([n + dim, at]), np.full(2, column), np.array([-1.0, float(s)])))
+        entries.append((np.full(len(inside), at), np.array([p for p, _ in inside], np.int64),
                         np.array([float(g) for _, g in inside])))  # fmt: skip
     return _highs(entries, c.gain[rows], upper, n, [f // abs(int(c.level[d])) for d, _, f in breaks.at], extra, integer)
 
