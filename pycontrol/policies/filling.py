@@ -125,8 +125,8 @@ class _Filler:
         """GPUs picked for an app in this round."""
         self.homes: dict[int, list[Gang]] = {}
         """Ending gangs of an app that are not picked, best first."""
-        self.reserved: dict[str, list[_Pick]] = {}
-        """Picks that are to stay, by host, in their order."""
+        self.stays: list[_Pick] = []
+        """Picks that are to stay, in their order."""
         self.served: set[int] = set()
         """Apps that get nothing more: they have all that they can use, or find no room at present."""
         self.aside: set[int] = set()
@@ -245,7 +245,10 @@ class _Filler:
             n = gang_gpus(home)
             if n <= min(room, shared) and self.spare.holds(home):
                 homes.remove(home)
-                return self._reserve(_Pick(i, n, home))
+                self.spare.take(home)
+                pick = _Pick(i, n, home)
+                self.stays.append(pick)
+                return pick
         if 0 < d.gang_gpus <= min(room, shared) and self._shape(i) not in self.full:
             return _Pick(i, d.gang_gpus)
         if 0 < d.gang_gpus <= room or any(gang_gpus(home) <= room for home in homes):
@@ -289,23 +292,16 @@ class _Filler:
 
     # ---- where
 
-    def _reserve(self, pick: _Pick) -> _Pick:
-        assert pick.home is not None
-        self.spare.take(pick.home)
-        for host, _ in pick.home:
-            self.reserved.setdefault(host, []).append(pick)
-        return pick
-
     def _place(self, pick: _Pick) -> None:
         pick.done = True
+        if pick.home is None:
+            self._another_home(pick)
         if pick.home is not None:
             self._renew(pick, pick.home)
             return
         shape, gang = self._shape(pick.app), None
         if pick.gpus == shape[0] and shape not in self.full:
-            gang = self.spare.place(*shape)
-            if gang is None and (gang := self.free.place(*shape)) is not None:
-                self._displace(gang)
+            gang = self.spare.place(*shape) or self._displace(shape)
             if gang is None:
                 self.full.add(shape)
         if gang is None:
@@ -317,6 +313,15 @@ class _Filler:
         self.spare.take(gang)
         self.free.take(gang)
         self.got.setdefault(pick.app, []).append(gang)
+
+    def _another_home(self, pick: _Pick) -> None:
+        """Who lost the place that it was to keep may have another."""
+        for home in self.homes.get(pick.app, ()):
+            if gang_gpus(home) == pick.gpus and self.spare.holds(home):
+                self.homes[pick.app].remove(home)
+                self.spare.take(home)
+                pick.home = home
+                return
 
     def _renew(self, pick: _Pick, home: Gang) -> None:
         gang = self._better(pick, home)
@@ -341,12 +346,24 @@ class _Filler:
             return None
         return gang
 
-    def _displace(self, gang: Gang) -> None:
-        """Who comes last in the order loses its place first."""
-        for host, n in gang:
-            stays = self.reserved.get(host, [])
-            while self.spare.left.get(host, 0) < n:
-                last = stays.pop()
-                if not last.done and last.home is not None:
-                    self.spare.give(last.home)
-                    last.home = None
+    def _displace(self, shape: _Shape) -> Gang | None:
+        """A place at the cost of those that come last in the order and were to stay; takes theirs from them."""
+        if not self.free.fits(*shape):
+            return None
+        asked = []
+        while not self.spare.fits(*shape):
+            pick = self.stays.pop()
+            if pick.home is not None and not pick.done:
+                self.spare.give(pick.home)
+                asked.append(pick)
+        gang = self.spare.place(*shape)
+        assert gang is not None
+        self.spare.take(gang)
+        for pick in reversed(asked):
+            if pick.home is not None and self.spare.holds(pick.home):
+                self.spare.take(pick.home)
+                self.stays.append(pick)
+            else:
+                pick.home = None
+        self.spare.give(gang)
+        return gang

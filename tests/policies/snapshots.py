@@ -84,9 +84,7 @@ def _draw_gang(draw: st.DrawFn, size: int, left: Mapping[str, int]) -> Gang | No
     return None if size else gang_of(gang)
 
 
-def _view(
-    draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]], held: Mapping[str, int]
-) -> AppView:
+def _view(draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]], held: Mapping[str, int]) -> AppView:
     kept, ending = gangs
     ending_gpus = sum(map(gang_gpus, ending))
     limit = QUEUES[queue].max_capacity
