@@ -92,7 +92,7 @@ class Offered:
         shape = demand.gang_gpus, demand.gpu_type
         scope = self._tightest.get(shape)
         if scope is None:
-            narrow = (x for x in (Scope.MACHINE, Scope.RACK) if self._free.fits(shape[0], x, shape[1]))
+            narrow = (x for x in (Scope.MACHINE, Scope.RACK) if self._free.has_place(shape[0], x, shape[1]))
             scope = self._tightest[shape] = next(narrow, Scope.CLUSTER)
         return scope
 
@@ -165,7 +165,7 @@ class _Filler:
             if self.policy.by_queue:
                 self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.kept_gpus
         shapes = {shape for _, shape in able if shape[0] > 0}
-        self.full.update(shape for shape in shapes if not self.free.fits(*shape))
+        self.full.update(shape for shape in shapes if not self.free.has_place(*shape))
         if not self.policy.migrates:  # else a move may make room
             shapes -= self.full
         self.smallest_gpus = min((gpus for gpus, *_ in shapes), default=MANY)
@@ -348,10 +348,10 @@ class _Filler:
 
     def _displace(self, shape: _Shape) -> Gang | None:
         """A place at the cost of those that come last in the order and were to stay; takes theirs from them."""
-        if not self.free.fits(*shape):
+        if not self.free.has_place(*shape):
             return None
         asked = []
-        while not self.spare.fits(*shape):
+        while not self.spare.has_place(*shape):
             pick = self.stays.pop()
             if pick.home is not None and not pick.done:
                 self.spare.give(pick.home)

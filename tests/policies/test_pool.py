@@ -28,7 +28,7 @@ def test_it_places_as_place_gang_does(drawn: list[tuple[int, Scope, str, bool]])
         of_kind = {h: n for h, n in left.items() if kind in ("", TOP.machines[h].gpu_type)}
         gang = place_gang(size, scope, of_kind, TOP)
         assert pool.place(size, scope, kind) == gang
-        assert pool.fits(size, scope, kind) == (gang is not None)
+        assert pool.has_place(size, scope, kind) == (gang is not None)
         if gang is not None:
             pool.take(gang)
             take(left, [gang])
@@ -53,7 +53,7 @@ def test_without_packing_the_first_hosts_are_filled(
         of_kind = {h: n for h, n in left.items() if kind in ("", TOP.machines[h].gpu_type)}
         gang = pool.place(size, scope, kind)
         assert (gang is None) == (place_gang(size, scope, of_kind, TOP) is None)
-        assert pool.fits(size, scope, kind) == (gang is not None)
+        assert pool.has_place(size, scope, kind) == (gang is not None)
         if gang is None:
             continue
         assert gang_gpus(gang) == size
