@@ -1,6 +1,7 @@
 """The event-driven simulator: virtual time, YARN and Agents around the production Arbiter.
 
-What happens is a function of the workload, the topology, the policy, the settings and the seed.
+What happens is a function of the workload, the topology, the policy, the settings and the seed, as long as
+no solve runs out of its wall-clock budget (such rounds are counted as unproved).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
@@ -48,7 +50,9 @@ class Simulator:
         settings: Settings | None = None,
         seed: int = 0,
         queues: tuple[Queue, ...] = (),
+        supply: Supply | None = None,
     ) -> None:
+        """`supply`: the cells behind virtual clusters, whose tenants are the apps' queues."""
         self.workload, self.topology, self.policy = workload, topology, policy
         self.settings = settings or Settings()
         self.seed = seed
@@ -56,7 +60,8 @@ class Simulator:
         self.inbox: deque[ev.Event] = deque()
         self.yarn = SimYarn(topology, queues, self.inbox.append)
         arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
-        self.arbiter = Arbiter(arbiter_settings, policy, topology=topology)
+        self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
+        self.supply = supply
         self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self.order = itertools.count()
         self.requests = itertools.count(1)
@@ -144,16 +149,13 @@ class Simulator:
         while inbox or self.dirty:
             while inbox:
                 self.events += 1
-                effects = arbiter.handle(inbox.popleft(), self.now)
-                arbiter.take_facts()
-                for effect in effects:
+                for effect in arbiter.handle(inbox.popleft(), self.now):
                     do[type(effect)](effect)
-            for app in self._take_dirty():
-                self._assign(app)
-
-    def _take_dirty(self) -> Iterable[SimApp]:
-        dirty, self.dirty = self.dirty, {}
-        return dirty.values()
+            if self.dirty:
+                dirty, self.dirty = self.dirty, {}
+                for app in dirty.values():
+                    self._assign(app)
+        arbiter.take_facts()  # nothing is journaled
 
     def _report_before(self, at_s: float) -> None:
         """Just before a round that asks no Agent: Agents report once a second, so their progress is known."""
@@ -173,7 +175,7 @@ class Simulator:
         app_id = trace.app_id
         if not app.next_phase():
             app.finished_s = app.started_s = self.now
-            self.records[app_id] = app.record(1.0, self.topology.gpus, self.now)
+            self.records[app_id] = app.record(1.0, self._cluster_gpus(trace), self.now)
             return
         self.apps[app_id] = app
         kind = "single" if len(trace.phases) == 1 and len(app.jobs) == 1 else "hyperband"
@@ -207,9 +209,14 @@ class Simulator:
         app_id = app.trace.app_id
         known = app_id in self.arbiter.durable.apps
         n_avg = self.arbiter.durable.n_avg(app_id, self.now) if known else 1.0
-        self.records[app_id] = app.record(n_avg, self.topology.gpus, self.now)
+        self.records[app_id] = app.record(n_avg, self._cluster_gpus(app.trace), self.now)
         self.apps.pop(app_id, None)
         self.dirty.pop(app_id, None)
+
+    def _cluster_gpus(self, trace: TraceApp) -> int:
+        """R_C: the cluster's GPUs, or those of the app's virtual cluster."""
+        own = self.supply.gpus_of(self.supply.vc_of(trace.queue)) if self.supply else 0
+        return own or self.topology.gpus
 
     # ---- jobs
 

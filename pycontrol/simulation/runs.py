@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.port import Policy
@@ -38,6 +39,8 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     seed: int = 0
     queues: tuple[Queue, ...] = ()
+    supply: Callable[[], Supply] | None = None
+    """Makes the cells behind virtual clusters, in the process that runs it."""
 
 
 def simulate(
@@ -48,16 +51,18 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
     queues: tuple[Queue, ...] = (),
+    supply: Supply | None = None,
 ) -> Result:
-    """One simulation of a policy, given by name or as it is."""
+    """One simulation of a policy, given by name or as it is. `progress`: told now and then how many apps ended."""
     chosen = make(policy) if isinstance(policy, str) else policy
-    return Simulator(workload, cluster, chosen, settings, seed, queues).run(progress)
+    return Simulator(workload, cluster, chosen, settings, seed, queues, supply).run(progress)
 
 
 def run(job: Job) -> Result:
     """One job."""
     policy = make(job.policy, **job.options)
-    result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues)
+    supply = job.supply() if job.supply else None
+    result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues, supply=supply)
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.topology import Gpu
-from tests.bench import arbiter, auction, bids, policies
+from tests.bench import arbiter, auction, bids, policies, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -69,6 +69,7 @@ def main() -> int:
         "policies": policies.run(quick),
         "bids": bids.run(quick),
         "arbiter": arbiter.run(quick),
+        "simulation": simulation.run(quick),
     }
     try:
         from pycontrol.bridge import bench as bridge

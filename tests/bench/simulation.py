@@ -1,0 +1,73 @@
+"""What an event costs in the simulator, around the whole Arbiter; and the Philly jobs, where the data is there."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.result import Result
+from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.settings import ARBITER, Settings
+
+DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+PHILLY = DATA / "philly" / "philly_jobs_reconstructed.csv.gz"
+PHILLY_MACHINES = 311
+"""Of eight GPUs: 2,488, about what the trace's cluster had."""
+SETTINGS = Settings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
+"""Renewals that nobody contests are no events."""
+
+
+def jobs(count: int, gap_s: float) -> Workload:
+    """Single jobs of an hour on average, one each `gap_s` seconds."""
+    rng, at_s, apps = random.Random(7), 0.0, []
+    for i in range(count):
+        at_s += rng.expovariate(1 / gap_s)
+        gang = rng.choice([1, 1, 1, 2, 4, 8])
+        apps.append(TraceApp(f"j{i}", at_s, gang, ((rng.expovariate(1 / 3600) * gang,),)))
+    return Workload("jobs", tuple(apps))
+
+
+def philly(most: int) -> Workload:
+    """The trace's jobs, the first so many."""
+    with gzip.open(PHILLY, "rt") as file:
+        rows = [(float(r["submit_elapsed_s"]), r) for r in csv.DictReader(file) if float(r["gpu_seconds"]) > 0]
+    rows.sort(key=lambda item: item[0])
+    begin_s = rows[0][0]
+    apps = [
+        TraceApp(r["job_id"], at - begin_s, int(r["num_gpus"]), ((float(r["gpu_seconds"]),),), r["vc"])
+        for at, r in rows[:most]
+    ]
+    return Workload("philly", tuple(apps))
+
+
+def cost(result: Result) -> dict[str, float]:
+    """Events of the Arbiter and of the world, and what they cost."""
+    c = result.counters
+    own_s = c.wall_s - c.policy_s - c.bids_s
+    return {
+        "apps": len(result.apps),
+        "arbiter_events": c.events,
+        "world_events": c.steps,
+        "rounds": c.rounds,
+        "wall_s": c.wall_s,
+        "policy_s": c.policy_s,
+        "events_per_s_without_policy": (c.events + c.steps) / own_s,
+        "us_per_arbiter_event": 1e6 * own_s / c.events,
+    }
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """On one core, under tiresias: single jobs on 256 GPUs; the Philly jobs on 2,488."""
+    count = 2_000 if quick else 20_000
+    found: dict[str, Any] = {"jobs_256_gpus": cost(simulate(jobs(count, 60.0), uniform(32, 8), "tiresias", SETTINGS))}
+    if PHILLY.exists():
+        load = philly(5_000 if quick else 1 << 30)
+        found["philly_tiresias"] = cost(simulate(load, uniform(PHILLY_MACHINES, 8), "tiresias", SETTINGS))
+    return found
