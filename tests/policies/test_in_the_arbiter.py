@@ -1,0 +1,34 @@
+"""The baselines in the Arbiter itself: apps finish, no GPU is in two containers, and no gang restarts for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.arbiter.state import Settings
+from pycontrol.policies import registry
+from tests.arbiter.world import World
+
+SETTINGS = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+NAMES = [n for n in registry.names() if not registry.make(n).asks_agents]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contending_apps_all_finish(name: str) -> None:
+    """12 GPUs; three apps that want 24. The world checks after every event what must hold."""
+    w = World(registry.make(name), 1, SETTINGS)
+    apps = [w.add_app("wide", 4, 2, 200)]
+    w.run(20)
+    apps += [w.add_app("small", 1, 4, 100), w.add_app("pairs", 2, 6, 100)]
+    w.run(6000)
+    assert [a.app_id for a in apps if not a.finished] == []
+    assert not w.arbiter.durable.leases
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_nobody_contends_with_is_renewed_in_place(name: str) -> None:
+    w = World(registry.make(name), 2, SETTINGS)
+    w.add_app("a", 2, 2, 800)
+    w.add_app("b", 2, 2, 800)
+    w.run(150)
+    granted = [x for r in w.arbiter.receipts for x in r["granted"]]
+    assert len(granted) == 8, "each GPU was granted once"
