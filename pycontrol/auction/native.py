@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
@@ -91,14 +92,15 @@ def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) 
         raise MemoryError("no memory for the auction")
     if status:
         raise ValueError("the auction is malformed")
+    gained, most = value.tolist(), bound.tolist()
     rows = {bid.app_id: c.rows[j] for bid, j in zip(bids, choice.tolist(), strict=True)}
-    nothing = -float(np.log([b.rho_nothing for b in bids]).sum())
+    nothing = -sum(math.log(b.rho_nothing) for b in bids)
     without = {
-        b.app_id: Without(nothing + float(np.log(b.rho_nothing)) + value[i], max(0.0, bound[i] - value[i]))
+        b.app_id: Without(nothing + math.log(b.rho_nothing) + gained[i], max(0.0, most[i] - gained[i]))
         for i, b in enumerate(bids)
         if payments and rows[b.app_id] is not None
     }
-    return Solved(rows, max(0.0, float(bound[-1] - value[-1])), without, _rooms(c, at_host, at_rack))
+    return Solved(rows, max(0.0, most[-1] - gained[-1]), without, _rooms(c, at_host, at_rack))
 
 
 def _rooms(c: Compact, at_host: Ints, at_rack: Ints) -> Rooms:

@@ -23,7 +23,7 @@ struct lp { /* the relaxation over some bidders and rows; columns are scaled by 
     double off;                      /* the cost of a row that is switched off: more than all gains */
     int *live, *live_first;          /* the rows to price, bidder by bidder */
     int *key, *basic;                /* basic[p] >= 0: a row; else slack of dim -1 - basic[p] */
-    double *inv, *mat, *xb, *lambda, *w, *best;
+    double *inv, *mat, *xb, *rest, *lambda, *w, *best;
     int *saved_key, *saved_basic;
 };
 
@@ -53,18 +53,19 @@ static bool lp_alloc(struct lp *lp, int n, int rows, int m) {
     lp->live = room_for(R, sizeof(int));
     lp->live_first = room_for(N + 1, sizeof(int));
     lp->w = room_for(M, sizeof(double));
+    lp->rest = room_for(M, sizeof(double));
     lp->best = room_for(N, sizeof(double));
     lp->saved_key = room_for(N, sizeof(int));
     lp->saved_basic = room_for(M, sizeof(int));
     return lp->first && lp->app && lp->row && lp->origin && lp->a && lp->gain && lp->x && lp->v && lp->on && lp->b &&
            lp->nudged && lp->u && lp->key && lp->basic && lp->inv && lp->mat && lp->xb && lp->lambda && lp->w &&
-           lp->best && lp->live && lp->live_first && lp->dim && lp->price && lp->saved_key && lp->saved_basic;
+           lp->best && lp->live && lp->live_first && lp->dim && lp->price && lp->rest && lp->saved_key && lp->saved_basic;
 }
 
 static void lp_free(struct lp *lp) {
     void *all[] = {lp->first, lp->app, lp->row,    lp->origin, lp->a,   lp->gain,   lp->x, lp->v,    lp->on,        lp->b,          lp->nudged,
                    lp->u,     lp->key, lp->basic,  lp->inv,    lp->mat, lp->lambda, lp->w, lp->best, lp->saved_key, lp->saved_basic, lp->xb,
-                   lp->live, lp->live_first, lp->dim, lp->price};
+                   lp->live, lp->live_first, lp->dim, lp->price, lp->rest};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) free(all[k]);
 }
 
@@ -124,6 +125,20 @@ static void lp_inherit(struct lp *lp, const struct lp *root) {
 
 static double cost(const struct lp *lp, int j) { return lp->on[j] ? lp->gain[j] : -lp->off; }
 
+/* The room that the bidders' keys leave. */
+static void lp_rest(struct lp *lp) {
+    memcpy(lp->rest, lp->nudged, sizeof(double) * (size_t)lp->m);
+    for (int i = 0; i < lp->n; i++) {
+        const double *a = lp->a + (size_t)lp->key[i] * (size_t)lp->m;
+        for (int l = 0; l < lp->m; l++) lp->rest[l] -= lp->u[i] * a[l];
+    }
+}
+
+static void lp_change_key(struct lp *lp, int i, int j) {
+    for (int l = 0; l < lp->m; l++) lp->rest[l] += lp->u[i] * (lp->a[lp->key[i] * lp->m + l] - lp->a[j * lp->m + l]);
+    lp->key[i] = j;
+}
+
 /* Inverts the working basis (a column less that of its bidder's key) and finds the basic values. */
 static bool lp_factor(struct lp *lp) {
     int m = lp->m;
@@ -152,15 +167,9 @@ static bool lp_factor(struct lp *lp) {
             for (int k = 0; k < m; k++) mat[r * m + k] -= f * mat[c * m + k], inv[r * m + k] -= f * inv[c * m + k];
         }
     }
-    double *rest = lp->w;
-    memcpy(rest, lp->nudged, sizeof(double) * (size_t)m);
-    for (int i = 0; i < lp->n; i++) {
-        const double *a = lp->a + (size_t)lp->key[i] * (size_t)m;
-        for (int l = 0; l < m; l++) rest[l] -= lp->u[i] * a[l];
-    }
     for (int p = 0; p < m; p++) {
         lp->xb[p] = 0.0;
-        for (int l = 0; l < m; l++) lp->xb[p] += inv[p * m + l] * rest[l];
+        for (int l = 0; l < m; l++) lp->xb[p] += inv[p * m + l] * lp->rest[l];
     }
     return true;
 }
@@ -282,12 +291,18 @@ static bool lp_exchange(struct lp *lp, int enter) {
     if (leave_key < 0) {
         lp->basic[leave] = enter;
     } else if (leave_key == own) {
-        lp->key[own] = enter;
+        lp_change_key(lp, own, enter);
     } else { /* another row of that bidder becomes its key */
-        lp->key[leave_key] = lp->basic[leave];
+        lp_change_key(lp, leave_key, lp->basic[leave]);
         lp->basic[leave] = enter;
     }
     return true;
+}
+
+static void lp_restart(struct lp *lp) {
+    lp_start(lp);
+    lp_rest(lp);
+    lp_factor(lp);
 }
 
 /* Solves the relaxation from the basis at hand; returns a bound that holds however far it came. */
@@ -295,17 +310,12 @@ static double lp_bound(struct lp *lp) {
     int limit = 20 * (lp->m + lp->n) + 200;
     lp_live(lp);
     lp->promising = 0;
-    if (!lp_factor(lp) || !lp_feasible(lp)) {
-        lp_start(lp);
-        lp_factor(lp);
-    }
+    lp_rest(lp);
+    if (!lp_factor(lp) || !lp_feasible(lp)) lp_restart(lp);
     for (int k = 0;; k++) {
         int enter = lp_price(lp);
         if (enter == INT32_MAX || k == limit || !lp_exchange(lp, enter)) break;
-        if (!lp_factor(lp)) {
-            lp_start(lp);
-            lp_factor(lp);
-        }
+        if (!lp_factor(lp)) lp_restart(lp);
     }
     double bound = 0.0;
     bool stale = lp->stale;

@@ -25,6 +25,7 @@
 #include "relaxation.h"
 
 #define FEW_ROWS 150   /* so many are searched at once */
+#define ROUND_NODES 16 /* between two tries to make a relaxation whole */
 #define FEW_NODES 200  /* for a search that only looks for a good choice */
 
 struct solver {
@@ -104,23 +105,23 @@ static void improve(struct solver *s) {
     consider(s, s->choice);
 }
 
-/* The root's relaxation made whole: its whole rows; for the bidders that it mixes, the row that its prices like
- * best among those with room; then what one bidder alone can gain. */
-static void make_whole(struct solver *s) {
+/* A relaxation made whole: its whole rows; for the bidders that it mixes, the row that its prices like best among
+ * those with room; then what one bidder alone can gain. Bidders outside the relaxation take their settled row. */
+static void make_whole(struct solver *s, const struct lp *lp) {
     const struct auction *in = s->in;
-    const struct lp *root = &s->root;
-    for (int i = 0; i < in->apps; i++) {
-        s->choice[i] = in->first[i + 1] - 1;
-        for (int j = in->first[i]; j < in->first[i + 1]; j++)
-            if (s->on[j] && root->x[j] > 1.0 - 1e-3) s->choice[i] = j;
+    for (int i = 0; lp->n < in->apps && i < in->apps; i++) s->choice[i] = s->fixed[i];
+    for (int i = 0; i < lp->n; i++) {
+        s->choice[lp->origin[i]] = in->first[lp->origin[i] + 1] - 1;
+        for (int j = lp->first[i]; j < lp->first[i + 1]; j++)
+            if (lp->on[j] && lp->x[j] > 1.0 - 1e-3) s->choice[lp->origin[i]] = lp->row[j];
     }
     count_load(s, s->choice);
-    for (int i = 0; i < in->apps; i++) {
-        int nothing = in->first[i + 1] - 1;
-        if (s->choice[i] != nothing || root->x[nothing] > 1.0 - 1e-3) continue;
-        for (int j = in->first[i], best = -1; j <= nothing; j++) {
-            if (j == nothing || !s->on[j] || (best >= 0 && root->v[j] <= root->v[best])) continue;
-            if (move(s, s->choice, i, j)) best = j;
+    for (int i = 0; i < lp->n; i++) {
+        int app = lp->origin[i], nothing = in->first[app + 1] - 1, last = lp->first[i + 1] - 1;
+        if (s->choice[app] != nothing || (lp->row[last] == nothing && lp->x[last] > 1.0 - 1e-3)) continue;
+        for (int j = lp->first[i], best = -1; j <= last; j++) {
+            if (lp->row[j] == nothing || !lp->on[j] || (best >= 0 && lp->v[j] <= lp->v[best])) continue;
+            if (move(s, s->choice, app, lp->row[j])) best = j;
         }
     }
     improve(s);
@@ -243,6 +244,7 @@ static void search(struct solver *s, double above) {
         if (!lp->on[top]) mixed = i; /* no feasible mix */
     }
     if (mixed < 0 && consider(s, s->choice) && bound <= s->value + EPS) return;
+    if (s->nodes % ROUND_NODES == 0) make_whole(s, lp);
     for (int i = 0; i < lp->n; i++)
         for (int j = lp->first[i]; j < lp->first[i + 1]; j++)
             if (lp->on[j] && bound - (lp->best[i] - lp->v[j]) <= s->value + EPS) switch_off(s, j);
@@ -313,6 +315,22 @@ static int rows_on(const struct solver *s) {
     return n;
 }
 
+/* A short search among the rows that lose no more than a part of the gap: a good choice is found soon there, and
+ * fewer rows are left for the proof. True if the whole gap was searched. */
+static bool glance(struct solver *s, double bound, double part) {
+    int64_t most = s->nodes_max;
+    size_t size = sizeof(bool) * (size_t)s->in->rows;
+    memcpy(s->core_on, s->on, size);
+    drop(s, bound, s->value + (1.0 - part) * (bound - s->value) + EPS);
+    s->nodes = 0, s->nodes_max = FEW_NODES;
+    search_core(s, bound);
+    bool done = !s->stopped && part >= 1.0 && s->open == -INFINITY;
+    s->stopped = false, s->open = -INFINITY, s->nodes_max = most;
+    memcpy(s->on, s->core_on, size);
+    drop(s, bound, s->value + EPS);
+    return done;
+}
+
 /* The best choice with the rows in s->on; the root's basis is the start. Returns a bound on it. */
 static double solve(struct solver *s, double end_s, int64_t nodes) {
     const struct auction *in = s->in;
@@ -328,20 +346,12 @@ static double solve(struct solver *s, double end_s, int64_t nodes) {
         s->choice[i] = top;
     }
     consider(s, s->choice);
-    if (bound > s->value + EPS) make_whole(s);
+    if (bound > s->value + EPS) make_whole(s, root);
     if (bound <= s->value + EPS) return s->value;
-    /* First among the rows that lose little: a good choice is found soon, and fewer rows are left for the proof. */
-    bool *all = s->core_on;
     drop(s, bound, s->value + EPS);
-    for (double part = 1.0 / 16.0; part < 1.0 && bound > s->value + EPS && rows_on(s) > FEW_ROWS; part *= 4.0) {
-        memcpy(all, s->on, sizeof(bool) * (size_t)in->rows);
-        drop(s, bound, s->value + (1.0 - part) * (bound - s->value));
-        s->nodes = 0, s->nodes_max = FEW_NODES;
-        search_core(s, bound);
-        s->stopped = false, s->open = -INFINITY;
-        memcpy(s->on, all, sizeof(bool) * (size_t)in->rows);
-        drop(s, bound, s->value + EPS);
-    }
+    if (rows_on(s) <= FEW_ROWS && glance(s, bound, 1.0)) return s->value;
+    for (double part = 1.0 / 16.0; part < 1.0 && bound > s->value + EPS; part *= 4.0) glance(s, bound, part);
+    s->nodes = 0;
     s->nodes_max = nodes;
     search_core(s, bound);
     return fmax(s->value, s->open > s->value + EPS ? s->open : s->value);
@@ -424,6 +434,11 @@ static void dispose(struct solver *s) {
     packing_free(&s->pack);
 }
 
+/* Who wins something takes it from the others. */
+static bool pays(const struct auction *in, const int32_t *choice, int i) {
+    return choice[i] != in->first[i + 1] - 1;
+}
+
 /* Solves the auction, and, with `payments`, once more without each winner.
  *
  * choice[apps]: the row of each bidder. value, bound[apps + 1]: the optimum without bidder i (of winners only;
@@ -443,14 +458,17 @@ int isonomy_auction(const struct auction *in, double budget_s, int64_t nodes, in
     value[in->apps] = s.value;
     memcpy(choice, s.best, sizeof(int32_t) * (size_t)in->apps);
     save(&s);
-    int winners = 0;
-    for (int i = 0; i < in->apps; i++) winners += choice[i] != in->first[i + 1] - 1;
-    for (int i = 0; i < in->apps; i++) {
-        value[i] = value[in->apps], bound[i] = bound[in->apps];
-        if (!payments || choice[i] == in->first[i + 1] - 1) continue;
-        double left_s = start_s + budget_s - now_s();
-        bound[i] = solve_without(&s, i, choice, now_s() + fmax(0.0, left_s) / winners--, nodes);
-        value[i] = s.value;
+    for (int i = 0; i < in->apps; i++) value[i] = value[in->apps], bound[i] = bound[in->apps];
+    for (int pass = 0; payments && pass < 2; pass++) { /* what is hard gets the time that the others leave */
+        int todo = 0;
+        for (int i = 0; i < in->apps; i++) todo += pays(in, choice, i) && (pass == 0 || bound[i] > value[i]);
+        for (int i = 0; i < in->apps; i++) {
+            double time_s = now_s(), left_s = fmax(0.0, start_s + budget_s - time_s);
+            if (!pays(in, choice, i) || (pass && bound[i] == value[i]) || (pass && left_s == 0.0)) continue;
+            double most = solve_without(&s, i, choice, time_s + left_s / todo--, nodes);
+            value[i] = pass ? fmax(value[i], s.value) : s.value;
+            bound[i] = fmax(value[i], pass ? fmin(bound[i], most) : most);
+        }
     }
     fits(&s.pack, choice); /* leaves its packing in at_host and at_rack */
     result = 0;
