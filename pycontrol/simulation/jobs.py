@@ -104,7 +104,11 @@ class SimApp:
 
     def left_gpu_s(self, now_s: float) -> float:
         """Serial GPU-seconds left in all phases."""
-        return max(0.0, self.future) + sum(j.left_at(now_s) for j in self.jobs)
+        left = max(0.0, self.future)
+        for j in self.jobs:  # as left_at: this is asked for often
+            running = j.state == RUNNING and now_s > j.since_s
+            left += max(0.0, j.left - (now_s - j.since_s) * j.rate) if running else j.left
+        return left
 
     def phases_left(self, now_s: float) -> list[tuple[float, ...]]:
         """What the app says it has left, job by job: the present phase, then those to come."""

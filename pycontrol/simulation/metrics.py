@@ -24,7 +24,11 @@ class Metric:
 METRICS = (
     Metric("rho_max", "max rho"),
     Metric("rho_p95", "p95 rho"),
+    Metric("rho_p90", "p90 rho"),
+    Metric("rho_p75", "p75 rho"),
     Metric("rho_p50", "median rho"),
+    Metric("rho_p25", "p25 rho"),
+    Metric("rho_p10", "p10 rho"),
     Metric("rho_path_max", "max rho, longest path in T_cluster"),
     Metric("rho_path_p95", "p95 rho, longest path in T_cluster"),
     Metric("si_share", "share of apps with rho <= 1", less=False),
@@ -60,8 +64,7 @@ def metrics(result: Result) -> dict[str, float]:
     makespan_s = max(end_s - begin_s, 1e-9)
     return {
         "rho_max": float(rho.max()),
-        "rho_p95": float(np.percentile(rho, 95)),
-        "rho_p50": float(np.percentile(rho, 50)),
+        **{f"rho_p{q}": float(np.percentile(rho, q)) for q in (95, 90, 75, 50, 25, 10)},
         "rho_path_max": float(path.max()),
         "rho_path_p95": float(np.percentile(path, 95)),
         "si_share": float((rho <= SHARING_INCENTIVE).mean()),
