@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pycontrol.cli.sharecases import SharesCase
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -107,16 +109,17 @@ def parse_key(key: str) -> tuple[int, ...]:
     return tuple(int(part) for part in key.split(","))
 
 
-MODELS: dict[str, type[_Model]] = {
+MODELS: dict[str, type[BaseModel]] = {
     "rho successive_halving": HalvingCase,
     "rho single_job": SingleCase,
     "auction": AuctionCase,
+    "shares": SharesCase,
 }
-Kind = Literal["rho", "auction"]
-KINDS: tuple[Kind, ...] = ("rho", "auction")
+Kind = Literal["rho", "auction", "shares"]
+KINDS: tuple[Kind, ...] = ("rho", "auction", "shares")
 
 
-def parse_case(case: Any) -> tuple[Kind, str | None, _Model]:
+def parse_case(case: Any) -> tuple[Kind, str | None, BaseModel]:
     """(kind, id, the checked input) of one case, or CaseError."""
     if not isinstance(case, dict):
         raise CaseError("a case must be an object")

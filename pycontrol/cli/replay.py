@@ -11,6 +11,7 @@ import click
 
 from pycontrol.auction.tables import auction_tables
 from pycontrol.cli.cases import AuctionCase, CaseError, HalvingCase, SingleCase, parse_case, parse_key
+from pycontrol.cli.sharecases import SharesCase, solve_shares
 from pycontrol.fairness.contention import NAvgClock
 from pycontrol.fairness.estimate import Halving, SingleJob
 from pycontrol.fairness.gangs import t_id
@@ -81,6 +82,8 @@ def solve(case: object) -> dict[str, Any]:
             return _single(case)
         case AuctionCase():
             return _auction(case)
+        case SharesCase():
+            return solve_shares(case)
     raise TypeError(f"no solver for {type(case).__name__}")
 
 
@@ -90,7 +93,7 @@ def solve(case: object) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--forced", is_flag=True, help="For cells: go on from the expected placements.")
 def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool) -> None:
-    """Solve the cases in FILE (kinds: rho, auction) and print one JSON object for each."""
+    """Solve the cases in FILE (kinds: rho, auction, shares) and print one JSON object for each."""
     del forced  # means nothing for these kinds
     try:
         data = json.loads(file.read_text(encoding="utf-8"))

@@ -1,0 +1,143 @@
+"""OEF for cooperative users: the most efficient of all envy-free shares (OEF 4.2.2, equation 10).
+
+Per weight, y = x / pi: max sum_l pi_l u_l, u_l = w_l.y_l, sum_l pi_l y_l <= m, u_l >= w_l.y_i for all l, i.
+
+Exact by structure. Users with equal vectors are one with their weights' sum, since the mean over the members of an
+optimum is an optimum. Of the n^2 envy rows those between neighbours (users in order of fastest / slowest) come
+first and the violated ones on demand; at the end all n^2 are checked, so the order is a matter of speed alone.
+Where the rows are ratio-ordered, a coarse problem (groups of neighbours, by their mean vector) says which columns
+the first run may use; then all columns are freed, so that the optimum is that of the whole problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pycontrol.shares.problem import Matrix, Merged, Problem, Promise, Vector
+from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, GrowingProgramme
+
+ENVY = 1e-8
+"""Envy that counts, relative to one's own efficiency or the mean."""
+GROUP = 10
+"""Neighbours in one group of the coarse problem."""
+COARSE_FROM = 100
+"""Users from which on the coarse problem pays."""
+
+
+@dataclass(frozen=True)
+class OefCooperative:
+    """Envy-free, hence sharing-incentive, and the most efficient of these; not Pareto-efficient in general.
+
+    Where a user can use no type, it gets nothing, and a type that nobody can use stays with nobody.
+    """
+
+    promises: frozenset[Promise] = frozenset({Promise.EF, Promise.SI})
+
+    def shares(self, problem: Problem) -> Matrix:
+        """(n, k)."""
+        return self.solve(problem)[0]
+
+    def solve(self, problem: Problem) -> tuple[Matrix, int]:
+        """The shares, and how many envy rows it took."""
+        merged = Merged.of(problem)
+        small = merged.problem
+        w = small.speedups
+        fastest = np.divide(w[:, -1], w[:, 0], out=np.full(small.users, np.inf), where=w[:, 0] > 0)
+        order = np.argsort(fastest, kind="stable")
+        sorted_problem = Problem(w[order], small.devices, small.weights[order], small.demands[order])
+        columns = None
+        if small.users >= COARSE_FROM and ratio_ordered(sorted_problem.speedups):
+            columns = _likely(sorted_problem)
+        envy_free = _EnvyFree(sorted_problem, columns)
+        y = np.empty_like(w)
+        y[order] = envy_free.run()
+        x = merged.proportional(y * small.weights[:, None], problem.weights)
+        return x * (problem.speedups.max(axis=1) > 0)[:, None], envy_free.rows
+
+
+def ratio_ordered(w: Matrix) -> bool:
+    """Whether each row over the one before never falls from a type to the next (the paper's order of users)."""
+    if w.shape[0] < 2:
+        return True
+    return bool((w > 0).all() and (np.diff(np.diff(np.log(w), axis=0), axis=1) >= -1e-12).all())
+
+
+def _likely(problem: Problem) -> npt.NDArray[np.bool_]:
+    """(n, k): the columns that the first run may use: what a group and its neighbours have, and a type to each side."""
+    group = np.arange(problem.users) // GROUP
+    weights = np.bincount(group, problem.weights).astype(np.float64)
+    weighted = problem.weights[:, None] * problem.speedups
+    means = np.stack([np.bincount(group, column) for column in weighted.T], axis=1) / weights[:, None]
+    used = _EnvyFree(Problem(means, problem.devices, weights, weights), None).run() > 0
+    near = used.copy()
+    near[:, 1:] |= used[:, :-1]
+    near[:, :-1] |= used[:, 1:]
+    wide = near.copy()
+    wide[1:] |= near[:-1]
+    wide[:-1] |= near[1:]
+    return np.asarray(wide[group])
+
+
+class _EnvyFree:
+    """Columns: y row by row, then u."""
+
+    def __init__(self, problem: Problem, likely: npt.NDArray[np.bool_] | None) -> None:
+        self.problem, self.likely = problem, likely
+        n, k = problem.speedups.shape
+        self.scale = max(float(problem.devices.sum()), 1e-300) / problem.weights.sum()
+        upper = np.full(n * k + n, INFINITY)
+        if likely is not None:
+            upper[: n * k][~likely.ravel()] = 0.0
+        self.lp = GrowingProgramme(np.concatenate([np.zeros(n * k), problem.weights / problem.weights.mean()]), upper)
+        columns = np.arange(n * k).reshape(n, k)
+        weights = np.tile(problem.weights, (k, 1))
+        self.lp.add(columns.T, weights, -INFINITY, problem.devices / self.scale)
+        self.known = np.zeros((n, n), dtype=bool)
+        everyone = np.arange(n)
+        self._add(everyone, everyone, 0.0)
+        self._add(everyone[:-1], everyone[1:])
+        self._add(everyone[1:], everyone[:-1])
+        self.rows = 2 * (n - 1)
+
+    def _add(self, who: npt.NDArray[np.intp], whom: npt.NDArray[np.intp], high: float = INFINITY) -> None:
+        """u_who - w_who.y_whom >= 0; with high = 0 and who = whom, what u is."""
+        n, k = self.problem.speedups.shape
+        if len(who):
+            columns = np.concatenate([whom[:, None] * k + np.arange(k), n * k + who[:, None]], axis=1)
+            values = np.concatenate([-self.problem.speedups[who], np.ones((len(who), 1))], axis=1)
+            self.lp.add(columns, values, 0.0, high)
+        self.known[who, whom] = True
+
+    def run(self) -> Matrix:
+        """y: shares per weight."""
+        if self.likely is not None:
+            self.lp.option("presolve", "on")
+            self.lp.solve()
+            self.lp.option("presolve", "off")
+            self.lp.free_columns()
+            self.lp.option("simplex_strategy", PRIMAL_SIMPLEX)
+        n, k = self.problem.speedups.shape
+        each = 4 if self.likely is not None else 1  # rows a user and run: many binding ones lie side by side if ordered
+        while True:
+            y = np.maximum(self.lp.solve()[: n * k].reshape(n, k), 0.0)
+            self.lp.option("simplex_strategy", DUAL_SIMPLEX)
+            who, whom = self._envious(y, each)
+            if not len(who):
+                return np.asarray(y * self.scale)
+            self._add(who, whom)
+            self.rows += len(who)
+
+    def _envious(self, y: Matrix, each: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """The `each` worst violated rows of each user."""
+        worth = self.problem.speedups @ y.T
+        own: Vector = np.diag(worth).copy()
+        envy = worth - own[:, None] - ENVY * np.maximum(own, own.mean())[:, None]
+        envy[self.known] = -1.0
+        whom = np.argpartition(-envy, min(each, len(own)) - 1, axis=1)[:, :each]
+        who = np.repeat(np.arange(len(own)), whom.shape[1])
+        flat = whom.ravel()
+        bad = envy[who, flat] > 0
+        return who[bad], flat[bad]

@@ -1,0 +1,90 @@
+"""Gandiva_fair: the equal split, then trades of slow for fast devices (as OEF 2.3 describes it).
+
+Each time the two users with the largest difference in speedup between two types trade: the one who gains most by
+the fast type buys it with all slow devices that it has, or as many as the seller has fast ones for. The price, in
+slow devices for a fast one, is the second-highest speedup among those who could buy; the mean of buyer's and
+seller's where the seller is that second, for else it would gain nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError
+
+NOTHING = 1e-12
+"""Part of a type's devices that counts as none."""
+
+
+@dataclass(frozen=True)
+class Trade:
+    """`buyer` gave `sold` devices of type `slow` for sold / price of type `fast`."""
+
+    buyer: int
+    seller: int
+    slow: int
+    fast: int
+    price: float
+    sold: float
+
+
+@dataclass(frozen=True)
+class GandivaFair:
+    """Nobody loses by a trade, so it is sharing-incentive; with two types it is Pareto-efficient too."""
+
+    promises: frozenset[Promise] = frozenset({Promise.SI})
+
+    def shares(self, problem: Problem) -> Matrix:
+        """(n, k)."""
+        return self.trades(problem)[0]
+
+    def trades(self, problem: Problem) -> tuple[Matrix, list[Trade]]:
+        """The shares, and the trades in their order."""
+        x, done = problem.equal_split(), list[Trade]()
+        least = NOTHING * np.maximum(problem.devices, 1.0)
+        most = 50 * problem.users * problem.types**2
+        while (trade := _widest(problem, x, least)) is not None:
+            if len(done) == most:
+                raise ShareError(f"no end of trading after {most} trades")
+            bought = trade.sold / trade.price
+            x[trade.buyer, trade.slow] -= trade.sold
+            x[trade.seller, trade.slow] += trade.sold
+            x[trade.buyer, trade.fast] += bought
+            x[trade.seller, trade.fast] -= bought
+            x[x < least] = 0.0
+            done.append(trade)
+        return x, done
+
+
+def _widest(problem: Problem, x: Matrix, least: Matrix) -> Trade | None:
+    """The trade between the users whose speedups lie farthest apart; the first of equals."""
+    w = problem.speedups
+    best: tuple[float, Trade] | None = None
+    for slow in range(problem.types):
+        for fast in range(slow + 1, problem.types):
+            ratio = np.divide(w[:, fast], w[:, slow], out=np.full(problem.users, np.inf), where=w[:, slow] > 0)
+            wants = (w[:, fast] > 0) | (w[:, slow] > 0)
+            buys, sells = wants & (x[:, slow] > least[slow]), wants & (x[:, fast] > least[fast])
+            if not buys.any() or not sells.any():
+                continue
+            buyer = int(np.argmax(np.where(buys, ratio, -1.0)))
+            seller = int(np.argmin(np.where(sells, ratio, np.inf)))
+            high, low = float(ratio[buyer]), float(ratio[seller])
+            gap = high - low
+            if buyer == seller or not gap > 1e-9 * max(1.0, low) or (best is not None and gap <= best[0]):
+                continue
+            others = np.delete(np.where(buys, ratio, low), buyer)
+            price = _price(high, float(others.max()), low)
+            sold = min(float(x[buyer, slow]), float(x[seller, fast]) * price)
+            best = gap, Trade(buyer, seller, slow, fast, price, sold)
+    return None if best is None else best[1]
+
+
+def _price(buyer: float, second: float, seller: float) -> float:
+    """Between the seller's speedup and the buyer's; where someone cannot use the slow type, what the seller doubles."""
+    if second > seller * (1 + 1e-12) and math.isfinite(second):
+        return second
+    return (buyer + seller) / 2 if math.isfinite(buyer) else 2 * seller if seller > 0 else 1.0

@@ -1,0 +1,117 @@
+"""Gavel's policies (Narayanan et al., OSDI '20) as linear programmes over time shares.
+
+Rows are jobs of one GPU, or users with many; a row's shares sum to at most its demand (1 unless the problem says
+otherwise), a type's to its devices. Gavel compares throughput with that of the cluster's equal split scaled so that
+a row sums to 1, which changes the unit of its max-min objective and not the shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import csr_array, hstack, vstack
+
+from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError, Vector
+from pycontrol.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
+
+Objective = Literal["max_min", "water_filling", "finish_time", "max_sum", "min_duration"]
+CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Gavel:
+    """`max_min`: the largest common ratio to the equal split. `water_filling`: then the next, and so on. Both per
+    weight. `max_sum`: the most throughput, whoever has it.
+
+    Where the equal split exceeds a demand, sharing incentive is meant with the part that the demand allows.
+    """
+
+    objective: Literal["max_min", "water_filling", "max_sum"] = "max_min"
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """Without demands; max_min alone leaves devices unused where demands bind."""
+        return {
+            "max_min": frozenset({Promise.SI, Promise.PE}),
+            "water_filling": frozenset({Promise.SI, Promise.PE}),
+            "max_sum": frozenset({Promise.PE}),
+        }[self.objective]
+
+    def shares(self, problem: Problem) -> Matrix:
+        """(n, k)."""
+        if self.objective == "max_sum":
+            return max_sum(problem)
+        unit = problem.weights * problem.efficiency(proportional(problem))
+        if self.objective == "max_min":
+            return common_level(problem.speedups, problem.devices, unit, problem.demands)[0]
+        return water_filling(problem, unit)[0]
+
+
+def isolated(problem: Problem) -> Matrix:
+    """(n, k): the cluster divided by the number of rows, scaled down where that is more than a row may have."""
+    split = np.tile(problem.devices / problem.users, (problem.users, 1))
+    return np.asarray(split * np.minimum(1.0, problem.demands / np.maximum(split.sum(axis=1), 1e-300))[:, None])
+
+
+def proportional(problem: Problem) -> Matrix:
+    """(n, k): the cluster's mix of types, one device in all."""
+    return np.tile(problem.devices / max(float(problem.devices.sum()), 1e-300), (problem.users, 1))
+
+
+def max_sum(problem: Problem) -> Matrix:
+    """The most throughput in all."""
+    n, k = problem.speedups.shape
+    rows = vstack([capacity_rows(n, k), sum_rows(n, k)])
+    x, _ = optimum(problem.speedups.ravel(), csr_array(rows), np.concatenate([problem.devices, problem.demands]))
+    return x.reshape(n, k)
+
+
+def min_total_duration(problem: Problem, steps_remaining: Vector) -> tuple[Matrix, float]:
+    """The shares that end the last row soonest if they are kept, and when (exactly; Gavel searches to 5 %)."""
+    x, rate = common_level(problem.speedups, problem.devices, steps_remaining, problem.demands)
+    return x, 1.0 / rate if rate > 0 else float("inf")
+
+
+def finish_time_fairness(problem: Problem, since_start_s: Vector, steps_remaining: Vector) -> tuple[Matrix, float]:
+    """The smallest max over rows of (since start + steps / throughput) / (steps / isolated throughput), by bisection:
+    for a given rho each row needs a throughput, and one linear programme says how much of it all can have."""
+    w, m, demands = problem.speedups, problem.devices, problem.demands
+    alone_s = steps_remaining / np.maximum(problem.efficiency(isolated(problem)), 1e-300)
+
+    def at(rho: float) -> tuple[Matrix, float]:
+        return common_level(w, m, steps_remaining / (rho * alone_s - since_start_s), demands)
+
+    low = float((since_start_s / alone_s).max())  # not even infinite speed does better
+    high = 2 * low + 1.0
+    while at(high)[1] < 1.0:
+        low, high = high, 2 * high
+        if high > 1e12:
+            raise ShareError("steps_remaining: somebody can use no type")
+    while high - low > CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if at(middle)[1] >= 1.0 else (middle, high)
+    return at(high)[0], high
+
+
+def water_filling(problem: Problem, unit: Vector) -> tuple[Matrix, Vector]:
+    """The lexicographic max-min of w.x / unit, and its ratios. Who has a price in a level's programme cannot have
+    more than that level in any optimum, and is fixed there."""
+    w, (n, k) = problem.speedups, problem.speedups.shape
+    levels, open_ = np.zeros(n), unit > 0
+    x = np.zeros((n, k))
+    rows = csr_array(vstack([capacity_rows(n, k), sum_rows(n, k), -efficiency_rows(w)]))
+    objective = np.zeros(n * k + 1)
+    objective[-1] = 1.0
+    while open_.any():
+        column = csr_array(np.concatenate([np.zeros(k + n), np.where(open_, unit, 0.0)])[:, None])
+        fixed = -levels * unit * (1 - 1e-12) * ~open_
+        bound = np.concatenate([problem.devices, problem.demands, fixed])
+        found, prices = optimum(objective, csr_array(hstack([rows, column])), bound)
+        x = found[:-1].reshape(n, k)
+        paid = prices[k + n :] * unit
+        stuck = open_ & (paid > max(1e-9, 1e-9 * float(paid.max())))
+        levels[stuck] = found[-1]
+        open_ &= ~stuck
+    return x, levels

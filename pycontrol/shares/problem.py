@@ -1,0 +1,163 @@
+"""What shares are computed from: users' speedup vectors, devices by type, weights; what is wrong is named."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.float64]
+
+
+class ShareError(ValueError):
+    """What is wrong with the input, with its name."""
+
+
+class Promise(enum.Enum):
+    """A property of a scheme. Where a user can use no type, or some only, see the scheme."""
+
+    SP = "strategy-proof: no misreport raises what the liar truly gets"
+    SP_OVER = "strategy-proof against boasting: no overstated speedup raises what the liar truly gets"
+    EF = "envy-free: nobody prefers another's share (per weight)"
+    SI = "sharing incentive: everybody gets at least what its weight's part of each type is worth"
+    PE = "Pareto-efficient: nobody can get more unless somebody gets less"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """n users and k GPU types."""
+
+    speedups: Matrix
+    """(n, k): w, the speed of a user's jobs on one device of a type; 0 where it cannot use it."""
+    devices: Vector
+    """(k,): m, devices of each type; may be 0."""
+    weights: Vector
+    """(n,): pi > 0."""
+    demands: Vector
+    """(n,): devices that a user can use at once; inf where that does not matter. Only Gavel looks at it."""
+
+    @classmethod
+    def of(
+        cls,
+        speedups: Sequence[Sequence[float]] | Matrix,
+        devices: Sequence[float] | Vector,
+        weights: Sequence[float] | Vector | None = None,
+        demands: Sequence[float] | Vector | None = None,
+    ) -> Problem:
+        """The checked problem; raises ShareError."""
+        w, m = _array("W", speedups, 2), _array("m", devices, 1)
+        n, k = w.shape
+        if len(m) != k:
+            raise ShareError(f"m: {len(m)} types, but W has {k}")
+        pi = np.ones(n) if weights is None else _array("weights", weights, 1)
+        if len(pi) != n:
+            raise ShareError(f"weights: {len(pi)} users, but W has {n}")
+        if not (pi > 0).all():
+            raise ShareError(f"weights[{int(np.argmin(pi))}]: must be positive")
+        cap = np.full(n, np.inf) if demands is None else np.asarray(demands, dtype=np.float64)
+        if cap.shape != (n,) or not (cap >= 0).all():
+            raise ShareError(f"demands: must be {n} numbers, none negative or NaN")
+        return cls(w, m, pi, cap)
+
+    @property
+    def users(self) -> int:
+        """n."""
+        return len(self.weights)
+
+    @property
+    def types(self) -> int:
+        """k."""
+        return len(self.devices)
+
+    def equal_split(self) -> Matrix:
+        """(n, k): each user's part of each type by weight, which is max-min fairness for one type at a time."""
+        return np.outer(self.weights / self.weights.sum(), self.devices)
+
+    def efficiency(self, x: Matrix) -> Vector:
+        """(n,): w.x of each user."""
+        return np.asarray((self.speedups * x).sum(axis=1))
+
+
+def _array(name: str, values: Any, dimensions: int) -> npt.NDArray[np.float64]:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise ShareError(f"{name}: must be numbers, in rows of one length") from e
+    if array.ndim != dimensions or array.size == 0:
+        raise ShareError(f"{name}: must be a {'list' if dimensions == 1 else 'list of equal lists'}, and not empty")
+    for what, bad in (("NaN or infinite", ~np.isfinite(array)), ("negative", array < 0)):
+        if bad.any():
+            where = "".join(f"[{i}]" for i in np.argwhere(bad)[0])
+            raise ShareError(f"{name}{where}: is {what}")
+    return array
+
+
+class Scheme(Protocol):
+    """A rule that divides devices among users."""
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """What it keeps for every problem with positive speedups; the tests hold it to exactly these."""
+
+    def shares(self, problem: Problem) -> Matrix:
+        """(n, k): devices of each type for each user."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Users with equal vectors as one user with their weights' sum (OEF 4.2.3 backwards): exact, and smaller."""
+
+    problem: Problem
+    member: npt.NDArray[np.intp]
+    """(n,): the row of `problem` that stands for a user."""
+
+    @classmethod
+    def of(cls, problem: Problem) -> Merged:
+        """Merges by exact equality."""
+        rows, member = np.unique(problem.speedups, axis=0, return_inverse=True)
+        member = member.reshape(-1)
+        weights = np.bincount(member, problem.weights).astype(np.float64)
+        demands = np.bincount(member, problem.demands).astype(np.float64)
+        return cls(Problem(rows, problem.devices, weights, demands), member)
+
+    def proportional(self, x: Matrix, weights: Vector) -> Matrix:
+        """Each member's part by weight of its row."""
+        return np.asarray(x[self.member] * (weights / self.problem.weights[self.member])[:, None])
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """Several job types a tenant: one virtual user each, the tenant's weight divided equally (OEF 4.2.4)."""
+
+    problem: Problem
+    tenant: npt.NDArray[np.intp]
+    """(n,): the tenant of a virtual user."""
+
+    @classmethod
+    def of(
+        cls,
+        vectors: Sequence[Sequence[Sequence[float]]],
+        devices: Sequence[float] | Vector,
+        weights: Sequence[float] | None = None,
+    ) -> Tenancy:
+        """`vectors`: each tenant's job types."""
+        for i, own in enumerate(vectors):
+            if not own:
+                raise ShareError(f"vectors[{i}]: has no job type")
+        tenant = np.repeat(np.arange(len(vectors)), [len(v) for v in vectors])
+        own_weights = np.ones(len(vectors)) if weights is None else np.asarray(weights, dtype=np.float64)
+        if len(own_weights) != len(vectors):
+            raise ShareError(f"weights: {len(own_weights)} tenants, but vectors has {len(vectors)}")
+        parts = own_weights[tenant] / np.bincount(tenant)[tenant]
+        return cls(Problem.of([w for own in vectors for w in own], devices, parts), tenant)
+
+    def by_tenant(self, x: Matrix) -> Matrix:
+        """(tenants, k): what a tenant's virtual users have together."""
+        total = np.zeros((int(self.tenant.max()) + 1, x.shape[1]))
+        np.add.at(total, self.tenant, x)
+        return total
