@@ -17,6 +17,7 @@ $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard 
 	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(PY) -m pip install -q --disable-pip-version-check -e '.[worker,plots,optuna,dev]'
+	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
 	touch $@
 
 tools:

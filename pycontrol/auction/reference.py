@@ -16,6 +16,8 @@ from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Scope
 
 LEAST_BUDGET_S = 0.05
+VARIABLE_S = 5e-5
+"""Seconds to write down a variable, about."""
 FIRST_SHARE = 0.5
 """Part of the time budget that the first solve may use; the rest is for the payments."""
 
@@ -134,6 +136,12 @@ class _Model:
             size: [place for place, y in at.items() for _ in range(round(y.value() or 0))]
             for size, at in self.places.items()
         }
+
+
+def building_s(bids: Sequence[Bid], market: Market) -> float:
+    """Seconds that it may take to write the model down: pointless with less time than that."""
+    sizes = {(r.gang_gpus, r.scope) for b in bids for r in b.rows if r.new_gangs}
+    return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(market.free))
 
 
 def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool, cbc: bool = False) -> Solved:

@@ -53,14 +53,15 @@ def solve(
     found = ENGINES[name](shuffled, market, budget_s, payments)
     if not found.worst_gap or name in ("reference", "cbc"):
         return found
-    if found.gap and (left_s := end_s - time.monotonic()) > reference.LEAST_BUDGET_S:
+    least_s = reference.building_s(shuffled, market)
+    if found.gap and (left_s := end_s - time.monotonic()) > least_s:
         again = reference.solve(shuffled, market, left_s, payments)
         found = again if again.gap < found.gap else found
     unproved = [a for a, w in found.without.items() if w.gap]
     without = dict(found.without)
     for k, app_id in enumerate(unproved):
         share_s = (end_s - time.monotonic()) / (len(unproved) - k)
-        if share_s > reference.LEAST_BUDGET_S:
+        if share_s > least_s:
             other = reference.solve_without(app_id, shuffled, market, share_s)
             without[app_id] = min(without[app_id], other, key=lambda w: w.gap)
     return replace(found, without=without)
