@@ -203,7 +203,7 @@ static void lp_live(struct lp *lp) {
     for (int i = 0; i < lp->n; i++) {
         lp->live_first[i] = n;
         for (int j = lp->first[i]; j < lp->first[i + 1]; j++)
-            if (lp->on[j]) lp->live[n++] = j;
+            lp->live[n] = j, n += lp->on[j];
     }
     lp->live_first[lp->n] = n;
 }

@@ -279,9 +279,10 @@ static void search(struct solver *s, double above) {
 /* Drops the rows that no choice worth more than `least` can have, by the root's prices. */
 static void drop(struct solver *s, double bound, double least) {
     const struct lp *root = &s->root;
-    for (int i = 0; i < s->in->apps; i++)
-        for (int j = s->in->first[i]; j < s->in->first[i + 1]; j++)
-            if (s->on[j] && bound - (root->best[i] - root->v[j]) <= least) s->on[j] = false;
+    for (int i = 0; i < s->in->apps; i++) {
+        double floor = root->best[i] - (bound - least);
+        for (int j = s->in->first[i]; j < s->in->first[i + 1]; j++) s->on[j] &= root->v[j] > floor;
+    }
 }
 
 /* Searches the rows in s->on; bidders with one row left are settled first. */
@@ -373,7 +374,8 @@ static double solve_without(struct solver *s, int i, const int32_t *choice, doub
     const struct auction *in = s->in;
     struct lp *root = &s->root;
     int nothing = in->first[i + 1] - 1;
-    for (int j = 0; j < in->rows; j++) s->on[j] = j < in->first[i] || j >= nothing;
+    memset(s->on, true, sizeof(bool) * (size_t)in->rows);
+    memset(s->on + in->first[i], false, sizeof(bool) * (size_t)(nothing - in->first[i]));
     memcpy(root->key, root->saved_key, sizeof(int) * (size_t)root->n);
     memcpy(root->basic, root->saved_basic, sizeof(int) * (size_t)root->m);
     memcpy(root->v, s->main_v, sizeof(double) * (size_t)root->rows);
