@@ -6,17 +6,17 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import click
-from pydantic import TypeAdapter, ValidationError
+from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import emit, lines, table
-from pycontrol.config import ConfigError
+from pycontrol.config import Config, ConfigError
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.simulation import clusters
@@ -92,7 +92,7 @@ def _workload(name: str, seed: int, faster: float) -> Workload:
     try:
         load: Callable[[str, int], Workload] = importlib.import_module("pycontrol.simulation.workloads").load
         return clusters.denser(load(name, seed), faster)
-    except (ValueError, OSError) as e:
+    except (ValueError, OSError, ImportError) as e:
         raise click.BadParameter(str(e), param_hint="--workload") from e
 
 
@@ -129,7 +129,7 @@ def _settings(
     try:
         for name in names:
             registry.make(name, **options[name])
-        numbers: dict[str, Any] = TypeAdapter(dict[str, float]).validate_python(own)
+        numbers: dict[str, Any] = TypeAdapter(dict[str, NonNegativeFloat]).validate_python(own)
         control = _arbiter(arbiter)
     except registry.UnknownPolicy as e:
         raise click.BadParameter(str(e), param_hint=hint) from e
@@ -140,9 +140,14 @@ def _settings(
 
 
 def _arbiter(given: Mapping[str, Any]) -> ArbiterSettings:
-    """The Arbiter's settings of a simulation with these in place of the defaults, each of its field's type."""
-    values = {f.name: getattr(ARBITER, f.name) for f in dataclasses.fields(ArbiterSettings)}
-    return TypeAdapter(ArbiterSettings).validate_python({**values, **given})
+    """The Arbiter's settings of a simulation, with these checked as isonomy.yaml's are."""
+    checked = {}
+    for name, value in given.items():
+        field = Config.model_fields.get(name)
+        # the empty note: a field may have no constraint
+        kind: Any = Annotated[field.annotation, "", *field.metadata] if field else get_type_hints(ArbiterSettings)[name]
+        checked[name] = TypeAdapter(kind).validate_python(value)
+    return dataclasses.replace(ARBITER, **checked)
 
 
 def _run(jobs: Sequence[Job], names: Sequence[str], processes: int | None) -> Comparison:

@@ -83,6 +83,8 @@ def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pyt
         (["--set", "colour=red"], "known are"),
         (["--set", "f=much"], "number"),
         (["--set", "lease"], "OPTION=VALUE"),
+        (["--set", "lease_timing=sometimes"], "'spread'"),
+        (["--set", "restart_s=-1"], "greater than or equal to 0"),
         (["--set", "srtf.packing=tight"], "srtf is not among the policies"),
         (["--cluster", "nowhere"], "testbed-64"),
         (["--workload", "nothing"], "no such workload"),
