@@ -21,6 +21,7 @@ import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.ContainerState;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -30,6 +31,7 @@ import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
@@ -248,7 +250,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       tellApplication(e.getApplicationId());
     } else if (event instanceof AppRemovedSchedulerEvent e) {
       emit(Event.newBuilder().setAppRemoved(AppRemoved.newBuilder()
-          .setAppId(e.getApplicationID().toString()).setFinalState(String.valueOf(e.getFinalState()))));
+          .setAppId(e.getApplicationID().toString()).setFinalState(finalState(e))));
     } else if (event instanceof AppAttemptAddedSchedulerEvent e) {
       ApplicationAttemptId id = e.getApplicationAttemptId();
       asks.open(id);
@@ -261,6 +263,19 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
           .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())
           .setKeepContainers(e.getKeepContainersAcrossAppAttempts())));
     }
+  }
+
+  /** YARN calls an application FINISHED that told of its failure: its own word counts, where it gave one. */
+  private String finalState(AppRemovedSchedulerEvent event) {
+    RMApp app = rmContext.getRMApps().get(event.getApplicationID());
+    if (event.getFinalState() != RMAppState.FINISHED || app == null) {
+      return String.valueOf(event.getFinalState());
+    }
+    FinalApplicationStatus status = app.getFinalApplicationStatus();
+    return switch (status) {
+      case SUCCEEDED, FAILED, KILLED -> status.name();
+      default -> RMAppState.FINISHED.name();
+    };
   }
 
   private void tellNode(RMNode node) {

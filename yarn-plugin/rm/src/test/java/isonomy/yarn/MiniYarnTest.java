@@ -21,6 +21,7 @@ import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
@@ -141,7 +142,11 @@ class MiniYarnTest {
       refusals(app, node);
       running(app, container, placed.getContainerId());
     }
-    control.await(e -> e.hasAppRemoved());
+    assertEquals("SUCCEEDED", control.await(Event::hasAppRemoved).getAppRemoved().getFinalState());
+    UnmanagedApp failing = new UnmanagedApp(conf, "alice");
+    failing.close(FinalApplicationStatus.FAILED);
+    assertEquals("FAILED", control.await(e -> e.hasAppRemoved()
+        && e.getAppRemoved().getAppId().equals(failing.id.toString())).getAppRemoved().getFinalState());
     rest();
   }
 

@@ -119,9 +119,13 @@ final class UnmanagedApp implements AutoCloseable {
 
   @Override
   public void close() {
+    close(FinalApplicationStatus.SUCCEEDED);
+  }
+
+  void close(FinalApplicationStatus status) {
     try {
       as(() -> {
-        rm.unregisterApplicationMaster(FinalApplicationStatus.SUCCEEDED, "", "");
+        rm.unregisterApplicationMaster(status, "", "");
         rm.stop();
         nm.stop();
         return null;
