@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, PolicyMemory
-from pycontrol.arbiter.state import State, as_gang, by_host
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, NextDropped, PolicyMemory
+from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.model.auction import BidReceipt, Gang, Plan
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.topology import Gpu
@@ -39,13 +40,13 @@ class _Commit:
         self.s, self.round_id, self.lot, self.now_s = s, round_id, lot, now_s
         self.ending = {a: [gang for gang in gangs if leases.unchanged(s, gang)] for a, gangs in ending.items()}
         self.coming: dict[str, set[Gpu]] = {}
-        """By host: GPUs that somebody still holds and that can be promised: ending in this round, revoked, or
-        borrowed from the cells of this round's virtual cluster."""
+        """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
-        for gpu in (*held, *(s.revoking if lot.gpus is None else lot.gpus)):
-            promised = gpu in s.durable.next or gpu not in s.durable.leases
-            if not promised and gpu.host in s.node_at and not s.drained(gpu.host):
+        for gpu in (*held, *s.revoking):
+            if gpu not in s.durable.next and gpu.host in s.node_at and not s.drained(gpu.host):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
+        self.left = dict(lot.free or {})
+        """GPUs by host of the lot that nobody got yet."""
         self.renewed: list[str] = []
         self.granted: list[dict[str, Any]] = []
         self.revoked: list[dict[str, Any]] = []
@@ -80,6 +81,7 @@ class _Commit:
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
+            self.left[lease.gpu.host] = self.left.get(lease.gpu.host, 0) - 1
             self.renewed.append(str(lease.gpu))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
@@ -101,57 +103,70 @@ class _Commit:
         return revoked
 
     def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:
-        s = self.s
-        gpus: list[Gpu] = []
-        for host, n in gang:
-            here = [g for g in s.free.on(host) if self.lot.gpus is None or g in self.lot.gpus][:n]
-            if len(here) < n:
-                here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
-            gpus += here
-        if len(gpus) < sum(n for _, n in gang):
+        s, grant_id = self.s, f"{self.round_id}.{k}"
+        gpus = self._pick(gang) if s.supply is None else self._pick_cells(s.supply, app_id, gang, grant_id)
+        if gpus is None:
             self.dropped.append(f"{app_id}: its gang {dict(gang)} is no longer there")
             return
-        for gpu in gpus:
-            self.coming.get(gpu.host, set()).discard(gpu)
-        self._take_back_borrowed(gpus)
-        grant_id = f"{self.round_id}.{k}"
+        self._used(gpus)
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
         end_s = leases.end_s(s, from_s, gpus[0].host)
         for gpu in gpus:
-            s.record(
-                LeaseGranted(
-                    gpu, app_id, grant_id, from_s, end_s, grant_id, gpu in s.durable.leases, self.lot.guaranteed
-                )
-            )
+            after = gpu in s.durable.leases
+            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.lot.guaranteed))
             self.granted.append({"gpu": str(gpu), "app_id": app_id})
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
         if app_id not in s.agents:
             standin.assign(s, app_id, [gpus])
 
-    def _take_back_borrowed(self, gpus: list[Gpu]) -> None:
-        """The guarantee of a virtual cluster needs these GPUs: who borrowed them gives them back, gangs whole."""
-        s, deadline_s = self.s, self.now_s + self.s.settings.lead
+    def _used(self, gpus: Sequence[Gpu]) -> None:
         for gpu in gpus:
-            lease = s.durable.leases.get(gpu)
-            if lease is not None and lease.state != REVOKING:
-                gang = next(g for g in s.gangs_of(lease.app_id) if lease in g)
-                self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in gang]
-                leases.take_back(s, gang, self.now_s, deadline_s, f"the cells of {self.lot.vc} need it")
+            self.coming.get(gpu.host, set()).discard(gpu)
+            self.left[gpu.host] = self.left.get(gpu.host, 0) - 1
+
+    def _pick(self, gang: Gang) -> list[Gpu] | None:
+        """Free GPUs of the hosts, then those that come free first."""
+        gpus: list[Gpu] = []
+        for host, n in gang:
+            here = self.s.free.on(host)[:n]
+            if len(here) < n:
+                here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
+            if len(here) < n:
+                return None
+            gpus += here
+        return gpus
+
+    def _pick_cells(self, supply: Supply, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
+        """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
+        s, lot = self.s, self.lot
+        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang)
+        if placed is None:
+            return None
+        deadline_s = self.now_s + s.settings.lead
+        evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
+        for lease in evicted:
+            if s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING:
+                lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
+                self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in lost]
+                leases.take_back(s, lost, self.now_s, deadline_s, f"the cells of {lot.vc} need it")
+        for promised in [x for x in s.durable.next.values() if x.grant_id in placed.evicted]:
+            s.revoke_notice(promised.app_id, [promised.gpu], self.now_s, f"the cells of {lot.vc} need it")
+            s.record(NextDropped(promised.gpu, f"the cells of {lot.vc} need it"))
+        return list(placed.gpus)
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
         """When the GPU is free at the latest (0: now), then its name."""
         present = self.s.durable.leases.get(gpu)
         if present is None:
             return 0.0, gpu
-        if present.state == REVOKING or present.guaranteed:
-            return max(present.end_s, self.now_s), gpu
-        return min(max(present.end_s, self.now_s), self.now_s + self.s.settings.lead), gpu
+        return max(present.end_s, self.now_s), gpu
 
     def _unused(self) -> dict[str, int]:
-        lot = self.lot.gpus
-        counts = self.s.free.counts() if lot is None else by_host(g for g in lot if g in self.s.free)
+        if self.lot.free is not None:
+            return {host: n for host, n in self.left.items() if n > 0}
+        counts = self.s.free.counts()
         for host, gpus in self.coming.items():
             if gpus:
                 counts[host] = counts.get(host, 0) + len(gpus)

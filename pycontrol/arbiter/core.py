@@ -11,18 +11,20 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin, workers
 from pycontrol.arbiter.facts import (
+    REVOKING,
     AllocationChanged,
     AppArrived,
     AppChanged,
     AppEnded,
     Durable,
     Fact,
+    Lease,
     LeaseIdle,
     Switched,
 )
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.supply import Held, Supply
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Topology
@@ -155,9 +157,16 @@ class Arbiter(State):
         """Tells the cells of all leases that there are."""
         if self.supply is None:
             return
-        self.supply.reset()
+        self.taking_back = {g for g, x in self.durable.leases.items() if x.state == REVOKING}
+        held: dict[str, list[Lease]] = {}
         for lease in (*self.durable.leases.values(), *self.durable.next.values()):
-            self.supply.took(lease.gpu, self.durable.apps[lease.app_id].vc, lease.guaranteed)
+            if lease.state != REVOKING:
+                held.setdefault(lease.grant_id, []).append(lease)
+        self.groups = {group: len(gang) for group, gang in held.items()}
+        self.supply.recover(
+            Held(group, self.durable.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
+            for group, gang in held.items()
+        )
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""

@@ -16,7 +16,7 @@ from pycontrol.arbiter.audience import Waiting, view
 from pycontrol.arbiter.commit import commit
 from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
 from pycontrol.arbiter.lots import Agenda
-from pycontrol.arbiter.state import State, by_host
+from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, Snapshot
@@ -187,7 +187,7 @@ class Rounds:
     def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
         s = self.s
         wanting = [a for a in self._wanting(now_s) if s.supply is None or s.durable.apps[a].vc == lot.vc]
-        offered = self._on_offer(ending) if lot.gpus is None else by_host(lot.gpus)
+        offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
         if not offered or not (ending or wanting):
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"

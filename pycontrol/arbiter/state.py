@@ -133,6 +133,9 @@ class State:
     topology: Topology = field(default_factory=Topology)
     supply: Supply | None = None
     """The cells of the virtual clusters, where there are any."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """Grant -> its GPUs that are leased or promised and not being taken back: what the cells hold for it."""
+    taking_back: set[Gpu] = field(default_factory=set)
     node_at: dict[str, Node] = field(default_factory=dict)
     """The node of each host that is up."""
 
@@ -154,17 +157,28 @@ class State:
                     if lease is not None:
                         self.reckon(lease.app_id)
             if self.supply is not None:
-                self._tell_supply(fact, before, coming)
+                self._count_group(fact, before, coming)
         self.facts.append(fact)
 
-    def _tell_supply(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
+    def _count_group(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
+        """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""
         assert self.supply is not None
+        lost: str | None = None
         if isinstance(fact, LeaseGranted):
-            self.supply.took(fact.gpu, self.durable.apps[fact.app_id].vc, fact.guaranteed)
-        elif isinstance(fact, LeaseEnded) and before is not None:
-            self.supply.gave(fact.gpu, self.durable.apps[before.app_id].vc, before.guaranteed)
+            self.groups[fact.grant_id] = self.groups.get(fact.grant_id, 0) + 1
         elif isinstance(fact, NextDropped) and coming is not None:
-            self.supply.gave(fact.gpu, self.durable.apps[coming.app_id].vc, coming.guaranteed)
+            lost = coming.grant_id
+        elif isinstance(fact, LeaseRevoking) and before is not None and fact.gpu not in self.taking_back:
+            self.taking_back.add(fact.gpu)
+            lost = before.grant_id
+        elif isinstance(fact, LeaseEnded) and before is not None:
+            lost = None if fact.gpu in self.taking_back else before.grant_id
+            self.taking_back.discard(fact.gpu)
+        if lost is not None:
+            self.groups[lost] -= 1
+            if not self.groups[lost]:
+                del self.groups[lost]
+                self.supply.release(lost)
 
     def stir(self, gpu: Gpu) -> None:
         """The lease or the container of a GPU changed: is it free, and when does time touch it next?"""

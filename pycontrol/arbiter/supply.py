@@ -6,26 +6,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What one round shares out.
+    """What one round shares out, GPUs by host.
 
-    Without virtual clusters: the whole cluster, `gpus` None. With them: GPUs that the cells of one tenant are,
-    or would be, bound to (`guaranteed`), or idle ones that it may borrow until a tenant's guarantee needs them.
+    Without virtual clusters the whole cluster (`free` None). With them: what the free cells of one tenant are, or
+    would be, bound to (`guaranteed`), or idle GPUs that it may borrow until a tenant's guarantee needs them.
     """
 
     vc: str = ""
     guaranteed: bool = True
-    gpus: frozenset[Gpu] | None = None
-    limit_gpus: int | None = None
-    """Of idle GPUs: its fair share in this round."""
+    free: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The GPUs of one gang: what cells call a group, by the name of its grant."""
+
+    group: str
+    vc: str
+    guaranteed: bool
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a gang goes, and the groups that give way to it."""
+
+    gpus: tuple[Gpu, ...]
+    evicted: tuple[str, ...] = ()
 
 
 class Supply(Protocol):
-    """The cells behind the virtual clusters; it sees every lease begin and end."""
+    """The cells behind the virtual clusters."""
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
@@ -36,23 +53,26 @@ class Supply(Protocol):
     def virtual_clusters(self) -> Iterable[str]:
         """All of them."""
 
-    def guaranteed(self, vc: str) -> frozenset[Gpu]:
-        """GPUs that its unused cells are bound to or would be bound to now, with the fewest preemptions."""
+    def guaranteed(self, vc: str) -> Mapping[str, int]:
+        """GPUs by host that its free cells are bound to, or would be bound to now with the fewest preemptions."""
 
-    def shares(self, wanted: Mapping[str, int], idle: frozenset[Gpu]) -> Mapping[str, int]:
-        """Weighted max-min shares of the idle GPUs, in the order in which to serve the virtual clusters."""
+    def idle(self, vc: str) -> Mapping[str, int]:
+        """GPUs by host that nobody uses, and that it may borrow."""
 
-    def took(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
-        """A lease on the GPU began, or was promised."""
+    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
+        """Weighted max-min shares of idle GPUs."""
 
-    def gave(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
-        """A lease on the GPU ended."""
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
+        """Takes cells for a gang on these hosts; the evicted groups are forgotten. None where it does not fit."""
+
+    def release(self, group: str) -> None:
+        """A group ended or is being taken back."""
 
     def machines_changed(self, up: Mapping[str, int]) -> None:
         """Hosts that are up and in use, with their GPUs."""
 
-    def reset(self) -> None:
-        """Forgets all leases; `took` follows for each that there is."""
+    def recover(self, groups: Iterable[Held]) -> None:
+        """These groups, and no others, are there; what no cell can own is held as borrowed."""
 
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""

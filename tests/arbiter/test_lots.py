@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
 from tests.arbiter.world import NODES, World
@@ -20,7 +22,7 @@ class Fixed:
 
     def __init__(self) -> None:
         self.up: Mapping[str, int] = {}
-        self.used: dict[tuple[Gpu, str, bool], int] = {}
+        self.groups: dict[str, Held] = {}
 
     def vc_of(self, queue: str) -> str:
         return queue if queue in OWNERS.values() else ""
@@ -31,33 +33,52 @@ class Fixed:
     def virtual_clusters(self) -> Iterable[str]:
         return ["root.a", "root.b"]
 
-    def guaranteed(self, vc: str) -> frozenset[Gpu]:
-        mine = (Gpu(h, i) for h, n in self.up.items() if OWNERS[h] == vc for i in range(n))
-        return frozenset(g for g in mine if not self.used.get((g, vc, True)))
+    def _used(self, guaranteed_only: bool) -> dict[Gpu, str]:
+        held = self.groups.values()
+        return {g: x.group for x in held if x.guaranteed or not guaranteed_only for g in x.gpus}
 
-    def shares(self, wanted: Mapping[str, int], idle: frozenset[Gpu]) -> Mapping[str, int]:
-        left, shares = len(idle), dict.fromkeys(sorted(wanted), 0)
-        while left and any(shares[v] < wanted[v] for v in shares):
+    def _free(self, host: str, guaranteed_only: bool) -> list[Gpu]:
+        used = self._used(guaranteed_only)
+        return [g for i in range(self.up.get(host, 0)) if (g := Gpu(host, i)) not in used]
+
+    def guaranteed(self, vc: str) -> Mapping[str, int]:
+        return {h: n for h in self.up if OWNERS[h] == vc and (n := len(self._free(h, True)))}
+
+    def idle(self, vc: str) -> Mapping[str, int]:
+        return {h: n for h in self.up if (n := len(self._free(h, False)))}
+
+    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
+        left, shares = idle_gpus, dict.fromkeys(sorted(wanted), 0)
+        while left > 0 and any(shares[v] < wanted[v] for v in shares):
             vc = min((v for v in shares if shares[v] < wanted[v]), key=lambda v: (shares[v], v))
             shares[vc] += 1
             left -= 1
         return shares
 
-    def took(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
-        key = (gpu, vc, guaranteed)
-        self.used[key] = self.used.get(key, 0) + 1
-        if guaranteed:
-            assert OWNERS[gpu.host] == vc, "a guaranteed lease on foreign cells"
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
+        assert group not in self.groups
+        gpus: list[Gpu] = []
+        for host, n in gang:
+            assert not guaranteed or OWNERS[host] == vc, "a guaranteed lease on foreign cells"
+            idle, free = self._free(host, False), self._free(host, guaranteed)
+            gpus += [*idle, *(g for g in free if g not in idle)][:n]
+        if len(gpus) < sum(n for _, n in gang):
+            return None
+        used = self._used(False)
+        evicted = tuple(dict.fromkeys(used[g] for g in gpus if g in used))
+        for name in evicted:
+            del self.groups[name]
+        self.groups[group] = Held(group, vc, guaranteed, tuple(gpus))
+        return Placed(tuple(gpus), evicted)
 
-    def gave(self, gpu: Gpu, vc: str, guaranteed: bool) -> None:
-        self.used[gpu, vc, guaranteed] -= 1
-        assert self.used[gpu, vc, guaranteed] >= 0
+    def release(self, group: str) -> None:
+        self.groups.pop(group, None)
 
     def machines_changed(self, up: Mapping[str, int]) -> None:
         self.up = up
 
-    def reset(self) -> None:
-        self.used.clear()
+    def recover(self, groups: Iterable[Held]) -> None:
+        self.groups = {x.group: x for x in groups}
 
     def inspect(self) -> Mapping[str, object]:
         return {}
@@ -138,4 +159,5 @@ def test_any_mix_of_tenants_finishes(
     assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
     assert not w.arbiter.durable.leases
     assert isinstance(w.supply, Fixed)
-    assert not any(w.supply.used.values())
+    assert not w.supply.groups
+    assert not w.arbiter.groups
