@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,13 +40,15 @@ class Room:
         """Free GPUs -> a heap of (whole, host); entries that are no longer true are dropped when met."""
         self.in_rack: dict[str, int] = {}
         self.hosts: dict[str, list[str]] = {}
+        self.rack = {host: topology.rack_of(host) for host in free}
         for host, n in free.items():
-            rack = topology.rack_of(host)
+            rack = self.rack[host]
             self.in_rack[rack] = self.in_rack.get(rack, 0) + n
             self.hosts.setdefault(rack, []).append(host)
             self.alike.setdefault(n, []).append((self._whole(host, n), host))
         for heap in self.alike.values():
             heapq.heapify(heap)
+        self.counts = sorted(self.alike)
 
     def _whole(self, host: str, free: int) -> bool:
         machine = self.topology.machines.get(host)
@@ -53,7 +56,7 @@ class Room:
 
     def place(self, size: int, widest: Scope) -> Gang | None:
         """Where a gang would go; see `place_gang`."""
-        for n in sorted(n for n in self.alike if n >= size):
+        for n in self.counts[bisect.bisect_left(self.counts, size) :]:
             heap = self.alike[n]
             while heap and self.free[heap[0][1]] != n:
                 heapq.heappop(heap)
@@ -76,9 +79,11 @@ class Room:
         """Uses a gang's GPUs."""
         for host, n in gang:
             left = self.free[host] = self.free[host] - n
-            self.in_rack[self.topology.rack_of(host)] -= n
-            if left:
-                heapq.heappush(self.alike.setdefault(left, []), (self._whole(host, left), host))
+            self.in_rack[self.rack[host]] -= n
+            if left not in self.alike:
+                self.alike[left] = []
+                bisect.insort(self.counts, left)
+            heapq.heappush(self.alike[left], (False, host))  # what was taken from is not whole
 
 
 def fill(size: int, free: Mapping[str, int]) -> Gang:
