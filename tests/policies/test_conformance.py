@@ -78,8 +78,11 @@ def check_feasible(s: Snapshot, plan: Plan) -> None:
         assert sum(gang_gpus(g) for a in limit.app_ids for g in gangs_of[a]) <= limit.gpus
 
 
-def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str]) -> None:
-    """Nobody outside an auction is left with a gang that fits in what nobody uses, and within its limits."""
+def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: bool) -> None:
+    """Nobody outside an auction is left with a gang that fits in what nobody uses, and within its limits.
+
+    `one_type`: the policy puts no gang on GPUs of several types.
+    """
     gangs_of = won(s, plan)
     for v in s.apps:
         d, gangs = v.demand, gangs_of[v.app_id]
@@ -93,7 +96,10 @@ def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str]) -> None:
             continue
         hosts = s.topology.machines
         unused = {h: n for h, n in plan.unused_gpus.items() if d.gpu_type in ("", hosts[h].gpu_type)}
-        assert place_gang(d.gang_gpus, d.scope, unused, s.topology) is None, f"{v.app_id} could use more"
+        kinds = {m.gpu_type for m in hosts.values()} if one_type else {""}
+        for kind in kinds:
+            here = {h: n for h, n in unused.items() if kind in ("", hosts[h].gpu_type)}
+            assert place_gang(d.gang_gpus, d.scope, here, s.topology) is None, f"{v.app_id} could use more"
 
 
 def check_renewals(s: Snapshot, plan: Plan) -> None:
@@ -123,7 +129,7 @@ def test_any_round(policy: Policy, s: Snapshot, seed: int) -> None:
     assert plan.round_id == s.round_id
     check_feasible(s, plan)
     bidders = set(truthful_bids(s, policy.offer(s)))
-    check_work_conserving(s, plan, bidders)
+    check_work_conserving(s, plan, bidders, getattr(policy, "one_type", False))
     if not bidders and not getattr(policy, "migrates", False):
         check_renewals(s, plan)
     if not policy.asks_agents:

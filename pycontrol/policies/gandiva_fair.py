@@ -1,0 +1,21 @@
+"""Gandiva_fair: the equal split by weight, then trades of slow for fast GPUs between tenants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pycontrol.policies.sharing import Sharing
+from pycontrol.shares import gandiva_fair
+from pycontrol.shares.problem import Scheme
+
+
+@dataclass(frozen=True)
+class GandivaFair(Sharing):
+    """Gandiva_fair's shares, with the placer of all policies by shares."""
+
+    name: ClassVar[str] = "gandiva_fair"
+
+    def scheme(self) -> Scheme:
+        """Trading."""
+        return gandiva_fair.GandivaFair()

@@ -1,0 +1,28 @@
+"""OEF: efficient and fair shares of GPUs of several types (Middleware '24).
+
+`cooperative`: envy-free and sharing-incentive, for tenants whose speedups are measured or trusted.
+`noncooperative`: the same efficiency for all, so that nobody gains by boasting; some get less than an equal split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pycontrol.policies.sharing import Sharing
+from pycontrol.shares.cooperative import OefCooperative
+from pycontrol.shares.noncooperative import OefNoncooperative
+from pycontrol.shares.problem import Scheme
+
+
+@dataclass(frozen=True)
+class Oef(Sharing):
+    """OEF's shares, and whole gangs by carried deviation."""
+
+    mode: Literal["cooperative", "noncooperative"] = "cooperative"
+
+    name: ClassVar[str] = "oef"
+
+    def scheme(self) -> Scheme:
+        """The form of OEF."""
+        return OefCooperative() if self.mode == "cooperative" else OefNoncooperative()

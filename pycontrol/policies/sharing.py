@@ -1,0 +1,282 @@
+"""What the policies by shares have in common: from a snapshot to a problem, and from shares to gangs on hosts.
+
+A tenant is an app's user, its queue, or the app itself; its apps with different speedup vectors are as many virtual
+users with an equal part of its weight (OEF 4.2.4). A lease is the placer's round: shares accrue with time, at most
+one lease's worth at once, and a gang is charged for a whole lease when it is given.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from pycontrol.auction.limits import queue_limits
+from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.policies.pool import Pool
+from pycontrol.shares.placer import ANY_TYPE, Job, Placement, place_round
+from pycontrol.shares.problem import Matrix, Problem, Scheme
+
+Tenant = Literal["user", "queue", "app"]
+
+
+@dataclass(frozen=True)
+class Sharing(ABC):
+    """A policy that decides by shares."""
+
+    tenant: Tenant = "user"
+    """Among whom the GPUs are shared: users, queues (weighted by capacity unless `weights` says else), or apps."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Tenant -> weight, where it is not 1."""
+    patience: float = 4.0
+    """Leases that an app waits before its tenant saves for it."""
+
+    name: ClassVar[str]
+    asks_agents: ClassVar[bool] = False
+    migrates: ClassVar[bool] = True
+    """A gang may have to move to the GPU type that its tenant is due."""
+    one_type: ClassVar[bool] = True
+    """A gang is given GPUs of one type, unless it is larger than each."""
+
+    @abstractmethod
+    def scheme(self) -> Scheme:
+        """What divides the GPUs."""
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        """Nobody is asked."""
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        """Shares, then whole gangs by carried deviation."""
+        started_s = time.perf_counter()
+        return _Shared(self, snapshot).plan(started_s)
+
+
+@dataclass(frozen=True)
+class _User:
+    """A virtual user: a tenant's apps with one speedup vector."""
+
+    name: str
+    tenant: str
+    vector: tuple[float, ...]
+
+
+class _Shared:
+    """One round."""
+
+    def __init__(self, policy: Sharing, snapshot: Snapshot) -> None:
+        self.policy, self.s = policy, snapshot
+        self.views = [v for v in snapshot.apps if v.demand.gang_gpus > 0 and v.demand.gpus > 0]
+        self.supply = self._supply()
+        self.types = self._types()
+        self.users = {v.app_id: self._user(v) for v in self.views}
+        self.carried: Mapping[str, Any] = snapshot.memory.get("deviation", {})
+        self.waited: Mapping[str, float] = snapshot.memory.get("waited", {})
+        since_s = snapshot.now_s - float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s))
+        self.part = min(1.0, max(0.0, since_s / snapshot.lease_s))
+        """Leases that have passed since the last round."""
+        self.shares = self._shares()
+
+    def _type(self, host: str) -> str:
+        machine = self.s.topology.machines.get(host)
+        return machine.gpu_type if machine else ANY_TYPE
+
+    def _supply(self) -> dict[str, int]:
+        """GPUs by type that this round divides: those on offer, and those held by its apps."""
+        supply: dict[str, int] = {}
+        held = [pair for v in self.s.apps for gang in v.kept_gangs for pair in gang]
+        for host, n in [*self.s.free.items(), *held]:
+            if n > 0:
+                supply[self._type(host)] = supply.get(self._type(host), 0) + n
+        return supply
+
+    def _types(self) -> list[str]:
+        """Slow to fast, by the apps' mean speedup."""
+        mean = {t: sum(v.demand.speedups.get(t, 1.0) for v in self.views) for t in self.supply}
+        return sorted(self.supply, key=lambda t: (mean[t], t))
+
+    def _speedup(self, view: AppView, gpu_type: str) -> float:
+        """Its speed there; 1 where it was not measured, 0 where it does not take the type."""
+        wish = view.demand.gpu_type
+        return 0.0 if wish and wish != gpu_type else float(view.demand.speedups.get(gpu_type, 1.0))
+
+    def _user(self, view: AppView) -> _User:
+        tenant = {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
+        vector = tuple(self._speedup(view, t) for t in self.types)
+        kinds = ", ".join(f"{t} {w:g}" for t, w in zip(self.types, vector, strict=True))
+        return _User(f"{tenant} ({kinds})", tenant, vector)
+
+    def _weight(self, tenant: str) -> float:
+        given = self.policy.weights.get(tenant)
+        if given is None and self.policy.tenant == "queue" and tenant in self.s.queues:
+            given = self.s.queues[tenant].capacity
+        return 1.0 if given is None or given <= 0 else given
+
+    def _shares(self) -> dict[str, dict[str, float]]:
+        """GPUs by virtual user and type."""
+        users = sorted(set(self.users.values()), key=lambda u: u.name)
+        if not users or not self.types:
+            return {u.name: dict.fromkeys(self.types, 0.0) for u in users}
+        kinds = {u.tenant: sum(x.tenant == u.tenant for x in users) for u in users}
+        demand = dict.fromkeys(users, 0)
+        for view in self.views:
+            demand[self.users[view.app_id]] += view.demand.gpus
+        problem = Problem.of(
+            [u.vector for u in users],
+            [float(self.supply[t]) for t in self.types],
+            [self._weight(u.tenant) / kinds[u.tenant] for u in users],
+            [float(demand[u]) for u in users],
+        )
+        x: Matrix = self.policy.scheme().shares(problem)
+        return {
+            u.name: {t: float(n) for t, n in zip(self.types, row, strict=True)}
+            for u, row in zip(users, np.asarray(x), strict=True)
+        }
+
+    # ---- whole gangs
+
+    def _jobs(self, view: AppView) -> list[tuple[Job, Gang | None]]:
+        """A job for each gang that it could run, those that end first."""
+        d, user = view.demand, self.users[view.app_id]
+        fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
+        if fast and all(self.supply[t] < d.gang_gpus for t in fast) and not d.gpu_type:
+            fast = [ANY_TYPE]
+        waited = 0.0 if view.kept_gpus or view.ending_gangs else self.waited.get(view.app_id, 0.0) + self.part
+        homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
+        if d.gpu_type:
+            homes = [g for g in homes if all(self._type(h) == d.gpu_type for h, _ in g)]
+        more = max(0, d.gpus - view.kept_gpus) // d.gang_gpus - sum(gang_gpus(g) == d.gang_gpus for g in homes)
+        jobs: list[tuple[Job, Gang | None]] = []
+        for k, gang in enumerate([*homes, *[None] * max(0, more)]):
+            home, gpus = None, d.gang_gpus
+            if gang is not None:
+                kinds = {self._type(h) for h, _ in gang}
+                home, gpus = (kinds.pop() if len(kinds) == 1 else ANY_TYPE), gang_gpus(gang)
+            types = tuple(fast) if gpus == d.gang_gpus else ()
+            jobs.append((Job(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home), gang))
+        return jobs
+
+    def plan(self, started_s: float) -> Plan:
+        """The round's outcome."""
+        hosts = _Hosts(self)
+        for view in self.views:
+            for job, home in self._jobs(view):
+                hosts.know(job, view, home)
+        ideal = {u: {t: n * self.part for t, n in shares.items()} for u, shares in self.shares.items()}
+        placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
+        return Plan(
+            round_id=self.s.round_id,
+            awards=tuple(Award(a, tuple(gangs)) for a, gangs in hosts.got.items()),
+            unused_gpus=hosts.unused(),
+            solve_s=time.perf_counter() - started_s,
+            note=f"{self.policy.name}: {placed.migrations} gangs moved",
+            why={a: self._why(a, hosts, placed) for a in hosts.got},
+            memory={
+                "at_s": self.s.now_s,
+                "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in placed.deviation.items()},
+                "waited": {
+                    v.app_id: 0.0 if v.app_id in hosts.got or v.kept_gpus else self._now_waited(v) for v in self.views
+                },
+            },
+        )
+
+    def _now_waited(self, view: AppView) -> float:
+        return round(self.waited.get(view.app_id, 0.0) + self.part, 9)
+
+    def _why(self, app_id: str, hosts: _Hosts, placed: Placement) -> str:
+        """Its user's share, deviation and speedup on each type that it got."""
+        user = self.users[app_id]
+        parts = []
+        own = [j.job_id for j in hosts.jobs if hosts.view[j.job_id].app_id == app_id]
+        ways = sorted({placed.how[job_id] for job_id in own if job_id in placed.how})
+        for gpu_type, way in ways:
+            if gpu_type == ANY_TYPE:
+                parts.append("GPUs of several types, since no type has enough for its gang or it runs on them")
+                continue
+            j = self.types.index(gpu_type)
+            share, before = self.shares[user.name][gpu_type], self.carried.get(user.name, {}).get(gpu_type, 0.0)
+            reason = {
+                "first": "its turn after a long wait, paid by what its tenant had saved",
+                "stays": "stays where it runs",
+                "entitled": "due to its tenant",
+                "spare": "spare, charged to its tenant's deviation",
+                "spare, stays": "spare where it runs, charged to its tenant's deviation",
+            }[way]
+            parts.append(
+                f"{gpu_type}: {reason}; share {share:.2f} of {self.supply[gpu_type]}, deviation before {before:+.2f}, "
+                f"speedup {user.vector[j]:g}"
+            )
+        return f"{user.tenant or 'nobody'}: " + "; ".join(parts)
+
+
+class _Hosts:
+    """The pool on offer for the placer: gangs within demand, scope and queue limits."""
+
+    def __init__(self, shared: _Shared) -> None:
+        s = shared.s
+        self.pool = Pool(s.free, s.topology)
+        self.supply = shared.supply
+        self.jobs: list[Job] = []
+        self.view: dict[str, AppView] = {}
+        self.home: dict[str, Gang | None] = {}
+        self.room: dict[str, int] = {}
+        """GPUs that an app may still get."""
+        limits = queue_limits(s)
+        queue_of = {v.app_id: v.queue for v in s.apps}
+        self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
+        """GPUs that a queue's apps may still get, where it has a limit."""
+        self.got: dict[str, list[Gang]] = {}
+        self.held: list[Gang] = []
+
+    def know(self, job: Job, view: AppView, home: Gang | None) -> None:
+        """A job of an app."""
+        self.jobs.append(job)
+        self.view[job.job_id], self.home[job.job_id] = view, home
+        self.room.setdefault(view.app_id, view.demand.gpus - view.kept_gpus)
+
+    def unused(self) -> dict[str, int]:
+        """GPUs that nobody got."""
+        for gang in self.held:
+            self.pool.give(gang)
+        return {h: n for h, n in self.pool.left.items() if n > 0}
+
+    def stay(self, job: Job) -> bool:
+        """Its home, if all of it is left."""
+        home = self.home[job.job_id]
+        return home is not None and self.pool.holds(home) and self._take(job, home)
+
+    def settle(self, job: Job, gpu_type: str) -> bool:
+        """A new gang of that type."""
+        if self._room(job) < job.gpus:
+            return False
+        gang = self.pool.place(job.gpus, self.view[job.job_id].demand.scope, gpu_type)
+        return gang is not None and self._take(job, gang)
+
+    def hold(self, job: Job) -> None:
+        """What is free of the type that has room for it and most on offer."""
+        types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
+        free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
+        if free:
+            gang: Gang = tuple(sorted(max(free.values(), key=lambda pairs: sum(n for _, n in pairs))))
+            self.pool.take(gang)
+            self.held.append(gang)
+
+    def _room(self, job: Job) -> int:
+        view = self.view[job.job_id]
+        return min(self.room[view.app_id], self.queue_room.get(view.queue, self.room[view.app_id]))
+
+    def _take(self, job: Job, gang: Gang) -> bool:
+        if self._room(job) < job.gpus:
+            return False
+        view = self.view[job.job_id]
+        self.pool.take(gang)
+        self.room[view.app_id] -= job.gpus
+        if view.queue in self.queue_room:
+            self.queue_room[view.queue] -= job.gpus
+        self.got.setdefault(view.app_id, []).append(gang)
+        return True

@@ -1,0 +1,255 @@
+"""From fractional shares to whole jobs, round by round: rounding with carried deviation (OEF 4.3), without stragglers.
+
+A user's deviation on a type is what its shares came to so far, less the devices that it was given. In a round
+
+1. a user whose longest-waiting job has waited for `patience` rounds saves for it: nothing else is charged to it, and
+   as soon as its deviations add up to the job's size the job goes first, in one type, the longest wait first;
+2. jobs stay where they run if their user's deviation on that type, rounded, allows;
+3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows; among those
+   chosen, larger jobs choose their hosts first;
+4. devices to spare go to the job that waited longest and fits in one type, and are charged to its user. Only a user
+   that saves is not charged, and comes last.
+
+A job has devices of one type only, unless no type has as many in all. The paper's rule differs: it charges nothing
+beyond the rounded shares and leaves what no job of their user can use to nobody; see `paper_round`.
+
+No starvation: see `wait_bound_rounds`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+ANY_TYPE = ""
+"""Of a job that is larger than every type."""
+HALF = 0.5 - 1e-9
+"""What rounding may add."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A gang that wants to run for a round."""
+
+    job_id: str
+    user: str
+    gpus: int
+    types: tuple[str, ...]
+    """GPU types that it can use, the fastest first; (ANY_TYPE,) where it must mix them."""
+    waited: float = 0.0
+    """Rounds since its app last ran."""
+    home: str | None = None
+    """The GPU type of where it runs now; ANY_TYPE if mixed; None if it does not run."""
+
+
+class Hosts(Protocol):
+    """The devices on offer; what is given is taken off them."""
+
+    def stay(self, job: Job) -> bool:
+        """Gives the job its home again; False where that is gone."""
+
+    def settle(self, job: Job, gpu_type: str) -> bool:
+        """Gives the job a new place in one type, on one host if possible; False where there is no room."""
+
+    def hold(self, job: Job) -> None:
+        """Keeps devices free for a job that is first but finds not enough of them on offer."""
+
+
+@dataclass
+class Placement:
+    """The outcome of a round."""
+
+    deviation: dict[str, dict[str, float]]
+    """To be carried to the next."""
+    how: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Job -> (GPU type, why: first, stays, entitled or spare)."""
+    migrations: int = 0
+    """Jobs that ran, run on, and had to move."""
+
+
+def place_round(
+    ideal: Mapping[str, Mapping[str, float]],
+    carried: Mapping[str, Mapping[str, float]],
+    jobs: Sequence[Job],
+    hosts: Hosts,
+    patience: float,
+) -> Placement:
+    """`ideal`: devices by user and type that this round is worth; `carried`: the last round's deviation."""
+    credit = {
+        user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
+        for user, shares in ideal.items()
+    }
+    return _Round(credit, ideal, jobs, hosts, patience).run()
+
+
+def wait_bound_rounds(patience: float, largest: int, share: float, apps_of_user: int, apps: int) -> float:
+    """Rounds after which every app has run, if its user's shares come to `share` > 0 devices in each round, jobs
+    have at most `largest`, all devices are on offer and some type has room for the job.
+
+    After `patience` its user saves. Its debt is at most `largest` devices, so each of its older apps, and then this
+    one, waits at most (2 largest + 1) / share rounds for the deviation; and the jobs that are ready and older, of
+    which one at least runs in each round, are never joined by older ones.
+    """
+    return patience + apps_of_user * math.ceil((2 * largest + 1) / share) + apps
+
+
+class _Round:
+    def __init__(
+        self,
+        credit: dict[str, dict[str, float]],
+        ideal: Mapping[str, Mapping[str, float]],
+        jobs: Sequence[Job],
+        hosts: Hosts,
+        patience: float,
+    ) -> None:
+        self.credit, self.ideal, self.hosts, self.patience = credit, ideal, hosts, patience
+        self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
+        self.saving: set[str] = set()
+        self.result = Placement(credit)
+
+    def run(self) -> Placement:
+        """The four steps."""
+        self._first()
+        self._stay()
+        self._entitled()
+        for saver in (False, True):
+            for job in self._open():
+                if (job.user in self.saving) is saver:
+                    self._spare(job)
+        self._limit()
+        return self.result
+
+    def _open(self) -> list[Job]:
+        return [j for j in self.jobs if j.job_id not in self.result.how]
+
+    def _give(self, job: Job, gpu_type: str, why: str) -> None:
+        self.result.how[job.job_id] = gpu_type, why
+        self.result.migrations += why != "stays" and job.home is not None
+        self._charge(job, gpu_type, job.gpus)
+
+    def _charge(self, job: Job, gpu_type: str, gpus: float) -> None:
+        credit = self.credit[job.user]
+        if gpu_type != ANY_TYPE:
+            credit[gpu_type] = credit.get(gpu_type, 0.0) - gpus
+            return
+        for t in credit:  # mixed: from each type alike, since only the sum matters
+            credit[t] -= gpus / len(credit)
+
+    def _allows(self, job: Job, gpu_type: str) -> bool:
+        credit = self.credit[job.user]
+        have = sum(credit.values()) if gpu_type == ANY_TYPE else credit.get(gpu_type, 0.0)
+        return have + HALF >= job.gpus
+
+    def _by_credit(self, job: Job) -> list[str]:
+        """Its types, the one with the largest deviation first; the faster of equals."""
+        credit = self.credit[job.user]
+        return sorted(job.types, key=lambda t: -round(credit.get(t, 0.0), 6))
+
+    def _first(self) -> None:
+        heads: dict[str, Job] = {}
+        for job in self.jobs:
+            if job.waited >= self.patience and job.home is None:
+                heads.setdefault(job.user, job)
+        self.saving = set(heads)
+        held = False
+        for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
+            if sum(self.credit[job.user].values()) + HALF < job.gpus:
+                continue
+            where = next((t for t in self._by_credit(job) if self.hosts.settle(job, t)), None)
+            if where is not None:
+                self._give(job, where, "first")
+                self.saving.discard(job.user)
+            elif not held:
+                held = True
+                self.hosts.hold(job)
+
+    def _stay(self) -> None:
+        for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):
+            if job.home is None or job.user in self.saving or not self._allows(job, job.home):
+                continue
+            if self.hosts.stay(job):
+                self._give(job, job.home, "stays")
+
+    def _entitled(self) -> None:
+        chosen = []
+        for job in self._open():
+            if job.user in self.saving:
+                continue
+            gpu_type = next((t for t in self._by_credit(job) if self._allows(job, t)), None)
+            if gpu_type is not None:
+                self._charge(job, gpu_type, job.gpus)
+                chosen.append((job, gpu_type))
+        for job, gpu_type in sorted(chosen, key=lambda c: (-c[0].gpus, -c[0].waited, c[0].job_id)):
+            self._charge(job, gpu_type, -job.gpus)
+            if job.home == gpu_type and self.hosts.stay(job):
+                self._give(job, gpu_type, "stays")
+            elif self.hosts.settle(job, gpu_type):
+                self._give(job, gpu_type, "entitled")
+
+    def _spare(self, job: Job) -> None:
+        if job.home is not None and self.hosts.stay(job):
+            where, why = job.home, "spare, stays"
+        else:
+            found = next((t for t in job.types if self.hosts.settle(job, t)), None)
+            if found is None:
+                return
+            where, why = found, "spare"
+        self.result.how[job.job_id] = where, why
+        self.result.migrations += why == "spare" and job.home is not None
+        if job.user not in self.saving:
+            self._charge(job, where, job.gpus)
+
+    def _limit(self) -> None:
+        """Debt is at most the largest job; who wants no more devices carries no claim beyond it."""
+        waiting = {j.user for j in self._open()}
+        largest: dict[str, int] = {}
+        for job in self.jobs:
+            largest[job.user] = max(largest.get(job.user, 0), job.gpus)
+        for user, credit in self.credit.items():
+            if user not in waiting:
+                for t in credit:
+                    credit[t] = min(credit[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
+            debt = -sum(credit.values()) - largest.get(user, 0)
+            if debt > 0:
+                for t in credit:
+                    credit[t] += debt / len(credit)
+
+
+@dataclass(frozen=True)
+class PaperRound:
+    """Whole devices by user and type in a round, and the deviation after it."""
+
+    real: dict[str, dict[str, int]]
+    deviation: dict[str, dict[str, float]]
+
+
+def paper_round(
+    ideal: Mapping[str, Mapping[str, float]],
+    carried: Mapping[str, Mapping[str, float]],
+    smallest: Mapping[str, int],
+    devices: Mapping[str, int],
+) -> PaperRound:
+    """The paper's rule: real = round(ideal + dev), 0 where all of a user's are fewer than its `smallest` job needs.
+
+    Rounding may ask for more than there is; then the largest remainders are served. Which hosts, and that a job
+    may mix types, is left to the caller, as in the paper.
+    """
+    want = {u: {t: s + carried.get(u, {}).get(t, 0.0) for t, s in shares.items()} for u, shares in ideal.items()}
+    real: dict[str, dict[str, int]] = {u: {} for u in want}
+    for t, total in devices.items():
+        floors = {u: max(0, math.floor(w.get(t, 0.0) + 1e-9)) for u, w in want.items()}
+        left = total
+        for u in sorted(floors, key=lambda u: (-want[u].get(t, 0.0), u)):
+            real[u][t] = min(floors[u], left)
+            left -= real[u][t]
+        for u in sorted(floors, key=lambda u: (floors[u] - want[u].get(t, 0.0), u)):
+            if left > 0 and real[u][t] == floors[u] and want[u].get(t, 0.0) - floors[u] >= 0.5 - 1e-9:
+                real[u][t] += 1
+                left -= 1
+    for u, own in real.items():
+        if sum(own.values()) < smallest.get(u, 0):
+            real[u] = dict.fromkeys(own, 0)
+    deviation = {u: {t: want[u].get(t, 0.0) - real[u].get(t, 0) for t in want[u]} for u in want}
+    return PaperRound(real, deviation)
