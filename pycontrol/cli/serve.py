@@ -71,7 +71,7 @@ class ControlPlane:
         self._stop = threading.Event()
         self._mismatches: list[str] = []
         self._topology_held = False
-        """The nodes agreed with the topology file once: from then on a disagreement is only reported."""
+        """The nodes agreed with the topology file once, or GPUs are leased: a disagreement is only reported."""
         self._wrong_topology = False
 
     def start(self) -> None:
@@ -158,12 +158,15 @@ class ControlPlane:
         topology = self._topology
         if topology is None:
             return
-        ready, registered = self._driver.call(
-            lambda arbiter, now_s: (arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()})
-        )
+        ready, registered, leased = self._driver.call(
+            lambda arbiter, now_s: (
+                arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()}, bool(arbiter.durable.leases)
+            )
+        )  # fmt: skip
         if not ready:
             return
         found = mismatches(topology, registered)
+        self._topology_held = self._topology_held or leased or not found
         wrong = [line for line in found if "registered" in line and "no NodeManager" not in line]
         if wrong and not self._topology_held:
             for line in wrong:
@@ -171,7 +174,6 @@ class ControlPlane:
             self._wrong_topology = True
             self._stop.set()
             return
-        self._topology_held = self._topology_held or not found
         for line in found:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)

@@ -1,0 +1,85 @@
+"""`isonomy serve` and a topology file that the NodeManagers contradict."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pycontrol.cli import serve
+from pycontrol.config import load_config
+from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
+from pycontrol.model.events import ClusterSnapshot, NodeUp
+
+TOPOLOGY = """
+racks:
+  - {name: rack-a, machines: [{host: m1, gpus: 4}, {host: m2, gpus: 2}]}
+"""
+
+
+def node(host: str, gpus: int) -> Node:
+    return Node(f"{host}:1", host, "rack-a", gpus, 65536, 64, {})
+
+
+def snapshot(*nodes: Node, asking: bool = False) -> ClusterSnapshot:
+    app = YarnApp("application_1_1", "u", "root.q", "a", "YARN", 1.0, frozenset(), "appattempt_1_1_1")
+    ask = Ask("appattempt_1_1_1", "application_1_1", 0, 1, 1, 1, 256, 1, ())
+    return ClusterSnapshot(True, nodes, (app,) if asking else (), (ask,) if asking else (), (), (Queue("root.q", 1, 1),))
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[serve.ControlPlane]:
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY)
+    (tmp_path / "isonomy.yaml").write_text(
+        f"topology: topology.yaml\nbridge: {{port: {free_port()}}}\nagents: {{host: 127.0.0.1, port: {free_port()}}}\n"
+    )
+    monkeypatch.setattr(serve, "HOUSEKEEPING_S", 0.05)
+    plane = serve.ControlPlane(load_config(tmp_path / "isonomy.yaml"), "themis")
+    plane.start()
+    yield plane
+    plane.stop()
+
+
+def ended(plane: serve.ControlPlane, within_s: float) -> int | None:
+    """The exit status, None while it runs on."""
+    status: list[int] = []
+    thread = threading.Thread(target=lambda: status.append(plane.run()), daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return status[0] if status else None
+
+
+def test_nodes_that_contradict_the_file_end_it_with_one_line(
+    plane: serve.ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plane._driver.submit(snapshot(node("m1", 4), node("m2", 3)))
+    assert ended(plane, 10) == 1
+    errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
+    assert len(errors) == 1
+    assert "m2: the topology says 2 GPUs, its NodeManager registered 3" in errors[0]
+
+
+@pytest.mark.parametrize("held", ["the file held", "GPUs are leased"])
+def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.ControlPlane, held: str) -> None:
+    leasing = held == "GPUs are leased"
+    plane._driver.submit(snapshot(node("m1", 4), *([] if leasing else [node("m2", 2)]), asking=leasing))
+    if leasing:
+        until = threading.Event()
+        for _ in range(200):
+            if plane._driver.call(lambda a, now_s: bool(a.durable.leases)):
+                break
+            until.wait(0.05)
+        assert plane._driver.call(lambda a, now_s: bool(a.durable.leases))
+    plane._report_mismatches()
+    plane._driver.submit(NodeUp(node("m2", 3)))
+    assert ended(plane, 0.5) is None
+    assert plane._mismatches == ["m2: the topology says 2 GPUs, its NodeManager registered 3"]
