@@ -27,7 +27,8 @@ def node(host: str, gpus: int) -> Node:
 def snapshot(*nodes: Node, asking: bool = False) -> ClusterSnapshot:
     app = YarnApp("application_1_1", "u", "root.q", "a", "YARN", 1.0, frozenset(), "appattempt_1_1_1")
     ask = Ask("appattempt_1_1_1", "application_1_1", 0, 1, 1, 1, 256, 1, ())
-    return ClusterSnapshot(True, nodes, (app,) if asking else (), (ask,) if asking else (), (), (Queue("root.q", 1, 1),))
+    queues = (Queue("root.q", 1, 1),)
+    return ClusterSnapshot(True, nodes, (app,) if asking else (), (ask,) if asking else (), (), queues)
 
 
 def free_port() -> int:
