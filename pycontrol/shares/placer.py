@@ -153,7 +153,7 @@ class _Round:
             if job.waited >= self.patience and job.home is None:
                 heads.setdefault(job.user, job)
         self.saving = set(heads)
-        held = False
+        served = False
         for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
             if sum(self.credit[job.user].values()) + HALF < job.gpus:
                 continue
@@ -161,9 +161,10 @@ class _Round:
             if where is not None:
                 self._give(job, where, "first")
                 self.saving.discard(job.user)
-            elif not held:
-                held = True
+                served = True
+            elif not served:
                 self.hosts.hold(job)
+                served = True
 
     def _stay(self) -> None:
         for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):

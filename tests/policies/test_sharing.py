@@ -1,0 +1,153 @@
+"""The policies by shares in rounds: who gets which type, renewals in place, memory, explanations."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
+from pycontrol.model.cluster import Queue
+from pycontrol.model.topology import Machine, Topology
+from pycontrol.policies.gandiva_fair import GandivaFair
+from pycontrol.policies.gavel import Gavel
+from pycontrol.policies.oef import Oef
+from pycontrol.policies.sharing import Sharing
+from pycontrol.shares.problem import Problem
+from tests.policies.snapshots import app, snapshot
+
+TOP = Topology.of([Machine(f"{t.lower()}-{i}", "r", 4, t) for t in ("K80", "V100") for i in range(2)])
+EVERY: tuple[Sharing, ...] = (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel(), Gavel(objective="max_min"))
+
+
+def tenant_app(app_id: str, user: str, fast: float, gang: int = 1, gangs: int = 8, **more: object) -> AppView:
+    """An app whose speed on a V100 is `fast`."""
+    return app(app_id, gang, gangs, user=user, speedups={"K80": 1.0, "V100": fast}, **more)
+
+
+class Rounds:
+    """Round after round with every lease ending in each, through JSON as the journal would."""
+
+    def __init__(self, policy: Sharing, *apps: AppView, top: Topology = TOP) -> None:
+        self.policy, self.apps, self.top = policy, apps, top
+        self.memory: dict[str, object] = {}
+        self.held: dict[str, tuple[Gang, ...]] = {}
+        self.now_s = 0.0
+        self.total: dict[str, Counter[str]] = {v.app_id: Counter() for v in apps}
+        self.moved = 0
+
+    def snapshot(self) -> Snapshot:
+        """What the next round begins with."""
+        views = [replace(v, ending_gangs=self.held.get(v.app_id, ())) for v in self.apps]
+        return replace(snapshot(*views, top=self.top), memory=self.memory, now_s=self.now_s)
+
+    def step(self) -> Plan:
+        """One round."""
+        plan = self.policy.decide(self.snapshot(), {}, random.Random(0))
+        self.memory = json.loads(json.dumps(plan.memory))
+        now = {a.app_id: a.gangs for a in plan.awards}
+        for app_id, gangs in now.items():
+            kept = sum((Counter(gangs) & Counter(self.held.get(app_id, ()))).values())
+            self.moved += min(len(gangs), len(self.held.get(app_id, ()))) - kept
+            for host, n in (pair for gang in gangs for pair in gang):
+                self.total[app_id][self.top.machines[host].gpu_type] += n
+        self.held = now
+        self.now_s += 600.0
+        return plan
+
+    def run(self, rounds: int) -> Plan:
+        """So many."""
+        for _ in range(rounds):
+            plan = self.step()
+        return plan
+
+
+def test_gpus_converge_to_the_shares_of_the_programme() -> None:
+    """The paper's example, eight of each type: u1 has 8 and 2, u2 0 and 6."""
+    world = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16))
+    world.run(10)
+    assert world.total == {"a": {"K80": 80, "V100": 20}, "b": {"V100": 60}}
+    assert world.moved == 0
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=lambda p: f"{p.name}-{list(vars(p).values())[-1]}")
+def test_fractional_shares_are_met_over_rounds(policy: Sharing) -> None:
+    apps = [tenant_app(f"a{i}", f"u{i}", 1.2 + i, gangs=16) for i in range(3)]
+    world = Rounds(policy, *apps)
+    world.run(60)
+    problem = Problem.of([[1.0, 1.2 + i] for i in range(3)], [8, 8], None, [16.0] * 3)
+    ideal = policy.scheme().shares(problem)
+    for view, row in zip(apps, ideal, strict=True):
+        got = [world.total[view.app_id][t] / 60 for t in ("K80", "V100")]
+        assert got == pytest.approx(row, abs=0.2), view.app_id
+
+
+def test_a_gang_has_one_type_and_stays() -> None:
+    world = Rounds(Oef(), tenant_app("a", "u1", 1.3, 4, 2), tenant_app("b", "u2", 2.0, 4, 2))
+    for _ in range(12):
+        world.step()
+        for gangs in world.held.values():
+            assert all(len({TOP.machines[h].gpu_type for h, _ in g}) == 1 for g in gangs)
+    assert world.moved == 0
+    assert sum(gang_gpus(g) for gangs in world.held.values() for g in gangs) == 16
+
+
+def test_no_app_waits_for_ever() -> None:
+    """Gangs of 4 and of 1 of many tenants on two hosts of four."""
+    apps = [tenant_app(f"a{i}", f"u{i % 3}", 1.5, 4 if i % 2 else 1, 2) for i in range(9)]
+    world = Rounds(Oef(), *apps)
+    waits = dict.fromkeys(world.total, 0)
+    for _ in range(80):
+        world.step()
+        for app_id in waits:
+            waits[app_id] = 0 if app_id in world.held else waits[app_id] + 1
+            assert waits[app_id] <= 20
+
+
+def test_a_tenant_with_several_apps_has_one_tenants_share() -> None:
+    apps = [tenant_app(f"a{i}", "many", 2.0, gangs=16) for i in range(3)] + [tenant_app("b", "one", 2.0, gangs=16)]
+    world = Rounds(Oef(), *apps)
+    world.run(20)
+    assert sum(world.total["b"].values()) / 20 == pytest.approx(8, abs=0.2)
+    by_app = Rounds(Oef(tenant="app"), *apps)
+    by_app.run(20)
+    assert sum(by_app.total["b"].values()) / 20 == pytest.approx(4, abs=0.2)
+
+
+def test_weights_and_capacities_count() -> None:
+    apps = tenant_app("a", "u1", 2.0, gangs=16, queue="root.a"), tenant_app("b", "u2", 2.0, gangs=16, queue="root.b")
+    world = Rounds(Oef(weights={"u1": 3.0}), *apps)
+    world.run(20)
+    assert sum(world.total["a"].values()) / 20 == pytest.approx(12, abs=0.2)
+    s = replace(snapshot(*apps, top=TOP), queues={"root.a": Queue("root.a", 0.25), "root.b": Queue("root.b", 0.75)})
+    plan = Oef(tenant="queue").decide(s, {}, random.Random(0))
+    assert {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards} == {"a": 4, "b": 12}
+
+
+def test_a_wish_for_a_type_is_honoured() -> None:
+    world = Rounds(Oef(), tenant_app("a", "u1", 3.0, gpu_type="K80"), tenant_app("b", "u2", 2.0))
+    world.run(5)
+    assert set(world.total["a"]) == {"K80"}
+
+
+def test_why_says_type_share_deviation_and_speedup() -> None:
+    plan = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16)).step()
+    assert plan.why["b"] == "u2: V100: due to its tenant; share 6.00 of 8, deviation before +0.00, speedup 5"
+
+
+def test_shares_accrue_with_time() -> None:
+    """A round soon after the last one is worth as much less, so that what is given is charged once."""
+    world = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16))
+    world.step()
+    world.now_s -= 540.0
+    before = world.memory["deviation"]
+    s = world.snapshot()
+    apps = tuple(replace(v, ending_gangs=(), kept_gangs=v.ending_gangs, kept_gpus=8) for v in s.apps)
+    plan = Oef().decide(replace(s, free={}, apps=apps), {}, random.Random(0))
+    assert plan.awards == ()
+    assert before == {"u1 (K80 1, V100 2)": {"K80": 0.0, "V100": 0.0}}
+    assert plan.memory["at_s"] == 60.0
+    assert plan.memory["deviation"] == {"u1 (K80 1, V100 2)": {"K80": 0.8, "V100": 0.8}}, "a tenth of a lease"

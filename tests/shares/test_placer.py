@@ -1,0 +1,150 @@
+"""The placer over many rounds: shares are met, nobody starves, nothing moves without need; the paper's rounding."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.shares.placer import Job, Placement, paper_round, place_round, wait_bound_rounds
+
+Shares = dict[str, dict[str, float]]
+
+
+@dataclass
+class Counts:
+    """Devices by type, without hosts."""
+
+    free: dict[str, int]
+    got: Counter[str] = field(default_factory=Counter)
+
+    def stay(self, job: Job) -> bool:
+        """As good as a new place."""
+        return job.home is not None and self.settle(job, job.home)
+
+    def settle(self, job: Job, gpu_type: str) -> bool:
+        """If there are as many."""
+        if self.free.get(gpu_type, 0) < job.gpus:
+            return False
+        self.free[gpu_type] -= job.gpus
+        self.got[job.user] += job.gpus
+        return True
+
+    def hold(self, job: Job) -> None:
+        """All devices are on offer in each round, so nobody has to wait for more."""
+        raise AssertionError("the first that is ready fits")
+
+
+@dataclass
+class World:
+    """Users with jobs of given sizes, round after round, with everything on offer in each."""
+
+    devices: dict[str, int]
+    ideal: Shares
+    sizes: dict[str, list[int]]
+    patience: float = 4.0
+    stays: bool = True
+
+    def run(self, rounds: int) -> tuple[dict[str, int], dict[str, Counter[str]], list[Placement]]:
+        """The longest wait of each job, devices by user and type over all rounds, and the rounds."""
+        waited = {f"{u}/{i}": 0 for u, sizes in self.sizes.items() for i in range(len(sizes))}
+        home: dict[str, str | None] = dict.fromkeys(waited)
+        longest, total = dict(waited), {u: Counter[str]() for u in self.sizes}
+        deviation: Shares = {}
+        placed = []
+        for _ in range(rounds):
+            jobs = [
+                Job(f"{u}/{i}", u, n, tuple(self.devices), waited[f"{u}/{i}"], home[f"{u}/{i}"])
+                for u, sizes in self.sizes.items()
+                for i, n in enumerate(sizes)
+            ]
+            outcome = place_round(self.ideal, deviation, jobs, Counts(dict(self.devices)), self.patience)
+            deviation = outcome.deviation
+            placed.append(outcome)
+            for job in jobs:
+                ran = job.job_id in outcome.how
+                waited[job.job_id] = 0 if ran else waited[job.job_id] + 1
+                longest[job.job_id] = max(longest[job.job_id], waited[job.job_id])
+                home[job.job_id] = outcome.how[job.job_id][0] if ran and self.stays else None
+                if ran:
+                    total[job.user][outcome.how[job.job_id][0]] += job.gpus
+        return longest, total, placed
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_every_job_runs_within_the_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    devices = {t: rng.randint(2, 8) for t in ("K80", "P100", "V100")[: rng.randint(1, 3)]}
+    users = [f"u{i}" for i in range(rng.randint(1, 5))]
+    parts = {u: {t: rng.random() + 0.05 for t in devices} for u in users}
+    sums = {t: sum(p[t] for p in parts.values()) for t in devices}
+    ideal = {u: {t: devices[t] * parts[u][t] / sums[t] for t in devices} for u in users}
+    largest = max(devices.values())
+    sizes = {u: [rng.randint(1, largest) for _ in range(rng.randint(1, 6))] for u in users}
+    longest, _, _ = World(devices, ideal, sizes).run(150)
+    apps = sum(map(len, sizes.values()))
+    for user in users:
+        bound = wait_bound_rounds(4.0, max(sizes[user]), sum(ideal[user].values()), len(sizes[user]), apps)
+        assert max(longest[f"{user}/{i}"] for i in range(len(sizes[user]))) <= bound
+
+
+def test_a_large_job_of_a_small_share_is_not_starved_by_small_ones() -> None:
+    """The case that rules the rule without saving out: small jobs take every device as soon as it is due."""
+    sizes = {"a": [4, 1, 1, 1], "b": [1] * 20}
+    longest, _, _ = World({"V100": 4}, {"a": {"V100": 1.0}, "b": {"V100": 3.0}}, sizes).run(200)
+    assert longest["a/0"] <= wait_bound_rounds(4.0, 4, 1.0, 4, 24)
+    greedy, _, _ = World({"V100": 4}, {"a": {"V100": 1.0}, "b": {"V100": 3.0}}, sizes, patience=1e9).run(200)
+    assert greedy["a/0"] > longest["a/0"]
+
+
+def test_shares_are_met_in_the_long_run_by_type() -> None:
+    ideal = {"a": {"K80": 3.5, "V100": 0.25}, "b": {"K80": 0.5, "V100": 3.75}}
+    _, total, _ = World({"K80": 4, "V100": 4}, ideal, {"a": [1] * 12, "b": [1] * 12}).run(200)
+    for user, shares in ideal.items():
+        for gpu_type, share in shares.items():
+            assert total[user][gpu_type] / 200 == pytest.approx(share, abs=0.05)
+
+
+def test_who_has_whole_shares_never_moves() -> None:
+    ideal = {"a": {"K80": 4.0, "V100": 0.0}, "b": {"K80": 0.0, "V100": 4.0}}
+    _, _, placed = World({"K80": 4, "V100": 4}, ideal, {"a": [2, 2], "b": [4]}).run(20)
+    assert sum(p.migrations for p in placed) == 0
+    assert {why for p in placed[1:] for _, why in p.how.values()} == {"stays"}
+
+
+def test_spare_devices_are_charged_and_cost_later() -> None:
+    ideal = {"a": {"V100": 2.0}, "b": {"V100": 2.0}}
+    alone = place_round(ideal, {}, [Job("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0)
+    assert alone.how == {"a/0": ("V100", "spare")}
+    assert alone.deviation["a"]["V100"] == pytest.approx(-2.0)
+    jobs = [Job("a/0", "a", 4, ("V100",), 0.0, "V100"), Job("b/0", "b", 4, ("V100",), 1.0)]
+    both = place_round(ideal, alone.deviation, jobs, Counts({"V100": 4}), 4.0)
+    assert set(both.how) == {"b/0"}
+
+
+@given(
+    shares=st.lists(st.tuples(st.floats(0, 4), st.floats(0, 4)), min_size=1, max_size=5),
+    smallest=st.integers(1, 2),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_papers_rounding_fits_and_forgets_nothing(shares: list[tuple[float, float]], smallest: int) -> None:
+    sums = [max(1e-9, sum(s[j] for s in shares)) for j in (0, 1)]
+    ideal = {f"u{i}": {"K80": 6 * s[0] / sums[0], "V100": 4 * s[1] / sums[1]} for i, s in enumerate(shares)}
+    deviation: Shares = {}
+    given_out = {u: Counter[str]() for u in ideal}
+    for _ in range(30):
+        outcome = paper_round(ideal, deviation, dict.fromkeys(ideal, smallest), {"K80": 6, "V100": 4})
+        deviation = outcome.deviation
+        for t, devices in (("K80", 6), ("V100", 4)):
+            assert sum(real[t] for real in outcome.real.values()) <= devices
+        for user, real in outcome.real.items():
+            assert sum(real.values()) == 0 or sum(real.values()) >= smallest
+            given_out[user].update(real)
+    for user, own in ideal.items():
+        for t, share in own.items():
+            assert 30 * share - given_out[user][t] == pytest.approx(deviation[user][t], abs=1e-6)
