@@ -48,6 +48,18 @@ def queue(d: Data) -> Group:
     return lines(table(names, rows))
 
 
+def short_queue(d: Data) -> Group:
+    """The same in 80 columns: a line an app."""
+    rows = [
+        (a["position"], a["name"], a["queue"].rpartition(".")[2],
+         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", a["rho"],
+         left(a["next_lease_end_s"], d["now_s"]), a["reason"])
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = (">#", "NAME", "QUEUE", ">GPUS", ">RHO", ">LEASE", "REASON")
+    return lines(table(names, rows) if rows else "no app shares the cluster now")
+
+
 def _detail(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 

@@ -103,7 +103,7 @@ def _live(follower: Follower) -> None:
                 continue
             try:
                 picture = lines(screens.status(follower.rm.get("status")), "",
-                                screens.queue(follower.rm.get("queue")), "", *map(line, newest))
+                                screens.short_queue(follower.rm.get("queue")), "", *map(line, newest))
             except Unreachable:
                 continue  # the next wait for events says so
             live.update(picture, refresh=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from pycontrol.cli import COMMANDS, main
+from pycontrol.cli import COMMANDS, main, screens
 from tests.cli.conftest import ADMIN, AM, Rm, run
 from tests.web.scene import EARLY, LATE, SHELL
 
@@ -33,6 +34,13 @@ def test_queue_has_a_line_for_each_app(rm: Rm) -> None:
     assert lines[0].split()[:3] == ["#", "NAME", "APP"]
     for app_id in (EARLY, LATE, SHELL):
         assert sum(app_id in line for line in lines) == 1
+
+
+def test_watch_has_a_line_for_each_app_in_80_columns(rm: Rm) -> None:
+    console = Console(width=80)
+    with console.capture() as text:
+        console.print(screens.short_queue(json.loads(ok(rm, "queue", "-o", "json"))))
+    assert len(text.get().splitlines()) == 4
 
 
 def test_explain(rm: Rm) -> None:
