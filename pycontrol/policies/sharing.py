@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pycontrol.auction.limits import queue_limits
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.pool import Pool
+from pycontrol.policies.hosts import Hosts, paper_placement
 from pycontrol.shares.placer import ANY_TYPE, Job, Placement, place_round
 from pycontrol.shares.problem import Matrix, Problem, Scheme
 
@@ -35,6 +34,8 @@ class Sharing(ABC):
     """Tenant -> weight, where it is not 1."""
     patience: float = 4.0
     """Leases that an app waits before its tenant saves for it."""
+    placer: Literal["whole", "paper"] = "whole"
+    """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
@@ -163,12 +164,15 @@ class _Shared:
 
     def plan(self, started_s: float) -> Plan:
         """The round's outcome."""
-        hosts = _Hosts(self)
+        hosts = Hosts(self.s, self.supply)
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
         ideal = {u: {t: n * self.part for t, n in shares.items()} for u, shares in self.shares.items()}
-        placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
+        if self.policy.placer == "paper":
+            placed = paper_placement(ideal, self.carried, hosts)
+        else:
+            placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
         return Plan(
             round_id=self.s.round_id,
             awards=tuple(Award(a, tuple(gangs)) for a, gangs in hosts.got.items()),
@@ -188,7 +192,7 @@ class _Shared:
     def _now_waited(self, view: AppView) -> float:
         return round(self.waited.get(view.app_id, 0.0) + self.part, 9)
 
-    def _why(self, app_id: str, hosts: _Hosts, placed: Placement) -> str:
+    def _why(self, app_id: str, hosts: Hosts, placed: Placement) -> str:
         """Its user's share, deviation and speedup on each type that it got."""
         user = self.users[app_id]
         parts = []
@@ -212,71 +216,3 @@ class _Shared:
                 f"speedup {user.vector[j]:g}"
             )
         return f"{user.tenant or 'nobody'}: " + "; ".join(parts)
-
-
-class _Hosts:
-    """The pool on offer for the placer: gangs within demand, scope and queue limits."""
-
-    def __init__(self, shared: _Shared) -> None:
-        s = shared.s
-        self.pool = Pool(s.free, s.topology)
-        self.supply = shared.supply
-        self.jobs: list[Job] = []
-        self.view: dict[str, AppView] = {}
-        self.home: dict[str, Gang | None] = {}
-        self.room: dict[str, int] = {}
-        """GPUs that an app may still get."""
-        limits = queue_limits(s)
-        queue_of = {v.app_id: v.queue for v in s.apps}
-        self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
-        """GPUs that a queue's apps may still get, where it has a limit."""
-        self.got: dict[str, list[Gang]] = {}
-        self.held: list[Gang] = []
-
-    def know(self, job: Job, view: AppView, home: Gang | None) -> None:
-        """A job of an app."""
-        self.jobs.append(job)
-        self.view[job.job_id], self.home[job.job_id] = view, home
-        self.room.setdefault(view.app_id, view.demand.gpus - view.kept_gpus)
-
-    def unused(self) -> dict[str, int]:
-        """GPUs that nobody got."""
-        for gang in self.held:
-            self.pool.give(gang)
-        return {h: n for h, n in self.pool.left.items() if n > 0}
-
-    def stay(self, job: Job) -> bool:
-        """Its home, if all of it is left."""
-        home = self.home[job.job_id]
-        return home is not None and self.pool.holds(home) and self._take(job, home)
-
-    def settle(self, job: Job, gpu_type: str) -> bool:
-        """A new gang of that type."""
-        if self._room(job) < job.gpus:
-            return False
-        gang = self.pool.place(job.gpus, self.view[job.job_id].demand.scope, gpu_type)
-        return gang is not None and self._take(job, gang)
-
-    def hold(self, job: Job) -> None:
-        """What is free of the type that has room for it and most on offer."""
-        types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
-        free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
-        if free:
-            gang: Gang = tuple(sorted(max(free.values(), key=lambda pairs: sum(n for _, n in pairs))))
-            self.pool.take(gang)
-            self.held.append(gang)
-
-    def _room(self, job: Job) -> int:
-        view = self.view[job.job_id]
-        return min(self.room[view.app_id], self.queue_room.get(view.queue, self.room[view.app_id]))
-
-    def _take(self, job: Job, gang: Gang) -> bool:
-        if self._room(job) < job.gpus:
-            return False
-        view = self.view[job.job_id]
-        self.pool.take(gang)
-        self.room[view.app_id] -= job.gpus
-        if view.queue in self.queue_room:
-            self.queue_room[view.queue] -= job.gpus
-        self.got.setdefault(view.app_id, []).append(gang)
-        return True

@@ -151,3 +151,25 @@ def test_shares_accrue_with_time() -> None:
     assert before == {"u1 (K80 1, V100 2)": {"K80": 0.0, "V100": 0.0}}
     assert plan.memory["at_s"] == 60.0
     assert plan.memory["deviation"] == {"u1 (K80 1, V100 2)": {"K80": 0.8, "V100": 0.8}}, "a tenth of a lease"
+
+
+def test_the_papers_placer_mixes_types_and_leaves_gpus_idle_where_the_other_does_not() -> None:
+    apps = tenant_app("a", "u1", 2.0, 4, 2), tenant_app("b", "u2", 2.0, 4, 2), tenant_app("c", "u3", 2.0, 4, 2)
+    mixed, used = {"whole": 0, "paper": 0}, {"whole": 0, "paper": 0}
+    for placer in mixed:
+        world = Rounds(Oef(placer=placer), *apps)  # type: ignore[arg-type]
+        for _ in range(30):
+            world.step()
+            gangs = [g for own in world.held.values() for g in own]
+            mixed[placer] += sum(len({TOP.machines[h].gpu_type for h, _ in g}) > 1 for g in gangs)
+            used[placer] += sum(map(gang_gpus, gangs))
+    assert mixed["whole"] == 0
+    assert mixed["paper"] > 0
+    assert used["paper"] < used["whole"] == 30 * 16
+
+
+def test_shares_are_met_by_the_papers_placer_too() -> None:
+    world = Rounds(Oef(placer="paper"), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16))
+    world.run(10)
+    assert world.total == {"a": {"K80": 80, "V100": 20}, "b": {"V100": 60}}
+    assert world.moved == 0

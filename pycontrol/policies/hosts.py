@@ -1,0 +1,135 @@
+"""Hosts for the gangs that the placers choose, within demand, scope and queue limits; and the paper's placer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pycontrol.auction.limits import queue_limits
+from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
+from pycontrol.model.topology import Scope
+from pycontrol.policies.pool import Pool
+from pycontrol.shares.placer import ANY_TYPE, Job, Placement, paper_round
+
+
+class Hosts:
+    """The pool on offer for the placer: gangs within demand, scope and queue limits."""
+
+    def __init__(self, s: Snapshot, supply: Mapping[str, int]) -> None:
+        self.pool = Pool(s.free, s.topology)
+        self.topology, self.supply = s.topology, supply
+        self.jobs: list[Job] = []
+        self.view: dict[str, AppView] = {}
+        self.home: dict[str, Gang | None] = {}
+        self.room: dict[str, int] = {}
+        """GPUs that an app may still get."""
+        limits = queue_limits(s)
+        queue_of = {v.app_id: v.queue for v in s.apps}
+        self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
+        """GPUs that a queue's apps may still get, where it has a limit."""
+        self.got: dict[str, list[Gang]] = {}
+        self.held: list[Gang] = []
+
+    def know(self, job: Job, view: AppView, home: Gang | None) -> None:
+        """A job of an app."""
+        self.jobs.append(job)
+        self.view[job.job_id], self.home[job.job_id] = view, home
+        self.room.setdefault(view.app_id, view.demand.gpus - view.kept_gpus)
+
+    def unused(self) -> dict[str, int]:
+        """GPUs that nobody got."""
+        for gang in self.held:
+            self.pool.give(gang)
+        return {h: n for h, n in self.pool.left.items() if n > 0}
+
+    def stay(self, job: Job) -> bool:
+        """Its home, if all of it is left."""
+        home = self.home[job.job_id]
+        return home is not None and self.pool.holds(home) and self._take(job, home)
+
+    def settle(self, job: Job, gpu_type: str) -> bool:
+        """A new gang of that type."""
+        if self._room(job) < job.gpus:
+            return False
+        gang = self.pool.place(job.gpus, self.view[job.job_id].demand.scope, gpu_type)
+        return gang is not None and self._take(job, gang)
+
+    def hold(self, job: Job) -> None:
+        """What is free of the type that has room for it and most on offer."""
+        types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
+        free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
+        if free:
+            gang: Gang = tuple(sorted(max(free.values(), key=lambda pairs: sum(n for _, n in pairs))))
+            self.pool.take(gang)
+            self.held.append(gang)
+
+    def settle_mixed(self, job: Job, parts: Mapping[str, int]) -> bool:
+        """A gang of so many devices of each type: where it runs if that is such a gang, else a new place."""
+        home = self.home[job.job_id]
+        if home is not None and self._mix(home) == {t: n for t, n in parts.items() if n} and self.stay(job):
+            return True
+        gang: dict[str, int] = {}
+        for gpu_type, n in parts.items():
+            part = self.pool.place(n, Scope.CLUSTER, gpu_type) if n else ()
+            if part is None:
+                return False
+            gang.update(part)
+        view = self.view[job.job_id]
+        if self.topology.scope_of(gang) > view.demand.scope or job.gpus != view.demand.gang_gpus:
+            return False
+        return self._take(job, gang_of(gang))
+
+    def _mix(self, gang: Gang) -> dict[str, int]:
+        """Devices by type."""
+        mix: dict[str, int] = {}
+        for host, n in gang:
+            mix[self.pool.type_of(host)] = mix.get(self.pool.type_of(host), 0) + n
+        return mix
+
+    def _room(self, job: Job) -> int:
+        view = self.view[job.job_id]
+        return min(self.room[view.app_id], self.queue_room.get(view.queue, self.room[view.app_id]))
+
+    def _take(self, job: Job, gang: Gang) -> bool:
+        if self._room(job) < job.gpus:
+            return False
+        view = self.view[job.job_id]
+        self.pool.take(gang)
+        self.room[view.app_id] -= job.gpus
+        if view.queue in self.queue_room:
+            self.queue_room[view.queue] -= job.gpus
+        self.got.setdefault(view.app_id, []).append(gang)
+        return True
+
+
+def paper_placement(
+    ideal: Mapping[str, Mapping[str, float]], carried: Mapping[str, Mapping[str, float]], hosts: Hosts
+) -> Placement:
+    """OEF 4.3: whole devices by rounding; a user's jobs take them, who waited longest first, and mix types if they
+    must; larger jobs choose their hosts first. What no job of their user can use stays idle."""
+    on_offer: dict[str, int] = {}
+    for host, n in hosts.pool.left.items():
+        on_offer[hosts.pool.type_of(host)] = on_offer.get(hosts.pool.type_of(host), 0) + n
+    smallest: dict[str, int] = {}
+    for job in hosts.jobs:
+        smallest[job.user] = min(smallest.get(job.user, job.gpus), job.gpus)
+    outcome = paper_round(ideal, carried, smallest, on_offer)
+    left = {user: dict(real) for user, real in outcome.real.items()}
+    chosen: list[tuple[Job, dict[str, int]]] = []
+    for job in sorted(hosts.jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id)):
+        own, parts, need = left[job.user], dict[str, int](), job.gpus
+        usable = own if ANY_TYPE in job.types or not job.types else {t: own.get(t, 0) for t in job.types}
+        if sum(usable.values()) < need:
+            continue
+        for t in sorted(usable, key=lambda t: (t != job.home, -usable[t], t)):
+            parts[t] = min(need, own[t])
+            own[t] -= parts[t]
+            need -= parts[t]
+        chosen.append((job, parts))
+    result = Placement(outcome.deviation)
+    for job, parts in sorted(chosen, key=lambda c: (-c[0].gpus, c[0].job_id)):
+        ran = hosts.home[job.job_id]
+        if hosts.settle_mixed(job, parts):
+            types = [t for t, n in parts.items() if n]
+            result.how[job.job_id] = types[0] if len(types) == 1 else ANY_TYPE, "entitled"
+            result.migrations += ran is not None and hosts.got[hosts.view[job.job_id].app_id][-1] != ran
+    return result

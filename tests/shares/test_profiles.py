@@ -1,0 +1,75 @@
+"""The estimator of speedup vectors: noise, outliers, warm-up, what running jobs teach it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from pycontrol.shares.problem import ShareError
+from pycontrol.shares.profiles import Profile, Profiles
+
+TRUE_S = {"3070": 0.30, "3080": 0.20, "3090": 0.14}
+
+
+def times(noise: float, rng: random.Random, n: int = 7) -> dict[str, list[float]]:
+    """A slow first mini-batch, then noisy ones."""
+    return {t: [5 * s] + [s * (1 + rng.uniform(-noise, noise)) for _ in range(n)] for t, s in TRUE_S.items()}
+
+
+def test_exact_times_give_the_exact_vector() -> None:
+    profile = Profile.of(times(0.0, random.Random(0)))
+    assert profile.speedups == pytest.approx({"3070": 1.0, "3080": 1.5, "3090": 0.3 / 0.14})
+    assert profile.error_of("3090") == 0.0
+
+
+def test_twenty_percent_noise_a_mini_batch_is_much_less_in_the_vector() -> None:
+    errors, said = [], []
+    for seed in range(200):
+        profile = Profile.of(times(0.2, random.Random(seed)))
+        errors.append(profile.speedups["3090"] / (0.3 / 0.14) - 1)
+        said.append(profile.error_of("3090"))
+    assert statistics.pstdev(errors) < 0.1
+    assert 0.5 < statistics.median(said) / statistics.pstdev(errors) < 2, "it knows its error"
+
+
+def test_one_bad_time_changes_little() -> None:
+    good = times(0.0, random.Random(0))
+    good["3090"][3] = 9.0
+    assert Profile.of(good).speedups["3090"] == pytest.approx(0.3 / 0.14)
+    assert Profile.of(good).measured("3090", 9.0).speedups["3090"] > 0.85 * 0.3 / 0.14
+
+
+def test_running_jobs_correct_a_wrong_profile() -> None:
+    profiles = Profiles().tried("vgg", {"3070": [0.3], "3090": [0.07]})
+    assert profiles.speedups("vgg")["3090"] == pytest.approx(0.3 / 0.07)
+    for _ in range(30):
+        profiles = profiles.measured("vgg", "3090", 0.14)
+    assert profiles.speedups("vgg")["3090"] == pytest.approx(0.3 / 0.14, rel=0.01)
+
+
+def test_a_job_type_is_tried_once_on_each_type() -> None:
+    profiles = Profiles()
+    assert profiles.missing("vgg", ["3070", "3090"]) == ("3070", "3090")
+    assert profiles.speedups("vgg") == {}
+    profiles = profiles.tried("vgg", {"3070": [0.3, 0.3]})
+    assert profiles.missing("vgg", ["3070", "3090"]) == ("3090",)
+    profiles = profiles.tried("vgg", {"3070": [0.9], "3090": [0.1]})
+    assert profiles.missing("vgg", ["3070", "3090"]) == ()
+    assert profiles.speedups("vgg") == pytest.approx({"3070": 1.0, "3090": 3.0}), "the first trial counts"
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_time_is_refused_by_name(bad: float) -> None:
+    with pytest.raises(ShareError, match=r"3090\[1\]"):
+        Profile.of({"3090": [0.1, bad]})
+    with pytest.raises(ShareError, match="3090"):
+        Profile.of({"3090": [0.1]}).measured("3090", bad)
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(ShareError, match="times_s: is empty"):
+        Profile.of({})
+    with pytest.raises(ShareError, match="3090: is empty"):
+        Profile.of({"3090": []})
