@@ -12,6 +12,7 @@ from submarine_patch.cli import main
 from submarine_patch.cli.checks import check_group, load_search_space
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import parse_run
+from submarine_patch.cli.spec import check_spec
 
 SPACE = """\
 parameters:
@@ -51,6 +52,31 @@ def test_stock_options_pass_through_and_friendly_ones_become_conf() -> None:
 def test_mistakes_in_options_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         parse_run(arguments)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("spec: {nam: x}", "spec.nam: unknown key; did you mean name?"),
+    ("roles: {worker: {gpu: 1}}", "roles.worker.gpu: unknown key; known are resources"),
+    ("roles: {worker: 3}", "roles.worker must be a mapping"),
+    ("- a", "a spec must be a mapping with spec, configs"),
+    ("{{", "not YAML"),
+    (None, "cannot be read: No such file"),
+])
+def test_a_bad_spec_names_file_and_key(tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        check_spec(file)
+    assert str(caught.value).startswith(f"-f {file}: ")
+    assert message in str(caught.value)
+
+
+def test_a_good_spec_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("spec: {name: a, jobType: TENSORFLOW}\nconfigs: {input_path: /d, envs: {A: b}}\n"
+                    "roles: {worker: {replicas: 1, launch_cmd: x}}")
+    check_spec(file)
 
 
 def test_a_good_group_is_accepted(space: Path) -> None:

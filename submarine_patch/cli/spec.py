@@ -1,0 +1,54 @@
+"""Checks of a YAML spec (`-f FILE`) before the stock command line reads it, which answers mistakes with a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from submarine_patch.cli.errors import UsageError
+
+_ROLE: dict[str, Any] = dict.fromkeys(
+    ("resources", "replicas", "launch_cmd", "docker_image", "envs", "localizations", "mounts")
+)
+_KEYS: dict[str, Any] = {
+    "spec": dict.fromkeys(("name", "job_type", "framework")),
+    "configs": dict.fromkeys(
+        ("docker_image", "input_path", "saved_model_path", "checkpoint_path", "quicklinks", "wait_job_finish",
+         "envs", "localizations", "mounts")
+    ),
+    "roles": {"worker": _ROLE, "ps": _ROLE, "scheduler": _ROLE},
+    "scheduling": {"queue": None},
+    "security": dict.fromkeys(("keytab", "principal", "distribute_keytab")),
+    "tensor_board": dict.fromkeys(("docker_image", "resources")),
+}  # fmt: skip
+"""The keys that Submarine 0.6.0 knows (its class YamlConfigFile); None: what stands there is not looked at."""
+
+
+def check_spec(file: Path) -> None:
+    """Raises UsageError, one line, for a file that cannot be read, is no YAML or has a key that is not known."""
+    try:
+        root = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"-f {file}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"-f {file}: not YAML: {' '.join(str(error).split())}") from error
+    _check(f"-f {file}: ", "", root, _KEYS)
+
+
+def _check(where: str, path: str, value: object, known: Mapping[str, Any]) -> None:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}{path or 'a spec'} must be a mapping with {', '.join(known)}")
+    for given, below in value.items():
+        name = f"{path}.{given}" if path else str(given)
+        key = re.sub("([A-Z])", lambda m: f"_{m[1].lower()}", str(given))  # it reads inputPath as input_path
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise UsageError(f"{where}{name}: unknown key; {hint}")
+        if known[key] is not None:
+            _check(where, name, below, known[key])
