@@ -270,7 +270,6 @@ class Arbiter(State):
         if record.finished_s is None or (final_state and final_state != record.final_state):
             self.record(AppEnded(app_id, final_state, now_s))
             self.recast(app_id)
-        self.want_round(now_s + self.settings.settle_s)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
         app = self.yarn_apps.get(e.app_id)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pycontrol.model.auction import Gang, gang_gpus, gang_of
 from pycontrol.model.topology import Scope, Topology
@@ -36,23 +38,29 @@ class Room:
 
     def __init__(self, free: dict[str, int], topology: Topology) -> None:
         self.free, self.topology = free, topology
-        self.alike: dict[int, list[tuple[bool, str]]] = {}
+        rack_of, whole = topology.rack_by_host, topology.gpus_by_host
+        self.rack = {host: rack_of.get(host, host) for host in free}
+        self.in_rack = dict.fromkeys(self.rack.values(), 0)
+        self.hosts: dict[str, list[str]] = {rack: [] for rack in self.in_rack}
+        self.alike: dict[int, list[tuple[bool, str]]] = {n: [] for n in set(free.values())}
         """Free GPUs -> a heap of (whole, host); entries that are no longer true are dropped when met."""
-        self.in_rack: dict[str, int] = {}
-        self.hosts: dict[str, list[str]] = {}
-        self.rack = {host: topology.rack_of(host) for host in free}
-        for host, n in free.items():
-            rack = self.rack[host]
-            self.in_rack[rack] = self.in_rack.get(rack, 0) + n
-            self.hosts.setdefault(rack, []).append(host)
-            self.alike.setdefault(n, []).append((self._whole(host, n), host))
+        for (host, n), rack in zip(free.items(), self.rack.values(), strict=True):
+            self.in_rack[rack] += n
+            self.hosts[rack].append(host)
+            self.alike[n].append((whole.get(host) == n, host))
         for heap in self.alike.values():
             heapq.heapify(heap)
         self.counts = sorted(self.alike)
 
+    def copy(self) -> Self:
+        """The same room, to be used up independently."""
+        twin = copy.copy(self)
+        twin.free, twin.in_rack, twin.counts = dict(self.free), dict(self.in_rack), list(self.counts)
+        twin.alike = {n: list(heap) for n, heap in self.alike.items()}
+        return twin
+
     def _whole(self, host: str, free: int) -> bool:
-        machine = self.topology.machines.get(host)
-        return machine is not None and machine.gpus == free
+        return self.topology.gpus_by_host.get(host) == free
 
     def place(self, size: int, widest: Scope) -> Gang | None:
         """Where a gang would go; see `place_gang`."""
@@ -80,10 +88,13 @@ class Room:
         for host, n in gang:
             left = self.free[host] = self.free[host] - n
             self.in_rack[self.rack[host]] -= n
-            if left not in self.alike:
-                self.alike[left] = []
-                bisect.insort(self.counts, left)
-            heapq.heappush(self.alike[left], (False, host))  # what was taken from is not whole
+            self._enter(left, False, host)  # what was taken from is not whole
+
+    def _enter(self, free: int, whole: bool, host: str) -> None:
+        if free not in self.alike:
+            self.alike[free] = []
+            bisect.insort(self.counts, free)
+        heapq.heappush(self.alike[free], (whole, host))
 
 
 def fill(size: int, free: Mapping[str, int]) -> Gang:

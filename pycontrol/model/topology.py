@@ -62,6 +62,16 @@ class Topology:
             by_rack.setdefault(machine.rack, []).append(machine.host)
         return {rack: tuple(hosts) for rack, hosts in by_rack.items()}
 
+    @cached_property
+    def rack_by_host(self) -> Mapping[str, str]:
+        """The rack of each host."""
+        return {host: m.rack for host, m in self.machines.items()}
+
+    @cached_property
+    def gpus_by_host(self) -> Mapping[str, int]:
+        """The GPUs of each host."""
+        return {host: m.gpus for host, m in self.machines.items()}
+
     def rack_of(self, host: str) -> str:
         """The rack of a host; a host that is not known is a rack of its own."""
         machine = self.machines.get(host)

@@ -115,7 +115,7 @@ class _Filler:
         self.apps = snapshot.apps
         self.free = Pool(snapshot.free, snapshot.topology, self._order())
         """GPUs that nobody has got yet."""
-        self.spare = Pool(snapshot.free, snapshot.topology, self.free.order)
+        self.spare = self.free.copy()
         """Those of them that nobody is to keep."""
         self.offered = Offered(snapshot, self.free)
         self.unpicked_gpus = self.free.gpus

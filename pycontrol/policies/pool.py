@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from typing import Self
 
 from pycontrol.auction.placing import Room
 from pycontrol.model.auction import Gang, gang_of
@@ -22,6 +24,12 @@ class Pool:
         self.order = order
         self._all = _Hosts({h: n for h, n in free.items() if n > 0}, topology, order)
         self._of_type: dict[str, _Hosts] = {}
+
+    def copy(self) -> Self:
+        """The same pool, to be used up independently."""
+        twin = copy.copy(self)
+        twin._all, twin._of_type = self._all.copy(), {t: hosts.copy() for t, hosts in self._of_type.items()}
+        return twin
 
     @property
     def left(self) -> Mapping[str, int]:
@@ -84,6 +92,12 @@ class _Hosts(Room):
             self.first = [(order[h], h) for h in free]
             heapify(self.first)
 
+    def copy(self) -> Self:
+        """The same hosts, to be used up independently."""
+        twin: Self = super().copy()
+        twin.first = list(self.first)
+        return twin
+
     def take(self, gang: Gang) -> None:
         """Removes a gang."""
         super().take(gang)
@@ -95,7 +109,7 @@ class _Hosts(Room):
             left = self.free[host] = self.free[host] + n
             self.in_rack[self.topology.rack_of(host)] += n
             self.gpus += n
-            heappush(self.alike.setdefault(left, []), (self._whole(host, left), host))
+            self._enter(left, self._whole(host, left), host)
             if self.order is not None and left == n:
                 heappush(self.first, (self.order[host], host))
 

@@ -184,7 +184,7 @@ class _Shared:
                 "at_s": self.s.now_s,
                 "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in placed.deviation.items()},
                 "waited": {
-                    v.app_id: 0.0 if v.app_id in hosts.got or v.kept_gpus else self._now_waited(v) for v in self.views
+                    v.app_id: self._now_waited(v) for v in self.views if v.app_id not in hosts.got and not v.kept_gpus
                 },
             },
         )
