@@ -6,7 +6,7 @@ reads no clock, does no I/O and logs nothing: the driver (cluster) and the simul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pycontrol.arbiter import leases, standin, workers
@@ -86,7 +86,12 @@ class Arbiter(State):
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Effect]:
         """Takes one event and returns what to do about it, in order."""
-        self._handlers[type(event)](event, now_s)
+        return self.handle_all((event,), now_s)
+
+    def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
+        """Takes the events of one moment, in order, and returns what to do about all of them."""
+        for event in events:
+            self._handlers[type(event)](event, now_s)
         self._settle_recovery(now_s)
         leases.expire(self, now_s)
         workers.place_ready(self, now_s)

@@ -104,6 +104,23 @@ class AuctionCase(_Model):
         return self
 
 
+class CellsCase(_Model):
+    """A cluster of cells and what happens to it, step by step."""
+
+    id: str | None = None
+    cluster: dict[str, Any]
+    steps: list[dict[str, Any]]
+
+    @field_validator("steps")
+    @classmethod
+    def _known(cls, steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for at, step in enumerate(steps):
+            for key in ("step", "op", "kind"):
+                if key not in step:
+                    raise ValueError(f"steps.{at}.{key}: is missing")
+        return steps
+
+
 def parse_key(key: str) -> tuple[int, ...]:
     """GPUs by machine from "2,0,1"."""
     return tuple(int(part) for part in key.split(","))
@@ -115,8 +132,8 @@ MODELS: dict[str, type[BaseModel]] = {
     "auction": AuctionCase,
     "shares": SharesCase,
 }
-Kind = Literal["rho", "auction", "shares"]
-KINDS: tuple[Kind, ...] = ("rho", "auction", "shares")
+Kind = Literal["rho", "auction", "shares", "cells"]
+KINDS: tuple[Kind, ...] = ("rho", "auction", "shares", "cells")
 
 
 def parse_case(case: Any) -> tuple[Kind, str | None, BaseModel]:

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import click
 
 from pycontrol.auction.tables import auction_tables
-from pycontrol.cli.cases import AuctionCase, CaseError, HalvingCase, SingleCase, parse_case, parse_key
+from pycontrol.cli.cases import AuctionCase, CaseError, CellsCase, HalvingCase, SingleCase, parse_case, parse_key
 from pycontrol.cli.sharecases import SharesCase, solve_shares
+from pycontrol.config import ConfigError
 from pycontrol.fairness.contention import NAvgClock
 from pycontrol.fairness.estimate import Halving, SingleJob
 from pycontrol.fairness.gangs import t_id
@@ -114,8 +115,21 @@ def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool)
             name = case.get("id", number) if isinstance(case, dict) else number
             _malformed(f"{file}: case {name}: {e}")
     for kind, name, checked in parsed:
+        if isinstance(checked, CellsCase):
+            _replay_cells(file, checked, forced, as_json)
+            continue
         answer = {"kind": kind, "id": name, "result": solve(checked)}
         click.echo(json.dumps(answer) if as_json else json.dumps(answer, indent=2))
+
+
+def _replay_cells(file: Path, case: CellsCase, forced: bool, as_json: bool) -> None:
+    from pycontrol.cli.cells_replay import replay_cells
+
+    try:
+        for answer in replay_cells(case.model_dump(), forced):
+            click.echo(json.dumps(answer) if as_json else json.dumps(answer, indent=2))
+    except (ConfigError, ValueError, KeyError, AttributeError) as e:
+        _malformed(f"{file}: case {case.id}: {e}")
 
 
 def _malformed(line: str) -> NoReturn:

@@ -7,8 +7,8 @@ A user's deviation on a type is what its shares came to so far, less the devices
 2. jobs stay where they run if their user's deviation on that type, rounded, allows;
 3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows; among those
    chosen, larger jobs choose their hosts first;
-4. devices to spare go to the job that waited longest and fits in one type, and are charged to its user. Only a user
-   that saves is not charged, and comes last.
+4. devices to spare go to those who run there and whose user has no debt, then to the job that waited longest and fits
+   in one type, and are charged to its user. Only a user that saves is not charged, and comes last.
 
 A job has devices of one type only, unless no type has as many in all. The paper's rule differs: it charges nothing
 beyond the rounded shares and leaves what no job of their user can use to nobody; see `paper_round`.
@@ -114,6 +114,7 @@ class _Round:
         self._first()
         self._stay()
         self._entitled()
+        self._linger()
         for saver in (False, True):
             for job in self._open():
                 if (job.user in self.saving) is saver:
@@ -126,7 +127,7 @@ class _Round:
 
     def _give(self, job: Job, gpu_type: str, why: str) -> None:
         self.result.how[job.job_id] = gpu_type, why
-        self.result.migrations += why != "stays" and job.home is not None
+        self.result.migrations += not why.endswith("stays") and job.home is not None
         self._charge(job, gpu_type, job.gpus)
 
     def _charge(self, job: Job, gpu_type: str, gpus: float) -> None:
@@ -189,6 +190,14 @@ class _Round:
             elif self.hosts.settle(job, gpu_type):
                 self._give(job, gpu_type, "entitled")
 
+    def _linger(self) -> None:
+        """A move costs more than a deviation: spare devices go first to those who run there and are in no debt."""
+        for job in self._open():
+            if job.home is None or job.user in self.saving or sum(self.credit[job.user].values()) < -HALF:
+                continue
+            if self.hosts.stay(job):
+                self._give(job, job.home, "spare, stays")
+
     def _spare(self, job: Job) -> None:
         if job.home is not None and self.hosts.stay(job):
             where, why = job.home, "spare, stays"
@@ -197,10 +206,9 @@ class _Round:
             if found is None:
                 return
             where, why = found, "spare"
-        self.result.how[job.job_id] = where, why
-        self.result.migrations += why == "spare" and job.home is not None
-        if job.user not in self.saving:
-            self._charge(job, where, job.gpus)
+        self._give(job, where, why)
+        if job.user in self.saving:
+            self._charge(job, where, -job.gpus)
 
     def _limit(self) -> None:
         """Debt is at most the largest job; who wants no more devices carries no claim beyond it."""

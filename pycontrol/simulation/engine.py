@@ -148,8 +148,10 @@ class Simulator:
         inbox, do, arbiter = self.inbox, self.do, self.arbiter
         while inbox or self.dirty:
             while inbox:
-                self.events += 1
-                for effect in arbiter.handle(inbox.popleft(), self.now):
+                batch = tuple(inbox)
+                inbox.clear()
+                self.events += len(batch)
+                for effect in arbiter.handle_all(batch, self.now):
                     do[type(effect)](effect)
             if self.dirty:
                 dirty, self.dirty = self.dirty, {}

@@ -64,7 +64,7 @@ GOOD_SINGLE = {
         ("{", "no JSON"),
         ("[1]", "a case must be an object"),
         ('{"id": "x"}', "kind: is missing"),
-        ('{"kind": "cells"}', "kind cells is not supported"),
+        ('{"kind": "other"}', "kind other is not supported"),
         ('{"kind": "rho"}', "model: is missing"),
         ('{"kind": "rho", "model": "other"}', "model: 'other'"),
         (json.dumps(GOOD_SINGLE | {"R_C": 0}), "R_C"),
