@@ -131,6 +131,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "rho single_job": SingleCase,
     "auction": AuctionCase,
     "shares": SharesCase,
+    "cells": CellsCase,
 }
 Kind = Literal["rho", "auction", "shares", "cells"]
 KINDS: tuple[Kind, ...] = ("rho", "auction", "shares", "cells")

@@ -94,8 +94,7 @@ def solve(case: object) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--forced", is_flag=True, help="For cells: go on from the expected placements.")
 def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool) -> None:
-    """Solve the cases in FILE (kinds: rho, auction, shares) and print one JSON object for each."""
-    del forced  # means nothing for these kinds
+    """Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as e:

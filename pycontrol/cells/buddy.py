@@ -1,0 +1,197 @@
+"""The guaranteed view of the physical cells: which are bound to nobody, ordered by who would be disturbed."""
+
+from __future__ import annotations
+
+from pycontrol.cells.geometry import Cell, Chain
+
+BAD = -1
+"""The bucket of free cells with bad GPUs."""
+
+
+class Buddy:
+    """Buddy cell allocation (Algorithm 1) for the cells at which virtual clusters are bound.
+
+    `need[k]` is r_k - a_k: level-k cells that virtual clusters own and that are not bound. `guests[k][p]` counts
+    the GPUs under a cell that somebody uses without owning the cell (dirty, section 3.2); `bad[k]` its bad GPUs.
+    """
+
+    __slots__ = ("bad", "buckets", "chain", "fans", "free", "guests", "need", "sizes")
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.sizes, self.fans = chain.sizes, chain.fans
+        levels = len(self.sizes)
+        self.need = [0] * levels
+        self.guests = [[0] * chain.count(k) for k in range(levels)]
+        self.bad: list[dict[int, int]] = [{} for _ in range(levels)]
+        self.free: list[dict[int, int]] = [{} for _ in range(levels)]
+        """Maximal free cells and the bucket each is in."""
+        self.buckets: list[dict[int, dict[int, None]]] = [{} for _ in range(levels)]
+        for number in range(chain.count(chain.top) - 1, -1, -1):
+            self._push(chain.top, number)
+
+    def slack(self) -> list[int]:
+        """f_k + F_k - (r_k - a_k) by level (equations 1 and 2); the invariant says that none is negative."""
+        spare, result = 0, [0] * len(self.sizes)
+        for k in range(len(self.sizes) - 1, -1, -1):
+            spare = len(self.free[k]) + spare - self.need[k]
+            result[k] = spare
+            spare *= self.fans[k]
+        return result
+
+    def check(self) -> None:
+        """Asserts the invariant of Theorem 1 (equation 2)."""
+        assert min(self.slack()) >= 0, f"{self.chain.name}: virtual clusters own more cells than can be bound"
+
+    def acquire(self, level: int) -> int:
+        """Binds the free cell that is healthiest and has the fewest guests; splits no cell that others may need.
+
+        A higher cell may be split while equation (2) keeps holding there (safe relaxed), so spare cells serve
+        before anybody is preempted. Theorem 1: a legal request (need[level] > 0) always finds one.
+        """
+        slack = self.slack()
+        best: tuple[int, int] | None = None
+        choice = -1
+        for k in range(level, len(self.sizes)):
+            if k > level and slack[k] < 1:
+                break
+            for number in self._candidates(k):
+                found = self._least(k, number, level)
+                score = (self.bad[level].get(found, 0), self.guests[level][found])
+                if best is None or score < best:
+                    best, choice = score, found
+            if best == (0, 0):
+                break
+        assert best is not None, f"{self.chain.name}: no free cell of level {level}; equation (2) is broken"
+        self.bind((level, choice))
+        return choice
+
+    def _candidates(self, level: int) -> list[int]:
+        """The best healthy free cell of a level, and those with bad GPUs, whose parts may be healthy."""
+        buckets = self.buckets[level]
+        found = list(buckets.get(BAD, ()))
+        healthy = min((key for key in buckets if key != BAD), default=None)
+        if healthy is not None:
+            number, _ = buckets[healthy].popitem()
+            buckets[healthy][number] = None
+            found.insert(0, number)
+        return found
+
+    def _least(self, level: int, number: int, down_to: int) -> int:
+        """Inside a free cell, the way down to the healthiest part with the fewest guests."""
+        while level > down_to:
+            fan = self.fans[level]
+            first = number * fan
+            level -= 1
+            guests = self.guests[level][first : first + fan]
+            bad = self.bad[level]
+            if bad:
+                number = min(range(first, first + fan), key=lambda c: (bad.get(c, 0), guests[c - first]))
+            else:
+                number = first + guests.index(min(guests))
+        return number
+
+    def holder(self, cell: Cell) -> Cell | None:
+        """The maximal free cell around a cell."""
+        level, number = cell
+        for k in range(level, len(self.sizes)):
+            at = number * self.sizes[level] // self.sizes[k]
+            if at in self.free[k]:
+                return k, at
+        return None
+
+    def may_bind(self, cell: Cell) -> bool:
+        """Whether exactly this cell is free and binding it leaves everybody else whole."""
+        holder = self.holder(cell)
+        if holder is None or self.need[cell[0]] < 1:
+            return False
+        slack = self.slack()
+        return all(slack[k] >= 1 for k in range(cell[0] + 1, holder[0] + 1))
+
+    def bind(self, cell: Cell, counted: bool = True) -> None:
+        """Binds exactly this free cell; `counted`: it is one of those that `need` counts."""
+        holder = self.holder(cell)
+        assert holder is not None, f"{self.chain.label(cell)} is not free"
+        (level, number), (k, at) = cell, holder
+        self._pop(k, at)
+        while k > level:
+            first = at * self.fans[k]
+            fan = self.fans[k]
+            k -= 1
+            at = number * self.sizes[level] // self.sizes[k]
+            for child in range(first + fan - 1, first - 1, -1):
+                if child != at:
+                    self._push(k, child)
+        if counted:
+            self.need[level] -= 1
+
+    def release(self, cell: Cell) -> None:
+        """Unbinds a cell and merges it with its buddies as far as they are free."""
+        k, at = cell
+        self.need[k] += 1
+        while k < len(self.sizes) - 1:
+            fan = self.fans[k + 1]
+            first = at // fan * fan
+            if any(child != at and child not in self.free[k] for child in range(first, first + fan)):
+                break
+            for child in range(first, first + fan):
+                if child != at:
+                    self._pop(k, child)
+            k, at = k + 1, at // fan
+        self._push(k, at)
+
+    def count_guests(self, cell: Cell, sign: int) -> None:
+        """Somebody without a claim to it came to (1) or left (-1) all GPUs of a cell of at most node level."""
+        level, number = cell
+        sizes, guests = self.sizes, self.guests
+        leaf, amount = number * sizes[level], sizes[level]
+        for k in range(level):
+            first, count = leaf // sizes[k], amount // sizes[k]
+            inside = [n for n in range(first, first + count) if n in self.free[k]] if self.free[k] else []
+            for number in inside:
+                self._pop(k, number)
+            guests[k][first : first + count] = [sizes[k] if sign > 0 else 0] * count
+            for number in inside:
+                self._push(k, number)
+        self._change(level, leaf, guests, amount * sign)
+
+    def _change(self, level: int, leaf: int, counts: list[list[int]], amount: int) -> None:
+        sizes, free = self.sizes, self.free
+        for k in range(level, len(sizes)):
+            at = leaf // sizes[k]
+            if at in free[k]:
+                self._pop(k, at)
+                counts[k][at] += amount
+                self._push(k, at)
+            else:
+                counts[k][at] += amount
+
+    def count_bad(self, leaf: int, sign: int) -> None:
+        """A GPU went bad (1) or is well again (-1)."""
+        for k, size in enumerate(self.sizes):
+            at = leaf // size
+            inside = at in self.free[k]
+            if inside:
+                self._pop(k, at)
+            now = self.bad[k].pop(at, 0) + sign
+            if now:
+                self.bad[k][at] = now
+            if inside:
+                self._push(k, at)
+
+    def healthy(self, level: int) -> int:
+        """Free cells of a level without a bad GPU, those inside higher free cells included."""
+        total = sum(len(self.free[k]) * self.sizes[k] // self.sizes[level] for k in range(level, len(self.sizes)))
+        return total - sum(self.holder((level, number)) is not None for number in self.bad[level])
+
+    def _push(self, level: int, number: int) -> None:
+        key = BAD if number in self.bad[level] else self.guests[level][number]
+        self.free[level][number] = key
+        self.buckets[level].setdefault(key, {})[number] = None
+
+    def _pop(self, level: int, number: int) -> None:
+        key = self.free[level].pop(number)
+        bucket = self.buckets[level][key]
+        del bucket[number]
+        if not bucket:
+            del self.buckets[level][key]

@@ -1,0 +1,164 @@
+"""How things stand, as plain values: groups, the physical cluster, the virtual clusters, and what each may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pycontrol.cells.core import Cells
+from pycontrol.cells.space import FREE, Group, Space
+from pycontrol.cells.values import CellsError, GroupState, Usable
+
+
+def groups(cells: Cells) -> list[dict[str, Any]]:
+    """All affinity groups."""
+    return [
+        {
+            "group": group.name,
+            "virtual_cluster": group.request.vc,
+            "priority": group.priority,
+            "state": group.state.value,
+            "lazily_preempted": group.lazily_preempted,
+            "workers": [{"host": host, "gpus": list(indices)} for host, indices in group.workers],
+            "victims": list(group.victims),
+            "preemptors": list(group.preemptors),
+        }
+        for group in cells.groups.values()
+    ]
+
+
+def vc_cells(cells: Cells, vc: str, chain: str | None = None, cell_type: str | None = None) -> list[dict[str, Any]]:
+    """The cells that a virtual cluster owns: bound to what, healthy or not, used or not.
+
+    Of its unbound cells of a level, so many are shown as bad as exceed the healthy ones that could be bound.
+    """
+    found: list[dict[str, Any]] = []
+    for space in cells.spaces:
+        if chain not in (None, space.chain.name):
+            continue
+        unbound: dict[int, int] = {}
+        for root, (owner, pinned) in space.holder.items():
+            name = space.chain.names[root[0]]
+            if owner != vc or cell_type not in (None, name):
+                continue
+            physical = space.v2p[root[0]][root[1]]
+            marks = len(space.root_marks.get(root, ()))
+            used = space.sizes[root[0]] - space.forest.free[root[0]][root[1]] - marks
+            healthy = physical not in space.buddy.bad[root[0]]
+            if physical == FREE:
+                unbound[root[0]] = unbound.get(root[0], 0) + 1
+                healthy = unbound[root[0]] <= space.buddy.healthy(root[0])
+            found.append(
+                {
+                    "chain": space.chain.name,
+                    "type": name,
+                    "cell": root[1],
+                    "pinned": pinned,
+                    "gpus": space.sizes[root[0]],
+                    "used": used,
+                    "healthy": healthy,
+                    "bound_to": None if physical == FREE else space.chain.label((root[0], physical)),
+                }
+            )
+    return found
+
+
+def virtual_clusters(cells: Cells) -> dict[str, Any]:
+    """All virtual clusters with their cells and groups."""
+    return {
+        vc.name: {
+            "gpus": cells.layout.gpus(vc),
+            "weight": vc.weight,
+            "policy": vc.policy,
+            "cells": vc_cells(cells, vc.name),
+            "groups": [g.name for g in cells.groups.values() if g.request.vc == vc.name],
+        }
+        for vc in cells.layout.vcs
+    }
+
+
+def physical_cluster(cells: Cells) -> list[dict[str, Any]]:
+    """All hosts with their GPUs: state, health, user, and the virtual cluster whose cell each is bound to."""
+    found = []
+    for space in cells.spaces:
+        per_node = space.sizes[space.chain.node]
+        for node, host in enumerate(space.chain.hosts):
+            gpus = [_gpu(cells, space, leaf) for leaf in range(node * per_node, (node + 1) * per_node)]
+            found.append({"chain": space.chain.name, "host": host, "gpus": gpus})
+    return found
+
+
+def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
+    owner, guest = space.owner_of(leaf), space.guest[leaf]
+    user: Group | None = guest or (owner if owner and owner.state is not GroupState.PREEMPTING else None)
+    holder = None
+    for k, size in enumerate(space.sizes):
+        virtual = space.p2v[k][leaf // size]
+        if virtual != FREE:
+            holder = space.holder[space.root_of((k, virtual))][0]
+            break
+    return {
+        "index": space.chain.indices[leaf],
+        "state": cells.leaf_state(space, leaf).value,
+        "healthy": leaf not in space.bad,
+        "group": user.name if user else None,
+        "reserved_by": owner.name if owner and owner.state is GroupState.PREEMPTING else None,
+        "priority": user.priority if user else None,
+        "virtual_cluster": holder,
+    }
+
+
+def usable(cells: Cells, vc: str) -> Usable:
+    """What a virtual cluster may use now: its free cells, bound for the sake of the answer, and idle GPUs beyond."""
+    if cells.layout.vc(vc) is None:
+        raise CellsError(f"there is no virtual cluster {vc}")
+    guaranteed: dict[str, int] = {}
+    occupied: dict[str, int] = {}
+    idle: dict[str, int] = {}
+    free_cells: dict[str, dict[str, int]] = {}
+    for space in cells.spaces:
+        pool = space.pools.get((vc, None))
+        own: set[int] = set()
+        if pool is not None:
+            types: dict[str, int] = {}
+            for level, free in enumerate(pool.lists):
+                if free:
+                    types[space.chain.names[level] or f"{space.sizes[level]} GPUs"] = len(free)
+            for free_gpus, bins in ((f, b) for f, b in enumerate(pool.parts) if b):
+                types[space.chain.gpu_type] = types.get(space.chain.gpu_type, 0) + free_gpus * len(bins)
+            free_cells[space.chain.name] = types
+            own = _bindable(space, (vc, None))
+        for leaf, guest in enumerate(space.guest):
+            host = space.chain.hosts[leaf // space.sizes[space.chain.node]]
+            if leaf in own:
+                guaranteed[host] = guaranteed.get(host, 0) + 1
+                if guest is not None:
+                    occupied[host] = occupied.get(host, 0) + 1
+            elif guest is None and leaf not in space.bad and space.owner_of(leaf) is None:
+                idle[host] = idle.get(host, 0) + 1
+    return Usable(guaranteed, idle, occupied, free_cells)
+
+
+def _bindable(space: Space, key: tuple[str, str | None]) -> set[int]:
+    """The GPUs behind a holder's free cells if all its unbound ones were bound now."""
+    bound = [root for root, owner in space.holder.items() if owner == key and space.v2p[root[0]][root[1]] == FREE]
+    for root in bound:
+        space.bind_root(root)
+    leaves: set[int] = set()
+    for root, owner in space.holder.items():
+        if owner == key:
+            for leaf in space.chain.leaves((root[0], space.v2p[root[0]][root[1]])):
+                if leaf not in space.bad and space.owner_of(leaf) is None:
+                    leaves.add(leaf)
+    for root in reversed(bound):
+        space.unbind(root)
+    return leaves
+
+
+def summary(cells: Cells) -> Mapping[str, Any]:
+    """All of it."""
+    return {
+        "groups": groups(cells),
+        "physical_cluster": physical_cluster(cells),
+        "virtual_clusters": virtual_clusters(cells),
+    }

@@ -1,0 +1,126 @@
+"""A cluster's cells and virtual clusters as checked values; says by how much an assignment falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from pycontrol.cells.buddy import Buddy
+from pycontrol.cells.geometry import Chain
+
+
+class LayoutError(Exception):
+    """What does not fit; each of `lines` says by how much."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A pinned cell: a certain physical cell of a virtual cluster."""
+
+    name: str
+    chain: int
+    level: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vc:
+    """A virtual cluster: a YARN leaf queue and what it owns."""
+
+    name: str
+    cells: tuple[tuple[int, int, int], ...] = ()
+    """(chain, level, how many)."""
+    pinned: tuple[Pin, ...] = ()
+    weight: float = 1.0
+    """Its share of idle GPUs (weighted max-min)."""
+    policy: str = "themis"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All chains and virtual clusters. `static`: every virtual cell is bound once and for all (the baseline)."""
+
+    chains: tuple[Chain, ...]
+    vcs: tuple[Vc, ...]
+    static: bool = False
+    warnings: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Vc]:
+        return {vc.name: vc for vc in self.vcs}
+
+    def vc(self, name: str) -> Vc | None:
+        """The virtual cluster of that name."""
+        return self._by_name.get(name)
+
+    def gpus(self, vc: Vc) -> int:
+        """GPUs that a virtual cluster owns."""
+        own = sum(self.chains[c].sizes[level] * count for c, level, count in vc.cells)
+        return own + sum(self.chains[p.chain].sizes[p.level] for p in vc.pinned)
+
+    def with_more(self, more: Iterable[tuple[str, int, int, int]]) -> Layout:
+        """With cells added (or, with a negative number, taken): (virtual cluster, chain, level, how many)."""
+        vcs = {vc.name: vc for vc in self.vcs}
+        for name, chain, level, count in more:
+            vc = vcs.get(name, Vc(name))
+            cells = {(c, k): n for c, k, n in vc.cells}
+            cells[(chain, level)] = cells.get((chain, level), 0) + count
+            if cells[(chain, level)] < 0:
+                what = self.chains[chain].names[level]
+                has = cells[(chain, level)] - count
+                raise LayoutError([f"{name} cannot give {-count} {what} cells; it has {has}"])
+            vcs[name] = replace(vc, cells=tuple((c, k, n) for (c, k), n in sorted(cells.items()) if n))
+        return replace(self, vcs=tuple(vcs.values()))
+
+    def spare(self) -> dict[str, dict[str, int]]:
+        """Chain -> cell type -> cells that could still be assigned (each line alone)."""
+        result = {}
+        for at, chain in enumerate(self.chains):
+            buddy, _ = self._buddy(at)
+            slack = buddy.slack()
+            result[chain.name] = {name: slack[k] for k, name in enumerate(chain.names) if name}
+        return result
+
+    def shortfalls(self) -> list[str]:
+        """Why the assignment is not feasible: by chain and level, how many cells are missing; empty if it is."""
+        lines = []
+        for at, chain in enumerate(self.chains):
+            buddy, clashes = self._buddy(at)
+            lines += clashes
+            spare = 0
+            for k in range(chain.top, -1, -1):
+                have = len(buddy.free[k]) + spare
+                spare = have - buddy.need[k]
+                if spare < 0:
+                    owners = [
+                        f"{vc.name} {n}" for vc in self.vcs for c, level, n in vc.cells if (c, level) == (at, k) and n
+                    ]
+                    lines.append(
+                        f"chain {chain.name}, {chain.names[k]} cells: {buddy.need[k]} are assigned"
+                        f" ({', '.join(owners)})"
+                        f" but only {have} can be had: falls short by {-spare}"
+                    )
+                    spare = 0
+                spare *= chain.fans[k]
+        return lines
+
+    def _buddy(self, at: int) -> tuple[Buddy, list[str]]:
+        """A chain's free cells once the pinned ones are taken, and pinned cells that clash."""
+        chain, clashes = self.chains[at], []
+        buddy = Buddy(chain)
+        pins = [(pin.level, pin.number, pin.name, vc.name) for vc in self.vcs for pin in vc.pinned if pin.chain == at]
+        for level, number, name, owner in sorted(pins, reverse=True):
+            if buddy.holder((level, number)) is None:
+                clashes.append(f"pinned cell {name} of {owner} overlaps another pinned cell; give each its own")
+            else:
+                buddy.bind((level, number), counted=False)
+        for vc in self.vcs:
+            for c, level, count in vc.cells:
+                if c == at:
+                    buddy.need[level] += count
+        return buddy, clashes

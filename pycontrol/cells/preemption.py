@@ -1,0 +1,309 @@
+"""Preemption inside a virtual cluster: lower priorities give way; everything can be given back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pycontrol.cells.geometry import Cell, minus, overlaps
+from pycontrol.cells.search import Site, give_up
+from pycontrol.cells.space import Group, Part, Space
+from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Request
+
+if TYPE_CHECKING:
+    from pycontrol.cells.core import Cells
+
+
+@dataclass(slots=True)
+class Preemption:
+    """A found preemption. `parts` is None where it was only asked who would be preempted.
+
+    `taken`: groups whose virtual cells were given for it (some of them are in `parts` now). `downgraded`: groups
+    that became opportunistic, with what they had.
+    """
+
+    parts: list[Part] | None
+    taken: list[Group] = field(default_factory=list)
+    downgraded: list[tuple[Group, list[Part]]] = field(default_factory=list)
+
+
+def plan(
+    cells: Cells,
+    request: Request,
+    sites: Sequence[Site],
+    sizes: list[int],
+    hosts: Sequence[frozenset[str] | None] | None,
+    within: int | None,
+    preempt: bool,
+) -> Preemption | None:
+    """Takes cells that groups of lower priority in the same virtual cluster hold; None, nothing changed, if none fit.
+
+    A reservation of lower priority is cancelled (its victims run on) and taken over. Lazy victims are downgraded.
+    """
+    key = (request.vc, request.pinned)
+    while True:
+        lower = [g for g in cells.by_key.get(key, {}).values() if g.priority < request.priority]
+        lower.sort(key=lambda g: (g.priority, -g.order))
+        found = _victims(cells, sites, key, lower, sizes, hosts, within)
+        if found is None:
+            return None
+        reservations = [g for g in found if g.state is GroupState.PREEMPTING]
+        if not reservations:
+            break
+        if not preempt:
+            return Preemption(None, [v for g in reservations for v in g.victims.values()] or found)
+        for group in reservations:
+            cells.release(group.name)
+    lazy = [g for g in found if g.request.lazy and g.state is GroupState.ALLOCATED]
+    for soft in (lazy, []):
+        downgraded = [(g, downgrade(cells, g)) for g in soft]
+        hard = [g for g in found if g not in soft]
+        for group in hard:
+            _give(group)
+        parts = cells.find(sites, key, sizes, hosts, within)
+        if parts is not None:
+            taken = [g for g in hard if _touches(g, parts)]
+            for group in hard:
+                if group not in taken:
+                    _take(group)
+            return Preemption(parts, taken, downgraded)
+        for group in hard:
+            _take(group)
+        for group, had in reversed(downgraded):
+            upgrade(cells, group, had)
+        if not soft:
+            break
+    return None
+
+
+def _victims(
+    cells: Cells,
+    sites: Sequence[Site],
+    key: tuple[str, str | None],
+    lower: list[Group],
+    sizes: list[int],
+    hosts: Sequence[frozenset[str] | None] | None,
+    within: int | None,
+) -> list[Group] | None:
+    """The groups to preempt: lowest priority and youngest first, and only those whose cells are needed."""
+    spaces = {id(space) for space, _ in sites}
+    lower = [g for g in lower if any(id(p.space) in spaces for p in g.parts)]
+    given: list[Group] = []
+    step = 1
+    parts = None
+    while lower and parts is None:
+        for group in lower[:step]:
+            _give(group)
+            given.append(group)
+        lower = lower[step:]
+        step *= 2
+        parts = cells.find(sites, key, sizes, hosts, within)
+    if parts is None:
+        for group in given:
+            _take(group)
+        return None
+    needed = [g for g in given if _touches(g, parts)]
+    give_up(parts, key)
+    for group in given:
+        _take(group)
+    return needed
+
+
+def _give(group: Group) -> None:
+    """Lets others see a group's virtual cells as free for a moment (but bad ones); they stay bound."""
+    for part in group.parts:
+        if part.virtual is not None and not part.bad:
+            part.space.held.add(part.virtual)
+            part.space.pools[group.pool].give(part.virtual)
+
+
+def _take(group: Group) -> None:
+    for part in group.parts:
+        if part.virtual is not None and not part.bad:
+            part.space.pools[group.pool].take(part.virtual)
+            part.space.held.discard(part.virtual)
+
+
+def _touches(group: Group, parts: Sequence[Part]) -> bool:
+    return any(
+        mine.space is part.space and overlaps(part.space.chain, mine.virtual, part.virtual)
+        for mine in group.parts
+        for part in parts
+        if mine.virtual is not None and part.virtual is not None
+    )
+
+
+def downgrade(cells: Cells, group: Group) -> list[Part]:
+    """Makes a group opportunistic where it runs (lazy preemption); what it had."""
+    had = group.parts
+    group.parts = []
+    for part in had:
+        assert part.virtual is not None
+        for cell in part.space.explode(part.physical):
+            part.space.disown(cell)
+            part.space.add_guest(group, cell)
+            group.parts.append(Part(part.space, part.worker, cell))
+        part.space.pools[group.pool].give(part.virtual)
+    for part in had:
+        assert part.virtual is not None
+        part.space.unbind(part.virtual)
+    remark(had)
+    del cells.by_key[group.pool][group.name]
+    group.priority, group.lazily_preempted = OPPORTUNISTIC, True
+    return had
+
+
+def upgrade(cells: Cells, group: Group, had: list[Part]) -> bool:
+    """Gives a downgraded group back what it had; False, with nothing changed, if it is no longer free."""
+    done: list[Part] = []
+    for part in had:
+        if part.bad:
+            for leaf in part.space.chain.leaves(part.physical):
+                part.space.unmark(leaf)
+    for part in had:
+        assert part.virtual is not None
+        pool = part.space.pools.get(group.pool)
+        if pool is None or not pool.is_free(part.virtual) or not part.space.fits(part.virtual, part.physical[1]):
+            for undone in done:
+                assert undone.virtual is not None
+                undone.space.pools[group.pool].give(undone.virtual)
+            for undone in done:
+                assert undone.virtual is not None
+                undone.space.unbind(undone.virtual)
+            remark(had)
+            return False
+        part.space.bind_exactly(part.virtual, part.physical[1], group)
+        pool.take(part.virtual)
+        done.append(part)
+    for part in group.parts:
+        part.space.remove_guest(part.physical)
+    for part in had:
+        part.space.own(group, part.physical)
+    group.parts = had
+    group.priority, group.lazily_preempted = group.request.priority, False
+    cells.by_key.setdefault(group.pool, {})[group.name] = group
+    return True
+
+
+def take_back(cells: Cells, taken: Sequence[Group], downgraded: Sequence[tuple[Group, list[Part]]]) -> None:
+    """Undoes `plan` after its parts were given up."""
+    for group in taken:
+        _take(group)
+    for group, had in reversed(downgraded):
+        upgrade(cells, group, had)
+
+
+def seize(victim: Group, group: Group, parts: Sequence[Part]) -> None:
+    """Hands over what a preemptor took of a victim whose virtual cells were given: the victim stays as a guest."""
+    kept: list[Part] = []
+    for mine in victim.parts:
+        if mine.virtual is None or mine.bad:
+            kept.append(mine)
+            continue
+        pool, chain = mine.space.pools[victim.pool], mine.space.chain
+        mine.space.held.discard(mine.virtual)
+        rest, lost = [mine.virtual], list[Cell]()
+        for part in parts:
+            if part.space is mine.space and part.virtual and overlaps(chain, mine.virtual, part.virtual):
+                rest = [piece for cell in rest for piece in minus(chain, cell, part.virtual)]
+                lost.append(min(mine.virtual, part.virtual))
+        for cell in rest:
+            pool.take(cell)
+        if not lost:
+            kept.append(mine)
+            continue
+        kept += _split(mine, victim, group, rest, lost)
+    victim.parts = kept
+
+
+def _split(mine: Part, victim: Group, group: Group, rest: list[Cell], lost: list[Cell]) -> list[Part]:
+    """Cuts an owned cell into what stays owned and what its owner uses only as a guest now."""
+    space, (level, number) = mine.space, mine.physical
+    whole = mine.physical in space.low.forest.whole
+    del space.owner[level][number]
+    if level <= space.chain.node:
+        space.low_sides[number * space.sizes[level] // space.sizes[space.chain.node]] -= 1
+    elif whole:
+        space.low.give(mine.physical)
+        for cell in [*rest, *lost]:
+            space.low.take((cell[0], space.bind(cell)))
+    kept = []
+    for cell in rest:
+        physical = (cell[0], space.bind(cell))
+        space.own(victim, physical)
+        kept.append(Part(space, mine.worker, physical, cell))
+    for cell in lost:
+        physical = (cell[0], space.bind(cell))
+        victim.lost.setdefault(group.name, []).append(Part(space, mine.worker, physical, cell))
+        for piece in _nodes(space, physical):
+            space.add_guest(victim, piece)
+    return kept
+
+
+def _nodes(space: Space, cell: Cell) -> list[Cell]:
+    """A cell as cells of at most node level; cells that were taken whole are taken node by node."""
+    level, number = cell
+    node = space.chain.node
+    if level <= node:
+        return [cell]
+    count = space.sizes[level] // space.sizes[node]
+    nodes = [(node, n) for n in range(number * count, (number + 1) * count)]
+    if cell in space.low.forest.whole:
+        space.low.give(cell)
+        for piece in nodes:
+            space.low.take(piece)
+    return nodes
+
+
+def cancel(cells: Cells, group: Group) -> tuple[str, ...]:
+    """A preemption is given up: victims that nobody else preempts run on with all that they had."""
+    for part in group.parts:
+        assert part.virtual is not None
+        part.space.disown(part.physical)
+        part.space.pools[group.pool].give(part.virtual)
+    restored = []
+    for victim in group.victims.values():
+        for part in victim.lost.pop(group.name, []):
+            assert part.virtual is not None
+            for piece in _nodes(part.space, part.physical):
+                part.space.remove_guest(piece)
+            part.space.pools[victim.pool].take(part.virtual)
+            part.space.own(victim, part.physical)
+            victim.parts.append(part)
+        victim.preemptors.pop(group.name, None)
+        if not victim.preemptors and victim.state is GroupState.BEING_PREEMPTED:
+            victim.state = GroupState.ALLOCATED
+            restored.append(victim.name)
+    for part in group.parts:
+        assert part.virtual is not None
+        part.space.unbind_inside(part.virtual)
+        part.space.unbind(part.virtual)
+    remark(group.parts)
+    for victim, had in reversed(group.downgraded):
+        if cells.groups.get(victim.name) is victim and victim.state is GroupState.ALLOCATED and victim.lazily_preempted:
+            upgrade(cells, victim, had)
+    group.parts, group.downgraded, group.victims = [], [], {}
+    return tuple(restored)
+
+
+def remark(parts: Sequence[Part]) -> None:
+    """Shows bad GPUs that were in use until now."""
+    for part in parts:
+        if part.space.bad:
+            part.space.remark(part.physical)
+
+
+def vacate(group: Group) -> tuple[str, ...]:
+    """A victim is gone: clears what it still used of its preemptors' cells; preemptors that may run now."""
+    for parts in group.lost.values():
+        for part in parts:
+            for piece in _nodes(part.space, part.physical):
+                part.space.remove_guest(piece)
+    ready = []
+    for preemptor in group.preemptors.values():
+        preemptor.victims.pop(group.name, None)
+        if not preemptor.victims:
+            ready.append(preemptor.name)
+    group.preemptors, group.lost = {}, {}
+    return tuple(ready)

@@ -1,0 +1,258 @@
+"""Groups put back where they run: after a crash, after a change of the configuration, or from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pycontrol.cells.core import Cells, workers_of
+from pycontrol.cells.geometry import Cell, cover
+from pycontrol.cells.layout import Layout
+from pycontrol.cells.search import give_up, virtual_for
+from pycontrol.cells.space import Group, Part, Space
+from pycontrol.cells.values import (
+    OPPORTUNISTIC,
+    CellsError,
+    Decision,
+    GroupState,
+    Outcome,
+    Request,
+    Worker,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """What a new configuration meant for the running groups; all others run on unchanged."""
+
+    cells: Cells
+    downgraded: tuple[str, ...] = ()
+    """They run on, as opportunistic groups."""
+    pending: tuple[str, ...] = ()
+    """Preemptions that had not ended: to be asked for again."""
+    gone: tuple[str, ...] = ()
+    """None of their GPUs is in the cluster any more."""
+
+
+def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision:
+    """Takes over a group that runs on these GPUs already.
+
+    It is guaranteed if its virtual cluster can own cells there, else it is downgraded to opportunistic; never killed.
+    GPUs that the cells do not know are left out (and downgrade it). CellsError where another group is there.
+    """
+    if request.group in cells.groups:
+        raise CellsError(f"group {request.group} exists already")
+    found, complete = _locate(cells, workers)
+    if not found:
+        raise CellsError(f"group {request.group}: none of its GPUs is in the cluster")
+    parts = _guaranteed(cells, request, found) if complete and request.priority > OPPORTUNISTIC else None
+    group = Group(request, OPPORTUNISTIC, cells.order, (request.vc, request.pinned))
+    cells.order += 1
+    cells.groups[request.group] = group
+    group.state = GroupState.ALLOCATED
+    if parts is None:
+        group.lazily_preempted = request.priority > OPPORTUNISTIC
+        group.parts = [Part(space, worker, cell) for space, worker, cell in found]
+        for part in group.parts:
+            part.space.add_guest(group, part.physical)
+    else:
+        group.priority, group.parts = request.priority, parts
+        for part in parts:
+            part.space.own(group, part.physical)
+        cells.by_key.setdefault(group.pool, {})[group.name] = group
+    group.workers = workers_of(group.parts)
+    return Decision(Outcome.PLACED, group.workers, downgraded=(group.name,) if group.lazily_preempted else ())
+
+
+def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, int, Cell]], bool]:
+    """The physical cells of workers, and whether all their GPUs were found (and are nobody's)."""
+    found: list[tuple[Space, int, Cell]] = []
+    complete = True
+    for number, (host, indices) in enumerate(workers):
+        left = set(indices)
+        for space in cells.spaces:
+            per_node = space.chain.sizes[space.chain.node]
+            leaves = [
+                leaf
+                for node in space.nodes_of.get(host, ())
+                for leaf in range(node * per_node, (node + 1) * per_node)
+                if space.chain.indices[leaf] in left
+            ]
+            for leaf in leaves:
+                other = space.owner_of(leaf) or space.guest[leaf]
+                if other is not None:
+                    raise CellsError(f"GPU {space.chain.gpu(leaf)} is in use by group {other.name}")
+                left.discard(space.chain.indices[leaf])
+            found += [(space, number, cell) for cell in cover(space.chain, leaves)]
+        complete = complete and not left
+    return found, complete
+
+
+def _guaranteed(cells: Cells, request: Request, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
+    """Virtual cells for exactly these physical ones; None, with nothing changed, if there are none."""
+    key = (request.vc, request.pinned)
+    parts: list[Part] = []
+    for space, worker, cell in found:
+        if key not in space.pools or not _bind(space, key, worker, cell, parts):
+            give_up(parts, key)
+            return None
+    return parts
+
+
+def _bind(space: Space, key: tuple[str, str | None], worker: int, cell: Cell, parts: list[Part]) -> bool:
+    virtual = virtual_for(space, key, cell)
+    if virtual is not None:
+        space.bind_exactly(virtual, cell[1])
+        if space.pools[key].is_free(virtual):
+            space.pools[key].take(virtual)
+            parts.append(Part(space, worker, cell, virtual))
+            return True
+        space.unbind(virtual)
+    if not cell[0]:
+        return False
+    fan = space.fans[cell[0]]
+    return all(
+        _bind(space, key, worker, (cell[0] - 1, child), parts) for child in range(cell[1] * fan, (cell[1] + 1) * fan)
+    )
+
+
+def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
+    """The running groups on a new configuration (work-preserving), oldest first; health is carried over."""
+    fresh = Cells(layout)
+    downgraded, pending, gone = list[str](), list[str](), list[str]()
+    for group in sorted(cells.groups.values(), key=lambda g: g.order):
+        if group.state is GroupState.PREEMPTING:
+            pending.append(group.name)
+            continue
+        try:
+            decision = adopt(fresh, group.request, group.workers)
+        except CellsError:
+            gone.append(group.name)
+            continue
+        if decision.downgraded and not group.lazily_preempted:
+            downgraded.append(group.name)
+    for space in cells.spaces:
+        for leaf in sorted(space.bad):
+            gpu = space.chain.gpu(leaf)
+            for other in fresh.spaces:
+                at = _leaf(other, gpu.host, gpu.index)
+                if at is not None:
+                    other.set_bad(at)
+    return Reconfigured(fresh, tuple(downgraded), tuple(pending), tuple(gone))
+
+
+def _leaf(space: Space, host: str, index: int) -> int | None:
+    per_node = space.chain.sizes[space.chain.node]
+    for node in space.nodes_of.get(host, ()):
+        for leaf in range(node * per_node, (node + 1) * per_node):
+            if space.chain.indices[leaf] == index:
+                return leaf
+    return None
+
+
+def dump(cells: Cells) -> dict[str, Any]:
+    """The whole state beyond the configuration, as JSON values."""
+    numbers = {id(space): at for at, space in enumerate(cells.spaces)}
+
+    def listed(parts: Sequence[Part]) -> list[list[Any]]:
+        return [[numbers[id(p.space)], p.worker, list(p.physical), list(p.virtual or ())] for p in parts]
+
+    groups = []
+    for group in sorted(cells.groups.values(), key=lambda g: g.order):
+        request = asdict(group.request)
+        request["hosts"] = None if group.request.hosts is None else sorted(group.request.hosts)
+        groups.append(
+            {
+                "request": request,
+                "priority": group.priority,
+                "state": group.state.value,
+                "lazily_preempted": group.lazily_preempted,
+                "seized": group.seized,
+                "workers": [[host, list(indices)] for host, indices in group.workers],
+                "parts": listed(group.parts),
+                "lost": {name: listed(parts) for name, parts in group.lost.items()},
+                "victims": list(group.victims),
+                "downgraded": [
+                    [victim.name, listed(had)]
+                    for victim, had in group.downgraded
+                    if cells.groups.get(victim.name) is victim
+                ],
+            }
+        )
+    return {
+        "version": 1,
+        "groups": groups,
+        "bad": [sorted(space.bad) for space in cells.spaces],
+        "holders": [[[*root, *key] for root, key in space.holder.items()] for space in cells.spaces],
+    }
+
+
+def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
+    """The cells as they were at `dump`, on the same layout."""
+    cells = Cells(layout)
+    for space, holders in zip(cells.spaces, data["holders"], strict=True):
+        for level, number, vc, pinned in holders:
+            space.hand_over((level, number), (vc, pinned))
+
+    def parts_of(listed: Sequence[Any]) -> list[Part]:
+        return [
+            Part(cells.spaces[at], worker, (physical[0], physical[1]), (virtual[0], virtual[1]) if virtual else None)
+            for at, worker, physical, virtual in listed
+        ]
+
+    for saved in data["groups"]:
+        asked = saved["request"]
+        request = Request(
+            **{
+                **asked,
+                "members": tuple((count, gpus) for count, gpus in asked["members"]),
+                "hosts": None if asked["hosts"] is None else frozenset(asked["hosts"]),
+                "on": tuple((host, gpus) for host, gpus in asked["on"]),
+            }
+        )
+        group = Group(request, saved["priority"], cells.order, (request.vc, request.pinned))
+        cells.order += 1
+        group.state = GroupState(saved["state"])
+        group.lazily_preempted, group.seized = saved["lazily_preempted"], saved["seized"]
+        group.workers = tuple((host, tuple(indices)) for host, indices in saved["workers"])
+        group.parts = parts_of(saved["parts"])
+        group.lost = {name: parts_of(listed) for name, listed in saved["lost"].items()}
+        cells.groups[group.name] = group
+        if group.guaranteed:
+            cells.by_key.setdefault(group.pool, {})[group.name] = group
+    for saved in data["groups"]:
+        group = cells.groups[saved["request"]["group"]]
+        group.victims = {name: cells.groups[name] for name in saved["victims"]}
+        for victim in group.victims.values():
+            victim.preemptors[group.name] = group
+        group.downgraded = [(cells.groups[name], parts_of(had)) for name, had in saved["downgraded"]]
+    _occupy(cells)
+    for space, bad in zip(cells.spaces, data["bad"], strict=True):
+        for leaf in bad:
+            space.set_bad(leaf)
+    return cells
+
+
+def _occupy(cells: Cells) -> None:
+    """Puts loaded groups onto their GPUs: guests first, since owners take what guests leave."""
+    for group in cells.groups.values():
+        guests = [p for p in group.parts if p.virtual is None] + [p for some in group.lost.values() for p in some]
+        for part in guests:
+            node = part.space.chain.node
+            level, number = part.physical
+            count = part.space.sizes[level] // part.space.sizes[node] if level > node else 1
+            cells_of = [(min(level, node), number * count + n) for n in range(count)]
+            for cell in cells_of:
+                part.space.add_guest(group, cell)
+    for group in cells.groups.values():
+        for part in group.parts:
+            if part.virtual is not None:
+                part.space.bind_exactly(part.virtual, part.physical[1])
+                part.space.pools[group.pool].take(part.virtual)
+                part.space.own(group, part.physical)
+    for group in cells.groups.values():
+        for some in group.lost.values():
+            for part in some:
+                assert part.virtual is not None
+                part.space.bind_exactly(part.virtual, part.physical[1])

@@ -1,0 +1,252 @@
+"""Where a gang lands: virtual cells first, blind to who uses which GPUs; then the physical cells behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pycontrol.cells.geometry import Cell
+from pycontrol.cells.packing import Taken, place, place_in, place_within, undo
+from pycontrol.cells.pool import Pool
+from pycontrol.cells.space import FREE, Part, Space
+
+Site = tuple[Space, Pool]
+"""A chain and the free cells in it that a request may use."""
+
+
+def guaranteed(sites: Sequence[Site], sizes: Sequence[int], within: int | None = None) -> list[Part] | None:
+    """Takes and binds cells for workers of these sizes (descending); None, with nothing changed, if none fit.
+
+    Virtual cells are chosen as in a private cluster, so that nothing outside the virtual cluster matters
+    (sharing safety); only then are physical ones bound. A tree that can only be bound to bad hardware is bound and
+    shown with its bad GPUs, and the search begins anew.
+    """
+    of_pool = {id(pool): space for space, pool in sites}
+    shown: list[tuple[Space, Cell]] = []
+    try:
+        while True:
+            taken = _virtual(sites, sizes, within)
+            if taken is None:
+                return None
+            doomed: list[tuple[Space, Cell, int]] = []
+            for pool, _, cell in taken:
+                space = of_pool[id(pool)]
+                root = space.root_of(cell)
+                if space.v2p[root[0]][root[1]] == FREE and not space.bind_root(root):
+                    doomed.append((space, root, space.v2p[root[0]][root[1]]))
+            if not doomed:
+                return [
+                    Part(space, worker, (cell[0], space.bind(cell)), cell)
+                    for pool, worker, cell in taken
+                    for space in (of_pool[id(pool)],)
+                ]
+            undo(taken)
+            for pool, _, cell in taken:
+                of_pool[id(pool)].unbind(cell)
+            for space, root, physical in doomed:
+                space.bind_root(root, physical)
+                space.mark_root(root)
+                space.held.add(root)
+                shown.append((space, root))
+    finally:
+        for space, root in shown:
+            space.held.discard(root)
+            space.unbind_marked(root)
+
+
+def _virtual(sites: Sequence[Site], sizes: Sequence[int], within: int | None) -> Taken | None:
+    if within is not None:
+        return place_within(sites[0][1], sizes, within)
+    taken = place([pool for _, pool in sites], sizes)
+    if taken is None:
+        for space, pool in sites:
+            taken = _gathered(space, pool, sizes)
+            if taken is not None:
+                break
+    return taken
+
+
+def _gathered(space: Space, pool: Pool, sizes: Sequence[int]) -> Taken | None:
+    """Workers that only fit into several cells below node level which are bound to one host already."""
+    by_host: dict[int, list[Cell]] = {}
+    for _, cell in pool.bins():
+        bound = space.v2p[cell[0]][cell[1]]
+        if cell[0] < pool.node and bound != FREE:
+            by_host.setdefault(bound * pool.sizes[cell[0]] // pool.sizes[pool.node], []).append(cell)
+    if not any(len(cells) > 1 for cells in by_host.values()):
+        return None
+    taken: Taken = []
+    free = pool.forest.free
+    for worker, gpus in enumerate(sizes):
+        one = pool.bin_for(gpus)
+        cells = [one] if one else None
+        if cells is None:
+            hosts = [c for c in by_host.values() if sum(free[k][n] for k, n in c) >= gpus]
+            cells = min(hosts, key=lambda c: sum(free[k][n] for k, n in c)) if hosts else None
+        if cells is None:
+            undo(taken)
+            return None
+        for cell in cells:
+            part = min(gpus, free[cell[0]][cell[1]])
+            if part:
+                for piece in pool.pick(cell, part):
+                    pool.take(piece)
+                    taken.append((pool, worker, piece))
+                gpus -= part
+    return taken
+
+
+def give_up(parts: Sequence[Part], pool_key: tuple[str, str | None]) -> None:
+    """Undoes what a search took and bound."""
+    for part in reversed(parts):
+        assert part.virtual is not None
+        part.space.pools[pool_key].give(part.virtual)
+    for part in parts:
+        assert part.virtual is not None
+        part.space.unbind(part.virtual)
+
+
+def guaranteed_on(
+    sites: Sequence[Site], key: tuple[str, str | None], sizes: Sequence[int], hosts: Sequence[frozenset[str] | None]
+) -> list[Part] | None:
+    """As `guaranteed`, with the hosts that each worker may use; hosts bound to the virtual cluster come first."""
+    parts: list[Part] = []
+    for worker, gpus in enumerate(sizes):
+        allowed = hosts[worker]
+        for space, pool, node in _nodes(sites, allowed):
+            found = _on_node(space, pool, key, node, gpus)
+            if found is None:
+                continue
+            cells = pool.pick(found, gpus)
+            for cell in cells:
+                pool.take(cell)
+            parts += [Part(space, worker, (cell[0], space.bind(cell)), cell) for cell in cells]
+            break
+        else:
+            give_up(parts, key)
+            return None
+    return parts
+
+
+def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tuple[Space, Pool, int]]:
+    """Node cells on these hosts: those of bound trees first, then those with the fewest guests."""
+    for space, pool in sites:
+        chain = space.chain
+        guests = space.buddy.guests[chain.node]
+        free = space.low.forest.free[chain.node]
+        nodes = [n for n, host in enumerate(chain.hosts) if allowed is None or host in allowed]
+        nodes.sort(key=lambda n: (not space.low_sides[n], guests[n], free[n]))
+        for node in nodes:
+            yield space, pool, node
+
+
+def _on_node(space: Space, pool: Pool, key: tuple[str, str | None], node: int, gpus: int) -> Cell | None:
+    """A bin with room, bound to this node; bound now where the virtual cluster still has an unbound cell for it."""
+    level, free = pool.node, pool.forest.free
+    spans = [
+        (k, range(node * count, (node + 1) * count))
+        for k in range(level, -1, -1)
+        if pool.sizes[k] >= gpus
+        for count in (pool.sizes[level] // pool.sizes[k],)
+    ]
+    for k, cells in spans:
+        for physical in cells:
+            number = space.p2v[k][physical]
+            if number == FREE or free[k][number] < gpus or space.forest.covered((k, number)):
+                continue
+            if k < level and space.root_of((k, number))[0] != k:
+                continue
+            if space.holder[space.root_of((k, number))] == key:
+                return k, number
+    for k, cells in reversed(spans):
+        guests, bad = space.buddy.guests[k], space.buddy.bad[k]
+        for physical in sorted(cells, key=lambda c: (bad.get(c, 0), guests[c])):
+            virtual = virtual_for(space, key, (k, physical), tree=k < level)
+            if virtual is None:
+                continue
+            space.bind_exactly(virtual, physical)
+            if free[k][virtual[1]] >= gpus:
+                return virtual
+            space.unbind(virtual)
+    return None
+
+
+def virtual_for(space: Space, key: tuple[str, str | None], physical: Cell, tree: bool = False) -> Cell | None:
+    """A wholly free virtual cell of a holder that may be bound to exactly this physical cell.
+
+    `tree`: only a whole unbound tree of that level. Trees of the smallest fitting level come first.
+    """
+    level, number = physical
+    sizes = space.sizes
+    free = space.forest.free
+    if not tree:
+        for k in range(level, len(sizes)):
+            bound = space.p2v[k][number * sizes[level] // sizes[k]]
+            if bound != FREE:
+                if space.forest.covered((k, bound)):
+                    return None
+                if space.holder[space.root_of((k, bound))] != key:
+                    return None
+                if space.static:
+                    count = sizes[k] // sizes[level]
+                    same = bound * count + number % count
+                    return (level, same) if free[level][same] == sizes[level] else None
+                return _descend(space, (k, bound), level)
+    for root, holder in reversed(space.holder.items()):  # smallest trees first
+        k = root[0]
+        if holder != key or k < level or (tree and k != level) or space.v2p[k][root[1]] != FREE:
+            continue
+        if free[k][root[1]] != sizes[k]:
+            continue
+        if space.buddy.may_bind((k, number * sizes[level] // sizes[k])):
+            return level, root[1] * (sizes[k] // sizes[level])
+    return None
+
+
+def _descend(space: Space, cell: Cell, level: int) -> Cell | None:
+    """Below a bound virtual cell, an unbound one of a level."""
+    k, number = cell
+    if k == level:
+        return cell if space.forest.free[k][number] == space.sizes[k] else None
+    fan = space.fans[k]
+    for child in range(number * fan, (number + 1) * fan):
+        if space.v2p[k - 1][child] == FREE and space.forest.free[k - 1][child] == space.sizes[k - 1]:
+            return level, child * (space.sizes[k - 1] // space.sizes[level])
+    return None
+
+
+def opportunistic(
+    sites: Sequence[Site], sizes: Sequence[int], hosts: Sequence[frozenset[str] | None] | None, within: int | None
+) -> list[Part] | None:
+    """Idle GPUs for a gang, wherever they are."""
+    of_pool = {id(pool): space for space, pool in sites}
+    if hosts is None:
+        pools = [pool for _, pool in sites]
+        taken = place_within(pools[0], sizes, within) if within is not None else place(pools, sizes)
+    else:
+        taken = []
+        for worker, gpus in enumerate(sizes):
+            allowed = hosts[worker]
+            bins = [
+                (pool, free, cell)
+                for space, pool in sites
+                for free, cell in pool.bins()
+                if free >= gpus and (allowed is None or space.chain.hosts_of(cell)[0] in allowed)
+            ]
+            one = place_in([gpus], bins)
+            if one is None:
+                undo(taken)
+                return None
+            taken += [(pool, worker, cell) for pool, _, cell in one]
+    if taken is None:
+        return None
+    parts: list[Part] = []
+    for pool, worker, cell in taken:
+        cells = [cell]
+        if cell[0] > pool.node:  # guests hold nodes or less
+            count = pool.sizes[cell[0]] // pool.sizes[pool.node]
+            cells = [(pool.node, n) for n in range(cell[1] * count, (cell[1] + 1) * count)]
+            pool.give(cell)
+            for node in cells:
+                pool.take(node)
+        parts += [Part(of_pool[id(pool)], n if worker < 0 else worker, c) for n, c in enumerate(cells)]
+    return parts

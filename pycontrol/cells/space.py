@@ -1,0 +1,441 @@
+"""One chain's whole state: the virtual clusters' trees, their binding to physical cells, and who is where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pycontrol.cells.buddy import Buddy
+from pycontrol.cells.geometry import Cell, Chain
+from pycontrol.cells.pool import Forest, Pool
+from pycontrol.cells.values import GroupState, Request, Worker
+
+FREE = -1
+
+
+@dataclass(slots=True)
+class Part:
+    """What a group holds in one chain: a virtual cell (None if opportunistic) and the physical one, by worker."""
+
+    space: Space
+    worker: int
+    physical: Cell
+    virtual: Cell | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether one of its GPUs is out of order."""
+        return self.physical[1] in self.space.buddy.bad[self.physical[0]]
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """An affinity group in its life; `parts` is what it holds, `lost` what preemptors took of it already."""
+
+    request: Request
+    priority: int
+    order: int
+    """Later groups are preempted first among equals."""
+    pool: tuple[str, str | None] = ("", None)
+    state: GroupState = GroupState.PENDING
+    parts: list[Part] = field(default_factory=list)
+    workers: tuple[Worker, ...] = ()
+    victims: dict[str, Group] = field(default_factory=dict)
+    preemptors: dict[str, Group] = field(default_factory=dict)
+    lost: dict[str, list[Part]] = field(default_factory=dict)
+    """Preemptor -> guaranteed parts that it took; this group's processes are still on their GPUs."""
+    downgraded: list[tuple[Group, list[Part]]] = field(default_factory=list)
+    """Groups that this one made opportunistic, with what they had."""
+    lazily_preempted: bool = False
+    seized: bool = False
+    """It took cells of other groups, so there may be bindings below its own cells."""
+
+    @property
+    def name(self) -> str:
+        return self.request.group
+
+    @property
+    def guaranteed(self) -> bool:
+        return self.priority >= 0
+
+
+class Space:
+    """A chain in motion. `pools[(vc, pinned)]` are the trees of each virtual cluster in one virtual leaf space.
+
+    `v2p`, `p2v`: binding by level. `owner[k]`: group that owns a physical cell (runs there or has reserved it).
+    `guest[leaf]`: group that uses a GPU without owning it. `marks`: bad GPUs in bound trees and the virtual GPUs
+    that stand for them.
+    """
+
+    def __init__(self, chain: Chain, roots: Iterable[tuple[tuple[str, str | None], int]], static: bool) -> None:
+        self.chain, self.static = chain, static
+        self.sizes, self.fans = chain.sizes, chain.fans
+        self.roots = sorted(((level, key) for key, level in roots), key=lambda r: (-r[0], r[1][0], r[1][1] or ""))
+        leaf_roots: list[int] = []
+        self.holder: dict[Cell, tuple[str, str | None]] = {}
+        for level, key in self.roots:
+            self.holder[(level, len(leaf_roots) // self.sizes[level])] = key
+            leaf_roots += [level] * self.sizes[level]
+        self.forest = Forest(chain, leaf_roots)
+        self.pools: dict[tuple[str, str | None], Pool] = {}
+        for cell, key in reversed(self.holder.items()):
+            self.pools.setdefault(key, Pool(self.forest)).add_root(cell)
+        self.buddy = Buddy(chain)
+        for level, _ in self.holder:
+            self.buddy.need[level] += 1
+        self.v2p = [[FREE] * -(-len(leaf_roots) // size) for size in self.sizes]
+        self.p2v = [[FREE] * chain.count(k) for k in range(len(self.sizes))]
+        self.fixed: set[Cell] = set()
+        """Virtual roots that stay bound: pinned, or all with static binding."""
+        self.held: set[Cell] = set()
+        """Virtual cells whose groups may yet be preempted: given, but their binding stays for now."""
+        per_node, indices = chain.sizes[chain.node], chain.indices
+        self.node_workers: tuple[Worker, ...] = tuple(
+            (host, indices[n * per_node : (n + 1) * per_node]) for n, host in enumerate(chain.hosts)
+        )
+        self.nodes_of: dict[str, list[int]] = {}
+        for number, host in enumerate(chain.hosts):
+            self.nodes_of.setdefault(host, []).append(number)
+        self.low_sides = [0] * chain.count(chain.node)
+        self.low = Pool(Forest(chain, [chain.top] * len(chain.indices)), self.low_sides)
+        for number in range(chain.count(chain.top) - 1, -1, -1):
+            self.low.add_root((chain.top, number))
+        self.owner: list[dict[int, Group]] = [{} for _ in self.sizes]
+        self.guest: list[Group | None] = [None] * len(chain.indices)
+        self.bad: set[int] = set()
+        self.marks: dict[int, int] = {}
+        self.root_marks: dict[Cell, set[int]] = {}
+
+    # Binding
+
+    def root_of(self, cell: Cell) -> Cell:
+        """The root of the tree that a virtual cell is in."""
+        leaf = cell[1] * self.sizes[cell[0]]
+        level = self.forest.roots[leaf]
+        return level, leaf // self.sizes[level]
+
+    def fix_roots(self) -> None:
+        """Static binding: every root gets its physical cell for good."""
+        for root in self.holder:
+            if self.v2p[root[0]][root[1]] == FREE:
+                self.bind_root(root)
+            self.fixed.add(root)
+
+    def bind_root(self, root: Cell, physical: int | None = None) -> bool:
+        """Binds an unbound tree, to `physical` where given; True if its GPUs are all well."""
+        level, number = root
+        if physical is None:
+            physical = self.buddy.acquire(level)
+        else:
+            self.buddy.bind((level, physical))
+        self.v2p[level][number] = physical
+        self.p2v[level][physical] = number
+        return physical not in self.buddy.bad[level]
+
+    def bind(self, cell: Cell) -> int:
+        """The physical cell of a virtual one; unbound ancestors below the root are bound to the least used parts."""
+        level, number = cell
+        v2p = self.v2p
+        if v2p[level][number] != FREE:
+            return v2p[level][number]
+        fan = self.fans[level + 1]
+        parent = self.bind((level + 1, number // fan))
+        first, p2v = parent * fan, self.p2v[level]
+        if self.static:
+            chosen = first + number % fan
+        else:
+            chosen, fewest = FREE, 1 << 60
+            guests = self.buddy.guests[level]
+            for child in range(first, first + fan):
+                if p2v[child] == FREE and guests[child] < fewest:
+                    chosen, fewest = child, guests[child]
+                    if not fewest:
+                        break
+        v2p[level][number] = chosen
+        p2v[chosen] = number
+        return chosen
+
+    def bind_exactly(self, cell: Cell, physical: int, spare: Group | None = None) -> None:
+        """Binds a virtual cell to this physical one; `fits` said that it is possible. `spare`: see `mark_root`."""
+        level, root = cell[0], self.root_of(cell)
+        fresh = self.v2p[root[0]][root[1]] == FREE
+        while self.v2p[cell[0]][cell[1]] == FREE:
+            at = physical * self.sizes[level] // self.sizes[cell[0]]
+            if cell == root:
+                self.bind_root(cell, at)
+                break
+            self.v2p[cell[0]][cell[1]] = at
+            self.p2v[cell[0]][at] = cell[1]
+            cell = (cell[0] + 1, cell[1] // self.fans[cell[0] + 1])
+        if fresh:
+            self.mark_root(root, spare)
+
+    def fits(self, cell: Cell, physical: int) -> bool:
+        """Whether a wholly free virtual cell is, or may be, bound to exactly this physical cell."""
+        level, root = cell[0], self.root_of(cell)
+        while True:
+            at = physical * self.sizes[level] // self.sizes[cell[0]]
+            bound, back = self.v2p[cell[0]][cell[1]], self.p2v[cell[0]][at]
+            if bound != FREE or back != FREE:
+                return bound == at and back == cell[1]
+            if cell == root:
+                return self.buddy.may_bind((cell[0], at))
+            cell = (cell[0] + 1, cell[1] // self.fans[cell[0] + 1])
+
+    def unbind(self, cell: Cell) -> None:
+        """After a virtual cell was given back: unbinds it and its ancestors as far as nothing uses them."""
+        level, number = cell
+        root = self.root_of(cell)
+        free = self.forest.free
+        while True:
+            if free[level][number] != self.sizes[level]:
+                break
+            if (level, number) in self.fixed or (self.held and self._holds(level, number)):
+                return
+            physical = self.v2p[level][number]
+            if physical != FREE:
+                self.v2p[level][number] = FREE
+                self.p2v[level][physical] = FREE
+            if level == root[0]:
+                if physical != FREE:
+                    self.buddy.release((level, physical))
+                return
+            number //= self.fans[level + 1]
+            level += 1
+        self.unbind_marked(root)
+
+    def _holds(self, level: int, number: int) -> bool:
+        """Whether a cell is, or contains, one that is only given for a moment."""
+        sizes = self.sizes
+        return any(k <= level and n * sizes[k] // sizes[level] == number for k, n in self.held)
+
+    def unbind_inside(self, cell: Cell) -> None:
+        """Unbinds what preempted groups had bound below a cell, as far as it is free."""
+        level, number = cell
+        if not level or cell in self.forest.whole:
+            return
+        for child in range(number * self.fans[level], (number + 1) * self.fans[level]):
+            physical = self.v2p[level - 1][child]
+            if physical != FREE:
+                self.unbind_inside((level - 1, child))
+                if self.forest.free[level - 1][child] == self.sizes[level - 1]:
+                    self.v2p[level - 1][child] = FREE
+                    self.p2v[level - 1][physical] = FREE
+
+    def unbind_marked(self, root: Cell) -> None:
+        """A tree that holds nothing but bad GPUs need not hold them."""
+        marked = self.root_marks.get(root)
+        if not marked or root in self.fixed or (self.held and self._holds(*root)):
+            return
+        if self.forest.free[root[0]][root[1]] + len(marked) != self.sizes[root[0]]:
+            return
+        del self.root_marks[root]
+        pool = self.pool_of(root)
+        cells = [(0, self.marks.pop(leaf)) for leaf in marked]
+        for cell in cells:
+            pool.give(cell)
+        for cell in cells:
+            self.unbind(cell)
+
+    def pool_of(self, root: Cell) -> Pool:
+        """The pool that a tree is in."""
+        return self.pools[self.holder[root]]
+
+    def hand_over(self, root: Cell, key: tuple[str, str | None]) -> None:
+        """A wholly free tree changes its holder (exchange)."""
+        if self.holder[root] == key:
+            return
+        self.pool_of(root).remove_root(root)
+        self.holder[root] = key
+        self.pools.setdefault(key, Pool(self.forest)).add_root(root)
+
+    # Bad hardware
+
+    def mark_root(self, root: Cell, spare: Group | None = None) -> None:
+        """Shows a bound tree's bad GPUs to its owner: virtual GPUs that nobody can take.
+
+        But for those that a group `spare` uses as a guest, because they are about to be its own.
+        """
+        physical = self.v2p[root[0]][root[1]]
+        if physical in self.buddy.bad[root[0]]:
+            for leaf in self.chain.leaves((root[0], physical)):
+                if leaf in self.bad and leaf not in self.marks and (spare is None or self.guest[leaf] is not spare):
+                    self._mark(leaf)
+
+    def remark(self, physical: Cell) -> None:
+        """After a cell was given up: its bad GPUs show in the tree that it is bound to, if that lives on."""
+        for leaf in self.chain.leaves(physical):
+            if leaf in self.bad and leaf not in self.marks:
+                self._mark(leaf)
+
+    def _mark(self, leaf: int) -> None:
+        """Binds a virtual GPU to a bad one, unless somebody is still on it."""
+        k = 0
+        while k < len(self.sizes) and self.p2v[k][leaf // self.sizes[k]] == FREE:
+            if leaf // self.sizes[k] in self.owner[k]:
+                return
+            k += 1
+        if k == len(self.sizes) or self.owner_of(leaf) is not None:
+            return
+        number = self.p2v[k][leaf // self.sizes[k]]
+        root = self.root_of((k, number))
+        while k:
+            fan = self.fans[k]
+            first = number * fan
+            k -= 1
+            at = leaf // self.sizes[k]
+            full, free = self.sizes[k], self.forest.free[k]
+            same = first + at % fan
+            if self.static and self.v2p[k][same] == FREE:
+                number = same
+            else:
+                number = next(
+                    c for c in range(first + fan - 1, first - 1, -1) if self.v2p[k][c] == FREE and free[c] == full
+                )
+            self.v2p[k][number], self.p2v[k][at] = at, number
+        self.pool_of(root).take((0, number))
+        self.marks[leaf] = number
+        self.root_marks.setdefault(root, set()).add(leaf)
+
+    def set_bad(self, leaf: int) -> None:
+        """A GPU is out of order: nobody new gets it."""
+        if leaf in self.bad:
+            return
+        self.bad.add(leaf)
+        self.buddy.count_bad(leaf, 1)
+        if self.owner_of(leaf) is None and self.guest[leaf] is None:
+            self.low.take((0, leaf))
+        self._mark(leaf)
+
+    def set_healthy(self, leaf: int) -> None:
+        """A GPU is well again."""
+        if leaf not in self.bad:
+            return
+        self.bad.remove(leaf)
+        self.buddy.count_bad(leaf, -1)
+        if self.owner_of(leaf) is None and self.guest[leaf] is None:
+            self.low.give((0, leaf))
+        self.unmark(leaf)
+
+    def unmark(self, leaf: int) -> None:
+        """Frees the virtual GPU that stands for a bad one."""
+        if leaf not in self.marks:
+            return
+        virtual = self.marks.pop(leaf)
+        root = self.root_of((0, virtual))
+        self.root_marks[root].discard(leaf)
+        if not self.root_marks[root]:
+            del self.root_marks[root]
+        self.pool_of(root).give((0, virtual))
+        self.unbind((0, virtual))
+
+    # Who is where
+
+    def owner_of(self, leaf: int) -> Group | None:
+        """The group that owns a GPU."""
+        for k, size in enumerate(self.sizes):
+            group = self.owner[k].get(leaf // size)
+            if group is not None:
+                return group
+        return None
+
+    def own(self, group: Group, cell: Cell) -> None:
+        """A group gets a physical cell; guests may still be on it."""
+        level, number = cell
+        self.owner[level][number] = group
+        low = self.low
+        if level <= self.chain.node:
+            node = number * self.sizes[level] // self.sizes[self.chain.node]
+            self.low_sides[node] += 1
+        if low.forest.free[level][number] == self.sizes[level]:
+            low.take(cell)
+        else:
+            self._take_rest(cell)
+            if level < self.chain.node:
+                low.resort(number * self.sizes[level])
+
+    def _take_rest(self, cell: Cell) -> None:
+        """Takes what is free of a cell in the low view."""
+        level, number = cell
+        low, node = self.low, self.chain.node
+        if cell in low.forest.whole:
+            return
+        if level > node:
+            fan = self.fans[level]
+            for child in range(number * fan, (number + 1) * fan):
+                self._take_rest((level - 1, child))
+        elif low.forest.free[level][number] == self.sizes[level]:
+            low.take(cell)
+        elif low.forest.free[level][number]:
+            for leaf in self.chain.leaves(cell):
+                if low.forest.free[0][leaf]:
+                    low.take((0, leaf))
+
+    def disown(self, cell: Cell) -> None:
+        """A group gives a physical cell up; guests stay."""
+        level, number = cell
+        del self.owner[level][number]
+        if level <= self.chain.node:
+            self.low_sides[number * self.sizes[level] // self.sizes[self.chain.node]] -= 1
+        if self.buddy.guests[level][number]:
+            for leaf in self.chain.leaves(cell):
+                if self.guest[leaf] is None and leaf not in self.bad:
+                    self.low.give((0, leaf))
+            if level < self.chain.node:
+                self.low.resort(number * self.sizes[level])
+            return
+        self.low.give(cell)
+        if number in self.buddy.bad[level]:
+            for leaf in self.chain.leaves(cell):
+                if leaf in self.bad:
+                    self.low.take((0, leaf))
+
+    def add_guest(self, group: Group, cell: Cell) -> None:
+        """A group uses a physical cell of at most node level that it does not own (and that has no guest)."""
+        leaves = self.chain.leaves(cell)
+        self.guest[leaves.start : leaves.stop] = [group] * len(leaves)
+        self._take_rest(cell)
+        self.buddy.count_guests(cell, 1)
+
+    def remove_guest(self, cell: Cell) -> None:
+        """A guest leaves a physical cell."""
+        leaves = self.chain.leaves(cell)
+        self.guest[leaves.start : leaves.stop] = [None] * len(leaves)
+        self.buddy.count_guests(cell, -1)
+        owners = {leaf for leaf in leaves if self.owner_of(leaf) is not None}
+        if owners:
+            for leaf in leaves:
+                if leaf not in owners and leaf not in self.bad:
+                    self.low.give((0, leaf))
+            return
+        self.low.give(cell)
+        if cell[1] in self.buddy.bad[cell[0]]:
+            for leaf in leaves:
+                if leaf in self.bad:
+                    self.low.take((0, leaf))
+
+    def explode(self, cell: Cell) -> list[Cell]:
+        """An owned cell as cells of at most node level, so that its parts can change hands one by one."""
+        level, number = cell
+        if level <= self.chain.node:
+            return [cell]
+        group = self.owner[level].pop(number)
+        count = self.sizes[level] // self.sizes[self.chain.node]
+        nodes = [(self.chain.node, n) for n in range(number * count, (number + 1) * count)]
+        whole = cell in self.low.forest.whole
+        if whole:
+            self.low.give(cell)
+        for node in nodes:
+            self.owner[node[0]][node[1]] = group
+            self.low_sides[node[1]] += 1
+            if whole:
+                self.low.take(node)
+        return nodes
+
+    def guests_in(self, cell: Cell) -> list[Group]:
+        """The groups that use GPUs of a cell without owning it."""
+        if not self.buddy.guests[cell[0]][cell[1]]:
+            return []
+        leaves = self.chain.leaves(cell)
+        found = {g.name: g for g in self.guest[leaves.start : leaves.stop] if g is not None}
+        return list(found.values())

@@ -1,0 +1,119 @@
+"""What goes into the cells and what comes out: requests, decisions, and how things stand."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.model.topology import Gpu
+
+OPPORTUNISTIC = -1
+"""The priority of groups without a guarantee: they run anywhere and give way to everybody."""
+HIGHEST = 1000
+
+
+class CellsError(Exception):
+    """A request that cannot be meant; nothing has changed."""
+
+
+class GroupState(enum.StrEnum):
+    """The life of an affinity group."""
+
+    PENDING = "Pending"
+    PREEMPTING = "Preempting"
+    ALLOCATED = "Allocated"
+    BEING_PREEMPTED = "BeingPreempted"
+    DELETED = "Deleted"
+
+
+class LeafState(enum.StrEnum):
+    """The states of a GPU."""
+
+    FREE = "Free"
+    USED = "Used"
+    RESERVING = "Reserving"
+    RESERVED = "Reserved"
+
+
+class Outcome(enum.StrEnum):
+    """What becomes of a request."""
+
+    PLACED = "placed"
+    PREEMPT = "preempt"
+    WAIT = "wait"
+
+
+Worker = tuple[str, tuple[int, ...]]
+"""A worker's host and its GPU indices there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
+
+    `hosts`: the only hosts it may use. `on`: GPUs by host, exactly, one worker an entry (instead of `members`).
+    `within`: a cell type; the whole gang must lie in one such cell. `pinned`: use this pinned cell.
+    `lazy`: may be downgraded to opportunistic rather than killed.
+    """
+
+    group: str
+    vc: str
+    priority: int
+    members: tuple[tuple[int, int], ...]
+    gpu_type: str | None = None
+    pinned: str | None = None
+    lazy: bool = True
+    hosts: frozenset[str] | None = None
+    within: str | None = None
+    on: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole gang."""
+        return sum(count * gpus for count, gpus in self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to a request.
+
+    PLACED: `workers` run, largest first. PREEMPT: `victims` must end (after their grace), then the group is placed
+    where `workers` says. WAIT: `reason` says why.
+    """
+
+    outcome: Outcome
+    workers: tuple[Worker, ...] = ()
+    victims: tuple[str, ...] = ()
+    downgraded: tuple[str, ...] = ()
+    """Groups that go on as opportunistic ones (lazy preemption)."""
+    reason: str = ""
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs of the group."""
+        return tuple(Gpu(host, index) for host, indices in self.workers for index in indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What the end of a group brought: groups whose victims are all gone (request them again to place them)."""
+
+    ready: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    """Victims of a cancelled preemption that run on as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """What a virtual cluster may use now, GPUs by host.
+
+    `guaranteed` is one way to bind its free cells (each subset of it that is asked for first is granted);
+    `occupied` of these are used by groups that would be preempted. `opportunistic` GPUs are idle ones beyond.
+    """
+
+    guaranteed: Mapping[str, int]
+    opportunistic: Mapping[str, int]
+    occupied: Mapping[str, int] = field(default_factory=dict)
+    free_cells: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Chain -> cell type -> free cells that the virtual cluster owns, each counted at its highest level."""

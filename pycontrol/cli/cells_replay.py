@@ -1,0 +1,218 @@
+"""`isonomy replay` for cases of kind `cells`: a cluster, and steps one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.core import Cells
+from pycontrol.cells.inspect import vc_cells
+from pycontrol.cells.recovery import adopt, dump, load
+from pycontrol.cells.space import Group
+from pycontrol.cells.values import CellsError, Decision, GroupState, LeafState, Outcome, Request, Worker
+from pycontrol.config import ConfigError
+
+
+class Replay:
+    """Carries out a case's steps on the production cells. Workers have names; a group's end is its last worker's."""
+
+    def __init__(self, case: Mapping[str, Any], forced: bool) -> None:
+        self.steps: list[dict[str, Any]] = case["steps"]
+        self.forced = forced
+        self.cells = self._built(case["cluster"])
+        self.requests: dict[str, Request] = {}
+        self.members: dict[str, dict[str, int]] = {}
+        """Group -> worker name -> its place among the group's workers; -1 while it has none."""
+        self.pods: dict[str, str] = {}
+
+    @staticmethod
+    def _built(cluster: Mapping[str, Any]) -> Cells:
+        known = {k: v for k, v in cluster.items() if k in CellsFile.model_fields}
+        return Cells(layout(CellsFile.model_validate(known)))
+
+    def run(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """(step, result) of each step."""
+        for at, step in enumerate(self.steps):
+            yield step["step"], getattr(self, f"_{step['op']}")(step, at)
+
+    def _schedule(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        asked, pod = step["request"], step["pod"]
+        name = asked["group"]["name"]
+        try:
+            request = self._request(step)
+            wanted = asked["leaf_number"]
+            group = self.cells.groups.get(name)
+            if wanted not in {gpus for _, gpus in request.members}:
+                raise CellsError(f"{pod} asks for {wanted} GPUs, but its group has no such member")
+            if group is not None and group.state is not GroupState.PREEMPTING:
+                self._room(name, group, wanted, pod)
+            before = None if step.get("commit_if_bound", True) else dump(self.cells)
+            decision = self.cells.request(request, preempt=step.get("phase", "preempting") == "preempting")
+        except CellsError as error:
+            return {"outcome": "error", "reason": str(error), **self._lazily()}
+        self.requests[name] = request
+        answer = self._answer(decision, name, pod, wanted)
+        if decision.outcome is Outcome.PLACED:
+            if before is not None:
+                self.cells = load(self.cells.layout, before)
+                return answer
+            self.pods[pod] = name
+        elif decision.outcome is Outcome.PREEMPT and name in self.cells.groups:
+            self.members.setdefault(name, {})[pod] = -1
+            self.pods[pod] = name
+        if self.forced:
+            self._force(step, at)
+        return answer
+
+    def _request(self, step: dict[str, Any]) -> Request:
+        asked = step["request"]
+        hosts = step.get("suggested_nodes", "all")
+        free = hosts == "all" or asked.get("ignore_suggested_nodes") or self._all_hosts() <= set(hosts)
+        return Request(
+            asked["group"]["name"],
+            asked["vc"],
+            asked["priority"],
+            tuple((m["pods"], m["leaf_cells"]) for m in asked["group"]["members"]),
+            asked.get("leaf_type") or None,
+            asked.get("pinned_cell") or None,
+            bool(asked.get("lazy_preemption")),
+            None if free else frozenset(hosts),
+        )
+
+    def _all_hosts(self) -> set[str]:
+        return {host for space in self.cells.spaces for host in space.chain.hosts}
+
+    def _room(self, name: str, group: Group, wanted: int, pod: str) -> int:
+        """The place of a worker in a placed group: its own, or the first of its size that nobody has."""
+        taken = self.members.setdefault(name, {})
+        if taken.get(pod, -1) >= 0:
+            return taken[pod]
+        for at, (_, indices) in enumerate(group.workers):
+            if len(indices) == wanted and at not in taken.values():
+                return at
+        raise CellsError(f"group {name} has no place left for another worker of {wanted} GPUs")
+
+    def _answer(self, decision: Decision, name: str, pod: str, wanted: int) -> dict[str, Any]:
+        if decision.outcome is Outcome.WAIT:
+            return {"outcome": "wait", "reason": decision.reason, **self._lazily()}
+        if decision.outcome is Outcome.PREEMPT:
+            pods = [p for victim in decision.victims for p in self.members.get(victim, {})]
+            victims = {"victim_groups": list(decision.victims), "victim_pods": pods}
+            return {"outcome": "preempt", **victims, **self._lazily()}
+        at = self._room(name, self.cells.groups[name], wanted, pod)
+        self.members[name][pod] = at
+        host, indices = self.cells.groups[name].workers[at]
+        return {"outcome": "bind", "node": host, "leaf_cells": list(indices), **self._lazily()}
+
+    def _lazily(self) -> dict[str, Any]:
+        return {"lazy_preempted_groups": [g.name for g in self.cells.groups.values() if g.lazily_preempted]}
+
+    def _force(self, step: dict[str, Any], at: int) -> None:
+        """Puts a group where this and the later steps expect its workers."""
+        name = step["request"]["group"]["name"]
+        expected: dict[str, Worker] = {}
+        for later in self.steps[at:]:
+            if later["op"] == "schedule" and later["request"]["group"]["name"] == name:
+                want = later["expect"]
+                if want["outcome"] == "bind":
+                    expected.setdefault(later["pod"], (want["node"], tuple(want["leaf_cells"])))
+        group = self.cells.groups.get(name)
+        if step["kind"] != "tie-break" or step["expect"]["outcome"] != "bind" or group is None:
+            return
+        if group.state is GroupState.PREEMPTING or sum(len(i) for _, i in expected.values()) != group.request.gpus:
+            return
+        if {(h, frozenset(i)) for h, i in expected.values()} == {(h, frozenset(i)) for h, i in group.workers}:
+            places = list(group.workers)
+        else:
+            self.cells.release(name)
+            adopt(self.cells, self.requests[name], tuple(expected.values()))
+            places = list(self.cells.groups[name].workers)
+        self.members[name] = {
+            pod: next(n for n, (h, i) in enumerate(places) if h == host and set(i) == set(indices))
+            for pod, (host, indices) in expected.items()
+        }
+
+    def _delete_allocated(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        pod = step["pod"]
+        name = self.pods.pop(pod, None)
+        if name is None or name not in self.cells.groups:
+            return {}
+        self.members[name].pop(pod, None)
+        if not any(group == name for group in self.pods.values()):
+            self.cells.release(name)
+            del self.members[name]
+        return {}
+
+    _delete_unallocated = _delete_allocated
+
+    def _set_bad(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        self.cells.set_health(step["node"], False)
+        return {}
+
+    def _set_healthy(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        self.cells.set_health(step["node"], True)
+        return {}
+
+    def _reconfigure(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        old, self.cells = self.cells, self._built(step["cluster"])
+        kept: dict[str, list[str]] = {}
+        for pod in step["replay_allocated"]:
+            name = self.pods.get(pod)
+            if name in old.groups and old.groups[name].state is not GroupState.PREEMPTING:
+                kept.setdefault(name, []).append(pod)
+        for name in kept:
+            adopt(self.cells, self.requests[name], old.groups[name].workers)
+        self.members = {name: places for name, places in self.members.items() if name in kept}
+        self.pods = {pod: name for pod, name in self.pods.items() if name in kept and pod in kept[name]}
+        return {}
+
+    def _build_cluster(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        try:
+            self._built(step["cluster"])
+        except (ConfigError, ValueError) as error:
+            return {"outcome": "error", "reason": " ".join(str(error).split())}
+        return {"outcome": "ok", "reason": "the assignment is feasible"}
+
+    def _assert_group(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        group = self.cells.groups.get(step["group"])
+        if group is None:
+            return {"exists": False}
+        nodes = list(dict.fromkeys(host for host, _ in group.workers))
+        return {
+            "exists": True,
+            "state": group.state.value,
+            "lazy_preempted": group.lazily_preempted,
+            "nodes": nodes,
+        }
+
+    def _assert_vc_cells(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        cells = vc_cells(self.cells, step["vc"], step["chain"], step["cell_type"])
+        wanted = [c for c in cells if step.get("which", "all") == "all" or not c["used"]]
+        return {"healthy": sum(c["healthy"] for c in wanted), "bad": sum(not c["healthy"] for c in wanted)}
+
+    def _assert_leaves(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        leaves = []
+        wanted = {(leaf["node"], leaf["leaf_index"]) for leaf in step["leaves"]} if step.get("leaves") else None
+        for space in self.cells.spaces:
+            for leaf in range(len(space.chain.indices)):
+                gpu = space.chain.gpu(leaf)
+                if wanted is not None and (gpu.host, gpu.index) not in wanted:
+                    continue
+                user = space.guest[leaf] or space.owner_of(leaf)
+                priority = None if user is None else user.priority
+                leaves.append({"node": gpu.host, "leaf_index": gpu.index, "used_priority": priority})
+        return {"leaves": leaves}
+
+    def _assert_all_free(self, step: dict[str, Any], at: int) -> dict[str, Any]:
+        states = [
+            self.cells.leaf_state(space, leaf) for space in self.cells.spaces for leaf in range(len(space.guest))
+        ]
+        reserved = sum(state in (LeafState.RESERVED, LeafState.RESERVING) for state in states)
+        return {"used": sum(state is LeafState.USED for state in states), "reserved": reserved}
+
+
+def replay_cells(case: Mapping[str, Any], forced: bool) -> Iterator[dict[str, Any]]:
+    """One answer a step."""
+    for number, result in Replay(case, forced).run():
+        yield {"kind": "cells", "id": case.get("id"), "step": number, "result": result}

@@ -1,0 +1,134 @@
+"""The full check of a cells' state against first principles, leaf by leaf."""
+
+from __future__ import annotations
+
+from pycontrol.cells.core import Cells
+from pycontrol.cells.space import FREE, Space
+from pycontrol.cells.values import GroupState
+
+
+def check(cells: Cells) -> None:
+    """No leaf twice, nobody robbed, counts as recounted, gangs whole, equation (2) holds."""
+    for space in cells.spaces:
+        space.buddy.check()
+        assert not space.held
+        _check_leaves(cells, space)
+        _check_binding(space)
+        _check_counts(space)
+        _check_buddy(space)
+    for group in cells.groups.values():
+        _check_group(cells, group)
+
+
+def _check_leaves(cells: Cells, space: Space) -> None:
+    owners: dict[int, str] = {}
+    guests: dict[int, str] = {}
+    for group in cells.groups.values():
+        for part in group.parts:
+            if part.space is space:
+                for leaf in space.chain.leaves(part.physical):
+                    side = guests if part.virtual is None else owners
+                    assert leaf not in side, f"leaf {leaf} held twice"
+                    side[leaf] = group.name
+        for parts in group.lost.values():
+            for part in parts:
+                if part.space is space:
+                    for leaf in space.chain.leaves(part.physical):
+                        assert leaf not in guests
+                        guests[leaf] = group.name
+    for leaf in range(len(space.chain.indices)):
+        owner, guest = space.owner_of(leaf), space.guest[leaf]
+        assert (owner.name if owner else None) == owners.get(leaf)
+        assert (guest.name if guest else None) == guests.get(leaf)
+        if owner and guest:
+            assert owner.state is GroupState.PREEMPTING
+            assert guest.state is GroupState.BEING_PREEMPTED
+            assert guest.name in owner.victims
+        low_free = owner is None and guest is None and leaf not in space.bad
+        whole = any((k, leaf // space.sizes[k]) in space.low.forest.whole for k in range(len(space.sizes)))
+        assert (space.low.forest.free[0][leaf] == 1 and not whole) == low_free, f"low view of leaf {leaf}"
+
+
+def _check_binding(space: Space) -> None:
+    for k in range(len(space.sizes)):
+        for virtual, physical in enumerate(space.v2p[k]):
+            if physical != FREE:
+                assert space.p2v[k][physical] == virtual
+                root = space.root_of((k, virtual))
+                assert root[0] >= k
+                if root[0] > k:
+                    fan = space.fans[k + 1]
+                    assert space.v2p[k + 1][virtual // fan] == physical // fan
+                if (root not in space.fixed) and not _inside_taken(space, (k, virtual)):
+                    assert space.forest.free[k][virtual] < space.sizes[k], f"bound but free: {k} {virtual}"
+        assert sum(p != FREE for p in space.v2p[k]) == sum(v != FREE for v in space.p2v[k])
+    for leaf, virtual in space.marks.items():
+        assert leaf in space.bad
+        assert space.v2p[0][virtual] == leaf
+    for leaf in space.bad:  # a bad GPU in a bound tree shows unless somebody is on it
+        bound = any(space.p2v[k][leaf // space.sizes[k]] != FREE for k in range(len(space.sizes)))
+        if bound and space.owner_of(leaf) is None:
+            assert leaf in space.marks
+
+
+def _inside_taken(space: Space, cell: tuple[int, int]) -> bool:
+    leaf = cell[1] * space.sizes[cell[0]]
+    return any((k, leaf // space.sizes[k]) in space.forest.whole for k in range(cell[0], len(space.sizes)))
+
+
+def _check_counts(space: Space) -> None:
+    taken = [0] * len(space.forest.roots)
+    for pool in space.pools.values():
+        assert pool.free_gpus == sum(free for free, _ in pool.bins())
+    owners: dict[int, int] = {}
+    for k, groups in enumerate(space.owner):
+        for number, group in groups.items():
+            part = next(p for p in group.parts if p.space is space and p.physical == (k, number))
+            assert part.virtual is not None
+            assert space.v2p[k][part.virtual[1]] == number
+            assert space.holder[space.root_of(part.virtual)] == group.pool
+            for leaf in space.chain.leaves(part.virtual):
+                taken[leaf] += 1
+    for virtual in space.marks.values():
+        taken[virtual] += 1
+    assert max(taken, default=0) <= 1
+    del owners
+    for root, key in space.holder.items():
+        leaves = space.chain.leaves(root)
+        free = space.sizes[root[0]] - sum(taken[leaf] for leaf in leaves)
+        assert space.forest.free[root[0]][root[1]] == free
+        assert key in space.pools
+    for number, leaf_guest in enumerate(space.guest):
+        assert space.buddy.guests[0][number] == (leaf_guest is not None)
+    for k, size in enumerate(space.sizes):
+        for number in range(space.chain.count(k)):
+            cell = space.guest[number * size : (number + 1) * size]
+            assert space.buddy.guests[k][number] == sum(g is not None for g in cell)
+
+
+def _check_buddy(space: Space) -> None:
+    for k, cells in enumerate(space.buddy.free):
+        for number, key in cells.items():
+            leaves = space.chain.leaves((k, number))
+            bad = any(leaf in space.bad for leaf in leaves)
+            assert key == (-1 if bad else space.buddy.guests[k][number])
+            assert space.p2v[k][number] == FREE
+    unbound = [0] * len(space.sizes)
+    for root in space.holder:
+        if space.v2p[root[0]][root[1]] == FREE:
+            unbound[root[0]] += 1
+    assert space.buddy.need == unbound
+
+
+def _check_group(cells: Cells, group) -> None:
+    held = list(group.parts) + [p for some in group.lost.values() for p in some]
+    gpus = sum(p.space.sizes[p.physical[0]] for p in held)
+    assert gpus == group.request.gpus, f"{group.name} is not whole"
+    mine = {(w, i) for w, indices in group.workers for i in indices}
+    assert len(mine) == gpus
+    assert (group.state is GroupState.PREEMPTING) == bool(group.victims) or group.state is GroupState.PREEMPTING
+    assert (group.state is GroupState.BEING_PREEMPTED) == bool(group.preemptors)
+    if group.guaranteed:
+        assert cells.by_key[group.pool][group.name] is group
+    else:
+        assert all(p.virtual is None for p in group.parts)
