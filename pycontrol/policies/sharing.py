@@ -32,7 +32,7 @@ class Sharing(ABC):
     """Among whom the GPUs are shared: users, queues (weighted by capacity unless `weights` says else), or apps."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Tenant -> weight, where it is not 1."""
-    patience: float = 4.0
+    patience: float = 12.0
     """Leases that an app waits before its tenant saves for it."""
     placer: Literal["whole", "paper"] = "whole"
     """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter."""

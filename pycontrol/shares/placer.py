@@ -6,7 +6,7 @@ A user's deviation on a type is what its shares came to so far, less the devices
    as soon as its deviations add up to the job's size the job goes first, in one type, the longest wait first;
 2. jobs stay where they run if their user's deviation on that type, rounded, allows;
 3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows; among those
-   chosen, larger jobs choose their hosts first;
+   chosen, larger jobs choose their hosts first. Who runs moves only if its user owes a whole job of that type;
 4. devices to spare go to those who run there and whose user has no debt, then to the job that waited longest and fits
    in one type, and are charged to its user. Only a user that saves is not charged, and comes last.
 
@@ -177,7 +177,7 @@ class _Round:
     def _entitled(self) -> None:
         chosen = []
         for job in self._open():
-            if job.user in self.saving:
+            if job.user in self.saving or self._content(job):
                 continue
             gpu_type = next((t for t in self._by_credit(job) if self._allows(job, t)), None)
             if gpu_type is not None:
@@ -189,6 +189,10 @@ class _Round:
                 self._give(job, gpu_type, "stays")
             elif self.hosts.settle(job, gpu_type):
                 self._give(job, gpu_type, "entitled")
+
+    def _content(self, job: Job) -> bool:
+        """Whether it runs, and its user does not yet owe a whole gang of that type: no reason to move."""
+        return job.home not in (None, ANY_TYPE) and self.credit[job.user].get(str(job.home), 0.0) > -job.gpus
 
     def _linger(self) -> None:
         """A move costs more than a deviation: spare devices go first to those who run there and are in no debt."""

@@ -98,7 +98,7 @@ def test_a_gang_has_one_type_and_stays() -> None:
 def test_no_app_waits_for_ever() -> None:
     """Gangs of 4 and of 1 of many tenants on two hosts of four."""
     apps = [tenant_app(f"a{i}", f"u{i % 3}", 1.5, 4 if i % 2 else 1, 2) for i in range(9)]
-    world = Rounds(Oef(), *apps)
+    world = Rounds(Oef(patience=4.0), *apps)
     waits = dict.fromkeys(world.total, 0)
     for _ in range(80):
         world.step()
