@@ -56,7 +56,7 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "namenode_dir": f"file://{layout.data}/namenode", "safemode_extension_ms": 0,
             "datanode_host": LOCALHOST, "datanode_address": at("datanode"), "datanode_ipc": at("datanode_ipc"),
             "datanode_web": at("datanode_web"), "datanode_dir": f"file://{layout.data}/datanode",
-            "replication": 1,
+            "replication": 1, "close_retry_ms": 10, "close_retries": 11,
         },
         "yarn": {
             "scheduler": "capacity" if cluster.options.plain else "isonomy", "bypass": cluster.options.bypass,
