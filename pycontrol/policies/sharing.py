@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -18,7 +19,7 @@ import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.hosts import Hosts, paper_placement
-from pycontrol.shares.placer import ANY_TYPE, Job, Placement, place_round
+from pycontrol.shares.placer import ANY_TYPE, Job, place_round
 from pycontrol.shares.problem import Matrix, Problem, Scheme
 
 Tenant = Literal["user", "queue", "app"]
@@ -123,7 +124,7 @@ class _Shared:
         users = sorted(set(self.users.values()), key=lambda u: u.name)
         if not users or not self.types:
             return {u.name: dict.fromkeys(self.types, 0.0) for u in users}
-        kinds = {u.tenant: sum(x.tenant == u.tenant for x in users) for u in users}
+        kinds = Counter(u.tenant for u in users)
         demand = dict.fromkeys(users, 0)
         for view in self.views:
             demand[self.users[view.app_id]] += view.demand.gpus
@@ -173,13 +174,16 @@ class _Shared:
             placed = paper_placement(ideal, self.carried, hosts)
         else:
             placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
+        ways: dict[str, set[tuple[str, str]]] = {}
+        for job_id, way in placed.how.items():
+            ways.setdefault(hosts.view[job_id].app_id, set()).add(way)
         return Plan(
             round_id=self.s.round_id,
             awards=tuple(Award(a, tuple(gangs)) for a, gangs in hosts.got.items()),
             unused_gpus=hosts.unused(),
             solve_s=time.perf_counter() - started_s,
             note=f"{self.policy.name}: {placed.migrations} gangs moved",
-            why={a: self._why(a, hosts, placed) for a in hosts.got},
+            why={a: self._why(a, ways[a]) for a in hosts.got},
             memory={
                 "at_s": self.s.now_s,
                 "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in placed.deviation.items()},
@@ -192,13 +196,11 @@ class _Shared:
     def _now_waited(self, view: AppView) -> float:
         return round(self.waited.get(view.app_id, 0.0) + self.part, 9)
 
-    def _why(self, app_id: str, hosts: Hosts, placed: Placement) -> str:
+    def _why(self, app_id: str, ways: set[tuple[str, str]]) -> str:
         """Its user's share, deviation and speedup on each type that it got."""
         user = self.users[app_id]
         parts = []
-        own = [j.job_id for j in hosts.jobs if hosts.view[j.job_id].app_id == app_id]
-        ways = sorted({placed.how[job_id] for job_id in own if job_id in placed.how})
-        for gpu_type, way in ways:
+        for gpu_type, way in sorted(ways):
             if gpu_type == ANY_TYPE:
                 parts.append("GPUs of several types, since no type has enough for its gang or it runs on them")
                 continue
