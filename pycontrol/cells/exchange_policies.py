@@ -1,0 +1,45 @@
+"""Exchange policies (HiveD, 3.3): balanced exchange, credit score, second-price auction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pycontrol.cells.exchange import Board, ExchangeOffer, Match
+
+
+class Balanced:
+    """Algorithm 2: the request of the highest surplus first, served by the offer of the lowest surplus."""
+
+    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
+        for name in sorted(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0)):
+            offer = min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0))
+            return Match(board.requests[name], offer)
+        return None
+
+
+class CreditScore:
+    """Who ever contributed the most is served first; offers are taken in the order of posting."""
+
+    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
+        for name in sorted(qualified, key=lambda n: -board.score.get(board.requests[n].tenant, 0.0)):
+            return Match(board.requests[name], qualified[name][0])
+        return None
+
+
+class SecondPrice:
+    """Each offer goes to the highest bid at the second highest price, at least at the owner's own.
+
+    A bid below the owner's price does not count.
+    """
+
+    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
+        for offer in board.offers.values():
+            bids = sorted(
+                (board.requests[n] for n, offers in qualified.items() if offer in offers),
+                key=lambda r: -r.price,
+            )
+            bids = [bid for bid in bids if bid.price >= offer.price]
+            if bids:
+                rivals = [bid.price for bid in bids[1:] if bid.tenant != bids[0].tenant]
+                return Match(bids[0], offer, max([offer.price, *rivals]))
+        return None

@@ -1,0 +1,310 @@
+"""What the cells promise, one behaviour a test; the full state is recounted after each."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.core import Cells
+from pycontrol.cells.inspect import physical_cluster, summary, usable, vc_cells
+from pycontrol.cells.recovery import adopt, dump, load, reconfigured
+from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
+from pycontrol.config import ConfigError
+from tests.cells.invariants import check
+
+
+def build(levels: dict[str, int], hosts: int, vcs: dict[str, Any], **more: Any) -> Cells:
+    data = {"levels": levels, "hosts": [f"h{i}" for i in range(hosts)], "virtual_clusters": vcs, **more}
+    return Cells(layout(CellsFile.model_validate(data)))
+
+
+def ask(cells: Cells, group: str, vc: str, priority: int, *sizes: int, **more: Any) -> Any:
+    decision = cells.request(Request(group, vc, priority, tuple((1, s) for s in sizes), **more))
+    check(cells)
+    return decision
+
+
+def hosts(decision: Any) -> set[str]:
+    return {host for host, _ in decision.workers}
+
+
+NODE4 = {"switch": 2, "node": 2}
+
+
+def test_a_cancelled_preemption_leaves_its_victim_as_it_was() -> None:
+    cells = build(NODE4, 1, {"a": {"node": 1}})
+    ask(cells, "victim", "a", 0, 3, lazy=False)
+    before = dump(cells)["groups"][0]
+    assert ask(cells, "strong", "a", 5, 2).victims == ("victim",)
+    assert cells.groups["victim"].state is GroupState.BEING_PREEMPTED
+    assert cells.release("strong").restored == ("victim",)
+    check(cells)
+    after = dump(cells)["groups"][0]
+    for side in (before, after):
+        leaves = [leaf for _, _, (k, n), _ in side.pop("parts") for leaf in range(n << k, (n + 1) << k)]
+        assert sorted(leaves) == sorted(set(leaves))
+        assert len(leaves) == 3
+    assert before == after
+    assert ask(cells, "next", "a", 0, 1).outcome is Outcome.PLACED
+
+
+@pytest.mark.parametrize("priority", [0, 7])
+def test_gang_packing_is_complete(priority: int) -> None:
+    cells = build(NODE4, 2, {"a": {"node": 2}})
+    ask(cells, "one", "a", 0, 1)
+    decision = ask(cells, "gang", "a", priority, 2, 2, 3)
+    assert decision.outcome is Outcome.PLACED
+    assert not decision.victims
+    assert not decision.downgraded
+
+
+def test_an_opportunistic_gang_is_packed_completely() -> None:
+    cells = build({"node": 2}, 2, {"a": {"node": 2}})
+    ask(cells, "one", "a", 0, 1)
+    assert ask(cells, "gang", "a", -1, 1, 2).outcome is Outcome.PLACED
+
+
+def test_cells_bound_to_one_host_serve_one_worker_together() -> None:
+    cells = build(NODE4, 1, {"a": {"switch": 2}})
+    ask(cells, "x", "a", 0, 1)
+    ask(cells, "y", "a", 0, 2)
+    ask(cells, "z", "a", 0, 1)
+    cells.release("y")
+    cells.release("z")
+    ask(cells, "y", "a", 0, 1, 1)  # both switches of the host are bound, one GPU is left in one
+    cells.release("x")
+    cells.release("y")
+    ask(cells, "p", "a", 0, 1)
+    assert ask(cells, "q", "a", 0, 2).outcome is Outcome.PLACED
+    cells.release("q")
+    adopt(cells, Request("q", "a", 0, ((1, 1),)), (("h0", (2,)),))
+    check(cells)
+    both = ask(cells, "both", "a", 0, 2)
+    assert both.outcome is Outcome.PLACED
+    assert hosts(both) == {"h0"}
+
+
+def two_chains() -> Cells:
+    file = {
+        "cell_types": {
+            "old": {"child": "gpu", "count": 2, "node_level": True},
+            "new": {"child": "gpu", "count": 2, "node_level": True},
+        },
+        "physical_cells": [
+            {"type": "old", "hosts": ["o0"]}, {"type": "old", "hosts": ["o1"]},
+            {"type": "new", "hosts": ["n0"], "indices": {"n0": [5, 3]}},
+        ],
+        "virtual_clusters": {"a": {"old": 1, "new": 1}, "b": {"old": 1}},
+    }  # fmt: skip
+    return Cells(layout(CellsFile.model_validate(file)))
+
+
+def test_a_gang_spans_chains_of_a_gpu_type_only_if_none_holds_it() -> None:
+    cells = two_chains()
+    wide = ask(cells, "wide", "a", 0, 2, 2)
+    assert wide.outcome is Outcome.PLACED
+    assert any(host == "n0" and sorted(gpus) == [3, 5] for host, gpus in wide.workers)
+    cells.release("wide")
+    assert len({h[0] for h in hosts(ask(cells, "narrow", "a", 0, 1, 1))}) == 1
+
+
+def test_a_group_that_waits_is_told_why() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"node": 1}})
+    assert "needs 8 GPUs, but only 4" in ask(cells, "g", "a", 0, 4, 4).reason
+    ask(cells, "x", "a", 0, 2)
+    assert "do not fit" in ask(cells, "y", "b", 0, 3, 1, within="switch").reason
+
+
+def test_five_lines_describe_a_uniform_cluster() -> None:
+    assert ask(build({"node": 4}, 3, {"a": {"node": 1}, "b": {"gpu": 3}}), "g", "b", 0, 1, 1, 1).outcome == "placed"
+
+
+@pytest.mark.parametrize(
+    ("vcs", "says"),
+    [
+        ({"a": {"node": 2}, "b": {"gpu": 1}}, "gpu cells: 1 are assigned (b 1) but only 0 can be had: falls short by 1"),
+        ({"a": {"node": 3}}, "node cells: 3 are assigned (a 3) but only 2 can be had: falls short by 1"),
+        ({"a": {"rack": 1}}, "there is no cell type rack"),
+    ],
+)
+def test_an_infeasible_assignment_is_refused_with_what_falls_short(vcs: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        build(NODE4, 2, vcs)
+    assert says in str(error.value)
+
+
+def test_opportunistic_groups_give_way_and_the_least_disturbed_cell_is_bound() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"node": 1}})
+    ask(cells, "big", "b", -1, 4)
+    small = ask(cells, "small", "b", -1, 1)
+    decision = ask(cells, "g", "a", 0, 4)
+    assert decision.victims == ("small",)
+    assert hosts(decision) == hosts(small)
+    assert cells.release("small").ready == ("g",)
+    assert ask(cells, "g", "a", 0, 4).outcome is Outcome.PLACED
+
+
+def test_a_reservation_is_taken_over_by_a_higher_priority() -> None:
+    cells = build(NODE4, 1, {"a": {"node": 1}})
+    ask(cells, "low", "a", 0, 4, lazy=False)
+    ask(cells, "mid", "a", 1, 4)
+    states = {g["state"] for g in physical_cluster(cells)[0]["gpus"]}
+    assert states == {"Reserving"}
+    assert ask(cells, "high", "a", 2, 4).victims == ("low",)
+    assert "mid" not in cells.groups
+    assert cells.release("low").ready == ("high",)
+    assert {g["state"] for g in physical_cluster(cells)[0]["gpus"]} == {"Reserved"}
+
+
+def test_a_lazy_victim_runs_on_where_there_is_room() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}})
+    ask(cells, "low", "a", 0, 4)
+    decision = ask(cells, "high", "a", 1, 4)
+    assert (decision.outcome, decision.downgraded) == (Outcome.PLACED, ("low",))
+    assert cells.groups["low"].lazily_preempted
+
+
+def test_bad_hosts_are_hidden_as_long_as_there_are_others() -> None:
+    cells = build(NODE4, 3, {"a": {"node": 2}})
+    cells.set_health("h0", False)
+    assert all(c["healthy"] for c in vc_cells(cells, "a"))
+    assert hosts(ask(cells, "g", "a", 0, 4, 4)) == {"h1", "h2"}
+    cells.release("g")
+    cells.set_health("h1", False, [2])
+    assert [c["healthy"] for c in vc_cells(cells, "a")] == [True, False]
+    assert ask(cells, "g", "a", 0, 4, 4).outcome is Outcome.WAIT
+    assert ask(cells, "g", "a", 0, 4, 3).outcome is Outcome.PLACED  # the rest of a host with one bad GPU serves
+    cells.set_health("h1", True)
+    check(cells)
+
+
+def test_a_bad_host_breaks_nobody_else() -> None:
+    cells = build({"node": 2, "pod": 2}, 4, {"a": {"pod": 1}, "b": {"node": 1}})
+    ask(cells, "b0", "b", 0, 2)
+    cells.release("b0")
+    cells.set_health("h0", False)
+    assert ask(cells, "b1", "b", 0, 2).outcome is Outcome.PLACED
+    assert hosts(ask(cells, "a1", "a", 0, 2, 2)).isdisjoint({"h0"})
+
+
+def test_reconfiguration_keeps_what_runs() -> None:
+    cells = build(NODE4, 3, {"a": {"node": 2}, "b": {"node": 1}})
+    ask(cells, "keep", "a", 0, 4)
+    ask(cells, "lose", "a", 0, 4)
+    smaller = build(NODE4, 3, {"a": {"node": 1}, "b": {"node": 2}}).layout
+    result = reconfigured(cells, smaller)
+    check(result.cells)
+    assert result.downgraded == ("lose",)
+    assert result.cells.groups["lose"].workers == cells.groups["lose"].workers
+    assert not result.cells.groups["keep"].lazily_preempted
+
+
+def test_what_is_usable_is_granted() -> None:
+    cells = build(NODE4, 3, {"a": {"node": 1, "gpu": 2}, "b": {"node": 1}})
+    ask(cells, "opp", "b", -1, 4)
+    ask(cells, "x", "a", 0, 1)
+    can = usable(cells, "a")
+    check(cells)
+    assert sum(can.guaranteed.values()) == 5
+    for number, (host, gpus) in enumerate(can.guaranteed.items()):
+        on = tuple((host, 1) for _ in range(gpus))
+        decision = cells.request(Request(f"u{number}", "a", 0, ((gpus, 1),), on=on))
+        assert decision.outcome in (Outcome.PLACED, Outcome.PREEMPT)
+        assert hosts(decision) == {host}
+        check(cells)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("g", "nobody", 0, ((1, 1),)),
+        Request("g", "a", 1001, ((1, 1),)),
+        Request("g", "a", 0, ((1, 9),)),
+        Request("g", "a", 0, ()),
+        Request("g", "a", 0, ((1, 1),), pinned="none"),
+        Request("g", "a", 0, ((1, 1),), gpu_type="tpu"),
+        Request("g", "a", 0, ((1, 1),), within="galaxy"),
+    ],
+)
+def test_an_error_changes_nothing(request_: Request) -> None:
+    cells = build(NODE4, 1, {"a": {"node": 1}})
+    before = dump(cells)
+    with pytest.raises(CellsError):
+        cells.request(request_)
+    assert dump(cells) == before
+
+
+def test_static_binding_stays() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"node": 1}}, binding="static")
+    home = hosts(ask(cells, "g", "a", 0, 4))
+    cells.release("g")
+    ask(cells, "opp", "b", -1, 1, hosts=frozenset(home))
+    assert ask(cells, "g", "a", 0, 4).victims == ("opp",)
+
+
+def fits(frees: list[int], sizes: list[int]) -> bool:
+    return any(
+        all(sum(s for s, at in zip(sizes, places, strict=True) if at == b) <= free for b, free in enumerate(frees))
+        for places in product(range(len(frees)), repeat=len(sizes))
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_private_cluster_would_grant_is_granted(seed: int) -> None:
+    """Sharing safety against brute force on what the virtual cluster itself uses, whatever others do."""
+    rng = random.Random(seed)
+    cells = build({"switch": 2, "node": 2, "pod": 2}, 6,
+                  {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}})  # fmt: skip
+    alone = {vc: Cells(layout(CellsFile.model_validate({
+        "levels": {"switch": 2, "node": 2, "pod": 2}, "hosts": [f"p{i}" for i in range(6)],
+        "virtual_clusters": {vc: mine}})))
+        for vc, mine in {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}}.items()}  # fmt: skip
+    space = cells.spaces[0]
+    for number in range(120):
+        vc, priority = rng.choice("abc"), rng.choice([-1, 0, 0])
+        sizes = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
+        frees = []
+        for root, key in space.holder.items():
+            if key[0] == vc:
+                used = {
+                    leaf
+                    for g in cells.groups.values()
+                    for p in g.parts
+                    if p.virtual
+                    for leaf in space.chain.leaves(p.virtual)
+                }
+                for bin_cell in range(max(1, space.sizes[root[0]] // 4)):
+                    leaves = list(space.chain.leaves(root))[bin_cell * 4 : bin_cell * 4 + 4]
+                    frees.append(sum(leaf not in used for leaf in leaves))
+        request = Request(f"g{number}", vc, priority, tuple((1, s) for s in sizes), lazy=False)
+        decision = cells.request(request)
+        for victim in decision.victims:
+            assert cells.groups[victim].priority == -1
+            cells.release(victim)
+        if decision.outcome is Outcome.PREEMPT:
+            decision = cells.request(request)
+        check(cells)
+        if priority >= 0:
+            assert (decision.outcome is Outcome.PLACED) >= fits(frees, sizes)
+            assert alone[vc].request(request).outcome is decision.outcome
+        for name in rng.sample(sorted(cells.groups), min(len(cells.groups), rng.randint(0, 2))):
+            group = cells.groups[name]
+            cells.release(name)
+            if group.request.priority >= 0:
+                alone[group.request.vc].release(name)
+
+
+def test_a_crash_loses_nothing() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"switch": 1}})
+    ask(cells, "o", "b", -1, 3)
+    ask(cells, "v", "a", 0, 3, lazy=False)
+    ask(cells, "p", "a", 3, 2)
+    again = load(cells.layout, json.loads(json.dumps(dump(cells))))
+    check(again)
+    assert dump(again) == dump(cells)
+    assert summary(again)["groups"] == summary(cells)["groups"]
