@@ -142,7 +142,7 @@ class Exchange:
     def _qualified(self, request: ExchangeRequest) -> list[ExchangeOffer]:
         """Offers of the wanted cells, long enough, whose owner could hand them over now."""
         give = request.in_return
-        if give and not movable(self.cells, give, request.tenant):
+        if give and not self._may_lend(give, request.tenant):
             return []
         return [
             offer
@@ -151,8 +151,18 @@ class Exchange:
             and (offer.lot.chain, offer.lot.cell_type) == (request.lot.chain, request.lot.cell_type)
             and offer.lot.count >= request.lot.count
             and offer.end_s >= request.end_s
-            and movable(self.cells, request.lot, offer.tenant)
+            and self._may_lend(request.lot, offer.tenant)
         ]
+
+    def _may_lend(self, lot: Lot, tenant: str) -> bool:
+        """Whether a tenant has so many unused cells that are its own: what it borrowed must be there at the end."""
+        space, level = place(self.cells, lot)
+        held = sum(key == (tenant, None) and root[0] == level for root, key in space.holder.items())
+        for deal in self.deals.values():
+            for borrower, borrowed in ((deal.tenant, deal.lot), (deal.owner, deal.in_return)):
+                if borrower == tenant and borrowed and place(self.cells, borrowed) == (space, level):
+                    held -= borrowed.count
+        return held >= lot.count and len(_free_roots(self.cells, lot, tenant)) >= lot.count
 
     def _carry_out(self, match: Match, now_s: float) -> Deal:
         request, offer, board = match.request, match.offer, self.board
@@ -266,11 +276,6 @@ def _free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
         if key == (tenant, None) and root[0] == level and space.forest.free[level][root[1]] == space.sizes[level]
         and not space.forest.covered(root)
     ]  # fmt: skip
-
-
-def movable(cells: Cells, lot: Lot, tenant: str) -> bool:
-    """Whether a tenant has so many unused cells."""
-    return len(_free_roots(cells, lot, tenant)) >= lot.count
 
 
 def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:

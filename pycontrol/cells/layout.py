@@ -82,8 +82,12 @@ class Layout:
         result = {}
         for at, chain in enumerate(self.chains):
             buddy, _ = self._buddy(at)
-            slack = buddy.slack()
-            result[chain.name] = {name: slack[k] for k, name in enumerate(chain.names) if name}
+            slack, sizes = buddy.slack(), chain.sizes
+            result[chain.name] = {
+                name: min(slack[j] * sizes[j] // sizes[k] for j in range(k + 1))  # lower levels need theirs
+                for k, name in enumerate(chain.names)
+                if name
+            }
         return result
 
     def shortfalls(self) -> list[str]:

@@ -127,7 +127,8 @@ def test_five_lines_describe_a_uniform_cluster() -> None:
 @pytest.mark.parametrize(
     ("vcs", "says"),
     [
-        ({"a": {"node": 2}, "b": {"gpu": 1}}, "gpu cells: 1 are assigned (b 1) but only 0 can be had: falls short by 1"),
+        ({"a": {"node": 2}, "b": {"gpu": 1}},
+         "gpu cells: 1 are assigned (b 1) but only 0 can be had: falls short by 1"),
         ({"a": {"node": 3}}, "node cells: 3 are assigned (a 3) but only 2 can be had: falls short by 1"),
         ({"a": {"rack": 1}}, "there is no cell type rack"),
     ],
@@ -258,12 +259,9 @@ def fits(frees: list[int], sizes: list[int]) -> bool:
 def test_whatever_a_private_cluster_would_grant_is_granted(seed: int) -> None:
     """Sharing safety against brute force on what the virtual cluster itself uses, whatever others do."""
     rng = random.Random(seed)
-    cells = build({"switch": 2, "node": 2, "pod": 2}, 6,
-                  {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}})  # fmt: skip
-    alone = {vc: Cells(layout(CellsFile.model_validate({
-        "levels": {"switch": 2, "node": 2, "pod": 2}, "hosts": [f"p{i}" for i in range(6)],
-        "virtual_clusters": {vc: mine}})))
-        for vc, mine in {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}}.items()}  # fmt: skip
+    owned = {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}}
+    alone = {vc: build({"switch": 2, "node": 2, "pod": 2}, 6, {vc: mine}) for vc, mine in owned.items()}
+    cells = build({"switch": 2, "node": 2, "pod": 2}, 6, owned)
     space = cells.spaces[0]
     for number in range(120):
         vc, priority = rng.choice("abc"), rng.choice([-1, 0, 0])

@@ -1,0 +1,168 @@
+"""`isonomy cells`: check an assignment, try a change of it, and show it as a tree. Nothing is changed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.tree import Tree
+
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.core import Cells
+from pycontrol.cells.inspect import virtual_clusters
+from pycontrol.cells.layout import Layout, LayoutError
+from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.config import ConfigError, load_topology, parse
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+TOPOLOGY = click.option("--topology", type=click.Path(path_type=Path, dir_okay=False),
+                        help="The hosts, where FILE does not name them (a topology file).")  # fmt: skip
+OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+ADDITION = re.compile(r"^(?P<vc>[^:]+):(?P<type>[^:]+):(?P<count>[+-]?\d+)(?:@(?P<chain>.+))?$")
+
+
+@click.group("cells")
+def cells_group() -> None:
+    """Virtual private clusters: what each queue owns, in cells."""
+
+
+@cells_group.command("check")
+@FILE
+@TOPOLOGY
+@OUTPUT
+def check_command(file: Path, topology: Path | None, output: str) -> None:
+    """Check FILE: is the assignment feasible, and what is left? Exit 1 if it is not."""
+    emit(_overview(_load(file, topology)), output, _draw)
+
+
+@cells_group.command("plan")
+@FILE
+@TOPOLOGY
+@click.option("--add", "additions", multiple=True, required=True, metavar="VC:TYPE:COUNT[@CHAIN]",
+              help="Cells to give to a virtual cluster (a negative COUNT takes some); may be repeated.")
+@OUTPUT
+def plan_command(file: Path, topology: Path | None, additions: tuple[str, ...], output: str) -> None:
+    """Would the assignment in FILE still fit with more cells? A dry run; exit 1 if it would not."""
+    found = _load(file, topology)
+    try:
+        wanted = found.with_more([_addition(found, text) for text in additions])
+        short = wanted.shortfalls()
+    except LayoutError as error:
+        _fail(f"--add: {line}" for line in error.lines)
+    if short:
+        _fail(f"--add: {line}" for line in short)
+    emit(_overview(wanted), output, _draw)
+
+
+@cells_group.command("show")
+@FILE
+@TOPOLOGY
+@OUTPUT
+def show_command(file: Path, topology: Path | None, output: str) -> None:
+    """Show FILE as a tree: chains with their cell types, virtual clusters with their cells."""
+    found = _load(file, topology)
+    data = {**_overview(found), "clusters": virtual_clusters(Cells(found))}
+    emit(data, output, _tree)
+
+
+def _load(file: Path, topology: Path | None) -> Layout:
+    try:
+        text = file.read_text(encoding="utf-8")
+        machines = load_topology(topology) if topology else None
+        return layout(parse(text, CellsFile, file.name), machines, file.name)
+    except OSError as error:
+        _fail([f"{file}: cannot be read: {error.strerror}"])
+    except UnicodeDecodeError:
+        _fail([f"{file}: is not UTF-8 text"])
+    except ConfigError as error:
+        _fail(error.lines)
+
+
+def _fail(problems: Iterable[str]) -> NoReturn:
+    for line in problems:
+        click.echo(f"error: {line}", err=True)
+    sys.exit(1)
+
+
+def _addition(found: Layout, text: str) -> tuple[str, int, int, int]:
+    match = ADDITION.match(text)
+    if match is None:
+        raise click.BadParameter(f"{text} is not VC:TYPE:COUNT[@CHAIN]", param_hint="--add")
+    places = [
+        (at, level)
+        for at, chain in enumerate(found.chains)
+        if match["chain"] in (None, chain.name) and (level := chain.level_of(match["type"])) is not None
+    ]
+    if not places:
+        known = ", ".join(sorted({name for chain in found.chains for name in chain.names if name}))
+        raise LayoutError([f"{text}: there is no cell type {match['type']}; known are {known}"])
+    if len(places) > 1:
+        names = ", ".join(found.chains[at].name for at, _ in places)
+        raise LayoutError([f"{text}: several chains have it ({names}); add @CHAIN"])
+    return match["vc"], *places[0], int(match["count"])
+
+
+def _overview(found: Layout) -> dict[str, Any]:
+    return {
+        "feasible": True,
+        "chains": [
+            {
+                "chain": chain.name,
+                "gpu_type": chain.gpu_type,
+                "gpus": len(chain.indices),
+                "hosts": len(chain.hosts),
+                "levels": [{"type": n, "gpus": chain.sizes[k]} for k, n in enumerate(chain.names) if n],
+                "spare": found.spare()[chain.name],
+            }
+            for chain in found.chains
+        ],
+        "virtual_clusters": [
+            {
+                "name": vc.name,
+                "gpus": found.gpus(vc),
+                "cells": [
+                    {"chain": found.chains[c].name, "type": found.chains[c].names[k], "count": n}
+                    for c, k, n in vc.cells
+                ],
+                "pinned": [p.name for p in vc.pinned],
+                "policy": vc.policy,
+                "weight": vc.weight,
+            }
+            for vc in found.vcs
+        ],
+    }
+
+
+def _cells_of(vc: Data) -> str:
+    parts = [f"{cell['count']} x {cell['type']}" for cell in vc["cells"]]
+    return ", ".join([*parts, *(f"pinned {name}" for name in vc["pinned"])])
+
+
+def _draw(data: Data) -> Any:
+    owners = table(
+        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY"),
+        ((vc["name"], vc["gpus"], _cells_of(vc), vc["policy"]) for vc in data["virtual_clusters"]),
+    )
+    spare = table(
+        ("CHAIN", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"),
+        ((c["chain"], c["gpus"], c["hosts"], c["spare"]) for c in data["chains"]),
+    )
+    return lines(owners, "", spare)
+
+
+def _tree(data: Data) -> Any:
+    root = Tree("cells")
+    for chain in data["chains"]:
+        branch = root.add(f"chain {chain['chain']}: {chain['gpus']} {chain['gpu_type']} on {chain['hosts']} hosts")
+        for level in reversed(chain["levels"]):
+            branch = branch.add(f"{level['type']} ({level['gpus']} GPUs)")
+    for name, vc in data["clusters"].items():
+        branch = root.add(f"virtual cluster {name}: {vc['gpus']} GPUs, policy {vc['policy']}")
+        for cell in vc["cells"]:
+            pinned = f", pinned {cell['pinned']} to {cell['bound_to']}" if cell["pinned"] else ""
+            branch.add(f"{cell['type']} ({cell['gpus']} GPUs{pinned})")
+    return root

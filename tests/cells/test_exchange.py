@@ -1,0 +1,84 @@
+"""Exchange: who is matched with whom, what moves, and that it comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.cells.exchange import Exchange, Lot
+from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
+from pycontrol.cells.values import CellsError, Outcome
+from tests.cells.invariants import check
+from tests.cells.test_cells import ask, build
+
+HOUR_S = 3600.0
+NODE = Lot("node", "node", 1)
+
+
+def market(policy=None) -> Exchange:
+    return Exchange(build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}}),
+                    policy or Balanced())  # fmt: skip
+
+
+def test_cells_are_lent_and_come_back_without_a_kill() -> None:
+    exchange = market()
+    cells = exchange.cells
+    exchange.proxy("a").offer(NODE, 10 * HOUR_S)
+    exchange.proxy("b").request(NODE, 5 * HOUR_S)
+    deals, _ = exchange.step(0.0)
+    assert [(d.owner, d.tenant, d.gpu_hours) for d in deals] == [("a", "b", 20.0)]
+    assert exchange.board.surplus == {"a": 20.0, "b": -20.0}
+    assert ask(cells, "two", "b", 0, 4, 4).outcome is Outcome.PLACED
+    assert ask(cells, "too much", "a", 0, 4, 4).outcome is Outcome.WAIT
+    _, downgraded = exchange.step(5 * HOUR_S)
+    assert downgraded == ["two"]
+    assert "two" in cells.groups
+    check(cells)
+    back = ask(cells, "own", "a", 0, 4, 4)
+    assert back.outcome in (Outcome.PLACED, Outcome.PREEMPT)
+
+
+def test_one_large_cell_for_many_small_ones() -> None:
+    exchange = market()
+    exchange.proxy("c").offer(Lot("node", "switch", 2), HOUR_S)
+    exchange.proxy("b").request(Lot("node", "switch", 2), HOUR_S, in_return=NODE)
+    (deal,), _ = exchange.step(0.0)
+    assert deal.gpu_hours == 0.0
+    assert ask(exchange.cells, "large", "c", 0, 4).outcome is Outcome.PLACED
+    assert ask(exchange.cells, "small", "b", 0, 2, 2).outcome is Outcome.PLACED
+    assert ask(exchange.cells, "none", "b", 0, 4).outcome is Outcome.WAIT
+    check(exchange.cells)
+
+
+def test_balanced_serves_the_highest_surplus_from_the_lowest() -> None:
+    exchange = market()
+    exchange.board.surplus.update(a=-5.0, b=3.0, c=8.0)
+    for owner in ("b", "a"):
+        exchange.proxy(owner).offer(NODE, HOUR_S)
+    exchange.proxy("c").request(NODE, HOUR_S)
+    (deal,), _ = exchange.step(0.0)
+    assert (deal.owner, deal.tenant) == ("a", "c")
+
+
+@pytest.mark.parametrize(("policy", "winner", "price"), [(SecondPrice(), "b", 3.0), (CreditScore(), "c", 0.0)])
+def test_policies_choose_among_rivals(policy, winner: str, price: float) -> None:
+    exchange = market(policy)
+    exchange.board.score.update(c=9.0)
+    exchange.proxy("a").offer(NODE, HOUR_S, price=1.0)
+    exchange.proxy("b").request(NODE, HOUR_S, price=7.0)
+    exchange.proxy("c").request(NODE, HOUR_S, price=3.0)
+    (deal,), _ = exchange.step(0.0)
+    assert (deal.tenant, deal.price) == (winner, price)
+
+
+def test_what_is_not_owned_cannot_be_offered_and_used_cells_do_not_move() -> None:
+    exchange = market()
+    with pytest.raises(CellsError):
+        exchange.proxy("c").offer(NODE, HOUR_S)
+    exchange.proxy("b").offer(NODE, HOUR_S)
+    exchange.proxy("c").request(NODE, HOUR_S)
+    ask(exchange.cells, "busy", "b", 0, 1)
+    assert exchange.step(0.0) == ([], [])
+    exchange.cells.release("busy")
+    assert len(exchange.step(1.0)[0]) == 1
+    assert exchange.step(HOUR_S + 1)[0] == []
+    assert not exchange.board.offers

@@ -1,0 +1,169 @@
+"""A state machine over everything that can happen to cells; the whole state is recounted after each step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.core import Cells
+from pycontrol.cells.exchange import Exchange, Lot
+from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
+from pycontrol.cells.recovery import dump, load, reconfigured
+from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
+from tests.cells.invariants import check
+from tests.cells.test_cells import fits
+
+CLUSTERS: list[dict[str, Any]] = [
+    {"levels": {"switch": 2, "node": 2},
+     "virtual_clusters": {"a": {"node": 1, "gpu": 1}, "b": {"node": 1, "switch": 1}}},
+    {"levels": {"switch": 2, "node": 2, "pod": 2},
+     "virtual_clusters": {"a": {"pod": 1}, "b": {"node": 1, "switch": 2}}},
+    {"levels": {"node": 3}, "virtual_clusters": {"a": {"node": 2, "gpu": 1}, "b": {"node": 1, "gpu": 2}}},
+]  # fmt: skip
+POLICIES = [Balanced(), CreditScore(), SecondPrice()]
+
+
+class Machine(RuleBasedStateMachine):
+    @initialize(cluster=st.sampled_from(CLUSTERS), static=st.booleans(), policy=st.sampled_from(POLICIES))
+    def start(self, cluster: dict[str, Any], static: bool, policy: Any) -> None:
+        binding = "static" if static else "dynamic"
+        self.file = {**cluster, "hosts": [f"h{i}" for i in range(4)], "binding": binding}
+        self.cells = Cells(layout(CellsFile.model_validate(self.file)))
+        self.exchange = Exchange(self.cells, policy)
+        self.policy, self.static = policy, static
+        self.number, self.now_s = 0, 0.0
+
+    def frees(self, vc: str) -> list[int]:
+        """Free GPUs of each bin of a virtual cluster, from its groups alone; None of it is the product's counting."""
+        space = self.cells.spaces[0]
+        used = {
+            leaf
+            for g in self.cells.groups.values()
+            for p in [*g.parts, *(p for some in g.lost.values() for p in some)]
+            if p.virtual
+            for leaf in space.chain.leaves(p.virtual)
+        }
+        per_node = space.sizes[space.chain.node]
+        found = []
+        for root, key in space.holder.items():
+            if key == (vc, None):
+                leaves = list(space.chain.leaves(root))
+                for first in range(0, len(leaves), per_node):
+                    found.append(sum(leaf not in used for leaf in leaves[first : first + per_node]))
+        return found
+
+    @rule(
+        vc=st.sampled_from("ab"), priority=st.sampled_from([-1, 0, 0, 1, 2]), lazy=st.booleans(), preempt=st.booleans(),
+        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3), host=st.none() | st.integers(0, 3),
+    )  # fmt: skip
+    def request(
+        self, vc: str, priority: int, lazy: bool, preempt: bool, sizes: list[int], host: int | None
+    ) -> None:
+        self.number += 1
+        hosts = None if host is None else frozenset({f"h{host}", f"h{(host + 1) % 4}"})
+        members = tuple((1, size) for size in sizes)
+        frees = self.frees(vc)
+        decision = self.cells.request(Request(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts),
+                                      preempt=preempt)  # fmt: skip
+        for name in decision.victims:
+            victim = self.cells.groups[name]
+            assert victim.priority == -1 or (victim.request.vc == vc and victim.priority < priority)
+        if decision.outcome is Outcome.WAIT:
+            assert decision.reason
+            if priority >= 0 and hosts is None and not self.cells.spaces[0].bad:
+                assert not fits(frees, sizes), "a legal request was not satisfied (Theorem 1)"
+
+    def pick(self, data: Any, *states: GroupState) -> str | None:
+        names = [g.name for g in self.cells.groups.values() if not states or g.state in states]
+        return data.draw(st.sampled_from(names)) if names else None
+
+    @rule(data=st.data())
+    def end(self, data: Any) -> None:
+        name = self.pick(data)
+        if name:
+            self.cells.release(name)
+
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        name = self.pick(data, GroupState.PREEMPTING)
+        if name:
+            for restored in self.cells.release(name).restored:
+                assert self.cells.groups[restored].state is GroupState.ALLOCATED
+
+    @rule(data=st.data())
+    def victim_ends(self, data: Any) -> None:
+        name = self.pick(data, GroupState.BEING_PREEMPTED)
+        if name:
+            for ready in self.cells.release(name).ready:
+                if not any(p.bad for p in self.cells.groups[ready].parts):
+                    assert self.cells.request(self.cells.groups[ready].request).outcome is Outcome.PLACED
+
+    @rule(host=st.integers(0, 3), gpu=st.none() | st.integers(0, 1))
+    def fail(self, host: int, gpu: int | None) -> None:
+        self.cells.set_health(f"h{host}", False, None if gpu is None else [gpu])
+
+    @rule(host=st.integers(0, 3))
+    def heal(self, host: int) -> None:
+        self.cells.set_health(f"h{host}", True)
+
+    @rule()
+    def crash(self) -> None:
+        state, market = dump(self.cells), self.exchange.dump()
+        self.cells = load(self.cells.layout, json.loads(json.dumps(state)))
+        self.exchange = Exchange.load(self.cells, self.policy, json.loads(json.dumps(market)))
+        assert (dump(self.cells), self.exchange.dump()) == (state, market)
+
+    @precondition(lambda self: not self.exchange.deals)
+    @rule(more=st.sampled_from("ab"))
+    def reconfigure(self, more: str) -> None:
+        fewer = "b" if more == "a" else "a"
+        vcs = {more: self.file["virtual_clusters"][more], fewer: {"gpu": 1}}
+        for new in ({**self.file, "virtual_clusters": vcs}, self.file):
+            before = {n: g for n, g in self.cells.groups.items() if g.state is not GroupState.PREEMPTING}
+            result = reconfigured(self.cells, layout(CellsFile.model_validate(new)))
+            assert set(result.cells.groups) == set(before)
+            assert not result.gone
+            for name, group in result.cells.groups.items():
+                gpus = {(h, i) for h, some in group.workers for i in some}
+                assert gpus == {(h, i) for h, some in before[name].workers for i in some}
+            self.cells = result.cells
+            check(self.cells)
+        self.exchange = Exchange.load(self.cells, self.policy, self.exchange.dump())
+
+    @rule(vc=st.sampled_from("ab"), kind=st.integers(0, 2), hours=st.integers(1, 5), price=st.integers(0, 3))
+    def offer(self, vc: str, kind: int, hours: int, price: int) -> None:
+        chain = self.cells.spaces[0].chain
+        names = [n for n in chain.names if n]
+        lot = Lot(chain.name, names[kind % len(names)], 1)
+        other = "b" if vc == "a" else "a"
+        try:
+            self.exchange.proxy(vc).offer(lot, self.now_s + hours * 3600, price)
+        except CellsError:
+            return
+        self.exchange.proxy(other).request(lot, self.now_s + hours * 1800, price=price + 1)
+
+    @rule(hours=st.integers(0, 3))
+    def time_passes(self, hours: int) -> None:
+        self.now_s += hours * 3600
+        running = set(self.cells.groups)
+        preempting = {g.name for g in self.cells.groups.values() if g.state is GroupState.PREEMPTING}
+        self.exchange.step(self.now_s)
+        assert running - set(self.cells.groups) <= preempting, "an exchange killed a group"
+        assert abs(sum(self.exchange.board.surplus.values())) < 1e-9
+        assert abs(sum(self.exchange.board.paid.values())) < 1e-9
+
+    @invariant()
+    def whole(self) -> None:
+        if hasattr(self, "cells"):
+            check(self.cells)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
