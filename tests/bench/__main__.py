@@ -17,7 +17,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.topology import Gpu
-from tests.bench import arbiter, auction, bids, policies, shares, simulation
+from tests.bench import arbiter, auction, bids, cells, policies, shares, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -71,6 +71,7 @@ def main() -> int:
         "arbiter": arbiter.run(quick),
         "simulation": simulation.run(quick),
         "shares": shares.run(quick),
+        "cells": cells.run(quick),
     }
     try:
         from pycontrol.bridge import bench as bridge

@@ -11,6 +11,7 @@ import pytest
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
+from pycontrol.cells.idle import max_min, shares, surplus_groups
 from pycontrol.cells.inspect import physical_cluster, summary, usable, vc_cells
 from pycontrol.cells.recovery import adopt, dump, load, reconfigured
 from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
@@ -306,3 +307,12 @@ def test_a_crash_loses_nothing() -> None:
     check(again)
     assert dump(again) == dump(cells)
     assert summary(again)["groups"] == summary(cells)["groups"]
+
+
+def test_idle_gpus_are_shared_by_weight() -> None:
+    cells = build({"node": 4}, 3, {"a": {"gpu": 1}, "b": {"gpu": 1, "weight": 2.0}, "c": {"gpu": 1}})
+    for number in range(12):
+        ask(cells, f"o{number}", "a", -1, 1)
+    assert shares(cells, {"b": 20, "c": 1}) == {"a": 4, "b": 7, "c": 1}
+    assert surplus_groups(cells, {"b": 20, "c": 1}) == [f"o{n}" for n in range(11, 3, -1)]
+    assert max_min(5, {"a": 1, "b": 9}, {}) == {"a": 1, "b": 4}
