@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import truediv
 
 from pycontrol.fairness.packing import least_end, longest_first, pack
 
@@ -47,6 +48,50 @@ def t_id(total_gpu_s: float, cluster_gpus: int, app_demand_max: int, n_avg: floa
     return total_gpu_s / max(1, min(cluster_gpus, app_demand_max)) * n_avg
 
 
+class _Jobs:
+    """A phase's jobs, made ready to be asked for their makespan many times."""
+
+    __slots__ = ("ends_s", "work")
+
+    def __init__(self, jobs: Sequence[float]) -> None:
+        self.work = sorted((w for w in jobs if w > 0), reverse=True)
+        self.ends_s: dict[int, float] = {}
+        """Makespan by number of equal gangs of speed 1, fewer than jobs."""
+
+    def makespan_s(self, fastest: Sequence[float], speed: float) -> float:
+        """On gangs of these speeds, the fastest first; `speed`: the sum of all."""
+        work, gangs = self.work, len(fastest)
+        if not work:
+            return 0.0
+        if not gangs:
+            return math.inf
+        if gangs < len(work):
+            end_s = self.ends_s.get(gangs)
+            if end_s is None:
+                end_s = self.ends_s[gangs] = _equal_gangs_s(work, gangs)
+            return end_s * gangs / speed
+        slowest = fastest[len(work) - 1]
+        if fastest[0] == slowest or work[0] == work[-1]:
+            return work[0] / slowest
+        return max(map(truediv, work, fastest))
+
+
+def _equal_gangs_s(work: Sequence[float], gangs: int) -> float:
+    """Of jobs, the longest first, on fewer equal gangs."""
+    if work[0] == work[-1]:
+        return -(-len(work) // gangs) * work[0]
+    end_s = longest_first(work, gangs)
+    if len(work) > SEARCHED_JOBS_MAX or end_s <= CLOSE * least_end(work, gangs):
+        return end_s
+    return pack(work, gangs, PACK_STEPS).end_s
+
+
+@lru_cache(maxsize=1024)
+def _jobs(jobs: tuple[float, ...]) -> _Jobs:
+    """Remembered: an app asks for the same packings in many rows of many bids."""
+    return _Jobs(jobs)
+
+
 def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
     """Makespan in seconds of jobs (serial seconds) on gangs of these speeds (serial seconds per second).
 
@@ -54,33 +99,14 @@ def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
     packing that a short search finds on as many equal gangs, at their mean speed; for gangs of one speed that is
     within half a percent of the optimum or what longest-first gives (at most 4/3 of it).
     """
-    work = tuple(w for w in jobs if w > 0)
-    if not work:
-        return 0.0
-    if not speeds:
-        return math.inf
-    if len(speeds) >= len(work):
-        fastest = sorted(speeds, reverse=True)
-        return max(w / v for w, v in zip(sorted(work, reverse=True), fastest, strict=False))
-    return _makespan(work, len(speeds)) * len(speeds) / sum(speeds)
-
-
-@lru_cache(maxsize=4096)
-def _makespan(work: tuple[float, ...], gangs: int) -> float:
-    """Of jobs on fewer equal gangs. Cached: an Agent asks for the same packing in many rows of many bids."""
-    longest = max(work)
-    if longest == min(work):
-        return -(-len(work) // gangs) * longest
-    end_s = longest_first(work, gangs)
-    if len(work) > SEARCHED_JOBS_MAX or end_s <= CLOSE * least_end(work, gangs):
-        return end_s
-    return pack(work, gangs, PACK_STEPS).end_s
+    return _jobs(tuple(jobs)).makespan_s(sorted(speeds, reverse=True), sum(speeds))
 
 
 def t_sh(app: AppWork, slots: Sequence[float]) -> float:
     """T_sh in seconds with one gang for each slowdown S in `slots`, kept until the app ends; inf with none."""
-    speeds = [app.gang_gpus / s for s in slots]
-    return app.elapsed_s + sum(phase_s(p.job_serial_s, speeds) for p in app.phases)
+    fastest = [app.gang_gpus / s for s in sorted(slots)]
+    speed = sum(fastest)
+    return app.elapsed_s + sum([_jobs(p.job_serial_s).makespan_s(fastest, speed) for p in app.phases])
 
 
 def rho_with_gangs(app: AppWork, slots: Sequence[float]) -> float:
