@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pycontrol.arbiter import leases, standin, workers
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.facts import (
     REVOKING,
     AllocationChanged,
@@ -19,12 +20,14 @@ from pycontrol.arbiter.facts import (
     Durable,
     Fact,
     Lease,
+    LeaseBorrowed,
     LeaseIdle,
     Switched,
 )
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
 from pycontrol.arbiter.supply import Held, Supply
+from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Topology
@@ -168,10 +171,29 @@ class Arbiter(State):
             if lease.state != REVOKING:
                 held.setdefault(lease.grant_id, []).append(lease)
         self.groups = {group: len(gang) for group, gang in held.items()}
-        self.supply.recover(
+        downgraded = self.supply.recover(
             Held(group, self.durable.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
             for group, gang in held.items()
         )
+        self._downgrade(downgraded)
+
+    def _downgrade(self, groups: Iterable[str]) -> None:
+        """These groups are borrowed from now on."""
+        names = set(groups)
+        for lease in [*self.durable.leases.values(), *self.durable.next.values()]:
+            if lease.grant_id in names and lease.guaranteed:
+                self.record(LeaseBorrowed(lease.gpu))
+
+    def reconfigure(self, layout: Layout, now_s: float) -> list[str]:
+        """Another assignment of cells; what runs goes on. Returns the apps that now borrow what they owned."""
+        if not isinstance(self.supply, CellSupply):
+            raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
+        groups = set(self.supply.reconfigure(layout))
+        held = (*self.durable.leases.values(), *self.durable.next.values())
+        apps = sorted({x.app_id for x in held if x.grant_id in groups})
+        self._downgrade(groups)
+        self.want_round(now_s + self.settings.settle_s)
+        return apps
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pycontrol.fairness.contention import Clock
 from pycontrol.model.topology import Gpu
 
 GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
@@ -157,6 +158,13 @@ class LeaseRevoking:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseBorrowed:
+    """The cells of its virtual cluster do not cover it any more: it goes on, as borrowed."""
+
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseIdle:
     """Its container ended while the lease goes on."""
 
@@ -221,27 +229,16 @@ class PolicyMemory:
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
+    | LeaseBorrowed
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
+        LeaseBorrowed,
     )
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then."""
-
-    value: float = 0.0
-    at_s: float = 0.0
-    count: int = 0
-
-    def app_seconds(self, now_s: float) -> float:
-        """The clock's value at `now_s`."""
-        return self.value + self.count * max(0.0, now_s - self.at_s)
 
 
 class Durable:
@@ -271,15 +268,10 @@ class Durable:
         app = self.apps[app_id]
         if app.n_avg is not None:
             return app.n_avg
-        clock = self.clocks.get(app.vc, Clock())
-        elapsed_s = now_s - app.arrived_s
-        if elapsed_s <= 0:
-            return float(max(1, clock.count))
-        return max(1.0, (clock.app_seconds(now_s) - app.clock_at_arrival) / elapsed_s)
+        return self.clocks.get(app.vc, Clock()).n_avg(app.arrived_s, app.clock_at_arrival, now_s)
 
     def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
-        clock = self.clocks.get(vc, Clock())
-        self.clocks[vc] = Clock(clock.app_seconds(now_s), max(clock.at_s, now_s), clock.count + change)
+        self.clocks[vc] = self.clocks.get(vc, Clock()).turned(now_s, change)
         return self.clocks[vc].value
 
     # ---- the fold
@@ -351,6 +343,11 @@ class Durable:
         if lease.state != REVOKING:
             self._hold(lease.app_id, -1)
         lease.state, lease.end_s = REVOKING, f.end_s
+
+    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
+        for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
+            if lease is not None:
+                lease.guaranteed = False
 
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
         lease = self.leases[f.gpu]

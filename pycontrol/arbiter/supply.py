@@ -71,8 +71,8 @@ class Supply(Protocol):
     def machines_changed(self, up: Mapping[str, int]) -> None:
         """Hosts that are up and in use, with their GPUs."""
 
-    def recover(self, groups: Iterable[Held]) -> None:
-        """These groups, and no others, are there; what no cell can own is held as borrowed."""
+    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+        """These groups, and no others, are there; returns those that no cell can own: they are borrowed now."""
 
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""

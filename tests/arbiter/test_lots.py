@@ -77,8 +77,9 @@ class Fixed:
     def machines_changed(self, up: Mapping[str, int]) -> None:
         self.up = up
 
-    def recover(self, groups: Iterable[Held]) -> None:
+    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         self.groups = {x.group: x for x in groups}
+        return ()
 
     def inspect(self) -> Mapping[str, object]:
         return {}

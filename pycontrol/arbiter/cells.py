@@ -1,0 +1,152 @@
+"""HiveD's cells as the Arbiter's supply: leases are groups, and the cells say which GPUs they get."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.cells import idle
+from pycontrol.cells.core import Cells
+from pycontrol.cells.inspect import summary, usable
+from pycontrol.cells.layout import Layout, Vc
+from pycontrol.cells.recovery import adopt, reconfigured
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
+from pycontrol.model.auction import Gang
+from pycontrol.model.topology import Gpu
+
+NOBODY = Vc("")
+"""Apps of queues without a virtual cluster: they own no cells, and may borrow."""
+GUARANTEED = 0
+"""All guaranteed groups have one priority: inside a virtual cluster its policy decides, by leases."""
+
+
+class CellSupply:
+    """The `Supply` of a cluster whose queues own cells."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._cells = Cells(_with_nobody(layout))
+        self._bad: set[Gpu] = set()
+        """GPUs of the layout that are not up and in use."""
+        self._gpus = frozenset(_gpus(layout))
+        self._queues = {vc.name for vc in layout.vcs}
+
+    # ---- who owns what
+
+    def vc_of(self, queue: str) -> str:
+        """Queues are named in the cells file as YARN names them, with or without `root.`."""
+        short = queue.removeprefix("root.")
+        return queue if queue in self._queues else short if short in self._queues else ""
+
+    def gpus_of(self, vc: str) -> int:
+        """GPUs of its cells."""
+        found = self._cells.layout.vc(vc)
+        return self._cells.layout.gpus(found) if found is not None else 0
+
+    def virtual_clusters(self) -> Iterable[str]:
+        """Those of the file."""
+        return sorted(self._queues)
+
+    def policies(self) -> Mapping[str, str]:
+        """The policy that each virtual cluster names."""
+        return {vc.name: vc.policy for vc in self._cells.layout.vcs if vc.name}
+
+    # ---- what may be used
+
+    def guaranteed(self, vc: str) -> Mapping[str, int]:
+        """GPUs by host behind its free cells, bound for the sake of the answer."""
+        return dict(usable(self._cells, vc).guaranteed)
+
+    def idle(self, vc: str) -> Mapping[str, int]:
+        """Idle GPUs by host beyond its free cells."""
+        return dict(usable(self._cells, vc).opportunistic)
+
+    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
+        """Weighted max-min (HiveD, section 3.2)."""
+        weights = {vc.name: vc.weight for vc in self._cells.layout.vcs}
+        return idle.max_min(idle_gpus, wanted, weights)
+
+    # ---- groups
+
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
+        """Takes cells for the gang; opportunistic groups in the way are released and named."""
+        request = _request(group, vc, guaranteed, gang)
+        evicted: list[str] = []
+        try:
+            decision = self._cells.request(request)
+            while decision.outcome is Outcome.PREEMPT:
+                for victim in decision.victims:
+                    evicted.append(victim)
+                    self._cells.release(victim)
+                decision = self._cells.request(request)
+        except CellsError:
+            return None
+        return Placed(decision.gpus, tuple(evicted)) if decision.outcome is Outcome.PLACED else None
+
+    def release(self, group: str) -> None:
+        """Its cells are free again."""
+        if group in self._cells.groups:
+            self._cells.release(group)
+
+    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+        """Puts the groups back where they are; returns those that now borrow what they do not own any more."""
+        self._cells = Cells(self._cells.layout)
+        self._tell_health(self._bad)
+        downgraded: list[str] = []
+        for held in groups:
+            hosts: dict[str, list[int]] = {}
+            for gpu in held.gpus:
+                hosts.setdefault(gpu.host, []).append(gpu.index)
+            gang = tuple((host, len(indices)) for host, indices in sorted(hosts.items()))
+            workers = [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
+            try:
+                decision = adopt(self._cells, _request(held.group, held.vc, held.guaranteed, gang), workers)
+            except CellsError:
+                downgraded.append(held.group)  # on machines that the file does not know
+            else:
+                downgraded += decision.downgraded
+        return tuple(downgraded)
+
+    def reconfigure(self, layout: Layout) -> tuple[str, ...]:
+        """Another assignment of cells, running groups kept; returns those that now borrow."""
+        found = reconfigured(self._cells, _with_nobody(layout))
+        self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
+        self._gpus = frozenset(_gpus(layout))
+        self._bad &= self._gpus
+        return (*found.downgraded, *found.gone)
+
+    # ---- machines
+
+    def machines_changed(self, up: Mapping[str, int]) -> None:
+        """GPUs of hosts that are away, drained, or smaller than the file says, are bad."""
+        bad = {gpu for gpu in self._gpus if gpu.index not in range(up.get(gpu.host, 0))}
+        self._tell_health(self._bad - bad, True)
+        self._tell_health(bad - self._bad)
+        self._bad = bad
+
+    def _tell_health(self, gpus: Iterable[Gpu], healthy: bool = False) -> None:
+        hosts: dict[str, list[int]] = {}
+        for gpu in gpus:
+            hosts.setdefault(gpu.host, []).append(gpu.index)
+        for host, indices in sorted(hosts.items()):
+            self._cells.set_health(host, healthy, sorted(indices))
+
+    def inspect(self) -> Mapping[str, Any]:
+        """Groups, physical cells and virtual clusters, binding both ways."""
+        return summary(self._cells)
+
+
+def _with_nobody(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY))
+
+
+def _gpus(layout: Layout) -> Iterable[Gpu]:
+    for chain in layout.chains:
+        for leaf in range(len(chain.hosts) * chain.sizes[chain.node]):
+            yield chain.gpu(leaf)
+
+
+def _request(group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:
+    members = tuple((1, n) for _, n in gang)
+    return Request(group, vc, GUARANTEED if guaranteed else OPPORTUNISTIC, members, lazy=False, on=gang)

@@ -1,0 +1,149 @@
+"""Real cells behind the Arbiter: guarantees, loans, lost machines, crashes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.state import Settings
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.themis import Themis
+from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.world import World
+
+CELLS = """
+cell_types:
+  pair: {child: gpu, count: 2}
+  big: {child: pair, count: 2, node_level: true}
+  small: {child: gpu, count: 2, node_level: true}
+physical_cells:
+  - {type: big, hosts: [n1]}
+  - {type: big, hosts: [n2]}
+  - {type: small, hosts: [n3]}
+  - {type: small, hosts: [n4]}
+virtual_clusters:
+  root.a: {big: 1, small: 1, policy: themis}
+  root.b: {pair: 1, small: 1, policy: tiresias}
+"""
+
+
+def world(seed: int = 0, **changes: object) -> World:
+    how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0, **changes}
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+    policies = {"root.a": Themis(), "root.b": Tiresias()}
+    return World(ByVirtualCluster(Themis(), policies), seed, Settings(**how), supply)  # type: ignore[arg-type]
+
+
+def guaranteed_gpus(w: World, app_id: str) -> int:
+    return sum(x.guaranteed for x in w.arbiter.leases_of(app_id))
+
+
+def test_a_guarantee_is_served_while_another_tenant_fills_the_cluster() -> None:
+    w = world()
+    greedy = w.add_app("greedy", 2, 6, 5000, "root.b")
+    w.run(10)
+    assert len(greedy.held) == 12
+    assert guaranteed_gpus(w, "greedy") == 4
+    owner = w.add_app("owner", 4, 1, 400, "root.a")
+    w.run(30)
+    assert [len(c.gpus) for c in w.containers.values() if c.app_id == "owner"] == [4]
+    assert guaranteed_gpus(w, "owner") == 4
+    assert {r["policy"] for r in w.arbiter.receipts} == {"tiresias", "themis"}
+    w.run(3000)
+    assert owner.finished
+    assert greedy.finished
+
+
+def test_a_queue_without_cells_may_only_borrow() -> None:
+    w = world()
+    guest = w.add_app("guest", 2, 6, 5000, "root.guest")
+    w.run(10)
+    assert len(guest.held) == 12
+    assert guaranteed_gpus(w, "guest") == 0
+    w.add_app("b", 2, 2, 300, "root.b")
+    w.run(30)
+    assert guaranteed_gpus(w, "b") == 4
+
+
+def test_a_lost_machine_takes_spare_cells_first() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 4000, "root.a")
+    w.run(10)
+    (container,) = [c for c in w.containers.values() if c.app_id == "a"]
+    w.lose_node(container.gpus[0].host)
+    w.run(40)
+    (again,) = [c for c in w.containers.values() if c.app_id == "a"]
+    assert again.gpus[0].host != container.gpus[0].host
+    assert guaranteed_gpus(w, "a") == 4, "the other big cell is spare enough"
+
+
+def test_a_crash_gives_the_same_cells_back() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 4000, "root.a")
+    w.add_app("b", 1, 8, 4000, "root.b")
+    w.run(20)
+    before = {g: (x.app_id, x.guaranteed) for g, x in w.arbiter.durable.leases.items()}
+    w.crash()
+    assert {g: (x.app_id, x.guaranteed) for g, x in w.arbiter.durable.leases.items()} == before
+    assert isinstance(w.supply, CellSupply)
+    groups = w.supply.inspect()["groups"]
+    assert len(groups) == len({x.grant_id for x in w.arbiter.durable.leases.values()})
+    w.run(6000)
+    assert all(a.finished for a in w.agents.values())
+
+
+def test_another_assignment_keeps_what_runs() -> None:
+    w = world()
+    w.add_app("b", 2, 2, 4000, "root.b")
+    w.run(20)
+    held = set(w.agents["b"].held)
+    assert guaranteed_gpus(w, "b") == 4
+    smaller = CELLS.replace("root.b: {pair: 1, small: 1", "root.b: {pair: 1")
+    w.arbiter.reconfigure(layout(parse(smaller, CellsFile, "cells.yaml"), name="cells.yaml"), w.now)
+    assert w.agents["b"].held == held
+    assert guaranteed_gpus(w, "b") == 2, "what its queue does not own any more is borrowed"
+    assert not [k for k, _ in w.history if k in ("kill", "preempt")]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    apps=st.lists(
+        st.tuples(
+            st.sampled_from(["root.a", "root.b", "root.x"]),
+            st.sampled_from([1, 2, 4]),
+            st.integers(1, 4),
+            st.integers(20, 300),
+            st.integers(0, 90),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    crash_s=st.none() | st.integers(5, 150),
+    lost_s=st.none() | st.integers(5, 150),
+)
+def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
+    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None
+) -> None:
+    w = world(seed, lease_s=30, f=0.5)
+    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
+        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
+    if crash_s is not None:
+        w.at(crash_s, w.crash)
+    if lost_s is not None:
+        w.at(lost_s, lambda: w.lose_node("n1"))
+        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.run(4000)
+    assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
+    assert not w.arbiter.durable.leases
+    assert isinstance(w.supply, CellSupply)
+    assert not w.supply.inspect()["groups"]
+
+
+@pytest.mark.parametrize(("queue", "vc"), [("root.a", "root.a"), ("root.x", ""), ("a", "")])
+def test_a_tenant_is_a_leaf_queue(queue: str, vc: str) -> None:
+    assert world().supply.vc_of(queue) == vc  # type: ignore[union-attr]
