@@ -13,7 +13,7 @@ from pycontrol.auction.tables import auction_tables
 from pycontrol.cli.cases import AuctionCase, CaseError, CellsCase, HalvingCase, SingleCase, parse_case, parse_key
 from pycontrol.cli.sharecases import SharesCase, solve_shares
 from pycontrol.config import ConfigError
-from pycontrol.fairness.contention import NAvgClock
+from pycontrol.fairness.contention import Clock
 from pycontrol.fairness.estimate import Halving, SingleJob
 from pycontrol.fairness.gangs import t_id
 
@@ -48,11 +48,11 @@ def _single(case: SingleCase) -> dict[str, Any]:
     job = SingleJob(
         case.serial_iter_time, case.iter_total, case.iter_left, case.job_demand_max, case.T_start, case.T_current
     )
-    clock = NAvgClock.start(case.T_start, case.apps_in_system[0].count)
+    clock = Clock(at_s=case.T_start)
     for span in case.apps_in_system:
         if span.start < case.T_current:
-            clock = clock.observe(span.start, span.count)
-    n_avg = clock.mean(case.T_current)
+            clock = clock.turned(span.start, span.count - clock.count)
+    n_avg = clock.n_avg(case.T_start, 0.0, case.T_current)
     t_cluster = job.t_cluster(case.R_C)
     t_id_s = t_cluster * n_avg
     points = {}

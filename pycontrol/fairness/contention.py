@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class NAvgClock:
-    """A value; `observe` gives the next one. Times in seconds on any one clock."""
+class Clock:
+    """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then.
 
-    started_s: float
-    at_s: float
-    count: int
-    app_seconds: float = 0.0
-    """Integral of the number of apps from the start to `at_s`."""
+    One clock serves all apps of a system: each keeps what it showed when the app arrived. A plain value, so that
+    it can be journaled; times in seconds on any one clock.
+    """
 
-    @classmethod
-    def start(cls, now_s: float, count: int) -> NAvgClock:
-        """The clock of an app that arrives now, as one of `count` apps."""
-        return cls(now_s, now_s, count)
+    value: float = 0.0
+    at_s: float = 0.0
+    count: int = 0
 
-    def observe(self, now_s: float, count: int) -> NAvgClock:
-        """From now on there are `count` apps. A time before the last one changes the count alone."""
-        return replace(self, at_s=max(self.at_s, now_s), count=count, app_seconds=self._total(now_s))
+    def app_seconds(self, now_s: float) -> float:
+        """The clock's value at `now_s`; time does not run backwards."""
+        return self.value + self.count * max(0.0, now_s - self.at_s)
 
-    def mean(self, now_s: float) -> float:
-        """N_avg at `now_s`; the present number of apps where no time has passed."""
-        elapsed_s = max(self.at_s, now_s) - self.started_s
-        return self._total(now_s) / elapsed_s if elapsed_s > 0 else float(self.count)
+    def turned(self, now_s: float, change: int) -> Clock:
+        """From now on there are so many apps more."""
+        return Clock(self.app_seconds(now_s), max(self.at_s, now_s), self.count + change)
 
-    def _total(self, now_s: float) -> float:
-        return self.app_seconds + self.count * max(0.0, now_s - self.at_s)
+    def n_avg(self, since_s: float, value_then: float, now_s: float) -> float:
+        """N_avg of an app that arrived at `since_s`, when the clock showed `value_then`; at least 1, the app itself."""
+        elapsed_s = now_s - since_s
+        if elapsed_s <= 0:
+            return float(max(1, self.count))
+        return max(1.0, (self.app_seconds(now_s) - value_then) / elapsed_s)

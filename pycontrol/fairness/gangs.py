@@ -73,7 +73,8 @@ class _Jobs:
         slowest = fastest[len(work) - 1]
         if fastest[0] == slowest or work[0] == work[-1]:
             return work[0] / slowest
-        return max(map(truediv, work, fastest))
+        last_s: float = max(map(truediv, work, fastest))
+        return last_s
 
 
 def _equal_gangs_s(work: Sequence[float], gangs: int) -> float:

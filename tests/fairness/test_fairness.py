@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.fairness.contention import NAvgClock
+from pycontrol.fairness.contention import Clock
 from pycontrol.fairness.estimate import Halving
 from pycontrol.fairness.figure7 import JobInfo, curve_t_sh
 from pycontrol.fairness.gangs import AppWork, Phase, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
@@ -104,12 +104,14 @@ def test_more_gangs_of_one_kind_never_end_later(jobs: list[float], gangs: int, s
 
 
 def test_n_avg_weighs_by_time() -> None:
-    clock = NAvgClock.start(100.0, 4)
-    assert clock.mean(100.0) == 4
-    clock = clock.observe(110.0, 2).observe(140.0, 1)
-    assert clock.mean(140.0) == (10 * 4 + 30 * 2) / 40
-    assert clock.mean(180.0) == (10 * 4 + 30 * 2 + 40 * 1) / 80
-    assert clock.observe(90.0, 7).mean(140.0) == clock.mean(140.0), "time does not run backwards"
+    clock = Clock().turned(60.0, 3).turned(100.0, 1)  # the app arrives as the fourth, at 100
+    then = clock.value
+    assert clock.n_avg(100.0, then, 100.0) == 4
+    clock = clock.turned(110.0, -2).turned(140.0, -1)
+    assert clock.n_avg(100.0, then, 140.0) == (10 * 4 + 30 * 2) / 40
+    assert clock.n_avg(100.0, then, 180.0) == (10 * 4 + 30 * 2 + 40 * 1) / 80
+    assert clock.turned(90.0, 6).app_seconds(140.0) == clock.app_seconds(140.0), "time does not run backwards"
+    assert Clock().n_avg(0.0, 0.0, 9.0) == 1, "the app itself"
 
 
 def test_slowdown_is_the_prior_until_measured() -> None:
