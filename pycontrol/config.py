@@ -97,6 +97,8 @@ class Config(Section):
 
     topology: FilePath | None = None
     """Expected machines; without it the cluster is what the NodeManagers register."""
+    cells: FilePath | None = None
+    """Virtual clusters: which leaf queue owns which cells (docs/cells.md); without it the whole cluster is one."""
     state_dir: FilePath = Path("state")
     bridge: Bridge = Bridge()
     agents: Agents = Agents()

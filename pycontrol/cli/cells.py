@@ -15,6 +15,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
+from pycontrol.cli.client import Rm, remote, rm_address
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology, parse
 
@@ -67,6 +68,34 @@ def show_command(file: Path, topology: Path | None, output: str) -> None:
     found = _load(file, topology)
     data = {**_overview(found), "clusters": virtual_clusters(Cells(found))}
     emit(data, output, _tree)
+
+
+@cells_group.command("status")
+@remote
+def status_command(rm: str | None, output: str) -> None:
+    """What each virtual cluster owns, uses, borrows and waits for now; -o json has every group, cell and GPU."""
+    emit(Rm(rm_address(rm)).get("cells"), output, _status)
+
+
+@cells_group.command("apply")
+@FILE
+@remote
+def apply_command(file: Path, rm: str | None, output: str) -> None:
+    """Put the changed FILE into force, on the machine of `isonomy serve` whose isonomy.yaml names it. For admins.
+
+    All that runs goes on; what its queue does not own any more is borrowed from then on.
+    """
+    if not file.exists():
+        _fail([f"{file}: there is no such file"])
+    emit(Rm(rm_address(rm)).post("cells-apply", file=str(file.resolve())), output, lambda d: str(d["text"]))
+
+
+def _status(data: Data) -> Any:
+    if not data["tenants"]:
+        return "There are no virtual clusters: isonomy.yaml names no cells file."
+    columns = ("gpus", "own", "borrowed", "apps", "wanted")
+    rows = [(t["name"] or "(no cells)", *(t[c] for c in columns)) for t in data["tenants"]]
+    return table(("VIRTUAL CLUSTER", ">OWNS", ">USES", ">BORROWS", ">APPS", ">WAITS FOR"), rows)
 
 
 def _load(file: Path, topology: Path | None) -> Layout:

@@ -14,14 +14,18 @@ from pathlib import Path
 import click
 import structlog
 
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.driver import Driver, SteadyClock
 from pycontrol.arbiter.journal import JournalError, SqliteJournal
 from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, BridgeServer
-from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.layout import Layout
+from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
 from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
@@ -88,7 +92,11 @@ class ControlPlane:
         parts.callback(self._journal.close)
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
-        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, self._journal.epoch)
+        supply = CellSupply(self._layout()) if config.cells else None
+        if supply is not None:
+            own = {vc: policy_of(config, name) for vc, name in supply.policies().items()}
+            self._policy = ByVirtualCluster(self._policy, own)
+        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, self._journal.epoch, supply)
         agents = AgentServer(
             config.agents.host,
             config.agents.port,
@@ -114,6 +122,7 @@ class ControlPlane:
             token_ttl_s=config.token_ttl_s,
             journal=self._journal,
             feed=feed,
+            read_cells=self._read_cells if config.cells else None,
         )
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle
@@ -122,6 +131,27 @@ class ControlPlane:
             part.start()
             parts.callback(part.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
+
+    def _layout(self) -> Layout:
+        """The cells file's assignment; ConfigError where it is wrong or not feasible."""
+        path = self.config.cells
+        assert path is not None
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError([f"cells: {path}: cannot be read: {error.strerror}"]) from error
+        found = layout(parse(text, CellsFile, path.name), self._topology, path.name)
+        for vc in found.vcs:
+            if vc.policy not in registry.names():
+                raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.policy: {registry.unknown(vc.policy)}"])
+        return found
+
+    def _read_cells(self, named: str) -> Layout:
+        """The same file, read again; `named`: the file that the operator believes it to be, if any."""
+        assert self.config.cells is not None
+        if named and Path(named).resolve() != self.config.cells.resolve():
+            raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
+        return self._layout()
 
     def _watch_driver(self) -> None:
         self._driver.stopped.wait()

@@ -14,8 +14,10 @@ from typing import Any, Protocol, TypeVar
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.driver import Overloaded
 from pycontrol.arbiter.journal import Journal, NoJournal
+from pycontrol.cells.layout import Layout
+from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
-from pycontrol.web import explain, metrics, views
+from pycontrol.web import cells, explain, metrics, views
 from pycontrol.web.feed import Feed
 from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
 
@@ -75,10 +77,12 @@ class Router:
         token_ttl_s: float = 7 * 86400.0,
         journal: Receipts | None = None,
         feed: Feed | None = None,
+        read_cells: Callable[[str], Layout] | None = None,
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
+        self._read_cells = read_cells
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
             "queue": self._get(views.queue),
@@ -87,6 +91,8 @@ class Router:
             "explain": self._get(explain.explain, "app", "n"),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
+            "cells": self._get(cells.cells),
+            "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
             "rounds": Route("GET", self._rounds, frozenset({"n"})),
             "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
             "token": Route("GET", self._token, frozenset({"app"})),
@@ -218,6 +224,21 @@ class Router:
         if request.path == "drain":
             return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
         return self._carry_out(request, host, f"{host} is in use again")
+
+    def _apply_cells(self, request: Request) -> dict[str, Any]:
+        """Reads the cells file again; what runs goes on, as borrowed where its queue owns it no more."""
+        self._need_admin(request)
+        if self._read_cells is None:
+            raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
+        try:
+            layout = self._read_cells(request.params.get("file", ""))
+        except ConfigError as error:
+            raise Refusal(400, "; ".join(error.lines)) from error
+        borrowing = self._driver.call(lambda a, now_s: a.reconfigure(layout, now_s))
+        text = "the cells are as the file says; all that runs goes on"
+        if borrowing:
+            text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"
+        return {"ok": True, "verb": request.path, "borrowing": borrowing, "text": text}
 
     def _switch(self, request: Request) -> dict[str, Any]:
         self._need_admin(request)

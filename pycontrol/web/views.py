@@ -191,7 +191,7 @@ def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
     return {
         "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
-        "container_id": lease.container_id, "job_id": lease.job_id,
+        "container_id": lease.container_id, "job_id": lease.job_id, "guaranteed": lease.guaranteed,
         "name": names(a).get(lease.app_id, ""),
     }  # fmt: skip
 

@@ -1,0 +1,37 @@
+"""The virtual clusters as the ResourceManager's REST shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+
+
+def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """All cells: groups (a group is the gang of one grant), hosts with their GPUs, virtual clusters, binding both ways.
+
+    `tenants`: for each virtual cluster, GPUs that it owns, uses of its own, borrows, and that wait for it.
+    """
+    if a.supply is None:
+        return {"now_s": now_s, "tenants": [], "groups": [], "physical_cluster": [], "virtual_clusters": {}}
+    return {"now_s": now_s, "tenants": _tenants(a), **a.supply.inspect()}
+
+
+def _tenants(a: Arbiter) -> list[dict[str, Any]]:
+    assert a.supply is not None
+    rows: dict[str, dict[str, Any]] = {
+        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "own": 0, "borrowed": 0, "apps": 0, "wanted": 0}
+        for vc in (*a.supply.virtual_clusters(), "")
+    }
+    for lease in a.durable.leases.values():
+        row = rows.get(a.durable.apps[lease.app_id].vc)
+        if row is not None:
+            row["own" if lease.guaranteed else "borrowed"] += 1
+    for app in a.durable.live.values():
+        row = rows.get(app.vc)
+        if row is not None:
+            agent = a.agents.get(app.app_id)
+            row["apps"] += 1
+            row["wanted"] += max(0, agent.demand.gpus - a.holding(app.app_id)) if agent is not None else 0
+    return [row for vc, row in rows.items() if vc or row["apps"]]
