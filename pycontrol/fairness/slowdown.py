@@ -1,62 +1,134 @@
-"""S(G): how much an app's placement slows it down, by the widest distance in it (Themis, section 4.3.1)."""
+"""S(G): how much an app's placement slows it down, by the widest distance in it (Themis, section 4.3.1).
+
+Declared or the prior until measured. A sample is iteration time x GPUs of one job in one scope: serial
+GPU-seconds x S. Noise is met four times: medians of the newest samples (stalls, warm-up), ratios within one job
+only (jobs differ in size), the median over jobs weighted by samples, and S that never falls as the scope widens.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pycontrol.model.auction import SLOWDOWN_PRIOR as PRIOR
+from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
 
 WINDOW = 32
 ENOUGH = 5
-"""Samples before a measurement replaces the prior."""
-
-_Place = tuple[Scope, int]
+"""Samples before a measurement replaces what was declared."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowdownProfile:
-    """Iteration times by scope and number of GPUs; a value, `observe` gives the next one.
+class Profiler:
+    """Keeps the newest samples of each job in each scope."""
 
-    Medians of the newest samples, so that a stall or a warm-up counts for little. `serial_iter_s`: from
-    offline profiling; where it is None the narrowest scope measured, at its prior, stands for it.
-    """
+    def __init__(self, iteration_s: float | None = None, prior: Sequence[float] = SLOWDOWN_PRIOR) -> None:
+        """`iteration_s`: serial seconds of an iteration where they are known; `prior`: S by scope."""
+        self.declared_s, self.prior = iteration_s, tuple(prior)
+        self._samples: dict[tuple[str, Scope], deque[float]] = {}
+        self._medians: dict[tuple[str, Scope], float] | None = None
+        self._slowdowns: dict[Scope, float] | None = None
 
-    prior: tuple[float, float, float] = PRIOR
-    serial_iter_s: float | None = None
-    samples: Mapping[_Place, tuple[float, ...]] = field(default_factory=dict)
-
-    def observe(self, scope: Scope, gpus: int, iter_time_s: float) -> SlowdownProfile:
+    def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
         """One measured iteration of a job on `gpus` GPUs that lie `scope` apart."""
-        if not iter_time_s > 0 or gpus < 1:
-            return self
-        newest = (*self.samples.get((scope, gpus), ()), iter_time_s)[-WINDOW:]
-        return replace(self, samples={**self.samples, (scope, gpus): newest})
-
-    def gpu_seconds(self, scope: Scope) -> float | None:
-        """Serial seconds x S of one iteration in this scope, over all numbers of GPUs; None if unmeasured."""
-        times = [
-            statistics.median(window) * gpus
-            for (measured, gpus), window in self.samples.items()
-            if measured is scope and len(window) >= ENOUGH
-        ]
-        return statistics.median(times) if times else None
+        if 0 < iter_time_s < math.inf:
+            samples = self._samples.setdefault((job_id, scope), deque(maxlen=WINDOW))
+            samples.append(iter_time_s * max(1, gpus))
+            self._medians = self._slowdowns = None
 
     def slowdown(self, scope: Scope) -> float:
-        """S of a placement of this scope: measured, else the prior; at least 1."""
-        own, serial = self.gpu_seconds(scope), self.serial_s()
-        if own is None or serial is None:
-            return self.prior[scope - 1]
-        return max(1.0, own / serial)
+        """S of this scope: measured, else declared; at least 1, and no less than that of a narrower scope."""
+        return self.slowdowns()[scope]
 
-    def serial_s(self) -> float | None:
-        """Seconds of one iteration on one GPU; None if neither profiled nor measured."""
-        if self.serial_iter_s is not None:
-            return self.serial_iter_s
+    def slowdowns(self) -> Mapping[Scope, float]:
+        """S by scope. That of one machine is what was declared: it is what the others are measured against."""
+        if self._slowdowns is None:
+            measured: dict[Scope, tuple[float, float]] = {Scope.MACHINE: (self.prior[0], math.inf)}
+            for scope in (Scope.RACK, Scope.CLUSTER):
+                ratios = self._ratios(scope, measured)
+                if ratios:
+                    measured[scope] = _weighted_median(ratios), sum(n for _, n in ratios)
+            self._slowdowns = rising(measured, self.prior)
+        return self._slowdowns
+
+    def _ratios(self, scope: Scope, narrower: Mapping[Scope, tuple[float, float]]) -> list[tuple[float, float]]:
+        """(S, samples) by each job measured in this scope and in a narrower one, else against the declared time."""
+        known, found = self._known(), []
+        for (job_id, at), median in known.items():
+            if at is scope:
+                below = next((s for s in Scope if s < scope and (job_id, s) in known), None)
+                if below is not None:
+                    s_below = narrower.get(below, (self.prior[below - 1], 0.0))[0]
+                    samples = min(len(self._samples[job_id, s]) for s in (below, scope))
+                    found.append((median / known[job_id, below] * s_below, float(samples)))
+                elif self.declared_s:
+                    found.append((median / self.declared_s, float(len(self._samples[job_id, scope]))))
+        return found
+
+    def _known(self) -> dict[tuple[str, Scope], float]:
+        if self._medians is None:
+            self._medians = {k: statistics.median(v) for k, v in self._samples.items() if len(v) >= ENOUGH}
+        return self._medians
+
+    def sensitivity(self) -> float:
+        """S across machines."""
+        return self.slowdown(Scope.RACK)
+
+    def serial_s(self, job_id: str | None = None) -> float:
+        """Serial GPU-seconds of an iteration of this job, else declared, else of the median job, else one."""
+        known = self._known()
         for scope in Scope:
-            measured = self.gpu_seconds(scope)
-            if measured is not None:
-                return measured / self.prior[scope - 1]
-        return None
+            if job_id is not None and (job_id, scope) in known:
+                return known[job_id, scope] / self.slowdown(scope)
+        if self.declared_s:
+            return self.declared_s
+        all_s = [median / self.slowdown(scope) for (_, scope), median in known.items()]
+        return statistics.median(all_s) if all_s else 1.0
+
+    def dump(self) -> list[Any]:
+        """All samples, JSON-able."""
+        return [[job_id, int(scope), list(v)] for (job_id, scope), v in self._samples.items()]
+
+    def restore(self, saved: Sequence[Any]) -> None:
+        """Takes the samples of an earlier dump()."""
+        self._samples = {(j, Scope(scope)): deque(v, maxlen=WINDOW) for j, scope, v in saved}
+        self._medians = self._slowdowns = None
+
+
+def rising(measured: Mapping[Scope, tuple[float, float]], prior: Sequence[float]) -> dict[Scope, float]:
+    """S by scope that never falls and is at least 1, from (S, weight) of the scopes that were measured.
+
+    Measurements that contradict each other are pooled (isotonic regression of log S: pool adjacent violators);
+    what was not measured is the prior, between its measured neighbours.
+    """
+    blocks: list[tuple[float, float, list[Scope]]] = []
+    for scope in sorted(measured):
+        s, weight = measured[scope]
+        block = (math.log(max(1.0, s)), weight, [scope])
+        while blocks and blocks[-1][0] > block[0]:
+            before = blocks.pop()
+            total = before[1] + block[1]
+            share = before[1] / total if math.isfinite(total) else float(math.isinf(before[1]))
+            block = (share * before[0] + (1 - share) * block[0], total, before[2] + block[2])
+        blocks.append(block)
+    fitted = {scope: math.exp(level) for level, _, scopes in blocks for scope in scopes}
+    result: dict[Scope, float] = {}
+    for scope in Scope:
+        least = max((result[s] for s in result), default=1.0)
+        most = min((fitted[s] for s in fitted if s > scope), default=math.inf)
+        result[scope] = fitted.get(scope, max(least, min(most, prior[scope - 1])))
+    return result
+
+
+def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    """Of (value, weight): where half of the weight lies on either side; between two if it falls between them."""
+    ordered, half, below = sorted(values), sum(w for _, w in values) / 2, 0.0
+    for k, (value, weight) in enumerate(ordered):
+        below += weight
+        if below > half or k + 1 == len(ordered):
+            return value
+        if below == half:
+            return (value + ordered[k + 1][0]) / 2
+    raise ValueError("the median of nothing")

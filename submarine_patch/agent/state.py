@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pycontrol.fairness.slowdown import Profiler
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, schedulers
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.messages import Command, ToArbiter, ToShell
-from submarine_patch.agent.profiler import JobProfile, Profiler
+from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.spec import AppSpec
 
 RESTART_PRIOR_S = 10.0

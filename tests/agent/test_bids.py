@@ -1,8 +1,7 @@
-"""Measured slowdowns, and bids made of them."""
+"""Bids: what they offer for, and that the Arbiter accepts them."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,50 +11,9 @@ from pycontrol.fairness.gangs import AppWork, Phase
 from pycontrol.model.auction import AppView, Demand, Snapshot, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
 from submarine_patch.agent.bids import message
-from submarine_patch.agent.profiler import Profiler
 
 PRIOR = (1.0, 1.1, 1.3)
 TOPOLOGY = Topology.of([Machine("a1", "a", 4), Machine("a2", "a", 4), Machine("b1", "b", 2), Machine("b2", "b", 2)])
-
-
-def measured(profiler: Profiler, job: str, iter_s: float, gpus: int, scope: Scope) -> None:
-    for k in range(9):
-        profiler.add(job, iter_s * (20 if k == 0 else 1), gpus, scope)  # the first step is slow
-
-
-class TestProfiler:
-    def test_the_prior_holds_until_enough_is_measured(self) -> None:
-        profiler = Profiler(2.0, PRIOR)
-        profiler.add("j", 9.0, 2, Scope.RACK)
-        assert [profiler.slowdown(s) for s in Scope] == list(PRIOR)
-        assert profiler.serial_s("j") == 2.0
-
-    def test_a_job_seen_on_one_machine_and_across_racks_gives_s(self) -> None:
-        profiler = Profiler(None, PRIOR)
-        measured(profiler, "j", 0.5, 4, Scope.MACHINE)
-        measured(profiler, "j", 0.75, 4, Scope.CLUSTER)
-        assert profiler.slowdown(Scope.CLUSTER) == pytest.approx(1.5)
-        assert profiler.slowdown(Scope.RACK) == 1.1
-        assert profiler.serial_s("j") == pytest.approx(2.0)
-
-    def test_the_declared_time_is_the_base_where_no_narrower_placement_was_seen(self) -> None:
-        profiler = Profiler(1.0, PRIOR)
-        measured(profiler, "j", 0.6, 2, Scope.RACK)
-        assert profiler.slowdown(Scope.RACK) == pytest.approx(1.2)
-
-    def test_jobs_of_different_size_do_not_look_like_a_slowdown(self) -> None:
-        profiler = Profiler(None, PRIOR)
-        measured(profiler, "small", 0.1, 2, Scope.MACHINE)
-        measured(profiler, "large", 1.0, 2, Scope.CLUSTER)
-        assert profiler.slowdown(Scope.CLUSTER) == 1.3
-        assert profiler.serial_s("small") == pytest.approx(0.2)
-
-    def test_it_survives_a_restart(self) -> None:
-        profiler = Profiler(None, PRIOR)
-        measured(profiler, "j", 0.5, 4, Scope.MACHINE)
-        again = Profiler(None, PRIOR)
-        again.restore(profiler.dump())
-        assert again.serial_s("j") == profiler.serial_s("j")
 
 
 def bidder(

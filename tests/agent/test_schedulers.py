@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pycontrol.fairness.slowdown import Profiler
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.profiler import JobProfile, Profiler
+from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.schedulers.port import AppScheduler, Verdict
 from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of, halving
 from submarine_patch.agent.schedulers.space import sample

@@ -16,8 +16,6 @@ from pycontrol.fairness.estimate import Halving
 from pycontrol.fairness.figure7 import JobInfo, curve_t_sh
 from pycontrol.fairness.gangs import AppWork, Phase, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.fairness.packing import longest_first, pack, phase_end
-from pycontrol.fairness.slowdown import ENOUGH, SlowdownProfile
-from pycontrol.model.topology import Scope
 
 EXAMPLE = Halving((80, 100, 100, 120), 8, ((2, 16), (1, 36)), 8, 1.0, 0.0)
 """Section 4.3.3."""
@@ -112,18 +110,3 @@ def test_n_avg_weighs_by_time() -> None:
     assert clock.n_avg(100.0, then, 180.0) == (10 * 4 + 30 * 2 + 40 * 1) / 80
     assert clock.turned(90.0, 6).app_seconds(140.0) == clock.app_seconds(140.0), "time does not run backwards"
     assert Clock().n_avg(0.0, 0.0, 9.0) == 1, "the app itself"
-
-
-def test_slowdown_is_the_prior_until_measured() -> None:
-    profile = SlowdownProfile()
-    assert [profile.slowdown(s) for s in Scope] == [1.0, 1.1, 1.3]
-    assert profile.serial_s() is None
-    for _ in range(ENOUGH):
-        profile = profile.observe(Scope.MACHINE, 4, 0.5)
-    assert profile.serial_s() == 2.0
-    assert profile.slowdown(Scope.RACK) == 1.1
-    for iter_time_s in (1.0, 1.0, 1.0, 90.0, 1.0, 1.0):  # a stall changes nothing
-        profile = profile.observe(Scope.RACK, 4, iter_time_s)
-    assert profile.slowdown(Scope.RACK) == 2.0
-    assert profile.slowdown(Scope.CLUSTER) == 1.3
-    assert SlowdownProfile(serial_iter_s=4.0, samples=profile.samples).slowdown(Scope.RACK) == 1.0, "S >= 1"
