@@ -4,10 +4,13 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo test lint unit cluster-test java java-test bench setup clean tools
+.PHONY: demo demo-cells test lint unit cluster-test java java-test bench setup clean tools
 
 demo: setup java
 	dev-cluster/demo/run
+
+demo-cells: setup java
+	$(PY) dev-cluster/demo/cells.py
 
 test: setup lint java-test unit cluster-test
 

@@ -79,6 +79,8 @@ class Demo:
 
     folder: Path
     out: Path
+    settings: tuple[str, ...] = SETTINGS
+    planned: Callable[[Path], list[App]] = apps
     started_s: float = field(default_factory=time.monotonic)
     control: subprocess.Popen[bytes] | None = None
     apps: list[App] = field(default_factory=list)
@@ -96,7 +98,7 @@ class Demo:
     def up(self) -> None:
         """A fresh cluster and its control plane."""
         words = [str(REPO / "dev-cluster/up"), "--dir", str(self.folder), "--fresh"]
-        for setting in SETTINGS:
+        for setting in self.settings:
             words += ["--set", setting]
         if subprocess.run(words).returncode:
             raise click.ClickException("the cluster did not come up; its log is above")
@@ -137,7 +139,7 @@ class Demo:
 
     def run(self) -> bool:
         """Submits, watches, and says whether every app succeeded."""
-        self.apps = apps(self.folder)
+        self.apps = self.planned(self.folder)
         begin_s, shown, receipts = time.monotonic(), "", set[str]()
         while time.monotonic() - begin_s < DEADLINE_S:
             for app in self.apps:
@@ -212,7 +214,11 @@ class Demo:
 
     def explain(self) -> None:
         """Why the first app got what it got."""
-        subprocess.run([str(BIN / "isonomy"), "explain", "vision"], env=self.env, check=False)
+        self.isonomy("explain", self.apps[0].name)
+
+    def isonomy(self, *words: str) -> None:
+        """Runs a command of the operator's, its output as it is."""
+        subprocess.run([str(BIN / "isonomy"), *words], env=self.env, check=False)
 
     def down(self) -> None:
         """Leaves nothing running."""

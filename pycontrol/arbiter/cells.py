@@ -36,8 +36,8 @@ class CellSupply:
 
     def vc_of(self, queue: str) -> str:
         """Queues are named in the cells file as YARN names them, with or without `root.`."""
-        short = queue.removeprefix("root.")
-        return queue if queue in self._queues else short if short in self._queues else ""
+        names = (queue, queue.removeprefix("root."), f"root.{queue}")
+        return next((name for name in names if name in self._queues), "")
 
     def gpus_of(self, vc: str) -> int:
         """GPUs of its cells."""
