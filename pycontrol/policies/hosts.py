@@ -8,14 +8,16 @@ from pycontrol.auction.limits import queue_limits
 from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
 from pycontrol.model.topology import Scope
 from pycontrol.policies.pool import Pool
-from pycontrol.shares.placer import ANY_TYPE, Job, Placement, paper_round
+from pycontrol.shares.placer import ANY_TYPE, Job, Placement, memoryless_round, paper_round
 
 
 class Hosts:
     """The pool on offer for the placer: gangs within demand, scope and queue limits."""
 
-    def __init__(self, s: Snapshot, supply: Mapping[str, int]) -> None:
-        self.pool = Pool(s.free, s.topology)
+    def __init__(self, s: Snapshot, supply: Mapping[str, int], packed: bool = True) -> None:
+        """Not `packed`: gangs take GPUs host by host in the order of names, wherever there are any."""
+        order = None if packed else {host: k for k, host in enumerate(sorted(s.free))}
+        self.pool = Pool(s.free, s.topology, order)
         self.topology, self.supply = s.topology, supply
         self.jobs: list[Job] = []
         self.view: dict[str, AppView] = {}
@@ -104,16 +106,34 @@ class Hosts:
 def paper_placement(
     ideal: Mapping[str, Mapping[str, float]], carried: Mapping[str, Mapping[str, float]], hosts: Hosts
 ) -> Placement:
-    """OEF 4.3: whole devices by rounding; a user's jobs take them, who waited longest first, and mix types if they
-    must; larger jobs choose their hosts first. What no job of their user can use stays idle."""
-    on_offer: dict[str, int] = {}
-    for host, n in hosts.pool.left.items():
-        on_offer[hosts.pool.type_of(host)] = on_offer.get(hosts.pool.type_of(host), 0) + n
+    """OEF 4.3: whole devices by rounding with carried deviation; see `_fill`."""
     smallest: dict[str, int] = {}
     for job in hosts.jobs:
         smallest[job.user] = min(smallest.get(job.user, job.gpus), job.gpus)
-    outcome = paper_round(ideal, carried, smallest, on_offer)
-    left = {user: dict(real) for user, real in outcome.real.items()}
+    outcome = paper_round(ideal, carried, smallest, _on_offer(hosts))
+    return _fill(outcome.real, outcome.deviation, hosts)
+
+
+def memoryless_placement(shares: Mapping[str, Mapping[str, float]], hosts: Hosts) -> Placement:
+    """The shares rounded, round by round anew; see `_fill`."""
+    waited: dict[str, float] = {}
+    for job in hosts.jobs:
+        waited[job.user] = max(waited.get(job.user, 0.0), job.waited)
+    return _fill(memoryless_round(shares, _on_offer(hosts), waited), {}, hosts)
+
+
+def _on_offer(hosts: Hosts) -> dict[str, int]:
+    """Devices by type."""
+    counts: dict[str, int] = {}
+    for host, n in hosts.pool.left.items():
+        counts[hosts.pool.type_of(host)] = counts.get(hosts.pool.type_of(host), 0) + n
+    return counts
+
+
+def _fill(real: Mapping[str, Mapping[str, int]], deviation: dict[str, dict[str, float]], hosts: Hosts) -> Placement:
+    """A user's jobs take its devices, who waited longest first, and mix types if they must; larger jobs choose their
+    hosts first. What no job of their user can use stays idle."""
+    left = {user: dict(own) for user, own in real.items()}
     chosen: list[tuple[Job, dict[str, int]]] = []
     for job in sorted(hosts.jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id)):
         own, parts, need = left[job.user], dict[str, int](), job.gpus
@@ -125,7 +145,7 @@ def paper_placement(
             own[t] -= parts[t]
             need -= parts[t]
         chosen.append((job, parts))
-    result = Placement(outcome.deviation)
+    result = Placement(deviation)
     for job, parts in sorted(chosen, key=lambda c: (-c[0].gpus, c[0].job_id)):
         ran = hosts.home[job.job_id]
         if hosts.settle_mixed(job, parts):

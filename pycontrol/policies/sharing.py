@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.hosts import Hosts, paper_placement
+from pycontrol.policies.hosts import Hosts, memoryless_placement, paper_placement
 from pycontrol.shares.placer import ANY_TYPE, Job, place_round
 from pycontrol.shares.problem import Matrix, Problem, Scheme
 
@@ -35,8 +35,9 @@ class Sharing(ABC):
     """Tenant -> weight, where it is not 1."""
     patience: float = 12.0
     """Leases that an app waits before its tenant saves for it."""
-    placer: Literal["whole", "paper"] = "whole"
-    """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter."""
+    placer: Literal["whole", "paper", "memoryless"] = "whole"
+    """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter.
+    `memoryless`: shares rounded round by round anew, hosts as they come: for comparison."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
@@ -82,7 +83,10 @@ class _Shared:
         since_s = snapshot.now_s - float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s))
         self.part = min(1.0, max(0.0, since_s / snapshot.lease_s))
         """Leases that have passed since the last round."""
-        self.shares = self._shares()
+        lapse = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
+        self.between = policy.placer != "whole" and lapse
+        """Between two rounds of a placer that decides once a lease."""
+        self.shares = {} if self.between else self._shares()
 
     def _type(self, host: str) -> str:
         machine = self.s.topology.machines.get(host)
@@ -165,13 +169,17 @@ class _Shared:
 
     def plan(self, started_s: float) -> Plan:
         """The round's outcome."""
-        hosts = Hosts(self.s, self.supply)
+        if self.between:
+            return self._wait(started_s)
+        hosts = Hosts(self.s, self.supply, packed=self.policy.placer != "memoryless")
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
         ideal = {u: {t: n * self.part for t, n in shares.items()} for u, shares in self.shares.items()}
         if self.policy.placer == "paper":
             placed = paper_placement(ideal, self.carried, hosts)
+        elif self.policy.placer == "memoryless":
+            placed = memoryless_placement(self.shares, hosts)
         else:
             placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
         ways: dict[str, set[tuple[str, str]]] = {}
@@ -191,6 +199,17 @@ class _Shared:
                     v.app_id: self._now_waited(v) for v in self.views if v.app_id not in hosts.got and not v.kept_gpus
                 },
             },
+        )
+
+    def _wait(self, started_s: float) -> Plan:
+        """Nothing: rounds are a lease apart (OEF 4.3); shares go on accruing from the last one."""
+        return Plan(
+            round_id=self.s.round_id,
+            awards=(),
+            unused_gpus={h: n for h, n in self.s.free.items() if n > 0},
+            solve_s=time.perf_counter() - started_s,
+            note=f"{self.policy.name}: placer {self.policy.placer} decides once a lease",
+            memory=self.s.memory,
         )
 
     def _now_waited(self, view: AppView) -> float:

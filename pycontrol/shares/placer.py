@@ -266,3 +266,22 @@ def paper_round(
             real[u] = dict.fromkeys(own, 0)
     deviation = {u: {t: want[u].get(t, 0.0) - real[u].get(t, 0) for t in want[u]} for u in want}
     return PaperRound(real, deviation)
+
+
+def memoryless_round(
+    shares: Mapping[str, Mapping[str, float]], devices: Mapping[str, int], waited: Mapping[str, float]
+) -> dict[str, dict[str, int]]:
+    """Shares in whole devices by largest remainder, equal remainders to the user whose jobs `waited` longest.
+
+    Nothing is carried to the next round: what a scheme comes to without a placer of its own.
+    """
+    real: dict[str, dict[str, int]] = {u: {} for u in shares}
+    for t, total in devices.items():
+        floors = {u: math.floor(own.get(t, 0.0) + 1e-9) for u, own in shares.items()}
+        left = total - sum(floors.values())
+        rest = {u: round(own.get(t, 0.0) - floors[u], 6) for u, own in shares.items()}
+        for u in sorted(rest, key=lambda u: (-rest[u], -waited.get(u, 0.0), u)):
+            more = int(left > 0 and rest[u] > 0)
+            real[u][t] = floors[u] + more
+            left -= more
+    return real

@@ -173,3 +173,28 @@ def test_shares_are_met_by_the_papers_placer_too() -> None:
     world.run(10)
     assert world.total == {"a": {"K80": 80, "V100": 20}, "b": {"V100": 60}}
     assert world.moved == 0
+
+
+@pytest.mark.parametrize("placer", ["paper", "memoryless"])
+def test_a_placer_of_whole_rounds_decides_once_a_lease(placer: str) -> None:
+    """Between two leases it gives nothing and remembers what it knew, so that idle GPUs call for no restarts."""
+    policy = replace(Oef(), placer=placer)
+    rounds = Rounds(policy, tenant_app("a", "u1", 2.0, gang=4), tenant_app("b", "u2", 5.0, gang=4))
+    assert rounds.step().awards
+    between = replace(rounds.snapshot(), now_s=rounds.now_s - 300.0)
+    between = replace(between, apps=tuple(replace(v, ending_gangs=()) for v in between.apps))
+    plan = policy.decide(between, {}, random.Random(0))
+    assert not plan.awards
+    assert plan.memory == between.memory
+
+
+def test_without_memory_a_share_below_a_gang_never_runs_it() -> None:
+    apps = (tenant_app("a", "u1", 2.0, gang=8, gangs=1), tenant_app("b", "u2", 2.0), tenant_app("c", "u3", 2.0),
+            tenant_app("d", "u4", 2.0), tenant_app("e", "u5", 2.0))  # fmt: skip
+    ran = {}
+    for placer in ("memoryless", "whole"):
+        rounds = Rounds(replace(Oef(), placer=placer), *apps)
+        for _ in range(40):
+            rounds.step()
+        ran[placer] = sum(rounds.total["a"].values())
+    assert ran["memoryless"] == 0 < ran["whole"]
