@@ -266,6 +266,7 @@ class Rounds:
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
             s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, s.durable.memory.get(r.memory_key, {}),
+            frozenset(a for a, app in s.durable.live.items() if app.vc == r.lot.vc),
         )  # fmt: skip
         offer = r.policy.offer(r.snapshot)
         r.participants = offer.app_ids if offer else ()

@@ -132,6 +132,8 @@ class Snapshot:
     """The virtual cluster whose round this is; empty where there are none."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """What the policy's last plan asked to be remembered (`Plan.memory`), as plain JSON values."""
+    present: frozenset[str] = frozenset()
+    """All apps in the virtual cluster, those that want nothing now included."""
 
 
 @dataclass(frozen=True, slots=True)
