@@ -2,91 +2,115 @@
 
 from __future__ import annotations
 
-import inspect
-import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
-from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.workloads import GENERATORS, load
-from pycontrol.simulation.workloads.themis import marginals
-from pycontrol.simulation.workloads.traces import FORMATS, write
+from pycontrol.cli.client import output_option
+from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.simulation.workloads import FORMATS, GENERATORS, BadTrace, Import, Selection, open_workload, write
+from pycontrol.simulation.workloads.front import option_names
+from pycontrol.simulation.workloads.marginals import marginals
 
 
 @click.group("workload")
 def workload_group() -> None:
-    """Workloads for `isonomy simulate`: generators calibrated to the papers, and public traces."""
+    """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
 
 
 @workload_group.command("list")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def list_command(output: str) -> None:
-    """The generators with their options, and the trace formats that can be read."""
-    found = {
-        name: {
-            "about": (make.__doc__ or "").partition("\n")[0],
-            "options": {p.name: p.default for p in inspect.signature(make).parameters.values() if p.name != "seed"},
-        }
-        for name, make in GENERATORS.items()
-    }
-    kinds = ["Philly JSON", *(kind for kind, _, _ in FORMATS if kind != "Pollux"), "Gavel"]
-    if output == "json":
-        click.echo(json.dumps({"generators": found, "formats": kinds}, indent=1))
-        return
-    table = Table("name", "what it is", "options and their defaults")
-    for name, item in found.items():
-        table.add_row(name, str(item["about"]), ", ".join(f"{k}={v}" for k, v in dict(item["options"]).items()))
-    table.add_row("FILE", f"a trace, gzip or not: {', '.join(kinds)}", "limit, queues=a+b, faster=1, days")
-    Console().print(table)
+    """The generators, the trace formats that can be read, and the options of each."""
+    generators = [
+        {"name": name, "about": g.about, "options": {**option_names(g.options), **g.fixed}}
+        for name, g in GENERATORS.items()
+    ]
+    formats = [{"name": f"{name}:FILE", "about": about} for name, (_, about) in FORMATS.items()]
+    document = {"generators": generators, "formats": formats, "import": option_names(Import),
+                "every": option_names(Selection)}  # fmt: skip
+    emit(document, output, _draw_list)
+
+
+def _draw_list(data: Data) -> RenderableType:
+    generators = [[g["name"], g["about"], _defaults(g["options"])] for g in data["generators"]]
+    return lines(
+        table(["GENERATOR", "WHAT IT IS", "OPTIONS"], generators),
+        "",
+        table(["TRACE", "WHAT IT IS"], [[f["name"], f["about"]] for f in data["formats"]]),
+        f"\nA FILE alone will do: its format is found by its content. Options of traces: {_defaults(data['import'])}",
+        f"Options of all: {_defaults(data['every'])}. After a name: w1,contention=2 or FILE,queues=a+b,faster=2",
+    )
+
+
+def _defaults(options: Data) -> str:
+    return ", ".join(name if value in (None, "", ()) else f"{name}={value}" for name, value in options.items())
 
 
 @workload_group.command("show")
 @click.argument("name")
-@click.option("--seed", default=0, show_default=True, help="Of a generator.")
-@click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="Of the generator or the trace.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Writes the workload as CSV.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def show_command(name: str, seed: int, options: tuple[str, ...], out: Path | None, output: str) -> None:
-    """What the workload NAME (or a trace FILE) looks like: apps, jobs, durations, demand."""
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
+@click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Write the workload as CSV, which is read back under this name.")
+@output_option
+def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
+    """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.
+
+    \b
+    isonomy workload show w1 --seed 3
+    isonomy workload show hived --set load=0.9 --out hived.csv
+    isonomy workload show philly:cluster_job_log.json.gz,queues=a+b
+    """
+    console = Console(stderr=True)
     try:
-        workload = load(name, seed=seed, **parse_options(options))
-    except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-    found: dict[str, Any] = {"source": workload.source, **marginals(workload), **_queues(workload)}
-    if out is not None:
-        write(workload, out)
-    if output == "json":
-        click.echo(json.dumps(found, indent=1))
-        return
-    table = Table("", workload.source)
-    for key, value in found.items():
-        if isinstance(value, dict):
-            table.add_row(key, ", ".join(f"{k} {v}" for k, v in value.items()))
-        elif key != "source":
-            table.add_row(key.replace("_", " "), f"{value:,.4g}")
-    Console().print(table)
+        with console.status(f"reading {name}"):
+            found = open_workload(name, seed, _options(given))
+            if out is not None:
+                write(found.workload, out)
+            rows = marginals(found.workload)
+    except (BadTrace, OSError) as e:
+        raise click.ClickException(str(e)) from e
+    document = {
+        "workload": found.workload.name,
+        "source": found.workload.source,
+        "marginals": [
+            {"name": m.name, "ours": None if math.isnan(m.ours) else m.ours, "paper": m.paper, "source": m.source}
+            for m in rows
+        ],
+        "skipped": dict(found.skipped.reasons),
+        "skipped_parts": dict(found.skipped.parts),
+        "bad_rows": found.skipped.bad,
+        "written": str(out) if out else None,
+    }
+    emit(document, output, _draw)
 
 
-def parse_options(options: tuple[str, ...]) -> dict[str, Any]:
-    """OPTION=VALUE pairs, numbers as numbers."""
-    found: dict[str, Any] = {}
-    for pair in options:
-        key, sign, text = pair.partition("=")
-        if not sign:
-            raise click.UsageError(f"--set {pair}: must be OPTION=VALUE")
-        try:
-            found[key] = json.loads(text)
-        except json.JSONDecodeError:
-            found[key] = text
-    return found
+def _options(given: tuple[str, ...]) -> dict[str, Any]:
+    pairs = [text.partition("=") for text in given]
+    for text, pair in zip(given, pairs, strict=True):
+        if not pair[1]:
+            raise click.BadParameter(f"{text}: must be OPTION=VALUE", param_hint="--set")
+    return {key: value for key, _, value in pairs}
 
 
-def _queues(workload: Workload) -> dict[str, dict[str, int]]:
-    counts: dict[str, int] = {}
-    for app in workload.apps:
-        counts[app.queue] = counts.get(app.queue, 0) + 1
-    return {"apps_by_queue": dict(sorted(counts.items(), key=lambda item: -item[1])[:12])}
+def _draw(data: Data) -> RenderableType:
+    rows = [[m["name"], _number(m["ours"]), _number(m["paper"]), m["source"]] for m in data["marginals"]]
+    compared = any(m["paper"] is not None for m in data["marginals"])
+    columns = ["", ">OURS", ">PAPER", "WHERE"] if compared else ["", ">"]
+    return lines(
+        f"{data['workload']}: {data['source']}",
+        "",
+        table(columns, rows if compared else [r[:2] for r in rows]),
+        *(f"skipped: {problem}" for problem in data["bad_rows"]),
+        f"\nwritten: {data['written']}" if data["written"] else None,
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

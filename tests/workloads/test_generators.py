@@ -3,80 +3,166 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from pycontrol.simulation.workloads import hived, load
-from pycontrol.simulation.workloads.themis import MODELS, marginals
+from pycontrol.model.topology import Scope
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.workloads import BadTrace, hived, load, models, oef
+from pycontrol.simulation.workloads.front import GENERATORS
+from pycontrol.simulation.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
+
+SEEDS = range(10)
 
 
-@pytest.mark.parametrize("name", ["w1", "w2"])
+@pytest.fixture(scope="module")
+def cluster() -> Workload:
+    return load("hived", 1)
+
+
+@pytest.mark.parametrize("name", [n for n in GENERATORS if n != "hived"])
 def test_a_seed_gives_one_workload(name: str) -> None:
-    assert load(name, seed=3) == load(name, seed=3)
-    assert load(name, seed=3).apps != load(name, seed=4).apps
+    assert load(name, 3) == load(name, 3)
+    assert load(name, 3).apps != load(name, 4).apps
+    times = [a.submitted_s for a in load(name, 3).apps]
+    assert times[0] == 0
+    assert times == sorted(times)
 
 
 def test_w1_has_the_marginals_of_the_paper() -> None:
-    found = [marginals(load("w1", seed=seed)) for seed in range(12)]
-    mean = {k: float(np.mean([f[k] for f in found])) for k in found[0]}
-    assert mean["apps"] == 85
-    assert mean["single_job_share"] == pytest.approx(0.10, abs=0.05)
-    assert mean["jobs_median"] == pytest.approx(75, abs=5)
-    assert all(f["jobs_max"] <= 100 for f in found)
-    assert mean["task_gpu_h_median"] == pytest.approx(3.75, rel=0.25)
-    assert mean["app_gpu_days_median"] == pytest.approx(11.5, rel=0.25)
-    assert 1 <= mean["gpus_per_job_mean"] <= 2
+    made = [load("w1", seed) for seed in SEEDS]
+    for w in made:
+        jobs = jobs_per_app(w)
+        assert len(jobs) == 85
+        assert np.median(jobs) == pytest.approx(75, rel=0.03)
+        assert 95 <= jobs.max() <= 100
+        assert np.mean(jobs == 1) == pytest.approx(0.1, abs=0.02)
+        assert np.median(app_gpu_days(w)) == pytest.approx(11.5, rel=0.05)
+        assert np.median(task_gpu_h(w)) == pytest.approx(3.75, rel=0.3)
+        assert {a.gang_gpus for a in w.apps} == {1, 2}
+        assert w.apps[-1].submitted_s <= 14 * 86400
+    assert np.mean([np.median(task_gpu_h(w)) for w in made]) == pytest.approx(3.75, rel=0.1)
+    assert np.mean([app_gpu_days(w).sum() / 14 for w in made]) == pytest.approx(50, rel=0.15)
 
 
-def test_w2_arrives_as_w1_and_has_more_tasks_a_job() -> None:
-    one, two = load("w1", seed=5), load("w2", seed=5)
+def test_w2_has_w1s_arrivals_and_work_halves_and_has_more_tasks_a_job() -> None:
+    one, two = load("w1", 5), load("w2", 5)
     assert [a.submitted_s for a in one.apps] == [a.submitted_s for a in two.apps]
-    assert marginals(two)["gpus_per_job_mean"] > marginals(one)["gpus_per_job_mean"]
+    assert [a.model for a in one.apps] == [a.model for a in two.apps]
+    assert app_gpu_days(one) == pytest.approx(app_gpu_days(two))
+    assert np.mean([a.gang_gpus for a in two.apps]) > 2 * np.mean([a.gang_gpus for a in one.apps])
     for app in two.apps:
         sizes = [len(p) for p in app.phases]
-        assert sizes == [max(1, sizes[0] >> k) for k in range(len(sizes))]
-        assert np.ptp([sum(p) / len(p) * len(p) for p in app.phases]) <= 0.6 * sum(app.phases[0])
+        assert sizes == [sizes[0] >> k for k in range(sizes[0].bit_length())]
+        assert [sum(p) for p in app.phases] == pytest.approx([app.work_gpu_s / len(sizes)] * len(sizes))
 
 
-def test_the_mix_of_models_and_the_share_bound_by_the_network() -> None:
-    category = {m: kind for kind, models in MODELS.items() for m, _ in models}
-    kinds = [category[a.model] for seed in range(10) for a in load("w1", seed=seed).apps]
-    assert kinds.count("language") / len(kinds) == pytest.approx(0.6, abs=0.06)
-    assert kinds.count("vision") / len(kinds) == pytest.approx(0.1, abs=0.04)
-    for share in (0.0, 0.5, 1.0):
-        apps = [a for seed in range(5) for a in load("w2", seed=seed, network=share).apps]
-        bound = sum(a.slowdown[1] > 1.2 for a in apps) / len(apps)
-        assert bound == pytest.approx(share, abs=0.06)
+def test_the_mix_of_models_is_exact_and_a_share_of_network_intensive_apps_grows_by_inclusion() -> None:
+    kinds = Counter(models.BY_NAME[a.model].kind for a in load("w1", 2).apps)
+    assert [kinds[k] for k in models.MIX] == pytest.approx([85 * share for share in models.MIX.values()], abs=1)
+    chosen: list[set[str]] = []
+    for share in (0.0, 0.2, 0.5, 1.0):
+        apps = load("w1", 2, network_share=share).apps
+        chosen.append({a.app_id for a in apps if a.slowdown[1] > 1.2})
+        assert len(chosen[-1]) == round(share * 85)
+    assert all(few <= more for few, more in itertools.pairwise(chosen))
+    assert models.BY_NAME["vgg16"].slowdown[1] == pytest.approx(103.6 / 80.4)
+    assert models.BY_NAME["inception-v3"].slowdown == (1.0, 1.0, 1.0)
 
 
-def test_scale_makes_everything_shorter() -> None:
-    whole, small = load("w1", seed=1), load("w1", seed=1, scale=0.1)
-    assert small.apps[-1].submitted_s == pytest.approx(0.1 * whole.apps[-1].submitted_s)
-    assert small.apps[7].work_gpu_s == pytest.approx(0.1 * whole.apps[7].work_gpu_s)
+def test_contention_moves_arrivals_alone_and_shorter_moves_work_too() -> None:
+    whole, dense, short = load("w1", 1), load("w1,contention=2", 1), load("w1", 1, {"shorter": "10"})
+    assert dense.apps[-1].submitted_s == pytest.approx(whole.apps[-1].submitted_s / 2)
+    assert dense.apps[7].phases == whole.apps[7].phases
+    assert short.apps[-1].submitted_s == pytest.approx(whole.apps[-1].submitted_s / 10)
+    assert short.apps[7].work_gpu_s == pytest.approx(whole.apps[7].work_gpu_s / 10)
+    assert load("w1-testbed", 1).apps == short.apps
 
 
-def test_hived_has_every_job_of_the_papers_table() -> None:
-    apps = load("hived", seed=0).apps
-    assert len(apps) == 141_950
-    for tenant, counts in hived.JOBS.items():
-        sizes = [a.gang_gpus for a in apps if a.queue == tenant]
-        assert tuple(sum(s == k for s in sizes) for k in (1, 2, 4, 8)) == counts[:4]
-        assert sum(s >= 16 for s in sizes) == counts[4]
-    assert all(a.submitted_s <= b.submitted_s for a, b in itertools.pairwise(apps))
+def test_hived_has_every_job_of_the_papers_table(cluster: Workload) -> None:
+    assert len(cluster.apps) == 141_950
+    counts = Counter((a.queue, min(a.gang_gpus, 16)) for a in cluster.apps)
+    for tenant, row in hived.COUNTS.items():
+        assert tuple(counts[f"root.{tenant}", size] for size in hived.CLASSES) == row
+    assert sum(counts[f"root.{t}", 1] for t in hived.COUNTS) / 141_950 > 0.8
+    assert all(a.scope is (Scope.MACHINE if a.gang_gpus <= 8 else Scope.CLUSTER) for a in cluster.apps)
+    assert all(a.gang_gpus % 8 == 0 for a in cluster.apps if a.gang_gpus > 8)
+    assert cluster.apps[-1].submitted_s <= hived.DAYS * 86400
+
+
+def test_hiveds_load_and_each_tenants_are_those_asked_for(cluster: Workload) -> None:
+    gpu_days: Counter[str] = Counter()
+    for a in cluster.apps:
+        gpu_days[a.queue.removeprefix("root.")] += a.work_gpu_s / 86400
+    capacity = hived.GPUS * hived.DAYS
+    assert gpu_days.total() / capacity == pytest.approx(0.70, abs=0.005)
+    for tenant, over_quota in hived.LOADS.items():
+        expected = over_quota * 0.7 / hived.INFERRED_LOAD
+        assert gpu_days[tenant] / capacity / hived.QUOTAS[tenant] == pytest.approx(expected, rel=0.01)
+    small = load("hived,share=0.05,load=0.5", 1)
+    assert app_gpu_days(small).sum() / (capacity * 0.05) == pytest.approx(0.5, abs=0.01)
 
 
 def test_quotas_are_whole_machines_and_all_of_them() -> None:
-    quotas = hived.quotas_gpus(hived.CLUSTER_GPUS)
-    assert sum(quotas.values()) == hived.CLUSTER_GPUS
+    quotas = hived.quotas_gpus(hived.GPUS)
+    assert sum(quotas.values()) == hived.GPUS
     assert all(gpus % 8 == 0 and gpus >= 8 for gpus in quotas.values())
     assert quotas["res-f"] == pytest.approx(0.2857 * 2232, abs=8)
+    assert sum(hived.quotas_gpus(96).values()) == 96
+    with pytest.raises(ValueError, match="11 tenants need 88"):
+        hived.quotas_gpus(80)
+
+
+def test_oef_has_the_papers_range_and_one_job_type_a_tenant() -> None:
+    w = load("oef", 1)
+    by_tenant: dict[str, set[tuple[str, tuple[float, ...]]]] = {}
+    for a in w.apps:
+        by_tenant.setdefault(a.user, set()).add((a.model, tuple(a.speedups.values())))
+        assert a.queue == f"root.{a.user}"
+    assert len(by_tenant) == 50
+    assert all(len(kinds) == 1 for kinds in by_tenant.values())
+    assert len(w.apps) / 50 == pytest.approx(20, abs=2)
+    fastest = [a.speedups["RTX 3090"] for a in w.apps]
+    assert (min(fastest), max(fastest)) == pytest.approx((1.39, 2.15))
+    assert app_gpu_days(w).sum() / (24 * 3) == pytest.approx(0.9)
+    assert w.apps[-1].submitted_s < 3 * 86400
+    assert len({a.user for a in load("oef-20", 1).apps}) == 20
+    cluster = oef.oef_cluster()
+    assert Counter(m.gpu_type for m in cluster.machines.values()) == dict.fromkeys(oef.TYPES, 2)
+    assert cluster.gpus == 24
+
+
+def test_demand_is_the_integral_of_what_runs() -> None:
+    apps = (
+        TraceApp("a", 0.0, 2, ((7200.0, 3600.0), (3600.0,))),  # 2 gangs for 0.5 h, 1 till 1 h, then 1 for 0.5 h
+        TraceApp("b", 3600.0, 1, ((1800.0,),)),
+    )
+    at_s, gpus = demand(Workload("d", apps), step_s=1800.0)
+    assert gpus == pytest.approx([4, 2, 3])
+    assert at_s == pytest.approx([0, 1800, 3600])
+
+
+def test_marginals_stand_beside_the_papers() -> None:
+    found = {m.name: (m.ours, m.paper) for m in marginals(load("w1", 1))}
+    assert found["apps"] == (85, 85)
+    assert found["jobs of an app, median"] == (75, 75)
+    assert {m.name: m.paper for m in marginals(load("w2", 1))}["jobs of an app, median"] is None
+    assert {m.name: m.ours for m in marginals(load("oef", 1))}["tenants"] == 50
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [("w9", {}, "is none of w1, w2, hived"), ("w1", {"speed": 2}, "unexpected keyword argument 'speed'")],
+    ("name", "said"),
+    [
+        ("w9", "w9: is no file and none of w1, w2, .*FORMAT:FILE"),
+        ("w1,speed=2", "w1: speed: is no option; known are count, days, contention"),
+        ("w1,contention=x", r"w1: contention: .*number.*got 'x'"),
+        ("w1,network_share=2", "w1: network_share: .*less than or equal to 1"),
+        ("oef,queues=t99", "oef: queues: there is no root.t99; there are root.t00"),
+        ("w1,begin_s=9e9", "w1: no app is left .85 skipped .85 outside the window"),
+    ],
 )
-def test_what_does_not_exist_is_named(name: str, options: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        load(name, **options)
+def test_what_does_not_exist_is_named(name: str, said: str) -> None:
+    with pytest.raises(BadTrace, match=said):
+        load(name)

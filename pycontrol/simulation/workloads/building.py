@@ -1,0 +1,130 @@
+"""From columns of jobs to a workload: apps in the order of arrival, the first at time 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveFloat, PositiveInt
+
+from pycontrol.model.auction import SLOWDOWN_PRIOR
+from pycontrol.model.topology import Scope
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.workloads.reading import BadTrace, Floats, Mask, Skipped
+
+Slowdown = tuple[float, float, float]
+NO_SPEEDUPS: Mapping[str, float] = {}
+"""One empty mapping for all apps without speedups."""
+DAY_S = 86400.0
+ROOT = "root."
+
+
+def queue_of(name: str) -> str:
+    """The leaf queue of a trace's virtual cluster or tenant."""
+    return name if name.startswith(ROOT) else f"{ROOT}{name or 'default'}"
+
+
+@dataclass
+class Jobs:
+    """Jobs of one gang each, as columns of equal length. `work_gpu_s`: serial GPU-seconds."""
+
+    ids: Sequence[str]
+    submitted_s: Floats
+    gpus: Floats
+    work_gpu_s: Floats
+    queues: Sequence[str] = ()
+    users: Sequence[str] = ()
+    models: Sequence[str] = ()
+    slowdown: Callable[[str], Slowdown] | None = None
+    """S by model; None: the priors."""
+    speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By model."""
+    scopes: Callable[[int], Scope] | None = None
+    """The widest scope by GPUs; None: any."""
+
+    def apps(self, good: Mask, skipped: Skipped) -> tuple[TraceApp, ...]:
+        """An app a job. Rows that are not `good`, ask for no GPU or have no work are left out and counted."""
+        none = good & (self.gpus < 1)
+        idle = good & ~none & ~(self.work_gpu_s > 0)
+        skipped.drop("without GPUs", int(none.sum()))
+        skipped.drop("without work", int(idle.sum()))
+        keep = np.flatnonzero(good & ~none & ~idle)
+        keep = keep[np.argsort(self.submitted_s[keep], kind="stable")]
+        if not len(keep):
+            return ()
+        submitted = (self.submitted_s[keep] - self.submitted_s[keep[0]]).tolist()
+        gpus = self.gpus[keep].astype(int).tolist()
+        work = self.work_gpu_s[keep].tolist()
+        queues = {name: queue_of(name) for name in set(self.queues)}
+        scopes = {g: self.scopes(g) if self.scopes else Scope.CLUSTER for g in set(gpus)}
+        slowdowns = {m: self.slowdown(m) for m in set(self.models)} if self.slowdown else {}
+        made = []
+        for i, at_s, g, w in zip(keep.tolist(), submitted, gpus, work, strict=True):
+            model = self.models[i] if self.models else ""
+            made.append(
+                TraceApp(
+                    self.ids[i], at_s, g, ((w,),), queues[self.queues[i]] if self.queues else "root.default",
+                    self.users[i] if self.users else "", model, slowdowns.get(model, SLOWDOWN_PRIOR), scopes[g],
+                    self.speedups.get(model, NO_SPEEDUPS),
+                )
+            )  # fmt: skip
+        return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What of a workload is taken; every generator and importer has these options."""
+
+    queues: tuple[str, ...] = ()
+    """Only apps of these queues (virtual clusters, tenants), with or without `root.`."""
+    begin_s: float | None = None
+    """Only what arrives from then on, seconds after the first app ..."""
+    end_s: float | None = None
+    """... and before then."""
+    limit: PositiveInt | None = None
+    """The first so many of these."""
+    faster: PositiveFloat = 1.0
+    """How many times as fast they arrive."""
+
+    def of(self, workload: Workload, skipped: Skipped) -> Workload:
+        """The chosen apps, the first at time 0; BadTrace if there is none, or no such queue."""
+        apps: Sequence[TraceApp] = workload.apps
+        if self.queues:
+            wanted, known = {queue_of(q) for q in self.queues}, {a.queue for a in apps}
+            if wanted - known:
+                lacking, have = ", ".join(sorted(wanted - known)), ", ".join(sorted(known))
+                raise BadTrace(f"{workload.name}: queues: there is no {lacking}; there are {have}")
+            apps = self._kept(apps, lambda a: a.queue in wanted, "of other queues", skipped)
+        if self.begin_s is not None or self.end_s is not None:
+            begin, end = self.begin_s or 0.0, float("inf") if self.end_s is None else self.end_s
+            apps = self._kept(apps, lambda a: begin <= a.submitted_s < end, "outside the window", skipped)
+        if self.limit is not None:
+            skipped.drop("after the first so many", max(0, len(apps) - self.limit))
+            apps = apps[: self.limit]
+        if not apps:
+            raise BadTrace(f"{workload.name}: no app is left ({skipped})")
+        first_s = apps[0].submitted_s
+        if first_s or self.faster != 1:
+            apps = [replace(a, submitted_s=(a.submitted_s - first_s) / self.faster) for a in apps]
+        source = workload.source + (f"; arrivals x {self.faster:g}" if self.faster != 1 else "")
+        return Workload(workload.name, tuple(apps), source)
+
+    @staticmethod
+    def _kept(
+        apps: Sequence[TraceApp], keep: Callable[[TraceApp], bool], reason: str, skipped: Skipped
+    ) -> list[TraceApp]:
+        kept = [a for a in apps if keep(a)]
+        skipped.drop(reason, len(apps) - len(kept))
+        return kept
+
+
+def columns(apps: Sequence[TraceApp]) -> dict[str, Any]:
+    """Arrays over the jobs of all apps and phases: app (index), phase, gang, work_gpu_s, duration_s (at S = 1)."""
+    counts = [len(jobs) for a in apps for jobs in a.phases]
+    app = np.repeat([i for i, a in enumerate(apps) for _ in a.phases], counts)
+    phase = np.repeat([p for a in apps for p, _ in enumerate(a.phases)], counts)
+    work = np.fromiter((w for a in apps for jobs in a.phases for w in jobs), float, sum(counts))
+    gang = np.array([a.gang_gpus for a in apps], dtype=float)[app] if len(apps) else np.zeros(0)
+    return {"app": app, "phase": phase, "gang": gang, "work_gpu_s": work, "duration_s": work / gang}

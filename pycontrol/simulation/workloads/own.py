@@ -1,0 +1,91 @@
+"""Isonomy's own format of a workload: CSV with an app a row, written and read back without loss.
+
+The first line names the workload; then a header. `phases`: serial GPU-seconds of the jobs, jobs separated by spaces and
+phases by |. `slowdown`: S by scope, separated by spaces. `speedups`: TYPE=SPEED, separated by ; (empty: all alike).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from pycontrol.model.topology import Scope
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.workloads.building import NO_SPEEDUPS
+from pycontrol.simulation.workloads.imports import Import, Imported
+from pycontrol.simulation.workloads.reading import BadTrace, Table, open_text
+
+MARK = "# isonomy workload "
+COLUMNS = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope", "slowdown", "speedups",
+           "loss_decay", "phases")  # fmt: skip
+SCOPES = {scope.name.lower(): scope for scope in Scope}
+
+
+def write(workload: Workload, path: Path) -> None:
+    """Writes the file; OSError where it cannot."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(MARK + json.dumps({"name": workload.name, "source": workload.source}) + "\n")
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        rows.writerows(_row(a) for a in workload.apps)
+
+
+def _row(a: TraceApp) -> tuple[object, ...]:
+    speedups = ";".join(f"{t}={v!r}" for t, v in a.speedups.items())
+    phases = "|".join(" ".join(map(repr, jobs)) for jobs in a.phases)
+    slowdown = " ".join(map(repr, a.slowdown))
+    return (a.app_id, repr(a.submitted_s), a.gang_gpus, a.queue, a.user, a.model, a.scope.name.lower(), slowdown,
+            speedups, repr(a.loss_decay), phases)  # fmt: skip
+
+
+def read(path: Path, o: Import, seed: int) -> Imported:
+    """The workload that was written there."""
+    with open_text(path) as file:
+        first = file.readline()
+    try:
+        about = json.loads(first.removeprefix(MARK))
+        name, source = str(about["name"]), str(about["source"])
+    except (ValueError, KeyError, TypeError):
+        raise BadTrace(f'{path}: line 1: expected {MARK}{{"name": ..., "source": ...}}') from None
+    t = Table.read(path, lenient=o.lenient, comment=MARK)
+    t.need(*COLUMNS)
+    at_s, gangs, decay = t.numbers("submitted_s"), t.counts("gang_gpus"), t.numbers("loss_decay")
+    ids, queues, users, models = (t.texts(c) for c in ("app_id", "queue", "user", "model"))
+    scopes = t.values("scope", SCOPES.__getitem__, f"one of {', '.join(SCOPES)}")
+    slowdowns = t.values("slowdown", _slowdown, "three numbers of at least 1")
+    speedups = t.values("speedups", _speedups, "TYPE=SPEED; ... with speeds above 0")
+    phases = t.values("phases", _phases, "GPU-seconds of at least 0, jobs separated by spaces, phases by |")
+    apps = []
+    t.skipped.drop("without GPUs", int((t.good & (gangs < 1)).sum()))
+    for i, good in enumerate((t.good & (gangs >= 1)).tolist()):
+        slowdown, vector, work = slowdowns[i], speedups[i], phases[i]
+        if good and slowdown is not None and vector is not None and work is not None:
+            apps.append(
+                TraceApp(ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i], slowdown,
+                         scopes[i] or Scope.CLUSTER, vector, float(decay[i]))
+            )  # fmt: skip
+    return Imported(Workload(name, tuple(sorted(apps, key=lambda a: a.submitted_s)), source), t.skipped)
+
+
+def _slowdown(text: str) -> tuple[float, float, float]:
+    machine, rack, anywhere = (float(s) for s in text.split(" "))
+    if not min(machine, rack, anywhere) >= 1:
+        raise ValueError
+    return machine, rack, anywhere
+
+
+def _speedups(text: str) -> dict[str, float]:
+    if not text:
+        return dict(NO_SPEEDUPS)
+    found = {t: float(v) for t, _, v in (part.rpartition("=") for part in text.split(";"))}
+    if not all(t and 0 < v < float("inf") for t, v in found.items()):
+        raise ValueError
+    return found
+
+
+def _phases(text: str) -> tuple[tuple[float, ...], ...]:
+    found = tuple(tuple(float(w) for w in jobs.split(" ") if w) for jobs in text.split("|"))
+    if not all(0 <= w < float("inf") for jobs in found for w in jobs):
+        raise ValueError
+    return found
