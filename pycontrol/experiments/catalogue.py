@@ -11,7 +11,25 @@ from pycontrol.experiments.kit import Findings, Setup
 
 Experiment = Callable[[Setup], Findings]
 
-EXPERIMENTS: Mapping[str, str] = {}
+EXPERIMENTS: Mapping[str, str] = {
+    "themis-facts": "pycontrol.experiments.themis_small_facts:facts",
+    "themis-table1": "pycontrol.experiments.themis_small:table1",
+    "themis-table3": "pycontrol.experiments.themis_small:table3",
+    "themis-fig8": "pycontrol.experiments.themis_workloads:workloads",
+    "themis-fig9-10": "pycontrol.experiments.themis_rho:fairness",
+    "themis-fig11-12": "pycontrol.experiments.themis_rho:gpu_time",
+    "themis-fig13": "pycontrol.experiments.themis_rho:placement",
+    "themis-fig14": "pycontrol.experiments.themis_contention:contention",
+    "themis-fig15-16": "pycontrol.experiments.themis_contention:network",
+    "themis-fig17": "pycontrol.experiments.themis_sensitivity:errors",
+    "themis-fig19": "pycontrol.experiments.themis_sensitivity:knobs",
+    "themis-conventions": "pycontrol.experiments.themis_conventions:conventions",
+    "themis-philly": "pycontrol.experiments.themis_workloads:philly",
+    "themis-table5": "pycontrol.experiments.themis_small:table5",
+    "themis-fig18": "pycontrol.experiments.themis_small_lies:fig18",
+    "themis-truth": "pycontrol.experiments.themis_small_lies:truth",
+    "themis-overheads": "pycontrol.experiments.themis_small_facts:overheads",
+}
 """Name -> module and function; its docstring's first line is the title."""
 
 

@@ -1,0 +1,208 @@
+"""One auction at a time: what lies gain, who envies whom, and whether anybody could be better off for nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycontrol.auction.market import Market, Winners
+from pycontrol.auction.partial import Outcome, auction
+from pycontrol.auction.winners import determine
+from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
+from pycontrol.fairness.gangs import Phase
+from pycontrol.model.auction import Bid, Gang, gang_gpus
+from pycontrol.model.topology import Machine, Scope, Topology
+
+LEASE_S, RESTART_S, BUDGET_S = 600.0, 40.0, 10.0
+HOPELESS = 1e9
+"""rho of an app that must not get less: whoever bids it will have a row."""
+
+
+@dataclass(frozen=True)
+class Private:
+    """What an app knows of itself. Work in serial GPU-seconds, times in seconds."""
+
+    app_id: str
+    jobs: tuple[float, ...]
+    gang_gpus: int
+    slowdown: tuple[float, float, float]
+    elapsed_s: float
+    done_gpu_s: float
+    n_avg: float
+
+    def slots(self, gangs: Sequence[Gang], topology: Topology) -> list[float]:
+        """S of each gang where it is."""
+        return [self.slowdown[topology.scope_of(h for h, _ in g) - 1] for g in gangs]
+
+    def rho(self, slots: Sequence[float], topology: Topology) -> float:
+        """With one new gang for each S; with none, the projected one."""
+        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), topology.gpus, self.n_avg, self.elapsed_s,
+                        self.done_gpu_s)  # fmt: skip
+        restart = RESTART_S / work.t_id_s if slots else 0.0
+        return rho_of(work, slots, LEASE_S) + restart
+
+    def value(self, slots: Sequence[float], topology: Topology) -> float:
+        """V = 1 / rho."""
+        return 1.0 / self.rho(slots, topology)
+
+    def bid(self, market: Market) -> Bid:
+        """The Agent's bid by the Agent's code."""
+        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), market.topology.gpus, self.n_avg,
+                        self.elapsed_s, self.done_gpu_s)  # fmt: skip
+        slowdowns = dict(zip(Scope, self.slowdown, strict=True))
+        return Bidder(work, [], [], market.free, len(self.jobs), slowdowns, market.topology, RESTART_S, LEASE_S).bid(
+            self.app_id
+        )
+
+
+def round_of(seed: int) -> tuple[list[Private], Market]:
+    """3 to 5 apps with 1 to 6 jobs in gangs of 1, 2 or 4; 2 to 4 machines of 2 or 4 GPUs in two racks."""
+    rng = random.Random(f"round {seed}")
+    machines = [Machine(f"m{i}", f"r{i % 2}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
+    topology = Topology.of(machines)
+    apps = []
+    for i in range(rng.randint(3, 5)):
+        rack = rng.uniform(1.0, 1.5)
+        jobs = tuple(rng.uniform(1800, 14_400) for _ in range(rng.randint(1, 6)))
+        apps.append(Private(f"a{i}", jobs, rng.choice((1, 1, 2, 4)), (1.0, rack, rack * rng.uniform(1.0, 1.3)),
+                            rng.uniform(0, 3600), rng.uniform(0, 1) * sum(jobs), rng.uniform(3, 6)))  # fmt: skip
+    return apps, Market(topology.gpus_by_host, topology)
+
+
+class Draw(random.Random):
+    """A generator whose draws for rounding are given: 0 rounds up wherever that has any chance."""
+
+    def random(self) -> float:
+        """Always 0."""
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a round is worth to one app by its true V, on the mean over the round's lot."""
+
+    fraction: float
+    """c V(G), as the theorem has it: the payment takes its part of all V, of what nothing is worth too."""
+    lottery: float
+    """The whole of G with probability c, else nothing at its projected V."""
+    gangs: float
+    """As it is done: c of k gangs, rounded without bias."""
+
+
+def worth(app: Private, bids: Sequence[Bid], market: Market, seed: int) -> Worth:
+    """By the true V of an app whose bid, true or not, is among the bids."""
+    up = auction(bids, market, Draw(seed), BUDGET_S)
+    down = auction(bids, market, Draw(seed), BUDGET_S, rounding="floor")
+    top, win, c = market.topology, up.wins[app.app_id], up.c[app.app_id]
+    nothing = app.value([], top)
+    if win.row is None:
+        return Worth(nothing, nothing, nothing)
+    whole = app.value([app.slowdown[win.row.scope - 1]] * win.row.new_gangs, top)
+    k = win.row.new_gangs
+    chance = c * k - math.floor(c * k + 1e-9)
+    more, less = (app.value(app.slots(o.kept[app.app_id], top), top) for o in (up, down))
+    return Worth(c * whole, c * whole + (1 - c) * nothing, max(0.0, chance) * more + (1 - max(0.0, chance)) * less)
+
+
+def lies(app: Private, market: Market, rng: random.Random, tries: int) -> Iterator[tuple[str, Bid]]:
+    """Bids that are not true, by kind: of work, of slowdown, of all rho, of what nothing is worth, of single rows."""
+    for k in (1 / 3, 0.7, 1.5, 3.0):
+        yield "work", _of(app, market, work=k)
+        yield "slowdown", _of(app, market, slowdown=k)
+    honest = app.bid(market)
+    for k in (0.5, 2.0):
+        rows = tuple(dataclasses.replace(r, rho=r.rho * k) for r in honest.rows)
+        yield "rho", Bid(app.app_id, honest.rho_nothing * k, rows)
+        yield "rho of nothing", dataclasses.replace(honest, rho_nothing=honest.rho_nothing * k)
+    for row in honest.rows:
+        yield "one row only", dataclasses.replace(honest, rows=(row,))
+    for _ in range(tries):
+        rows = tuple(dataclasses.replace(r, rho=r.rho * math.exp(rng.gauss(0, 0.5))) for r in honest.rows)
+        yield "row by row", Bid(app.app_id, honest.rho_nothing * math.exp(rng.gauss(0, 0.5)), rows)
+
+
+def _of(app: Private, market: Market, work: float = 1.0, slowdown: float = 1.0) -> Bid:
+    s = app.slowdown
+    said = dataclasses.replace(app, jobs=tuple(w * work for w in app.jobs),
+                               slowdown=(s[0], max(1.0, s[1] * slowdown), max(1.0, s[2] * slowdown)))  # fmt: skip
+    return said.bid(market)
+
+
+# ---- envy and efficiency
+
+
+def bundle(gangs: Sequence[Gang]) -> dict[str, int]:
+    """GPUs by host."""
+    found: dict[str, int] = {}
+    for gang in gangs:
+        for host, n in gang:
+            found[host] = found.get(host, 0) + n
+    return found
+
+
+def best_value(app: Private, gpus: Mapping[str, int], topology: Topology) -> float:
+    """V of these GPUs, arranged into the app's gangs as it likes."""
+    values = [app.value([], topology)]
+    for scope in Scope:
+        n = min(len(app.jobs), capacity(gpus, app.gang_gpus, scope, topology))
+        values.append(app.value([app.slowdown[scope - 1]] * n, topology))
+    return max(values)
+
+
+def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bool) -> float:
+    """The largest V_i(what j has) / V_i(what i has), less 1; `paid`: each bundle counts c times its V."""
+    worst = 0.0
+    for i in apps:
+        own = best_value(i, bundle(outcome.wins[i.app_id].gangs), topology) * (outcome.c[i.app_id] if paid else 1.0)
+        for j in apps:
+            if i is not j and outcome.wins[j.app_id].gangs:
+                other = best_value(i, bundle(outcome.wins[j.app_id].gangs), topology)
+                worst = max(worst, other * (outcome.c[j.app_id] if paid else 1.0) / own - 1)
+    return worst
+
+
+def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> bool:
+    """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder)."""
+    for i in bids:
+        wanted = []
+        for bid in bids:
+            rho = best.wins[bid.app_id].rho * (1 - 1e-6 if bid is i else 1 + 1e-12)
+            rows = tuple(r for r in bid.rows if r.rho <= rho)
+            wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
+        found = determine(wanted, market, 0, BUDGET_S)
+        if all(w.rho < HOPELESS for w in found.wins.values()):
+            return True
+    return False
+
+
+# ---- one round's measures
+
+
+def measure(seed: int, tries: int) -> dict[str, Any]:
+    """All about one random auction: the best gain of its first app's lies by kind and reading, envy, efficiency."""
+    apps, market = round_of(seed)
+    bids = [a.bid(market) for a in apps]
+    liar, rng = apps[0], random.Random(f"lies {seed}")
+    truth = dataclasses.asdict(worth(liar, bids, market, seed))
+    gain: dict[str, dict[str, float]] = {reading: {} for reading in truth}
+    for kind, lie in lies(liar, market, rng, tries):
+        said = dataclasses.asdict(worth(liar, [lie, *bids[1:]], market, seed))
+        for reading, honest in truth.items():
+            gain[reading][kind] = max(gain[reading].get(kind, 0.0), said[reading] / honest - 1)
+    outcome = auction(bids, market, random.Random(seed), BUDGET_S)
+    won = sum(gang_gpus(g) for w in outcome.wins.values() for g in w.gangs)
+    paid = sum(gang_gpus(g) for gangs in outcome.paid.values() for g in gangs)
+    return {
+        "gain": gain,
+        "envy": envy(apps, outcome, market.topology, False),
+        "envy_paid": envy(apps, outcome, market.topology, True),
+        "dominated": dominated(bids, market, outcome),
+        "paid_share": paid / won if won else 0.0,
+        "proved": outcome.proved_optimal,
+    }
+
+
