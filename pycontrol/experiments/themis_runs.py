@@ -1,0 +1,235 @@
+"""What Themis' sweeps share: policies as variants, workloads on clusters as scenes, and runs of both by seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pycontrol.experiments.kit import Claim, Series, Setup, Table, shown
+from pycontrol.model.topology import Topology
+from pycontrol.simulation import clusters
+from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.metrics import cdf, metrics
+from pycontrol.simulation.result import Result
+from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio, run_until
+from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.workloads import load
+
+Items = tuple[tuple[str, Any], ...]
+
+CONVENTIONS = (
+    "Themis unless stated: f 0.8, leases of 600 s that all end together (aligned), leftovers at random among apps "
+    "outside the auction, unbiased rounding to whole gangs, projected rho of an app with nothing, no cached tables",
+    "every policy has the same leases, and an allocation change costs 5 s (checkpoint) and 35 s (restart)",
+    "workloads drawn to the paper's marginals, all times divided by 10: 85 apps of 28 GPU-hours in the median (Table 5 "
+    "shows apps of 1 and 10); on the 64 GPUs of the testbed unless stated",
+    "baselines pack tightly and break ties first come first served, unless stated",
+    "rho = T_sh / (T_cluster x N_avg); `path` is rho with T_cluster no shorter than the app's longest path",
+)
+
+
+# ---- policies
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A policy with its options, the Arbiter's settings and those of the simulated world."""
+
+    label: str
+    policy: str = "themis"
+    options: Items = ()
+    arbiter: Items = ()
+    world: Items = ()
+
+    def job(self, workload: Workload, scene: Scene, seed: int) -> Job:
+        """One simulation of it."""
+        settings = Settings(arbiter=dataclasses.replace(ARBITER, **dict(self.arbiter)), **dict(self.world))
+        return Job(workload, scene.topology(), self.policy, dict(self.options), settings, seed)
+
+    def under(self, **arbiter: Any) -> Variant:
+        """The same with other settings of the Arbiter."""
+        return dataclasses.replace(self, arbiter=(*self.arbiter, *arbiter.items()))
+
+
+def variant(label: str, policy: str = "themis", arbiter: Mapping[str, Any] | None = None, **options: Any) -> Variant:
+    """A variant by keywords."""
+    return Variant(label, policy, tuple(options.items()), tuple((arbiter or {}).items()))
+
+
+THEMIS = variant("themis")
+OPEN_HANDED = variant("themis, leftovers worst first, bidders too", leftovers="worst_first", participants=True)
+WORST_FIRST = variant("worst_first", "worst_first")
+BASELINES = ("gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf", "drf")
+PACKED = tuple(variant(name, name) for name in BASELINES)
+RANDOM_TIES = tuple(variant(f"{name}, random ties", name, ties="random") for name in BASELINES)
+UNPACKED = tuple(variant(f"{name}, unpacked", name, packing="random") for name in BASELINES)
+
+
+# ---- workloads on clusters
+
+APPS, DAYS = 85, 14.0
+"""Of the paper's trace."""
+SHORTER = 10.0
+"""All times are divided by it, as for the paper's testbed: the median app takes about 28 GPU-hours."""
+QUICK_APPS = 20
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A workload on a cluster. `apps`: so many, as dense as all; `faster`, `smaller`: contention, either way."""
+
+    workload: str
+    cluster: str = "testbed-64"
+    apps: int = APPS
+    faster: float = 1.0
+    smaller: float = 1.0
+    network_share: float | None = None
+    """Share of network-intensive apps, the others being compute-intensive; None: as the workload has it."""
+
+    def load(self, seed: int) -> Workload:
+        """Its apps."""
+        options = {"count": self.apps, "days": DAYS * self.apps / APPS, "shorter": SHORTER}
+        share = {} if self.network_share is None else {"network_share": self.network_share}
+        found = load(self.workload, seed, options | share)
+        return clusters.denser(found, self.faster)
+
+    def topology(self) -> Topology:
+        """Its machines."""
+        return clusters.shrunk(clusters.cluster(self.cluster), self.smaller)
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        words = [self.workload.upper(), self.cluster]
+        words += [f"{self.apps} apps"] if self.apps != APPS else []
+        words += [f"arrivals x {self.faster:g}"] if self.faster != 1 else []
+        words += [f"1/{self.smaller:g} of the machines"] if self.smaller != 1 else []
+        words += [f"{self.network_share:.0%} network-intensive"] if self.network_share is not None else []
+        return ", ".join(words)
+
+
+def scene(setup: Setup, workload: str, **given: Any) -> Scene:
+    """A scene as large as the set-up allows."""
+    return Scene(workload, apps=QUICK_APPS if setup.quick else APPS, **given)
+
+
+# ---- runs
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Results by the label of the variant, on the same seeds in the same order; the first is the reference."""
+
+    scene: Scene
+    results: Mapping[str, Sequence[Result]]
+
+    @property
+    def seeds(self) -> int:
+        """How many."""
+        return len(next(iter(self.results.values())))
+
+    def values(self, label: str, metric: str) -> list[float]:
+        """A metric, seed by seed."""
+        return [metrics(r)[metric] for r in self.results[label]]
+
+    def mean(self, label: str, metric: str = "rho_max") -> Interval:
+        """Its mean."""
+        return interval(self.values(label, metric))
+
+    def ratio(self, label: str, to: str | None = None, metric: str = "rho_max") -> Interval:
+        """Geometric mean of the ratio of a metric to that of another variant (the first), seed by seed."""
+        to = next(iter(self.results)) if to is None else to
+        return paired_ratio(self.values(label, metric), self.values(to, metric))
+
+    def pooled(self, label: str, field: str) -> list[float]:
+        """A figure of all finished apps, all seeds together."""
+        return [getattr(a, field) for r in self.results[label] for a in r.apps if a.finished_s is not None]
+
+    def curve(self, label: str, field: str) -> Series:
+        """Its distribution."""
+        x, share = cdf(self.pooled(label, field))
+        keep = np.unique(np.linspace(0, len(x) - 1, min(200, len(x))).astype(int))
+        return Series(label, [float(v) for v in x[keep]], [float(v) for v in share[keep]])
+
+
+_recent: dict[tuple[Any, ...], Runs] = {}
+"""The newest runs: figures of the same runs do not repeat them."""
+RECENT = 4
+
+
+def measure(
+    setup: Setup, where: Scene, variants: Sequence[Variant], usual: int, quick: int, metric: str = "rho_max"
+) -> Runs:
+    """All variants on the seeds, the first one the reference; stops early as `run_until` does."""
+    seeds = setup.seeds_of(usual, quick)
+
+    def jobs_of(seed: int) -> list[Job]:
+        setup.note(f"{where.label}: seed {seed + 1} of at most {len(seeds)}, {len(variants)} variants")
+        workload = where.load(seed)
+        return [v.job(workload, where, seed) for v in variants]
+
+    return _remembered(
+        (where, tuple(variants), seeds, metric),
+        lambda: _by_label(where, variants, run_until(jobs_of, metric, seeds, processes=setup.processes)),
+    )
+
+
+def _by_label(where: Scene, variants: Sequence[Variant], groups: Sequence[Sequence[Result]]) -> Runs:
+    return Runs(where, {v.label: [g[k] for g in groups] for k, v in enumerate(variants)})
+
+
+def _remembered(key: tuple[Any, ...], run: Callable[[], Runs]) -> Runs:
+    if key not in _recent:
+        while len(_recent) >= RECENT:
+            del _recent[next(iter(_recent))]
+        _recent[key] = run()
+    return _recent[key]
+
+
+# ---- in words
+
+
+def ratio_table(runs: Runs, title: str, columns: Mapping[str, str], compared: str = "rho_max") -> Table:
+    """One row a variant: means of the metrics, and the ratio of `compared` to the first variant's."""
+    first = next(iter(runs.results))
+    head = ("policy", *columns.values(), f"{columns.get(compared, compared)} / {first}'s")
+    ratios = {label: shown(runs.ratio(label, metric=compared)) for label in runs.results} | {first: "1"}
+    rows = [(label, *(shown(runs.mean(label, m)) for m in columns), ratios[label]) for label in runs.results]
+    return Table(f"{title} ({runs.scene.label}; {runs.seeds} seeds)", head, tuple(rows))
+
+
+def versus(runs: Runs, labels: Sequence[str], ours: str = "themis", metric: str = "rho_max") -> dict[str, Interval]:
+    """Baseline / ours: above 1 where ours is the better one."""
+    return {label: runs.ratio(label, ours, metric) for label in labels}
+
+
+def spread(ratios: Mapping[str, Interval]) -> str:
+    """From the least to the largest ratio, with their names."""
+    low, high = (f(ratios, key=lambda n: ratios[n].mean) for f in (min, max))
+    return f"{shown(ratios[low])} x ({low}) to {shown(ratios[high])} x ({high})"
+
+
+def doubts(ratios: Mapping[str, Interval]) -> str:
+    """Which are not above 1, and which cannot be told from 1."""
+    worse = [f"{n} ({r.mean:.2f})" for n, r in ratios.items() if not r.mean > 1]
+    unsure = [n for n, r in ratios.items() if r.low <= 1 <= r.high]
+    said = [f"At least as good: {', '.join(worse)}."] if worse else []
+    said += [f"Not told from 1 at 95 %: {', '.join(unsure)}."] if unsure else []
+    return " ".join(said)
+
+
+def claim_best(claim: str, paper: str, ratios: Mapping[str, Interval], least: float = 1.0, why: str = "") -> Claim:
+    """Holds where every baseline's ratio is above `least`."""
+    holds = all(r.mean > least for r in ratios.values())
+    return Claim(claim, paper, spread(ratios), holds, f"{doubts(ratios)} {why}".strip())
+
+
+def claim_within(claim: str, paper: str, ratio: Interval, low: float, high: float, why: str = "") -> Claim:
+    """Holds where the ratio's mean lies there; says so where its interval reaches beyond."""
+    sure = (low <= ratio.low and ratio.high <= high) or ratio.high < low or ratio.low > high
+    unsure = "" if sure else "Its 95 % interval allows either answer."
+    return Claim(claim, paper, shown(ratio), bool(low <= ratio.mean <= high), f"{unsure} {why}".strip())
