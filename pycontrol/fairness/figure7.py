@@ -23,8 +23,13 @@ class JobInfo:
 
     @property
     def serial_s(self) -> float:
+        """Serial GPU-seconds that it has left (S = 1)."""
+        return self.iters_remaining * self.avg_time_per_iter_s
+
+    @property
+    def placed_s(self) -> float:
         """Seconds that it has left on one GPU of that placement."""
-        return self.iters_remaining * self.avg_time_per_iter_s * self.locality_sensitivity
+        return self.serial_s * self.locality_sensitivity
 
 
 class SuccessiveHalving(Protocol):
@@ -60,7 +65,7 @@ class SharedTime:
 
 def halving_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
     """T_sh = elapsed + the sum over phases of the end of the phase's last job, on whole GPUs."""
-    phases = [_serial_s(app.get_jobs_in_phase(i, gpu_alloc)) for i in range(app.get_num_phases())]
+    phases = [_placed_s(app.get_jobs_in_phase(i, gpu_alloc)) for i in range(app.get_num_phases())]
     ends = [phase_end(jobs, sum(gpu_alloc), job_demand_max) for jobs in phases]
     return SharedTime(elapsed_s, tuple(e.end_s for e in ends), all(e.proved for e in ends))
 
@@ -69,7 +74,7 @@ def fluid_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: floa
     """The same with each phase as divisible work, as the paper's Table 3 has it."""
     gpus, ends = sum(gpu_alloc), []
     for i in range(app.get_num_phases()):
-        jobs = _serial_s(app.get_jobs_in_phase(i, gpu_alloc))
+        jobs = _placed_s(app.get_jobs_in_phase(i, gpu_alloc))
         parallel = min(gpus, len(jobs) * job_demand_max)
         ends.append(sum(jobs) / parallel if parallel else (float("inf") if any(jobs) else 0.0))
     return SharedTime(elapsed_s, tuple(ends))
@@ -77,9 +82,9 @@ def fluid_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: floa
 
 def curve_t_sh(app: PerformanceCurve, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
     """T_sh = elapsed + the latest forecast end over the jobs still running, all of them one phase."""
-    end = phase_end(_serial_s(app.get_jobs_remaining(gpu_alloc)), sum(gpu_alloc), job_demand_max)
+    end = phase_end(_placed_s(app.get_jobs_remaining(gpu_alloc)), sum(gpu_alloc), job_demand_max)
     return SharedTime(elapsed_s, (end.end_s,), end.proved)
 
 
-def _serial_s(jobs: Sequence[JobInfo]) -> list[float]:
-    return [job.serial_s for job in jobs]
+def _placed_s(jobs: Sequence[JobInfo]) -> list[float]:
+    return [job.placed_s for job in jobs]

@@ -30,6 +30,7 @@ from submarine_patch.agent.messages import (
     ToArbiter,
     ToShell,
 )
+from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.worker.checkpoints import Files, copy_model, files_at
 from submarine_patch.worker.credentials import CredentialsError, read_secret
@@ -187,7 +188,15 @@ def main() -> int:
     except (OSError, KeyError, ValueError, CredentialsError) as e:
         log.error("the Agent cannot start: %s: %s", type(e).__name__, e)
         return 2
-    return Agent(spec, shell, attempt, token).run()
+    try:
+        agent = Agent(spec, shell, attempt, token)
+    except SchedulerError as e:  # trying again would not help: the app ends and says why
+        log.error("the Agent cannot start: %s", e)
+        shell.start(lambda command, error: log.error("refused: %s", error))
+        shell.send(am.AmCommand(id=f"{attempt}/end", finish=am.AmFinish(succeeded=False, message=str(e))))
+        shell.drain(CLOSE_S)
+        return 0
+    return agent.run()
 
 
 def _attempt(container_id: str) -> int:

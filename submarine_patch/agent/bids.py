@@ -17,7 +17,7 @@ def work_left(scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, 
     """The phases left. Where only the script knows its end: as much again as was done, `least_gpu_s` at least."""
     if scheduler.finished:
         return ()
-    if not scheduler.until_step():
+    if not scheduler.until_step(scheduler.runnable()[0]):
         return (Phase((max(done_gpu_s, least_gpu_s),)),)
     phases = range(scheduler.num_phases())
     return tuple(Phase(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)

@@ -6,6 +6,7 @@ and what is to be done at the edges. No I/O, clock or log inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +16,15 @@ from submarine_patch.agent import gangs, jobs, leases, report
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
 from submarine_patch.agent.messages import Command, End, Event, LinkLost, Publish, Published, Refused
+from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.state import AgentState
 
 SHUTDOWN_CODE = 70
 RESTART_WEIGHT = 0.5
 """Of the newest measurement of a restart's cost."""
+LOSSES = 16
+"""Lines of a job's log by which its present decrease of loss is judged."""
 
 
 class Brain(AgentState):
@@ -101,8 +105,19 @@ class Brain(AgentState):
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True
-        self.profiler.add(job.job_id, p.iter_time_s, len(job.gpus), self.scope_of(job))
+        self.profiler.add(job.job_id, p.iter_time_s * self.speed_of(job), len(job.gpus), self.scope_of(job))
+        if math.isfinite(p.loss):
+            job.losses = [*job.losses, [p.step, p.loss]][-LOSSES:]
+        self._judge(job, p, now_s)
         self.report_due = True
+
+    def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
+        """The scheduler may end a job on its way; a line without the metric tells it nothing."""
+        if job.state != jobs.RUNNING or not (self.spec.metric == "loss" or p.accuracy):
+            return
+        known = job.job_id in self.scheduler.runnable()
+        if known and self.scheduler.on_progress(job.job_id, p.step, p.loss, p.accuracy) is Verdict.STOP:
+            gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, "its app scheduler stopped it", now_s)
 
     # ---- the AM shell
 

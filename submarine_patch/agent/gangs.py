@@ -38,7 +38,8 @@ def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     job.launches += 1
     suffix = "" if s.attempt == 1 else f".{s.attempt}"
     job.use_id = f"{job.job_id}/{job.launches}{suffix}"
-    job.state, job.until_step, job.rung = jobs.STARTING, s.scheduler.until_step(), s.scheduler.rung
+    job.state = jobs.STARTING
+    job.until_step, job.rung = s.scheduler.until_step(job.job_id), s.scheduler.rung(job.job_id)
     job.use_accepted, job.use_refusals, job.use_again_s = False, 0, 0.0
     job.since_s = max(now_s, *(s.held[g].available_s for g in gpus))
     job.first_step_s = job.settle_s = 0.0
@@ -284,7 +285,8 @@ def _restate(s: AgentState) -> None:
         elif s.scheduler.waits(job.job_id):
             job.state = jobs.PAUSED
         else:
-            job.state = jobs.DONE if job.until_step == s.spec.max_iterations else jobs.STOPPED
+            whole = job.until_step == s.spec.max_iterations and job.step >= job.until_step
+            job.state = jobs.DONE if whole else jobs.STOPPED
 
 
 # ---- time

@@ -51,6 +51,8 @@ class Job:
     rung: int = 0
     loss: float = 0.0
     accuracy: float = 0.0
+    losses: list[list[float]] = field(default_factory=list)
+    """[step, loss] of the newest lines of its log."""
     iter_time_s: float = 0.0
     launches: int = 0
     failures: int = 0

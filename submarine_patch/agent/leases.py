@@ -81,9 +81,9 @@ def assign(s: AgentState, now_s: float) -> None:
 
 def _waiting(s: AgentState) -> list[Job]:
     """Jobs without a gang, the longest first: the phase then ends soonest."""
-    profile, until = s.profile(), s.scheduler.until_step()
+    profile, until = s.profile(), s.scheduler.until_step
     waiting = [job for job in map(s.job, s.scheduler.runnable()) if not job.active]
-    return sorted(waiting, key=lambda j: -(until - j.step) * profile.serial_s(j.job_id))
+    return sorted(waiting, key=lambda j: -(until(j.job_id) - j.step) * profile.serial_s(j.job_id))
 
 
 def _soon_waiting(s: AgentState) -> int:

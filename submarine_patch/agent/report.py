@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Set
 
 from pycontrol.fairness import bidding
@@ -42,7 +43,24 @@ def demand(s: AgentState) -> pb.Demand:
         work_total_gpu_s=done + left,
         work_done_gpu_s=done,
         paced=s.spec.iteration_s is not None and bool(s.virtual),
+        slowdown=list(s.profiler.slowdowns().values()),
+        loss_rate=loss_rate(s),
+        speedups=s.spec.speedups,
+        gpu_type=s.spec.gpu_type,
     )
+
+
+def loss_rate(s: AgentState) -> float:
+    """Decrease of the loss per serial GPU-second at present, of the mean running job; 0 where none is known.
+
+    Each job's is the slope of the least-squares line through its newest losses (SLAQ looks at the newest decrease).
+    """
+    rates = []
+    for job in s.jobs.values():
+        if job.active and len({step for step, _ in job.losses}) > 1:
+            steps, losses = zip(*job.losses, strict=True)
+            rates.append(-statistics.linear_regression(steps, losses).slope / s.profiler.serial_s(job.job_id))
+    return max(0.0, statistics.fmean(rates)) if rates else 0.0
 
 
 def slots(s: AgentState, ending: Set[Gpu]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,16 @@ class AppSpec:
     arbiter: str
     ca: str
     resources: tuple[Mapping[str, Any], ...] = field(default=())
+    sampler: str = "tpe"
+    """Of the scheduler optuna: tpe, random or gp."""
+    parallel: int = 4
+    """Jobs at once, with the scheduler optuna."""
+    target: float | None = None
+    """Of the metric: with the scheduler curve, all is done once a job meets it."""
+    gpu_type: str = ""
+    """The only type that it takes; empty: any."""
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    """GPU type -> speed relative to the slowest type; empty: all alike."""
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
@@ -52,6 +63,7 @@ class AppSpec:
         d = json.loads(path.read_text())
         worker, paths = d["worker"], d["paths"]
         slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
+        given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items() if v}
         return cls(
             app_id=d["app_id"],
             name=d["name"],
@@ -82,6 +94,11 @@ class AppSpec:
             arbiter=d["arbiter"],
             ca=d.get("ca") or "",
             resources=tuple(d.get("resources") or ()),
+            sampler=given.get("sampler", "tpe"),
+            parallel=int(given.get("parallel", 4)),
+            target=float(given["target"]) if "target" in given else None,
+            gpu_type=d.get("gpu_type") or "",
+            speedups=speedups_of(given.get("speedups", "")),
         )
 
     def command(self, configuration: Mapping[str, str]) -> str:
@@ -94,3 +111,12 @@ class AppSpec:
         if "%hyperparameters%" in command:
             command, used = command.replace("%hyperparameters%", options), True
         return command if used or not options else f"{command} {options}"
+
+
+def speedups_of(text: str) -> dict[str, float]:
+    """GPU types and their speeds from "K80=1,V100=3.2"; ValueError where one is no number above 0."""
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    found = {name.strip(): float(speed) for name, _, speed in pairs}
+    if any(not name or not 0 < speed < math.inf for name, speed in found.items()):
+        raise ValueError(f"isonomy.speedups={text}: must be like K80=1,V100=3.2")
+    return found

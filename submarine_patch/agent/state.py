@@ -144,6 +144,11 @@ class AgentState:
         """How far the GPUs of its present launch lie apart."""
         return self.topology.scope_of(job.hosts)
 
+    def speed_of(self, job: Job) -> float:
+        """The speed of its slowest GPU, relative to the slowest type: the whole gang keeps its pace."""
+        known, machines = self.spec.speedups, self.topology.machines
+        return min((known.get(machines[h].gpu_type, 1.0) for h in job.hosts if h in machines), default=1.0)
+
     def profile(self) -> JobProfile:
         """What is known of jobs' speed and progress."""
         return JobProfile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})

@@ -414,3 +414,34 @@ class TestRounds:
         job = world.messages("progress")[-1].jobs[0]
         assert (job.state, job.step, job.launches, job.gpus) == ("running", 5, 1, 2)
         assert job.iter_time_s == pytest.approx(0.5)
+
+
+def test_a_job_that_its_scheduler_stops_on_its_way_gives_its_gpus_to_the_next() -> None:
+    spec = hyperband(app_scheduler="median", jobs=5, max_iterations=40, min_iterations=4)
+    world = World(spec)
+    started(world, *A, *A2[:4])
+    assert world.running() == ["job000", "job001", "job002", "job003"]
+    for job_id in ("job001", "job002", "job003"):
+        world.train(world.gang(job_id)[0], 8, accuracy=0.8)
+    world.train(world.gang("job000")[0], 4, accuracy=0.1)
+    (chief,) = world.gang("job000")
+    assert chief.stop is not None
+    assert chief.stop.reason == "its app scheduler stopped it"
+    world.obey_stops()
+    assert world.brain.jobs["job000"].state == "stopped"
+    world.rise()
+    assert world.running() == ["job001", "job002", "job003", "job004"]
+
+
+def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
+    world = World(spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0))
+    started(world, *A[:2])
+    assert world.brain.register().register.demand.loss_rate == 0.0
+    (chief,) = world.gang("job000")
+    for step, loss in enumerate((0.9, 0.8, 0.7, 0.6), 1):
+        world.worker(chief, progress=pb.WorkerProgress(step=step, loss=loss, iter_time_s=1.0))
+    demand = world.brain.register().register.demand
+    assert demand.loss_rate == pytest.approx(0.1 / 2.0), "a decrease of 0.1 a step of 2 GPU-s"
+    assert list(demand.slowdown) == pytest.approx([1.0, 1.1, 1.3])
+    assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0}
+    assert demand.gpu_type == "V100"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import math
 import random
+import sys
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,7 @@ def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tu
     rng, steps, story = random.Random(seed), dict[str, int](), list[str]()
     while not scheduler.finished:
         job_id = rng.choice(scheduler.runnable())
-        until = scheduler.until_step()
+        until = scheduler.until_step(job_id)
         if rng.random() < fails:
             scheduler.on_failure(job_id)
             story.append(f"{job_id} failed")
@@ -84,7 +85,7 @@ def test_the_best_of_a_rung_go_on_and_the_best_of_all_wins() -> None:
         verdict = scheduler.on_result(job_id, 0.0, k / 10)
         assert verdict is (Verdict.PAUSE if k < 8 else Verdict.CONTINUE)
     assert scheduler.runnable() == ["job008", "job007", "job006"]
-    assert scheduler.until_step() == 3
+    assert scheduler.until_step("job008") == 3
     assert scheduler.on_result("job006", 0.0, 0.99) is Verdict.PAUSE
     scheduler.on_failure("job007")
     assert scheduler.on_result("job008", 0.0, 0.5) is Verdict.STOP
@@ -122,26 +123,6 @@ def test_the_budget_is_kept(spec: AppSpec) -> None:
         assert b.counts == sorted(b.counts, reverse=True)
 
 
-@given(SPECS, st.floats(0, 0.4), st.integers(0, 5))
-def test_it_ends_is_deterministic_and_goes_on_equally_from_its_saved_state(
-    spec: AppSpec, fails: float, seed: int
-) -> None:
-    scheduler = RungScheduler(spec)
-    rng = random.Random(seed)
-    for _ in range(rng.randint(0, 20)):
-        if not scheduler.finished:
-            scheduler.on_result(scheduler.runnable()[0], 0.1, quality(scheduler.runnable()[0]))
-    again = schedulers.create(spec, json.loads(json.dumps(scheduler.dump())))
-    assert again.dump() == scheduler.dump()
-    spent, story = run_to_end_from(scheduler, fails, seed)
-    assert (spent, story) == run_to_end_from(again, fails, seed)
-    assert scheduler.best() == again.best()
-
-
-def run_to_end_from(scheduler: AppScheduler, fails: float, seed: int) -> tuple[int, list[str]]:
-    return run_to_end(scheduler, fails, seed)
-
-
 @given(SPECS)
 def test_iterations_spent_are_those_planned(spec: AppSpec) -> None:
     scheduler = RungScheduler(spec)
@@ -173,3 +154,123 @@ def test_a_launch_command_gets_the_configuration_where_it_says_or_at_its_end() -
     assert spec_of(launch_cmd="x").command(configuration) == "x --rate 0.1 --name 'a b'"
     assert spec_of(launch_cmd="x").command({}) == "x"
     assert sample(SPACE, random.Random(0)).keys() == {"rate"}
+
+
+class TestAsha:
+    def test_a_job_among_the_best_third_so_far_goes_on_at_once(self) -> None:
+        scheduler = schedulers.create(hyperband(app_scheduler="asha"))
+        assert scheduler.runnable() == [f"job{k:03d}" for k in range(9)]
+        assert scheduler.on_result("job000", 0.0, 0.5) is Verdict.PAUSE
+        assert scheduler.on_result("job001", 0.0, 0.6) is Verdict.PAUSE
+        assert scheduler.on_result("job002", 0.0, 0.4) is Verdict.PAUSE
+        assert scheduler.runnable()[0] == "job001", "the best of three goes on while six train"
+        assert (scheduler.until_step("job001"), scheduler.rung("job001")) == (3, 1)
+        assert scheduler.until_step("job003") == 1
+
+    def test_the_best_one_goes_on_where_too_few_are_left(self) -> None:
+        scheduler = schedulers.create(hyperband(app_scheduler="asha", jobs=3))
+        scheduler.on_result("job000", 0.0, 0.5)
+        scheduler.on_failure("job001")
+        assert scheduler.on_result("job002", 0.0, 0.6) is Verdict.CONTINUE
+        assert scheduler.on_result("job002", 0.0, 0.7) is Verdict.CONTINUE
+        assert scheduler.until_step("job002") == 9
+        assert scheduler.on_result("job002", 0.0, 0.8) is Verdict.STOP
+        assert scheduler.finished
+        assert scheduler.best() == "job002"
+
+    def test_figure_7_expects_a_third_of_each_rung_to_go_on(self) -> None:
+        scheduler = schedulers.create(hyperband(app_scheduler="asha"))
+        profile = JobProfile(Profiler(2.0), {})
+        phases = [scheduler.jobs_in_phase(p, profile) for p in range(scheduler.num_phases())]
+        assert [(len(p), p[0].iters_remaining) for p in phases] == [(9, 1), (3, 2), (1, 6)]
+
+
+def train_together(scheduler: AppScheduler, ends: dict[str, float], steps: int) -> dict[str, int]:
+    """All jobs train in step, towards these accuracies; the steps that each was given."""
+    given_steps = dict.fromkeys(ends, 0)
+    for step in range(1, steps + 1):
+        for job_id in scheduler.runnable():
+            given_steps[job_id] = step
+            good = ends[job_id] * (1 - 0.9**step)
+            if step == steps:
+                scheduler.on_result(job_id, 1 - good, good)
+            else:
+                scheduler.on_progress(job_id, step, 1 - good, good)
+    return given_steps
+
+
+def test_median_stopping_ends_the_worse_half_after_the_grace() -> None:
+    scheduler = schedulers.create(hyperband(app_scheduler="median", jobs=6, max_iterations=50, min_iterations=10))
+    ends = {f"job{k:03d}": 0.1 + 0.15 * k for k in range(6)}
+    steps = train_together(scheduler, ends, 50)
+    assert 10 <= steps["job000"] <= 12
+    assert steps["job005"] == 50
+    assert scheduler.best() == "job005"
+
+
+def test_a_curve_that_cannot_win_is_left_and_a_late_one_that_can_is_not() -> None:
+    scheduler = schedulers.create(hyperband(app_scheduler="curve", jobs=3, max_iterations=60))
+    slow = {"job000": (0.5, 3), "job001": (0.95, 25), "job002": (0.3, 3)}
+    steps = dict.fromkeys(slow, 0)
+    for step in range(1, 60):
+        for job_id in scheduler.runnable():
+            end, speed = slow[job_id]
+            steps[job_id] = step
+            good = end * (1 - math.exp(-step / speed))
+            scheduler.on_progress(job_id, step, 1 - good, good)
+    assert steps["job002"] < 20
+    assert steps["job000"] < 59
+    assert steps["job001"] == 59, "behind for long, but its curve wins"
+    assert scheduler.best() == "job001"
+
+
+def test_a_target_ends_the_app_and_bounds_what_is_left() -> None:
+    spec = hyperband(app_scheduler="curve", jobs=3, max_iterations=400, target=0.6)
+    scheduler = schedulers.create(spec)
+    profile = JobProfile(Profiler(1.0), {})
+    for step in range(1, 61):
+        for job_id, end in {"job000": 0.9, "job001": 0.8, "job002": 0.2}.items():
+            if job_id in scheduler.runnable():
+                good = end * (1 - math.exp(-step / 80))
+                scheduler.on_progress(job_id, step, 1 - good, good)
+    assert scheduler.runnable() == ["job000", "job001"], "one never meets the target"
+    left = [j.iters_remaining for j in scheduler.jobs_remaining(profile)]
+    assert left == pytest.approx([88, 111], rel=0.25)
+    assert max(left) < 400
+    for step in range(61, 100):
+        if not scheduler.finished:
+            scheduler.on_progress("job000", step, 0.0, 0.9 * (1 - math.exp(-step / 80)))
+    assert scheduler.finished
+    assert scheduler.best() == "job000"
+
+
+class TestOptuna:
+    def test_tpe_finds_better_configurations_than_chance(self) -> None:
+        pytest.importorskip("optuna")
+        space = {"parameters": {"x": {"type": "float", "min": 0, "max": 1}, "y": {"type": "float", "min": 0, "max": 1}}}
+
+        def miss(sampler: str, seed: int) -> float:
+            spec = hyperband(
+                app_scheduler="optuna", sampler=sampler, search_space=space, jobs=40, seed=seed, parallel=2
+            )
+            scheduler, found = schedulers.create(spec), []
+            while not scheduler.finished:
+                job_id = scheduler.runnable()[0]
+                at = scheduler.configuration(job_id)
+                found.append(abs(float(at["x"]) - 0.3) + abs(float(at["y"]) - 0.8))
+                scheduler.on_result(job_id, found[-1], 1 - found[-1])
+            assert len(found) == 40
+            return sum(found[20:])
+
+        assert sum(miss("tpe", s) for s in range(3)) < 0.6 * sum(miss("random", s) for s in range(3))
+
+    @pytest.mark.parametrize(("sampler", "absent", "says"), [
+        ("tpe", "optuna", r"pip install 'isonomy\[optuna\]'"),
+        ("gp", "torch", r"sampler=gp needs torch.* pip install 'isonomy\[optuna\] torch'"),
+    ])  # fmt: skip
+    def test_without_the_extra_the_error_names_it(
+        self, sampler: str, absent: str, says: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, absent, None)
+        with pytest.raises(schedulers.SchedulerError, match=says):
+            schedulers.create(hyperband(app_scheduler="optuna", sampler=sampler))

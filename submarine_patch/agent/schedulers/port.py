@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from pycontrol.fairness.figure7 import JobInfo
+
+__all__ = ["AppScheduler", "JobInfo", "Profile", "SchedulerError", "Verdict"]
+
+
+class SchedulerError(Exception):
+    """The scheduler that the user asked for cannot run here; says what to do."""
 
 
 class Verdict(enum.StrEnum):
-    """What becomes of a job that trained as far as it was told."""
+    """What becomes of a job, after a step or once it trained as far as it was told."""
 
     CONTINUE = "continue"
-    """It trains on, from its checkpoint, to the next rung."""
+    """It trains on (from its checkpoint, to the next rung, if it trained as far as it was told)."""
     PAUSE = "pause"
-    """It waits until the others of its rung are done."""
+    """It waits: others decide whether it goes on."""
     STOP = "stop"
     """It is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobInfo:
-    """A job of a phase as rho sees it (Figure 7); time in serial GPU-seconds."""
-
-    iters_remaining: float
-    avg_time_per_iter_s: float
-    locality_sensitivity: float = 1.0
-    """S across machines: 1 for a job that does not mind."""
-
-    @property
-    def serial_s(self) -> float:
-        """Work left, in serial GPU-seconds."""
-        return self.iters_remaining * self.avg_time_per_iter_s
 
 
 class Profile(Protocol):
@@ -44,19 +36,15 @@ class Profile(Protocol):
         """Serial GPU-seconds of an iteration, of this job or of the median job."""
 
     def sensitivity(self) -> float:
-        """S across machines."""
+        """S across machines: 1 where jobs do not mind."""
 
 
 class AppScheduler(Protocol):
-    """Deterministic for a seed; all of its state is in dump()."""
+    """Deterministic for a seed and the order of events; all of its state is in dump()."""
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to run."""
-
-    @property
-    def rung(self) -> int:
-        """The present rung of the present bracket."""
 
     def suggest(self) -> tuple[str, dict[str, str]]:
         """A new job: its id and its configuration."""
@@ -67,8 +55,14 @@ class AppScheduler(Protocol):
     def runnable(self) -> list[str]:
         """Jobs that may run now, those that run included, in order."""
 
-    def until_step(self) -> int:
-        """The global step to which runnable jobs train; 0 where only the training script knows."""
+    def until_step(self, job_id: str) -> int:
+        """The global step to which a runnable job trains; 0 where only the training script knows."""
+
+    def rung(self, job_id: str) -> int:
+        """The rung that a runnable job trains in; 0 where there are none."""
+
+    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+        """A runnable job has done a step: STOP if it need not go on, else CONTINUE."""
 
     def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
         """A job trained as far as it was told."""
@@ -77,10 +71,10 @@ class AppScheduler(Protocol):
         """A job failed for good; the others go on."""
 
     def waits(self, job_id: str) -> bool:
-        """Whether a job is paused until its rung is over."""
+        """Whether a job is paused and may yet go on."""
 
     def best(self) -> str | None:
-        """The best job so far."""
+        """The best job so far; None without any result."""
 
     def widest(self) -> int:
         """Most jobs at once in any phase."""
@@ -90,6 +84,9 @@ class AppScheduler(Protocol):
 
     def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
         """The jobs of a phase, 0 being the present one (getJobsInPhase); later ones are the median job."""
+
+    def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
+        """The runnable jobs, each with the most iterations that it may still do now (getJobsRemaining)."""
 
     def dump(self) -> dict[str, Any]:
         """All state, JSON-able."""

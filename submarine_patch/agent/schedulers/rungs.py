@@ -7,13 +7,12 @@ the iterations that it adds. Each rung is a phase of Themis, section 4.3.2.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from submarine_patch.agent.schedulers.base import Scheduler
 from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
-from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
 
 
@@ -44,7 +43,7 @@ def halving(n: int, first: int, last: int, eta: int) -> Bracket:
     return Bracket([*counts, max(1, n)], [*steps, last])
 
 
-def _within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | None:
+def within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | None:
     """The largest bracket of at most n jobs that the budget pays for."""
     for jobs in range(n, 0, -1):
         bracket = halving(jobs, first, last, eta)
@@ -68,7 +67,7 @@ def brackets_of(spec: AppSpec) -> list[Bracket]:
     budget = spec.budget_iterations or math.inf
     result: list[Bracket] = []
     for n, start in sizes:
-        bracket = _within(int(min(budget, 1 << 60)), min(n, jobs_left), start, last, eta)
+        bracket = within(int(min(budget, 1 << 60)), min(n, jobs_left), start, last, eta)
         if bracket is not None:
             result.append(bracket)
             budget -= bracket.iterations
@@ -76,19 +75,15 @@ def brackets_of(spec: AppSpec) -> list[Bracket]:
     return result or [Bracket([1], [max(1, min(last, spec.budget_iterations or last))])]
 
 
-class RungScheduler:
+class RungScheduler(Scheduler):
     """Runs brackets one after the other."""
 
     def __init__(self, spec: AppSpec) -> None:
-        self.spec = spec
+        super().__init__(spec)
         self.brackets = brackets_of(spec)
         self.current = 0
-        self.configurations: dict[str, dict[str, str]] = {}
-        self.scores: dict[str, tuple[int, float]] = {}
-        """By job: the step of its last result and how good it was, larger being better."""
         self.arrived: set[str] = set()
         """Jobs that finished the present rung."""
-        self.failed: set[str] = set()
         self._fill()
 
     @property
@@ -101,22 +96,9 @@ class RungScheduler:
         """Whether nothing is left to run."""
         return self.bracket is None
 
-    @property
-    def rung(self) -> int:
+    def rung(self, job_id: str) -> int:
         """The present rung of the present bracket."""
         return self.bracket.rung if self.bracket else 0
-
-    def suggest(self) -> tuple[str, dict[str, str]]:
-        """A new job: its id and its configuration."""
-        index = len(self.configurations)
-        rng = random.Random(f"{self.spec.seed}/{index}")
-        job_id = f"job{index:03d}"
-        self.configurations[job_id] = sample(self.spec.search_space, rng)
-        return job_id, self.configurations[job_id]
-
-    def configuration(self, job_id: str) -> dict[str, str]:
-        """The configuration of a job."""
-        return self.configurations[job_id]
 
     def _fill(self) -> None:
         bracket = self.bracket
@@ -132,14 +114,13 @@ class RungScheduler:
         """Whether a job is paused until its rung is over."""
         return job_id in self.arrived
 
-    def until_step(self) -> int:
+    def until_step(self, job_id: str) -> int:
         """The present rung's global step; 0 where only the training script knows."""
         return self.bracket.steps[self.bracket.rung] if self.bracket else 0
 
     def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
-        """A job finished its rung; a value that is no number counts as the worst."""
-        good = -loss if self.spec.metric == "loss" else accuracy
-        self.scores[job_id] = (self.until_step(), good if math.isfinite(good) else -math.inf)
+        """A job finished its rung."""
+        self.scores[job_id] = (self.until_step(job_id), self.good(loss, accuracy))
         self.arrived.add(job_id)
         self._rung_over()
         if job_id in self.arrived:
@@ -148,7 +129,7 @@ class RungScheduler:
 
     def on_failure(self, job_id: str) -> None:
         """A job failed for good: the others go on without it."""
-        self.failed.add(job_id)
+        super().on_failure(job_id)
         self._rung_over()
 
     def _rung_over(self) -> None:
@@ -167,7 +148,7 @@ class RungScheduler:
 
     def best(self) -> str | None:
         """The job that trained furthest, and of those the best."""
-        return min(self.scores, key=lambda j: (-self.scores[j][0], -self.scores[j][1], j), default=None)
+        return self.furthest()
 
     # ---- Figure 7
 
@@ -189,30 +170,20 @@ class RungScheduler:
 
     def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
         """The jobs of a phase, 0 being the present one; later ones are the median job."""
-        sensitivity = profile.sensitivity()
         if phase == 0:
-            until = self.until_step()
-            return [JobInfo(max(1, until - profile.step(j)), profile.serial_s(j), sensitivity) for j in self.runnable()]
+            return self.jobs_remaining(profile)
         jobs, iterations = self._later()[phase - 1]
-        return [JobInfo(iterations, profile.serial_s(), sensitivity)] * jobs
+        return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
         """All state, JSON-able."""
-        return {
-            "brackets": [asdict(b) for b in self.brackets],
-            "current": self.current,
-            "configurations": {j: dict(c) for j, c in self.configurations.items()},
-            "scores": {j: list(s) for j, s in self.scores.items()},
-            "arrived": sorted(self.arrived),
-            "failed": sorted(self.failed),
-        }
+        brackets = [asdict(b) for b in self.brackets]
+        return {**super().dump(), "brackets": brackets, "current": self.current, "arrived": sorted(self.arrived)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Takes the state of an earlier dump()."""
+        super().restore(saved)
         self.brackets = [Bracket(**b) for b in saved["brackets"]]
-        self.current = saved["current"]
-        self.configurations = {j: dict(c) for j, c in saved["configurations"].items()}
-        self.scores = {j: (step, good) for j, (step, good) in saved["scores"].items()}
-        self.arrived, self.failed = set(saved["arrived"]), set(saved["failed"])
+        self.current, self.arrived = saved["current"], set(saved["arrived"])

@@ -10,8 +10,14 @@ from typing import Any
 
 def sample(space: Mapping[str, Any] | None, rng: random.Random) -> dict[str, str]:
     """One configuration, as text; parameters are drawn in the order of their names."""
-    parameters = (space or {}).get("parameters", space or {})
+    parameters = parameters_of(space)
     return {name: _draw(parameters[name], rng) for name in sorted(parameters)}
+
+
+def parameters_of(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The parameters of a search space by name."""
+    found: Mapping[str, Any] = (space or {}).get("parameters", space or {})
+    return found
 
 
 def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
@@ -20,7 +26,12 @@ def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
     low, high = p["min"], p["max"]
     if p["type"] == "int" and not p.get("log"):
         return str(rng.randint(int(low), int(high)))
-    value = math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high)
+    return text(p, math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high))
+
+
+def text(p: Mapping[str, Any], value: float) -> str:
+    """A number as this parameter is written, inside its range."""
+    low, high = p["min"], p["max"]
     if p["type"] == "int":
         return str(min(int(high), max(int(low), round(value))))
     return str(min(float(high), max(float(low), float(f"{value:.6g}"))))

@@ -1,0 +1,146 @@
+"""Learning curves and what they promise: who can still be the best, and when a target is met at the latest.
+
+For performance-curve stopping (Themis, section 4.3.2; HyperDrive, Rasley et al., Middleware 2017). A curve is
+y(n) = a + b phi(n), b >= 0, of a value that falls as training goes on (a loss, or minus an accuracy), phi one of
+a small family that falls to 0. For a given shape a and b follow by least squares, so only the shape is searched:
+on a grid, then by scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+
+POINTS_MAX = 40
+POINTS_LEAST = 6
+"""Observations before anything is forecast."""
+PLAUSIBLE = 1.5
+"""A curve whose residuals are larger than this times the best fit's is not believed."""
+MARGIN = 2.0
+"""Residuals by which a value may turn out better than its curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """phi(n, shape), what it is inverted by, and the shapes tried first (shapes are logarithms)."""
+
+    phi: Callable[[Floats, Floats], Floats]
+    inverse: Callable[[float, Sequence[float]], float]
+    grid: Floats
+
+
+def _grid(*axes: tuple[float, float, int]) -> Floats:
+    points = np.meshgrid(*(np.linspace(math.log(low), math.log(high), k) for low, high, k in axes))
+    return np.stack([p.ravel() for p in points], axis=-1)
+
+
+# Steps are in units of the last one seen: phi takes n in (0, inf), 1 being now. shape[..., i] is one number a row.
+FAMILIES: dict[str, Family] = {
+    "power": Family(
+        lambda n, s: np.maximum(n, 1e-6) ** -np.exp(s[..., :1]),
+        lambda phi, s: float(phi ** (-1 / math.exp(s[0]))),
+        _grid((0.05, 4.0, 40)),
+    ),
+    "exponential": Family(
+        lambda n, s: np.exp(-n * np.exp(s[..., :1])),
+        lambda phi, s: -math.log(phi) / math.exp(s[0]),
+        _grid((0.1, 60.0, 40)),
+    ),
+    "log_power": Family(
+        lambda n, s: 1 / (1 + (n / np.exp(s[..., 1:2])) ** np.exp(s[..., :1])),
+        lambda phi, s: math.exp(s[1]) * float((1 / phi - 1) ** (1 / math.exp(s[0]))),
+        _grid((0.3, 6.0, 12), (0.02, 5.0, 12)),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A fitted curve; `unit_steps`: the last step that it was fitted to, `rmse`: of its residuals."""
+
+    family: str
+    shape: tuple[float, ...]
+    a: float
+    b: float
+    unit_steps: float
+    rmse: float
+
+    def at(self, step: float) -> float:
+        """Its value at a step."""
+        phi = FAMILIES[self.family].phi(np.array([step / self.unit_steps]), np.array(self.shape))
+        return self.a + self.b * float(phi[0])
+
+    def reaches(self, value: float) -> float:
+        """The first step at which it is as low as this; inf if it never is."""
+        if self.at(0.0) <= value:
+            return 0.0
+        phi = (value - self.a) / self.b if self.b > 0 else 0.0
+        if phi <= 0:
+            return math.inf
+        return max(0.0, FAMILIES[self.family].inverse(phi, self.shape) * self.unit_steps)
+
+
+def fit(steps: Sequence[float], values: Sequence[float]) -> tuple[Curve, ...]:
+    """The plausible curves through what was seen, the best first; none with too few observations.
+
+    `steps` rise from above 0; values that are no numbers are left out.
+    """
+    seen = [(n, y) for n, y in zip(steps, values, strict=True) if n > 0 and math.isfinite(y)]
+    if len(seen) < POINTS_LEAST:
+        return ()
+    n, y = _thinned(seen)
+    unit = float(n[-1])
+    curves = sorted((_fit(name, n / unit, y, unit) for name in FAMILIES), key=lambda c: c.rmse)
+    most = PLAUSIBLE * curves[0].rmse + 1e-9 * float(np.ptp(y))
+    return tuple(c for c in curves if c.rmse <= most)
+
+
+def _thinned(seen: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Medians of groups of neighbours: noise is averaged, and a stray value counts for nothing."""
+    groups = np.array_split(np.array(sorted(seen)), min(len(seen), POINTS_MAX))
+    middle = np.array([np.median(g, axis=0) for g in groups])
+    return middle[:, 0], middle[:, 1]
+
+
+def _fit(name: str, n: Floats, y: Floats, unit: float) -> Curve:
+    family = FAMILIES[name]
+    grid = family.grid
+
+    def loss(shape: Floats) -> float:
+        inside = np.clip(shape, grid.min(axis=0), grid.max(axis=0))
+        return float(_project(family.phi(n, inside[None, :]), y)[2][0]) + float(((shape - inside) ** 2).sum())
+
+    start = grid[int(np.argmin(_project(family.phi(n, grid), y)[2]))]
+    best = minimize(loss, start, method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3, "fatol": 1e-12})
+    shape = np.clip(best.x, grid.min(axis=0), grid.max(axis=0))
+    a, b, sse = _project(family.phi(n, shape[None, :]), y)
+    free = max(1, len(n) - 2 - shape.size)
+    return Curve(name, tuple(map(float, shape)), float(a[0]), float(b[0]), unit, math.sqrt(float(sse[0]) / free))
+
+
+def _project(phi: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
+    """(a, b, squared residuals) of y = a + b phi by least squares with b >= 0, for each row of phi."""
+    mean = phi.mean(axis=1, keepdims=True)
+    spread = ((phi - mean) ** 2).sum(axis=1)
+    b = np.maximum(0.0, ((phi - mean) * (y - y.mean())).sum(axis=1) / np.maximum(spread, 1e-30))
+    a = y.mean() - b * mean[:, 0]
+    return a, b, ((a[:, None] + b[:, None] * phi - y) ** 2).sum(axis=1)
+
+
+def best_possible(curves: Sequence[Curve], step: float) -> float:
+    """The lowest value that any plausible curve allows at a step; -inf where nothing is forecast."""
+    return min((c.at(step) - MARGIN * c.rmse for c in curves), default=-math.inf)
+
+
+def longest_run(curves: Sequence[Curve], target: float | None, last_step: float) -> float:
+    """The step at which the job ends by the curve that lets it run longest: at its target, or at its last step."""
+    if target is None or not curves:
+        return last_step
+    return min(last_step, max(c.reaches(target) for c in curves))

@@ -1,0 +1,152 @@
+"""ASHA: successive halving without barriers (Li et al., MLSys 2020, Algorithm 2).
+
+A job goes on to the next rung as soon as it is among the best 1/eta of those that finished its rung so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.rungs import within
+from submarine_patch.agent.spec import AppSpec
+
+
+class Asha(Scheduler):
+    """All jobs may run at once; where GPUs are short, those of higher rungs have more to do and go first."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        super().__init__(spec)
+        last, first = spec.max_iterations, min(spec.max_iterations, max(1, spec.min_iterations))
+        rungs = math.floor(math.log(last / first, spec.eta) + 1e-9)
+        self.steps = [*(first * spec.eta**k for k in range(rungs)), last]
+        wanted, budget = spec.jobs or spec.eta**rungs, spec.budget_iterations or math.inf
+        plan = within(int(min(budget, 1 << 60)), wanted, first, last, spec.eta)
+        if plan is None or plan.counts == [1]:
+            self.steps, wanted = [max(1, int(min(budget, last)))], 1
+        else:
+            wanted = plan.counts[0]
+        self.committed = wanted * self.steps[0]
+        """Iterations that all jobs were told to train."""
+        self.at = {self.suggest()[0]: 0 for _ in range(wanted)}
+        """Runnable jobs and their rungs."""
+        self.results: list[dict[str, float]] = [{} for _ in self.steps]
+        """By rung: the jobs that finished it, and how good they were."""
+        self.promoted: set[tuple[str, int]] = set()
+        """Jobs that went on, and from which rung."""
+
+    def runnable(self) -> list[str]:
+        """Higher rungs first."""
+        return sorted(self.at, key=lambda j: (-self.at[j], j))
+
+    def until_step(self, job_id: str) -> int:
+        """Its rung's step."""
+        return self.steps[self.at.get(job_id, self._reached(job_id))]
+
+    def _reached(self, job_id: str) -> int:
+        return max((k for k, found in enumerate(self.results) if job_id in found), default=0)
+
+    def rung(self, job_id: str) -> int:
+        """Its rung."""
+        return self.at.get(job_id, self._reached(job_id))
+
+    def waits(self, job_id: str) -> bool:
+        """It may yet be promoted, as others of its rung turn out worse or fail."""
+        idle = job_id in self.scores and job_id not in self.at and job_id not in self.failed
+        return idle and not self.finished and job_id not in self.results[-1]
+
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """A job finished its rung; it or another one may go on."""
+        rung = self.at.pop(job_id)
+        good = self.good(loss, accuracy)
+        self.scores[job_id] = (self.steps[rung], good)
+        self.results[rung][job_id] = good
+        self._promote()
+        if job_id in self.at:
+            return Verdict.CONTINUE
+        return Verdict.PAUSE if self.waits(job_id) else Verdict.STOP
+
+    def on_failure(self, job_id: str) -> None:
+        """Without it others may be among the best."""
+        super().on_failure(job_id)
+        self.at.pop(job_id, None)
+        self._promote()
+
+    def _promote(self) -> None:
+        for rung in range(len(self.steps) - 2, -1, -1):
+            ranked = self._ranked(rung)
+            for job_id in ranked[: len(ranked) // self.spec.eta]:
+                self._go_on(job_id, rung)
+        if self.at or self.results[-1]:
+            return
+        for rung in range(len(self.steps) - 2, -1, -1):  # too few for any to be among the best 1/eta: the best one
+            for job_id in self._ranked(rung):
+                if self._go_on(job_id, rung):
+                    return
+
+    def _ranked(self, rung: int) -> list[str]:
+        found = self.results[rung]
+        return sorted((j for j in found if j not in self.failed), key=lambda j: (-found[j], j))
+
+    def _go_on(self, job_id: str, rung: int) -> bool:
+        more = self.steps[rung + 1] - self.steps[rung]
+        affordable = self.committed + more <= (self.spec.budget_iterations or math.inf)
+        if (job_id, rung) in self.promoted or not affordable:
+            return False
+        self.promoted.add((job_id, rung))
+        self.at[job_id] = rung + 1
+        self.committed += more
+        return True
+
+    def best(self) -> str | None:
+        """The job that trained furthest, and of those the best."""
+        return self.furthest()
+
+    # ---- Figure 7
+
+    def widest(self) -> int:
+        """All jobs."""
+        return len(self.configurations)
+
+    def _later(self) -> list[tuple[int, int]]:
+        """(jobs, iterations each) still to come in each higher rung, if 1/eta of each rung go on."""
+        phases, expected = [], len(self.configurations)
+        for rung in range(1, len(self.steps)):
+            expected = max(1, expected // self.spec.eta)
+            left = expected - sum((j, rung - 1) in self.promoted for j in self.configurations)
+            if left > 0:
+                phases.append((left, self.steps[rung] - self.steps[rung - 1]))
+        return phases
+
+    def num_phases(self) -> int:
+        """The jobs that may run now, and each rung that more jobs will come to."""
+        return 0 if self.finished else 1 + len(self._later())
+
+    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
+        """The jobs of a phase, later ones being the median job."""
+        if phase == 0:
+            return self.jobs_remaining(profile)
+        jobs, iterations = self._later()[phase - 1]
+        return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
+
+    # ---- as plain values
+
+    def dump(self) -> dict[str, Any]:
+        """All state, JSON-able."""
+        return {
+            **super().dump(),
+            "committed": self.committed,
+            "at": dict(self.at),
+            "results": [dict(found) for found in self.results],
+            "promoted": sorted([j, rung] for j, rung in self.promoted),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier dump()."""
+        super().restore(saved)
+        self.committed, self.at = saved["committed"], dict(saved["at"])
+        self.results = [dict(found) for found in saved["results"]]
+        self.promoted = {(j, rung) for j, rung in saved["promoted"]}

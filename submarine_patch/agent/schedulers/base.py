@@ -1,0 +1,136 @@
+"""What all app schedulers share: configurations, results, failures, and one phase of jobs as Figure 7 has it."""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.space import sample
+from submarine_patch.agent.spec import AppSpec
+
+
+class Scheduler(ABC):
+    """A scheduler without any barrier; `scores`: by job, the step of its last value and how good it was."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        self.spec = spec
+        self.configurations: dict[str, dict[str, str]] = {}
+        self.scores: dict[str, tuple[int, float]] = {}
+        """Larger is better."""
+        self.failed: set[str] = set()
+
+    # ---- to be said by each
+
+    @abstractmethod
+    def runnable(self) -> list[str]:
+        """Jobs that may run now."""
+
+    @abstractmethod
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """A job trained as far as it was told."""
+
+    @abstractmethod
+    def widest(self) -> int:
+        """Most jobs at once in any phase."""
+
+    # ---- jobs
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to run."""
+        return not self.runnable()
+
+    def suggest(self) -> tuple[str, dict[str, str]]:
+        """A new job: its id and its configuration."""
+        index = len(self.configurations)
+        job_id = f"job{index:03d}"
+        self.configurations[job_id] = self._draw(index)
+        return job_id, self.configurations[job_id]
+
+    def _draw(self, index: int) -> dict[str, str]:
+        return sample(self.spec.search_space, random.Random(f"{self.spec.seed}/{index}"))
+
+    def configuration(self, job_id: str) -> dict[str, str]:
+        """The configuration of a job."""
+        return self.configurations[job_id]
+
+    def until_step(self, job_id: str) -> int:
+        """All the way."""
+        return self.spec.max_iterations
+
+    def rung(self, job_id: str) -> int:
+        """There are none."""
+        return 0
+
+    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+        """Nothing is decided before a job trained as far as it was told."""
+        return Verdict.CONTINUE
+
+    def on_failure(self, job_id: str) -> None:
+        """A job failed for good: the others go on without it."""
+        self.failed.add(job_id)
+
+    def waits(self, job_id: str) -> bool:
+        """Nobody waits for anybody."""
+        return False
+
+    def good(self, loss: float, accuracy: float) -> float:
+        """How good a result is, larger being better; a value that is no number is the worst."""
+        value = -loss if self.spec.metric == "loss" else accuracy
+        return value if math.isfinite(value) else -math.inf
+
+    def best(self) -> str | None:
+        """The best job so far, whatever it took."""
+        return min(self.scores, key=lambda j: (-self.scores[j][1], j), default=None)
+
+    def furthest(self) -> str | None:
+        """The best of those that trained furthest: results of different rungs do not compare."""
+        return min(self.scores, key=lambda j: (-self.scores[j][0], -self.scores[j][1], j), default=None)
+
+    # ---- Figure 7
+
+    def num_phases(self) -> int:
+        """One, or none once all is done."""
+        return 0 if self.finished else 1
+
+    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
+        """The jobs of the only phase."""
+        return self.jobs_remaining(profile)
+
+    def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
+        """The runnable jobs with all the iterations up to where they were told to train."""
+        return [self._info(j, self.until_step(j), profile) for j in self.runnable()]
+
+    def _info(self, job_id: str, until_step: float, profile: Profile) -> JobInfo:
+        left = max(1.0, until_step - profile.step(job_id))
+        return JobInfo(left, profile.serial_s(job_id), profile.sensitivity())
+
+    # ---- as plain values
+
+    def dump(self) -> dict[str, Any]:
+        """All state, JSON-able."""
+        return {
+            "configurations": {j: dict(c) for j, c in self.configurations.items()},
+            "scores": {j: list(s) for j, s in self.scores.items()},
+            "failed": sorted(self.failed),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier dump()."""
+        self.configurations = {j: dict(c) for j, c in saved["configurations"].items()}
+        self.scores = {j: (step, good) for j, (step, good) in saved["scores"].items()}
+        self.failed = set(saved["failed"])
+
+
+JOBS = 20
+"""Configurations that are tried where neither rungs nor the user say how many."""
+
+
+def whole_runs(spec: AppSpec) -> int:
+    """How many jobs the budget lets train all the way, of those wanted; at least one."""
+    wanted = spec.jobs or JOBS
+    return max(1, min(wanted, spec.budget_iterations // spec.max_iterations)) if spec.budget_iterations else wanted

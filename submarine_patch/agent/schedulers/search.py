@@ -1,0 +1,151 @@
+"""Configurations by optuna's samplers: a few jobs at once, each trained all the way, the next learning from them."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
+from submarine_patch.agent.schedulers.port import JobInfo, Profile, SchedulerError, Verdict
+from submarine_patch.agent.schedulers.space import parameters_of, text
+from submarine_patch.agent.spec import AppSpec
+
+STARTUP = 10
+"""Jobs drawn at random before a sampler learns, at most a third of all."""
+NEEDS = {
+    "tpe": ("optuna", "isonomy[optuna]"),
+    "random": ("optuna", "isonomy[optuna]"),
+    "gp": ("torch", "isonomy[optuna] torch"),
+}
+"""The module that a sampler needs beside optuna itself, and what to install."""
+
+
+def load_optuna(sampler: str) -> Any:
+    """The module optuna, quiet; SchedulerError says what to install."""
+    module, packages = NEEDS[sampler]
+    try:
+        importlib.import_module(module)
+        optuna = importlib.import_module("optuna")
+    except ImportError as e:
+        raise SchedulerError(
+            f"isonomy.app_scheduler=optuna with isonomy.sampler={sampler} needs {e.name}, which is not installed where"
+            f" the Agent runs: pip install '{packages}', or choose another scheduler"
+        ) from e
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+class OptunaSearch(Scheduler):
+    """A suggestion depends on the results so far, the running jobs and the seed alone."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        super().__init__(spec)
+        self.optuna = load_optuna(spec.sampler)
+        self.total = whole_runs(spec)
+        self.open: list[str] = []
+        self._fill()
+
+    def _fill(self) -> None:
+        while len(self.open) < self.spec.parallel and len(self.configurations) < self.total:
+            self.open.append(self.suggest()[0])
+
+    def runnable(self) -> list[str]:
+        """The jobs under way."""
+        return list(self.open)
+
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """A job trained all the way; the next one learns from it."""
+        self.scores[job_id] = (self.spec.max_iterations, self.good(loss, accuracy))
+        self._close(job_id)
+        return Verdict.STOP
+
+    def on_failure(self, job_id: str) -> None:
+        """Another one takes its place."""
+        super().on_failure(job_id)
+        self._close(job_id)
+
+    def _close(self, job_id: str) -> None:
+        self.open.remove(job_id)
+        self._fill()
+
+    # ---- optuna
+
+    def _draw(self, index: int) -> dict[str, str]:
+        parameters = parameters_of(self.spec.search_space)
+        space = {name: self._distribution(parameters[name]) for name in sorted(parameters)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of options that optuna calls experimental
+            study = self.optuna.create_study(direction="maximize", sampler=self._sampler(index))
+            study.add_trials([t for job_id in self.configurations if (t := self._trial(job_id, space)) is not None])
+            drawn = study.ask(space).params
+        return {n: str(drawn[n]) if parameters[n]["type"] == "choice" else text(parameters[n], drawn[n]) for n in space}
+
+    def _sampler(self, index: int) -> Any:
+        seed = random.Random(f"{self.spec.seed}/{index}").randrange(1 << 31)
+        startup = min(STARTUP, max(1, whole_runs(self.spec) // 3))
+        samplers = self.optuna.samplers
+        match self.spec.sampler:
+            case "random":
+                return samplers.RandomSampler(seed=seed)
+            case "gp":
+                return samplers.GPSampler(seed=seed, n_startup_trials=startup)
+            case _:
+                return samplers.TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
+
+    def _distribution(self, p: Mapping[str, Any]) -> Any:
+        kinds, log = self.optuna.distributions, bool(p.get("log"))
+        if p["type"] == "choice":
+            return kinds.CategoricalDistribution(list(dict.fromkeys(map(str, p["values"]))))
+        if p["type"] == "int":
+            return kinds.IntDistribution(int(p["min"]), int(p["max"]), log=log)
+        return kinds.FloatDistribution(float(p["min"]), float(p["max"]), log=log)
+
+    def _trial(self, job_id: str, space: Mapping[str, Any]) -> Any:
+        """A job as optuna's trial: complete, or running; None for one without a result."""
+        state = self.optuna.trial.TrialState
+        good = self.scores.get(job_id, (0, -math.inf))[1]
+        complete = math.isfinite(good)
+        if not complete and job_id not in self.open:
+            return None
+        said = self.configurations[job_id]
+        kinds = self.optuna.distributions
+        read = {kinds.IntDistribution: int, kinds.FloatDistribution: float, kinds.CategoricalDistribution: str}
+        return self.optuna.trial.create_trial(
+            state=state.COMPLETE if complete else state.RUNNING,
+            params={name: read[type(space[name])](said[name]) for name in space},
+            distributions=dict(space),
+            value=good if complete else None,
+        )
+
+    # ---- Figure 7
+
+    def widest(self) -> int:
+        """As many as run at once."""
+        return min(self.spec.parallel, self.total)
+
+    def num_phases(self) -> int:
+        """The jobs under way, then the others, as many at once."""
+        return 0 if self.finished else 1 + math.ceil((self.total - len(self.configurations)) / self.spec.parallel)
+
+    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
+        """The jobs of a phase, later ones being the median job."""
+        if phase == 0:
+            return self.jobs_remaining(profile)
+        left = self.total - len(self.configurations) - (phase - 1) * self.spec.parallel
+        info = JobInfo(self.spec.max_iterations, profile.serial_s(), profile.sensitivity())
+        return [info] * min(self.spec.parallel, left)
+
+    # ---- as plain values
+
+    def dump(self) -> dict[str, Any]:
+        """All state, JSON-able."""
+        return {**super().dump(), "open": list(self.open)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier dump()."""
+        super().restore(saved)
+        self.open = list(saved["open"])

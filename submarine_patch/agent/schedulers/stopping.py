@@ -1,0 +1,171 @@
+"""Jobs that all train at once, until what was seen of them says that they cannot win.
+
+The median stopping rule of Vizier (Golovin et al., KDD 2017, section 3.2) and performance-curve stopping
+(Themis, section 4.3.2; HyperDrive, Rasley et al., Middleware 2017).
+"""
+
+from __future__ import annotations
+
+import statistics
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pycontrol.fairness.curves import Curve, best_possible, fit, longest_run
+from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
+from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.spec import AppSpec
+
+POINTS_MAX = 100
+"""Values kept of a job; beyond, every other one is dropped."""
+CHECKS = 50
+"""How often a job is judged on its way, at most."""
+GRACE = 10
+"""A job is judged after this part of its iterations, unless the user says after how many."""
+SMOOTH = 3
+OTHERS_LEAST = 3
+
+
+class Stopping(Scheduler):
+    """All jobs are runnable until they end, fail or are hopeless."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        super().__init__(spec)
+        self.open = [self.suggest()[0] for _ in range(whole_runs(spec))]
+        self.seen: dict[str, list[tuple[int, float]]] = {}
+        """(step, how good) of each job, steps rising."""
+        self.judged: dict[str, int] = {}
+        """The step at which a job was last judged."""
+        self.grace = spec.min_iterations if spec.min_iterations > 1 else max(1, spec.max_iterations // GRACE)
+        self.every = max(1, spec.max_iterations // CHECKS)
+
+    @abstractmethod
+    def hopeless(self, job_id: str) -> bool:
+        """Whether the job need not go on."""
+
+    def runnable(self) -> list[str]:
+        """In the order of their numbers."""
+        return list(self.open)
+
+    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+        """Notes how good the job is, and judges it now and then."""
+        if job_id not in self.open:
+            return Verdict.STOP
+        self._note(job_id, step, self.good(loss, accuracy))
+        if step < max(self.grace, self.judged.get(job_id, 0) + self.every):
+            return Verdict.CONTINUE
+        self.judged[job_id] = step
+        if self.hopeless(job_id):
+            self.open.remove(job_id)
+            return Verdict.STOP
+        return Verdict.CONTINUE
+
+    def _note(self, job_id: str, step: int, good: float) -> None:
+        seen = self.seen.setdefault(job_id, [])
+        if seen and step <= seen[-1][0]:
+            return
+        seen.append((step, good))
+        if len(seen) > POINTS_MAX:
+            del seen[1:-1:2]
+        self.scores[job_id] = (step, statistics.median(g for _, g in seen[-SMOOTH:]))
+
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """A job trained all the way: its last value counts."""
+        good = self.good(loss, accuracy)
+        self._note(job_id, self.spec.max_iterations, good)
+        self.scores[job_id] = (self.spec.max_iterations, good)
+        self._close(job_id)
+        return Verdict.STOP
+
+    def on_failure(self, job_id: str) -> None:
+        """The others go on without it."""
+        super().on_failure(job_id)
+        self._close(job_id)
+
+    def _close(self, job_id: str) -> None:
+        if job_id in self.open:
+            self.open.remove(job_id)
+
+    def widest(self) -> int:
+        """All jobs."""
+        return len(self.configurations)
+
+    def dump(self) -> dict[str, Any]:
+        """All state, JSON-able."""
+        seen = {j: [list(point) for point in points] for j, points in self.seen.items()}
+        return {**super().dump(), "open": list(self.open), "seen": seen, "judged": dict(self.judged)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes the state of an earlier dump()."""
+        super().restore(saved)
+        self.open, self.judged = list(saved["open"]), dict(saved["judged"])
+        self.seen = {j: [(step, good) for step, good in points] for j, points in saved["seen"].items()}
+
+
+class MedianStopping(Stopping):
+    """Stops a job whose best value so far is worse than the median of the others' running averages."""
+
+    def hopeless(self, job_id: str) -> bool:
+        """As far as enough of the others came, whether they still run or not; its own later values count for it."""
+        others = [points for other, points in self.seen.items() if other != job_id]
+        came = sorted((points[-1][0] for points in others), reverse=True)
+        if len(came) < OTHERS_LEAST:
+            return False
+        at = min(self.seen[job_id][-1][0], came[OTHERS_LEAST - 1])
+        averages = [
+            statistics.fmean(g for n, g in points if n <= at)
+            for points in others
+            if points[0][0] <= at <= points[-1][0]
+        ]
+        if at < self.grace or len(averages) < OTHERS_LEAST:
+            return False
+        return max(g for _, g in self.seen[job_id]) < statistics.median(averages)
+
+
+class CurveStopping(Stopping):
+    """Stops a job whose most optimistic plausible curve ends below the best seen, or below the target."""
+
+    def __init__(self, spec: AppSpec) -> None:
+        super().__init__(spec)
+        self.target = None if spec.target is None else -spec.target if spec.metric == "loss" else spec.target
+        """As good as this is good enough, larger being better."""
+        self._curves: dict[str, tuple[int, tuple[Curve, ...]]] = {}
+        """By job: the step at which its curves were fitted."""
+
+    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+        """As any other; at the target all is done."""
+        verdict = super().on_progress(job_id, step, loss, accuracy)
+        return Verdict.STOP if self._met(job_id) else verdict
+
+    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+        """As any other; at the target all is done."""
+        verdict = super().on_result(job_id, loss, accuracy)
+        self._met(job_id)
+        return verdict
+
+    def _met(self, job_id: str) -> bool:
+        met = self.target is not None and job_id in self.scores and self.scores[job_id][1] >= self.target
+        if met:
+            self.open.clear()
+        return met
+
+    def curves(self, job_id: str) -> tuple[Curve, ...]:
+        """The job's plausible curves, of minus how good it is, as of the last time that it was judged."""
+        judged = self.judged.get(job_id, 0)
+        if self._curves.get(job_id, (-1, ()))[0] != judged:
+            points: Sequence[tuple[int, float]] = [p for p in self.seen.get(job_id, []) if p[0] <= judged]
+            self._curves[job_id] = judged, fit([n for n, _ in points], [-g for _, g in points])
+        return self._curves[job_id][1]
+
+    def hopeless(self, job_id: str) -> bool:
+        """Never before its curves can be told."""
+        best_end = -best_possible(self.curves(job_id), self.spec.max_iterations)
+        if self.target is not None and best_end < self.target:
+            return True
+        return best_end < max((good for j, (_, good) in self.scores.items() if j != job_id), default=best_end)
+
+    def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
+        """Each job as far as its longest-running plausible curve takes it (getJobsRemaining)."""
+        target = None if self.target is None else -self.target
+        ends = {j: longest_run(self.curves(j), target, self.spec.max_iterations) for j in self.open}
+        return [self._info(j, end, profile) for j, end in ends.items()]
