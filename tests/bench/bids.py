@@ -23,7 +23,7 @@ def bid_s(seed: int, jobs: int = 100, machines: int = 64) -> float:
     later = tuple(Phase((5000.0,) * (jobs >> k)) for k in range(1, 6))
     own = [OwnGang(((f"m{k:03}", gang),), 1.0) for k in range(held)]
     slowdowns = dict(zip(Scope, (1.0, 1.1, 1.3), strict=True))
-    offered = {m: 4 for m in topology.machines}
+    offered = dict.fromkeys(topology.machines, 4)
     begin_s = time.perf_counter()
     app = AppWork((now, *later), gang, 3600.0, 9000.0)
     Bidder(app, [1.0] * rng.randrange(5), own, offered, jobs, slowdowns, topology, 40.0, 600.0).bid("app")
