@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = "isonomy-app.json"
+APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
+SAMPLERS = ("tpe", "random", "gp")
+"""Of the scheduler optuna."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.options import parse_run
+from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
 __all__ = ["UsageError", "main"]
@@ -51,6 +52,7 @@ def _run(options: list[str]) -> int:
         raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
     if parsed.spec_file is not None:
         check_spec(Path(parsed.spec_file))
+    use_profile(parsed)
     check_group(parsed.conf)
     command = stock.find(os.environ).command(["job", "run", *parsed.stock], verbose=parsed.verbose)
     ended = stock.run(command, quiet=parsed.json)

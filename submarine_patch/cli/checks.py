@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, speedups_of
 from submarine_patch.cli.errors import UsageError
 
-APP_SCHEDULERS = ("single", "hyperband", "successive_halving")
 METRICS = ("accuracy", "loss")
 LARGEST = 2**31 - 1
-SEARCH_KEYS = ("search_space", "min_iterations", "eta", "jobs", "budget")
+SEARCHES = tuple(name for name in APP_SCHEDULERS if name != "single")
+KEYS_OF = {
+    **dict.fromkeys(("search_space", "min_iterations", "jobs", "budget"), SEARCHES),
+    "eta": ("hyperband", "successive_halving", "asha"),
+    "target": ("curve",),
+    "sampler": ("optuna",),
+    "parallel": ("optuna",),
+}
+"""Keys that mean something to these schedulers only."""
 WHOLE_KEYS = {
     "gpus_per_job": 1,
     "max_iterations": 1,
     "min_iterations": 1,
     "eta": 2,
     "jobs": 1,
+    "parallel": 1,
     "budget": 1,
     "seed": 0,
     "max_retries": 0,
@@ -41,10 +50,13 @@ def check_group(conf: Mapping[str, str]) -> None:
     whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
     _positive(conf, "iteration_s")
     _slowdown(conf)
+    _one_of(conf, "sampler", SAMPLERS)
+    _finite(conf, "target")
+    _speedups(conf)
+    for key, names in KEYS_OF.items():
+        if conf.get(key) and scheduler not in names:
+            raise UsageError(f"isonomy.{key}: needs --app-scheduler {_or(names)}")
     if scheduler == "single":
-        for key in SEARCH_KEYS:
-            if conf.get(key):
-                raise UsageError(f"isonomy.{key}: needs --app-scheduler hyperband or successive_halving")
         return
     for key in ("search_space", "max_iterations"):
         if not conf.get(key):
@@ -148,6 +160,24 @@ def _positive(conf: Mapping[str, str], key: str) -> None:
     value = conf.get(key)
     if value and not 0 < _real(value) < math.inf:
         raise UsageError(f"isonomy.{key}={value}: must be a number above 0")
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _finite(conf: Mapping[str, str], key: str) -> None:
+    value = conf.get(key)
+    if value and not math.isfinite(_real(value)):
+        raise UsageError(f"isonomy.{key}={value}: must be a number")
+
+
+def _speedups(conf: Mapping[str, str]) -> None:
+    value = conf.get("speedups") or ""
+    try:
+        speedups_of(value)
+    except ValueError as error:
+        raise UsageError(f"isonomy.speedups={value}: must be GPU types with speeds, like K80=1,V100=3.2") from error
 
 
 def _slowdown(conf: Mapping[str, str]) -> None:

@@ -21,7 +21,12 @@ class Option:
 
 
 GROUP_OPTIONS = (
-    Option("app-scheduler", "NAME", "single (default), hyperband or successive_halving"),
+    Option(
+        "app-scheduler",
+        "NAME",
+        "single (default); hyperband, successive_halving or asha (the same without barriers): the best go on; "
+        "median or curve: all train, those that cannot win are stopped; optuna: each learns from those before",
+    ),
     Option(
         "search-space",
         "FILE",
@@ -31,19 +36,31 @@ GROUP_OPTIONS = (
     ),
     Option("gpus-per-job", "N", "GPUs of one job, on one machine or several; default: workers x gpu"),
     Option("max-iterations", "N", "most iterations of one job"),
-    Option("min-iterations", "N", "iterations after which jobs are compared first; default 1"),
+    Option(
+        "min-iterations",
+        "N",
+        "iterations after which jobs are compared first; default 1, with median and curve a tenth of --max-iterations",
+    ),
     Option("eta", "N", "one of N jobs goes on to the next rung; default 3"),
-    Option("jobs", "N", "configurations to try"),
+    Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
     Option("metric", "NAME", "what is compared: accuracy (default) or loss"),
+    Option("target", "VALUE", "of the metric: with curve, all is done once a job meets it"),
+    Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
+    Option("parallel", "N", "with optuna: jobs at once; default 4"),
     Option("seed", "N", "of all that is drawn; default 0"),
     Option("max-retries", "N", "how often a failed worker is started again; default 3"),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
     Option("slowdown", "S,S,S", "on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
+    Option("profile", "FILE", "YAML or JSON file of iteration times or slowdowns by model; instead of these two"),
+    Option("model", "NAME", "whose profile to take; default: --name"),
+    Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
 )
 """Each stands for `--conf isonomy.<name with _>=<value>`."""
+READ_HERE = ("profile", "model")
+"""Keys that mean a file on this machine: what it says goes on, they do not."""
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),
@@ -119,7 +136,7 @@ def parse_run(argv: Sequence[str]) -> RunArguments:
         if name in ("o", "output"):
             result.json = _output(word, inline if equals else _value(word, rest))
         elif name in group:
-            _add_conf(result, name.replace("-", "_"), inline if equals else _value(word, rest))
+            add_conf(result, name.replace("-", "_"), inline if equals else _value(word, rest))
         elif name in ("h", "help"):
             result.wants_help = True
         elif name in known:
@@ -147,7 +164,7 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
         key, equals, text = value.partition("=")
         if not equals:
             raise UsageError(f"--conf {value}: write key=value")
-        _add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
+        add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
         return
     if name == "f":
         result.spec_file = value
@@ -158,7 +175,8 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
     result.stock += [f"--{name}"] if flag else [f"--{name}", value]
 
 
-def _add_conf(result: RunArguments, key: str, value: str) -> None:
+def add_conf(result: RunArguments, key: str, value: str) -> None:
+    """A pair of the group's configuration; UsageError for an unknown key or one given twice."""
     if key in result.conf:
         raise UsageError(f"{PREFIX}{key}: given twice")
     known = [option.name.replace("-", "_") for option in GROUP_OPTIONS]
@@ -166,7 +184,8 @@ def _add_conf(result: RunArguments, key: str, value: str) -> None:
         nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
         raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")
     result.conf[key] = value
-    result.stock += ["--conf", f"{PREFIX}{key}={value}"]
+    if key not in READ_HERE:
+        result.stock += ["--conf", f"{PREFIX}{key}={value}"]
 
 
 def _unknown(word: str, name: str, known: list[str]) -> str:

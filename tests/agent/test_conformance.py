@@ -16,7 +16,7 @@ from pycontrol.fairness.slowdown import Profiler
 from submarine_patch.agent import schedulers
 from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.schedulers.port import AppScheduler, Verdict
-from submarine_patch.agent.spec import AppSpec
+from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 from tests.agent.world import hyperband
 
 SPACE = {
@@ -26,7 +26,7 @@ SPACE = {
         "batch": {"type": "choice", "values": [32, 64]},
     }
 }
-NAMES = sorted(schedulers.APP_SCHEDULERS)
+NAMES = APP_SCHEDULERS
 
 
 def specs(name: str, jobs_max: int = 20) -> st.SearchStrategy[AppSpec]:
@@ -192,6 +192,10 @@ def test_the_winner_is_among_the_best_jobs(name: str) -> None:
 def test_those_that_stop_jobs_early_save_iterations(name: str) -> None:
     trainer = trained(hyperband(app_scheduler=name, search_space=SPACE, jobs=16, max_iterations=60))
     assert sum(trainer.steps.values()) < 0.75 * 16 * 60
+
+
+def test_every_name_has_its_scheduler() -> None:
+    assert tuple(schedulers.MAKERS) == NAMES
 
 
 def test_an_unknown_scheduler_is_named_with_the_known_ones() -> None:

@@ -12,6 +12,7 @@ from submarine_patch.cli import main
 from submarine_patch.cli.checks import check_group, load_search_space
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import parse_run
+from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
 SPACE = """\
@@ -89,7 +90,13 @@ def test_a_good_group_is_accepted(space: Path) -> None:
 @pytest.mark.parametrize(("conf", "message"), [
     ({"app_scheduler": "hyperbandd"}, "must be one of single, hyperband, successive_halving"),
     ({"app_scheduler": "hyperband"}, "isonomy.search_space is absent"),
-    ({"eta": "3"}, "isonomy.eta: needs --app-scheduler"),
+    ({"eta": "3"}, "isonomy.eta: needs --app-scheduler hyperband, successive_halving or asha"),
+    ({"jobs": "3"}, "isonomy.jobs: needs --app-scheduler hyperband, .* or optuna"),
+    ({"app_scheduler": "median", "target": "0.9"}, "isonomy.target: needs --app-scheduler curve"),
+    ({"app_scheduler": "optuna", "eta": "3"}, "isonomy.eta: needs"),
+    ({"app_scheduler": "optuna", "sampler": "cmaes"}, "isonomy.sampler=cmaes: must be one of tpe, random, gp"),
+    ({"app_scheduler": "curve", "target": "high"}, "isonomy.target=high: must be a number"),
+    ({"speedups": "K80"}, "isonomy.speedups=K80: must be GPU types with speeds"),
     ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
     ({"seed": "1.5"}, "must be a whole number, at least 0"),
     ({"iteration_s": "nan"}, "must be a number above 0"),
@@ -193,3 +200,26 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     for option in ("--app-scheduler", "--search-space", "--worker_launch_cmd", "-o json"):
         assert option in out
+
+
+def test_a_profile_becomes_the_options_that_it_stands_for(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("models: {vgg16: {gpus: 4, iteration_s: {machine: 0.25, rack: 0.3}}}")
+    parsed = parse_run(["--name", "vgg16", "--profile", str(file)])
+    use_profile(parsed)
+    slowdown = "isonomy.slowdown=1,1.2,1.3"
+    assert parsed.stock == ["--name", "vgg16", "--conf", "isonomy.iteration_s=1", "--conf", slowdown]
+    check_group(parsed.conf)
+    parsed = parse_run(["--profile", str(file), "--model", "vgg16", "--iteration-s", "2"])
+    use_profile(parsed)
+    assert parsed.conf == {"iteration_s": "2", "slowdown": "1,1.2,1.3"}, "what the user says goes first"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--model", "vgg16"], "isonomy.model: needs --profile FILE"),
+    (["--profile", "p.yaml"], "isonomy.profile: needs --model NAME"),
+    (["--name", "x", "--profile", "/none.yaml"], "isonomy.profile: /none.yaml: cannot be read"),
+])
+def test_mistakes_in_profiles_are_named(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        use_profile(parse_run(arguments))

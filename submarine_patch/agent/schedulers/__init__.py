@@ -10,11 +10,11 @@ from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
 from submarine_patch.agent.schedulers.rungs import RungScheduler
 from submarine_patch.agent.schedulers.search import OptunaSearch
 from submarine_patch.agent.schedulers.stopping import CurveStopping, MedianStopping
-from submarine_patch.agent.spec import AppSpec
+from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 
-__all__ = ["APP_SCHEDULERS", "AppScheduler", "SchedulerError", "create"]
+__all__ = ["MAKERS", "AppScheduler", "SchedulerError", "create"]
 
-APP_SCHEDULERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
+MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
     "single": RungScheduler,
     "hyperband": RungScheduler,
     "successive_halving": RungScheduler,
@@ -27,10 +27,10 @@ APP_SCHEDULERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
 
 def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:
     """The scheduler that the spec names, where it was if `saved` is what its dump() gave."""
-    if spec.app_scheduler not in APP_SCHEDULERS:
+    if spec.app_scheduler not in MAKERS:
         names = ", ".join(APP_SCHEDULERS)
         raise SchedulerError(f"isonomy.app_scheduler={spec.app_scheduler}: must be one of {names}")
-    scheduler = APP_SCHEDULERS[spec.app_scheduler](spec)
+    scheduler = MAKERS[spec.app_scheduler](spec)
     if saved is not None:
         scheduler.restore(saved)
     return scheduler

@@ -22,7 +22,7 @@ class Asha(Scheduler):
         super().__init__(spec)
         last, first = spec.max_iterations, min(spec.max_iterations, max(1, spec.min_iterations))
         rungs = math.floor(math.log(last / first, spec.eta) + 1e-9)
-        self.steps = [*(first * spec.eta**k for k in range(rungs)), last]
+        self.steps: list[int] = [*(first * spec.eta**k for k in range(rungs)), last]
         wanted, budget = spec.jobs or spec.eta**rungs, spec.budget_iterations or math.inf
         plan = within(int(min(budget, 1 << 60)), wanted, first, last, spec.eta)
         if plan is None or plan.counts == [1]:

@@ -10,7 +10,7 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
 /**
  * A group of jobs as given by {@code --conf isonomy.*}. Null: not given.
  *
- * @param appScheduler single, hyperband or successive_halving
+ * @param appScheduler one of {@link #APP_SCHEDULERS}
  * @param searchSpace the parameters of the search space file
  * @param gpusPerJob GPUs of one job (its gang)
  * @param maxIterations most iterations of one job (R of Hyperband)
@@ -35,10 +35,13 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
-      "python", "gpu_type");
+      "target", "sampler", "parallel", "speedups", "python", "gpu_type");
   /** Keys that mean something only where there is a search. */
-  private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget");
-  private static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving");
+  private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
+      "target", "sampler", "parallel");
+  static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
+      "curve", "optuna");
+  private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
   private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
 
   boolean isSearch() {
@@ -74,7 +77,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       for (String key : SEARCH_KEYS) {
         if (values.text(key) != null) {
           throw new UserError("--conf " + PREFIX + key
-              + ": needs --conf isonomy.app_scheduler=hyperband or successive_halving");
+              + ": needs --conf isonomy.app_scheduler= one of " + String.join(", ",
+              APP_SCHEDULERS.subList(1, APP_SCHEDULERS.size())));
         }
       }
     }
@@ -88,6 +92,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
             + maxIterations);
       }
     }
+    values.checkPassedOn();
     Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
     return new GroupOptions(appScheduler, space, values.whole("gpus_per_job", 1, null), maxIterations,
         minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
@@ -139,6 +144,27 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         // reported below, with the range
       }
       throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
+    }
+
+    /** Keys that only the Agent reads, from {@link GroupOptions#isonomyConf}. */
+    void checkPassedOn() throws UserError {
+      oneOf("sampler", SAMPLERS, null);
+      whole("parallel", 1, null);
+      String target = text("target");
+      if (target != null && !Double.isFinite(real(target))) {
+        throw new UserError("--conf isonomy.target=" + target + ": must be a number");
+      }
+      for (String pair : text("speedups") == null ? new String[0] : text("speedups").split(",")) {
+        int equals = pair.indexOf('=');
+        double speed = real(pair.substring(equals + 1));
+        if (pair.isBlank()) {
+          continue;
+        }
+        if (equals < 1 || !(speed > 0) || Double.isInfinite(speed)) {
+          throw new UserError("--conf isonomy.speedups=" + text("speedups")
+              + ": must be GPU types with speeds, like K80=1,V100=3.2");
+        }
+      }
     }
 
     Double positive(String key) throws UserError {

@@ -60,16 +60,29 @@ class GroupOptionsTest {
   @CsvSource(delimiter = '|', textBlock = """
       isonomy.max_iteration=5             | --conf isonomy.max_iteration: unknown key; the nearest known one is isonomy.max_iterations
       isonomy.gpus-per-job=2              | --conf isonomy.gpus-per-job: unknown key; the nearest known one is isonomy.gpus_per_job
-      isonomy.app_scheduler=hyperbandd    | --conf isonomy.app_scheduler=hyperbandd: must be one of single, hyperband, successive_halving
+      isonomy.app_scheduler=hyperbandd    | --conf isonomy.app_scheduler=hyperbandd: must be one of single, hyperband, successive_halving, asha, median, curve, optuna
       isonomy.gpus_per_job=0              | --conf isonomy.gpus_per_job=0: must be a whole number, at least 1
       isonomy.seed=x                      | --conf isonomy.seed=x: must be a whole number, at least 0
       isonomy.iteration_s=NaN             | --conf isonomy.iteration_s=NaN: must be a number above 0
-      isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler=hyperband or successive_halving
+      isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha, median, curve, optuna
+      isonomy.speedups=K80                | --conf isonomy.speedups=K80: must be GPU types with speeds, like K80=1,V100=3.2
       isonomy.app_scheduler=hyperband     | --conf isonomy.search_space is absent: hyperband needs it
       isonomy.metric                      | --conf isonomy.metric: write key=value
       """)
   void mistakesAreNamed(String pair, String message) {
     UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(List.of(pair)));
+    assertEquals(message, error.getMessage());
+  }
+
+  @ParameterizedTest
+  @CsvSource(delimiter = '|', textBlock = """
+      isonomy.sampler=cmaes | --conf isonomy.sampler=cmaes: must be one of tpe, random, gp
+      isonomy.parallel=0    | --conf isonomy.parallel=0: must be a whole number, at least 1
+      isonomy.target=high   | --conf isonomy.target=high: must be a number
+      """)
+  void whatOnlyTheAgentReadsIsCheckedToo(String pair, String message) {
+    UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(List.of("isonomy.app_scheduler=optuna",
+        "isonomy.search_space=" + space, "isonomy.max_iterations=9", pair)));
     assertEquals(message, error.getMessage());
   }
 
