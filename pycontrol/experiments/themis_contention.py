@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.experiments.themis_runs import (
     BASELINES,
     CONVENTIONS,
+    ENOUGH,
     OPEN_HANDED,
     PACKED,
     THEMIS,
@@ -17,6 +18,7 @@ from pycontrol.experiments.themis_runs import (
     claim_within,
     measure,
     scene,
+    shown,
     versus,
 )
 from pycontrol.simulation.runs import Interval
@@ -153,7 +155,7 @@ def _lines(name: str, title: str, x: str, runs: Mapping[int, Runs], metric: str)
     series = []
     for label in MAIN:
         means = [r.mean(label, metric) for r in runs.values()]
-        bounds = {} if means[0].n < 3 else {"low": [m.low for m in means], "high": [m.high for m in means]}
+        bounds = {} if means[0].n < ENOUGH else {"low": [m.low for m in means], "high": [m.high for m in means]}
         series.append(Series(label, list(runs), [m.mean for m in means], **bounds))
     rho = metric.startswith("rho")
     return Figure(name, title, x, metric, tuple(series), "line", log_y=rho, mark=1.0 if rho else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.experiments.themis_runs import (
     BASELINES,
     CONVENTIONS,
@@ -17,6 +17,7 @@ from pycontrol.experiments.themis_runs import (
     measure,
     ratio_table,
     scene,
+    shown,
     variant,
     versus,
 )

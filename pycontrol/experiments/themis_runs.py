@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pycontrol.experiments.kit import Claim, Series, Setup, Table, shown
+from pycontrol.experiments.kit import Claim, Series, Setup, Table
+from pycontrol.experiments.kit import shown as with_interval
 from pycontrol.model.topology import Topology
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
@@ -192,6 +193,15 @@ def _remembered(key: tuple[Any, ...], run: Callable[[], Runs]) -> Runs:
 
 # ---- in words
 
+ENOUGH = 3
+"""Seeds from which on an interval says something."""
+FEW = f"By means alone: fewer than {ENOUGH} seeds."
+
+
+def shown(value: Interval) -> str:
+    """A mean with its interval, where there are seeds enough for one."""
+    return with_interval(value) if value.n >= ENOUGH else f"{value.mean:.3g}"
+
 
 def ratio_table(runs: Runs, title: str, columns: Mapping[str, str], compared: str = "rho_max") -> Table:
     """One row a variant: means of the metrics, and the ratio of `compared` to the first variant's."""
@@ -218,7 +228,10 @@ def doubts(ratios: Mapping[str, Interval]) -> str:
     worse = [f"{n} ({r.mean:.2f})" for n, r in ratios.items() if not r.mean > 1]
     unsure = [n for n, r in ratios.items() if r.low <= 1 <= r.high]
     said = [f"At least as good: {', '.join(worse)}."] if worse else []
-    said += [f"Not told from 1 at 95 %: {', '.join(unsure)}."] if unsure else []
+    if min(r.n for r in ratios.values()) < ENOUGH:
+        said += [FEW]
+    elif unsure:
+        said += [f"Not told from 1 at 95 %: {', '.join(unsure)}."]
     return " ".join(said)
 
 
@@ -231,5 +244,5 @@ def claim_best(claim: str, paper: str, ratios: Mapping[str, Interval], least: fl
 def claim_within(claim: str, paper: str, ratio: Interval, low: float, high: float, why: str = "") -> Claim:
     """Holds where the ratio's mean lies there; says so where its interval reaches beyond."""
     sure = (low <= ratio.low and ratio.high <= high) or ratio.high < low or ratio.low > high
-    unsure = "" if sure else "Its 95 % interval allows either answer."
+    unsure = FEW if ratio.n < ENOUGH else "" if sure else "Its 95 % interval allows either answer."
     return Claim(claim, paper, shown(ratio), bool(low <= ratio.mean <= high), f"{unsure} {why}".strip())

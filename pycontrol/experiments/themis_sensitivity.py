@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup
 from pycontrol.experiments.themis_runs import (
     CONVENTIONS,
+    ENOUGH,
     THEMIS,
     Runs,
     Variant,
@@ -54,7 +55,7 @@ def _largest_change(runs: Runs, label: str) -> float:
 
 
 def _series(label: str, x: Sequence[float], points: Sequence[Interval]) -> Series:
-    bounds = {} if points[0].n < 3 else {"low": [p.low for p in points], "high": [p.high for p in points]}
+    bounds = {} if points[0].n < ENOUGH else {"low": [p.low for p in points], "high": [p.high for p in points]}
     return Series(label, x, [p.mean for p in points], **bounds)
 
 
