@@ -10,7 +10,7 @@ from pathlib import Path
 
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
-from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.errors import Unreachable, UsageError
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.options import parse_run
 from submarine_patch.cli.profile import use_profile
@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 2
+    except Unreachable as error:
+        print(f"submarine: {error}", file=sys.stderr)
+        status = 1
     sys.exit(status)
 
 
@@ -38,7 +41,7 @@ def _dispatch(arguments: list[str]) -> int:
             print(USAGE, end="")
             return 0
         case ["job", "show", *options]:
-            return stock.run(stock.find(os.environ).command(["job", "show", *options])).status
+            return stock.run(_installation().command(["job", "show", *options])).status
         case _:
             raise UsageError(f"{' '.join(arguments[:2])}: unknown command; try `job run` or `job show`")
 
@@ -54,8 +57,15 @@ def _run(options: list[str]) -> int:
         check_spec(Path(parsed.spec_file))
     use_profile(parsed)
     check_group(parsed.conf)
-    command = stock.find(os.environ).command(["job", "run", *parsed.stock], verbose=parsed.verbose)
+    command = _installation().command(["job", "run", *parsed.stock], verbose=parsed.verbose)
     ended = stock.run(command, quiet=parsed.json)
     if parsed.json:
         print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
     return ended.status
+
+
+def _installation() -> stock.Installation:
+    """Where the stock command line is, once it is known that it has somebody to talk to."""
+    found = stock.find(os.environ)
+    stock.reach_rm(found.conf)
+    return found

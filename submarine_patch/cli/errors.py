@@ -3,3 +3,7 @@
 
 class UsageError(Exception):
     """A mistake in an option, a file or the set-up, told in one line. Nothing was submitted."""
+
+
+class Unreachable(Exception):
+    """The cluster does not answer: nothing was submitted."""

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from submarine_patch.cli.errors import UsageError
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf.sitefile import rm_web_url
+from submarine_patch.cli.errors import Unreachable, UsageError
 
 MAIN_CLASS = "org.apache.submarine.client.cli.Cli"
 RUNTIME_JAR = "isonomy-submarine-runtime.jar"
 AM_JAR = "isonomy-am.jar"
 REPO = Path(__file__).resolve().parents[2]
+CONNECT_S = 5.0
 APPLICATION_ID = re.compile(r"\bapplication_\d+_\d+\b")
 
 
@@ -37,6 +42,27 @@ class Installation:
         if self.am_jar is not None:
             command.append(f"-Disonomy.am.jar={self.am_jar}")
         return [*command, "-cp", f"{self.conf}:{self.lib}/*", MAIN_CLASS, *arguments]
+
+
+def reach_rm(conf: Path) -> None:
+    """Raises Unreachable where the ResourceManager's web app, which the submission needs, takes no connection.
+
+    The stock command line would try for a minute or more without a word. Where yarn-site.xml names no such
+    address (high availability), it is left to the stock command line.
+    """
+    try:
+        url = rm_web_url(conf_dir=conf)
+    except ConfigError:
+        return
+    place = urlsplit(url)
+    try:
+        socket.create_connection((place.hostname, place.port), CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise Unreachable(
+            f"the ResourceManager at {url} cannot be reached ({why}); nothing was submitted. Is it running, and is"
+            f" {conf}/yarn-site.xml the right one?"
+        ) from error
 
 
 def find(env: Mapping[str, str]) -> Installation:

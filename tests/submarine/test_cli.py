@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from pathlib import Path
 
@@ -193,6 +194,20 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, variable: str
     status, _, err = run(capsys, "job", "run", "--name", "x")
     assert status == 2
     assert message in err
+
+
+def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # bound, not listening: nobody else answers there
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        (installation / "conf" / "yarn-site.xml").write_text(
+            "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+            f"<value>{address}</value></property></configuration>"
+        )
+        status, out, err = run(capsys, "job", "run", "--name", "x")
+    assert (status, out) == (1, "")
+    assert err.startswith(f"submarine: the ResourceManager at http://{address} cannot be reached (Connection refused)")
+    assert not (installation / "arguments").exists()
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
