@@ -19,6 +19,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.driver import Driver, SteadyClock
 from pycontrol.arbiter.journal import JournalError, SqliteJournal
 from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
+from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, BridgeServer
 from pycontrol.cells.config import CellsFile, layout
@@ -27,6 +28,7 @@ from pycontrol.config import Config, ConfigError, load_config, load_topology, mi
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from pycontrol.policies.themis import Themis
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
 from pycontrol.web.feed import Feed
@@ -65,12 +67,25 @@ def policy_of(config: Config, name: str) -> Policy:
     return registry.make(name, **options)
 
 
+def notice_of(policy: Policy) -> str:
+    """What shares the GPUs, in a line: the policy and, where it holds auctions, the engine that solves them."""
+    if not isinstance(policy, Themis):
+        return f"policy {policy.name}"
+    try:
+        engine = engine_name(policy.engine)
+    except ValueError as e:
+        raise ConfigError([f"policy_options.engine: {e}"]) from e
+    slower = "" if engine == "compiled" or policy.engine else "; slower than the compiled one, which is not built"
+    return f"policy {policy.name}, auctions solved by the engine {engine}{slower}"
+
+
 class ControlPlane:
     """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
 
     def __init__(self, config: Config, policy: str) -> None:
         self.config = config
         self._policy = policy_of(config, policy)
+        self.notice = notice_of(self._policy)
         self._parts = ExitStack()
         self._stop = threading.Event()
         self._mismatches: list[str] = []
@@ -266,6 +281,7 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
         f"ready: plugin on {config.bridge.host}:{config.bridge.port},"
         f" Agents on {config.agents.host}:{config.agents.port}, state in {config.state_dir}"
     )
+    click.echo(plane.notice)
     sys.exit(plane.run())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.auction.winners import engine_name
 from pycontrol.cli import serve
 from pycontrol.config import load_config
 from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
@@ -84,3 +85,21 @@ def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.Co
     plane._driver.submit(NodeUp(node("m2", 3)))
     assert ended(plane, 0.5) is None
     assert plane._mismatches == ["m2: the topology says 2 GPUs, its NodeManager registered 3"]
+
+
+@pytest.mark.parametrize(
+    ("more", "notice", "engine"),
+    [
+        ("policy_options: {engine: highs, leftovers: worst_first}", "auctions solved by the engine highs", "highs"),
+        ("", f"policy themis, auctions solved by the engine {engine_name()}", ""),
+        ("policy: tiresias", "policy tiresias", None),
+    ],
+)
+def test_options_reach_the_policy_and_a_line_says_who_shares(
+    tmp_path: Path, more: str, notice: str, engine: str | None
+) -> None:
+    (tmp_path / "isonomy.yaml").write_text(more)
+    config = load_config(tmp_path / "isonomy.yaml")
+    policy = serve.policy_of(config, config.policy)
+    assert notice in serve.notice_of(policy)
+    assert getattr(policy, "engine", None) == engine
