@@ -7,7 +7,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from pycontrol.arbiter.standin import STANDIN
-from pycontrol.cli.tables import Data, clock, gang, left, lines, show, span, table
+from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, show, span, table
+
+WIDE = 140
+"""Columns from which reasons and bids have room in their line."""
 
 
 def status(d: Data) -> Group:
@@ -34,8 +37,8 @@ def status(d: Data) -> Group:
     return lines(head, rules, "", table(names, rows) if rows else "no node has registered")
 
 
-def queue(d: Data) -> Group:
-    """Who waits, and why."""
+def queue(d: Data) -> RenderableType:
+    """Who waits, and why; on a narrow screen the reasons stand below the table."""
     if not d["apps"]:
         return lines("no app shares the cluster now")
     rows = [
@@ -45,7 +48,8 @@ def queue(d: Data) -> Group:
         for a in d["apps"]
     ]  # fmt: skip
     names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", ">RHO", ">N_AVG", ">LEASE", "REASON", "WHY")
-    return lines(table(names, rows))
+    why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_detail(a['sentence'])}") for a in d["apps"]]
+    return ByWidth(table(names, rows), lines(short_queue(d), "", table((">#", "APP AND WHY"), why)), WIDE)
 
 
 def short_queue(d: Data) -> Group:
@@ -64,14 +68,21 @@ def _detail(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def rounds(d: Data) -> Group:
-    """Receipts, newest first."""
+def rounds(d: Data) -> RenderableType:
+    """Receipts, newest first; on a narrow screen bids and outcome are one text."""
     if not d["rounds"]:
         return lines("no round has been held")
     rows = [_receipt(r, d["names"]) for r in d["rounds"]]
     names = ("ROUND", "AT", ">OFFER", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
              ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
-    return lines(table(names, rows))
+    short = [_short_receipt(r, d["names"]) for r in d["rounds"]]
+    return ByWidth(table(names, rows), table(("ROUND", "AT", ">OFFER", "BIDS AND OUTCOME"), short), WIDE)
+
+
+def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:
+    came = [f"{len(r.get(k, ()))} {k}" for k in ("renewed", "granted", "revoked") if r.get(k)]
+    text = [*(_bid(b, names) for b in r.get("bids", ())), ", ".join(came) or "nothing moved"]
+    return r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(text)
 
 
 def _receipt(r: Data, names: Data) -> tuple[Any, ...]:

@@ -6,10 +6,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +42,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     for row in rows:
         result.add_row(*(Text(show(value)) for value in row))
     return result
+
+
+@dataclass(frozen=True)
+class ByWidth:
+    """`wide` where there are `least` columns, else `narrow`."""
+
+    wide: RenderableType
+    narrow: RenderableType
+    least: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.wide if options.max_width >= self.least else self.narrow
 
 
 def lines(*parts: RenderableType | None) -> Group:

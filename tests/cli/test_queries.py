@@ -2,11 +2,13 @@
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from pycontrol.cli import COMMANDS, main, screens
 from tests.cli.conftest import ADMIN, AM, Rm, run
@@ -41,6 +43,21 @@ def test_watch_has_a_line_for_each_app_in_80_columns(rm: Rm) -> None:
     with console.capture() as text:
         console.print(screens.short_queue(json.loads(ok(rm, "queue", "-o", "json"))))
     assert len(text.get().splitlines()) == 4
+
+
+@pytest.mark.parametrize(("view", "draw"), [("queue", screens.queue), ("rounds", screens.rounds)])
+def test_a_narrow_screen_gets_whole_words_and_every_row(
+    rm: Rm, view: str, draw: Callable[[Any], RenderableType]
+) -> None:
+    data = json.loads(ok(rm, view, "-o", "json"))
+    console = Console(width=80)
+    with console.capture() as text:
+        console.print(draw(data))
+    lines = text.get().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    wanted = [a[k] for a in data["apps"] for k in ("app_id", "reason")] if view == "queue" else [
+        r["round_id"] for r in data["rounds"]]  # fmt: skip
+    assert all(word in text.get() for word in wanted)
 
 
 def test_explain(rm: Rm) -> None:
