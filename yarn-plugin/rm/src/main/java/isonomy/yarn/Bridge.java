@@ -277,12 +277,14 @@ final class Bridge implements AutoCloseable {
   /** Repeats the request until it is answered; null where a snapshot has to go first (unless this is one). */
   private Response exchange(ControlPlane link, Request request, boolean hello) throws InterruptedException {
     long backoffMs = BACKOFF_MIN_MS;
+    String said = "";
     while (!stopped) {
       try {
         return once(link, request);
       } catch (BridgeException e) {
-        if (backoffMs == BACKOFF_MIN_MS) {
-          LOG.warn("{}; trying again", e.getMessage());
+        if (!said.equals(e.getMessage())) {
+          said = e.getMessage();
+          LOG.warn("{}; trying again", said);
         }
       }
       Thread.sleep(backoffMs);

@@ -81,13 +81,16 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   }
 
   /** Why a call failed, in one line; never the message sent, which py4j puts into its exceptions. */
-  private static String rootOf(Throwable e) {
+  private String rootOf(Throwable e) {
     Throwable root = e;
     while (root.getCause() != null) {
       root = root.getCause();
     }
     if (root instanceof IOException) {
       String kind = root.getClass().getSimpleName();
+      if (root.getMessage() != null && root.getMessage().startsWith("Authentication")) {
+        return "it refuses the token in " + config.tokenFile() + ": is that bridge.token_file of isonomy.yaml?";
+      }
       return root.getMessage() == null ? kind : root.getMessage().lines().findFirst().orElse(kind);
     }
     return root instanceof Py4JNetworkException ? "the connection was closed" : "the call was refused";
