@@ -30,13 +30,19 @@ class Profiler:
         self._samples: dict[tuple[str, Scope], deque[float]] = {}
         self._medians: dict[tuple[str, Scope], float] | None = None
         self._slowdowns: dict[Scope, float] | None = None
+        self._serial_s: dict[str, float] | None = None
+        """By job that was measured; `_else_s`: of the others."""
+        self._else_s = 1.0
 
     def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
         """One measured iteration of a job on `gpus` GPUs that lie `scope` apart."""
         if 0 < iter_time_s < math.inf:
             samples = self._samples.setdefault((job_id, scope), deque(maxlen=WINDOW))
             samples.append(iter_time_s * max(1, gpus))
-            self._medians = self._slowdowns = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._medians = self._slowdowns = self._serial_s = None
 
     def slowdown(self, scope: Scope) -> float:
         """S of this scope: measured, else declared; at least 1, and no less than that of a narrower scope."""
@@ -78,14 +84,13 @@ class Profiler:
 
     def serial_s(self, job_id: str | None = None) -> float:
         """Serial GPU-seconds of an iteration of this job, else declared, else of the median job, else one."""
-        known = self._known()
-        for scope in Scope:
-            if job_id is not None and (job_id, scope) in known:
-                return known[job_id, scope] / self.slowdown(scope)
-        if self.declared_s:
-            return self.declared_s
-        all_s = [median / self.slowdown(scope) for (_, scope), median in known.items()]
-        return statistics.median(all_s) if all_s else 1.0
+        if self._serial_s is None:
+            known, s = self._known(), self.slowdowns()
+            widest_first = sorted(known, key=lambda k: -k[1])
+            self._serial_s = {job: known[job, scope] / s[scope] for job, scope in widest_first}  # the narrowest stays
+            all_s = [median / s[scope] for (_, scope), median in known.items()]
+            self._else_s = self.declared_s or (statistics.median(all_s) if all_s else 1.0)
+        return self._else_s if job_id is None else self._serial_s.get(job_id, self._else_s)
 
     def dump(self) -> list[Any]:
         """All samples, JSON-able."""
@@ -94,7 +99,7 @@ class Profiler:
     def restore(self, saved: Sequence[Any]) -> None:
         """Takes the samples of an earlier dump()."""
         self._samples = {(j, Scope(scope)): deque(v, maxlen=WINDOW) for j, scope, v in saved}
-        self._medians = self._slowdowns = None
+        self._forget()
 
 
 def rising(measured: Mapping[Scope, tuple[float, float]], prior: Sequence[float]) -> dict[Scope, float]:

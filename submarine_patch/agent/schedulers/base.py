@@ -103,11 +103,7 @@ class Scheduler(ABC):
 
     def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
         """The runnable jobs with all the iterations up to where they were told to train."""
-        return [self._info(j, self.until_step(j), profile) for j in self.runnable()]
-
-    def _info(self, job_id: str, until_step: float, profile: Profile) -> JobInfo:
-        left = max(1.0, until_step - profile.step(job_id))
-        return JobInfo(left, profile.serial_s(job_id), profile.sensitivity())
+        return infos({j: self.until_step(j) for j in self.runnable()}, profile)
 
     # ---- as plain values
 
@@ -128,6 +124,12 @@ class Scheduler(ABC):
 
 JOBS = 20
 """Configurations that are tried where neither rungs nor the user say how many."""
+
+
+def infos(until: Mapping[str, float], profile: Profile) -> list[JobInfo]:
+    """Jobs that train to these steps, as Figure 7 has them."""
+    s = profile.sensitivity()
+    return [JobInfo(max(1.0, end - profile.step(j)), profile.serial_s(j), s) for j, end in until.items()]
 
 
 def whole_runs(spec: AppSpec) -> int:

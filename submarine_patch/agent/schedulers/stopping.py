@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycontrol.fairness.curves import Curve, best_possible, fit, longest_run
-from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
+from submarine_patch.agent.schedulers.base import Scheduler, infos, whole_runs
 from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
@@ -168,4 +168,4 @@ class CurveStopping(Stopping):
         """Each job as far as its longest-running plausible curve takes it (getJobsRemaining)."""
         target = None if self.target is None else -self.target
         ends = {j: longest_run(self.curves(j), target, self.spec.max_iterations) for j in self.open}
-        return [self._info(j, end, profile) for j, end in ends.items()]
+        return infos(ends, profile)
