@@ -12,6 +12,18 @@ from pycontrol.experiments.kit import Findings, Setup
 Experiment = Callable[[Setup], Findings]
 
 EXPERIMENTS: Mapping[str, str] = {
+    "hived-fig2": "pycontrol.experiments.hived_safety:fig2",
+    "hived-fig6": "pycontrol.experiments.hived_sharing:fig6",
+    "hived-fig7": "pycontrol.experiments.hived_sharing:fig7",
+    "hived-excess": "pycontrol.experiments.hived_sharing:excess",
+    "hived-fig8": "pycontrol.experiments.hived_cells:fig8",
+    "hived-fig9": "pycontrol.experiments.hived_cells:fig9",
+    "hived-profile": "pycontrol.experiments.hived_cells:profile",
+    "hived-fig10": "pycontrol.experiments.hived_exchange:fig10",
+    "hived-tables4-5": "pycontrol.experiments.hived_exchange:tables",
+    "hived-fig11-12": "pycontrol.experiments.hived_exchange:figs",
+    "hived-safety": "pycontrol.experiments.hived_safety:safety",
+    "hived-philly": "pycontrol.experiments.hived_sharing:philly_tenants",
     "themis-facts": "pycontrol.experiments.themis_small_facts:facts",
     "themis-table1": "pycontrol.experiments.themis_small:table1",
     "themis-table3": "pycontrol.experiments.themis_small:table3",
@@ -29,6 +41,18 @@ EXPERIMENTS: Mapping[str, str] = {
     "themis-fig18": "pycontrol.experiments.themis_small_lies:fig18",
     "themis-truth": "pycontrol.experiments.themis_small_lies:truth",
     "themis-overheads": "pycontrol.experiments.themis_small_facts:overheads",
+    "oef-table1": "pycontrol.experiments.oef_fairness:table1",
+    "oef-fig1-2": "pycontrol.experiments.oef_vectors:figures_1_and_2",
+    "oef-fig4": "pycontrol.experiments.oef_fairness:figure4",
+    "oef-fig5": "pycontrol.experiments.oef_fairness:figure5",
+    "oef-fig6": "pycontrol.experiments.oef_fairness:figure6",
+    "oef-fig7-8": "pycontrol.experiments.oef_throughput:throughput",
+    "oef-fig9": "pycontrol.experiments.oef_throughput:figure9",
+    "oef-fig10": "pycontrol.experiments.oef_overhead:figure10",
+    "oef-stragglers": "pycontrol.experiments.oef_throughput:stragglers",
+    "oef-vectors": "pycontrol.experiments.oef_vectors:vectors",
+    "oef-map": "pycontrol.experiments.oef_overhead:conditions",
+    "oef-golden": "pycontrol.experiments.oef_golden:golden",
 }
 """Name -> module and function; its docstring's first line is the title."""
 

@@ -1,0 +1,102 @@
+"""OEF's experiments: what they measure is what they say, and those that take no time run whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pycontrol.experiments import catalogue
+from pycontrol.experiments.kit import Findings, Setup
+from pycontrol.experiments.oef_fairness import four
+from pycontrol.experiments.oef_mixes import (
+    COOPERATIVE,
+    GAVEL,
+    GAVEL_ONE,
+    MAX_MIN,
+    NONCOOPERATIVE,
+    envy,
+    mixes,
+    pareto_gain,
+    problem_of,
+    shortfall,
+    total,
+)
+from pycontrol.experiments.oef_runs import EQUAL, OEF, OEF_NONCOOPERATIVE, Lie, Run, measure, outcome, placed
+from pycontrol.experiments.oef_throughput import _against
+from pycontrol.experiments.report import Entry, markdown
+from pycontrol.shares.problem import Problem
+
+ALONE = Setup(quick=True, processes=1, data=Path("there-is-no-data-here"))
+SPAN_S = 20 * 300.0
+
+
+def run(name: str, setup: Setup = ALONE) -> Findings:
+    """An experiment, whole, and printable."""
+    findings = catalogue.load(name)(setup)
+    assert findings.claims
+    assert markdown(Entry(name, catalogue.title(name), findings, 0.0, True))
+    return findings
+
+
+@pytest.mark.parametrize("name", ["oef-vectors", "oef-fig1-2", "oef-fig6", "oef-map"])
+def test_experiments_on_shares_run_whole(name: str) -> None:
+    run(name)
+
+
+def test_every_printed_example_is_reproduced() -> None:
+    assert all(c.holds for c in run("oef-vectors").claims)
+
+
+def test_without_the_public_data_a_claim_is_not_tried_rather_than_held() -> None:
+    assert mixes(ALONE) == {"paper": None}
+    assert {c.holds for c in run("oef-golden").claims} == {None}
+
+
+def test_a_cap_of_one_leaves_devices_idle_and_a_cap_by_demand_does_not() -> None:
+    problem = problem_of("paper", None, 0, 20)
+    assert GAVEL.shares(problem).sum() == pytest.approx(24)
+    assert GAVEL_ONE.shares(problem).sum() == pytest.approx(20)
+
+
+def test_the_searched_properties_see_violations() -> None:
+    """Each measure is 0 where a property holds, and positive for a division that breaks it."""
+    problem = Problem.of([[1.0, 2.0], [1.0, 5.0]], [1.0, 1.0])
+    greedy = np.array([[0.0, 0.0], [1.0, 1.0]])
+    assert envy(problem, greedy) > 0 < shortfall(problem, greedy)
+    assert pareto_gain(problem, MAX_MIN.shares(problem)) > 0.05
+    fair = COOPERATIVE.shares(problem)
+    assert max(envy(problem, fair), shortfall(problem, fair), pareto_gain(problem, fair)) < 1e-7
+
+
+def test_gangs_come_to_about_the_estimated_throughput() -> None:
+    estimated = total(_four_tenants(), COOPERATIVE.shares(_four_tenants()))
+    found = outcome(Run(OEF, four(), SPAN_S, penalty=0.0))
+    assert 0.85 * estimated <= found.throughput <= 1.01 * estimated
+    assert found.mixed_workers == 0
+
+
+def test_rounding_without_memory_mixes_types_and_does_less() -> None:
+    naive, ours = measure(ALONE, [Run(placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("memoryless", "whole")], "")
+    assert naive.mixed_workers > 0 == ours.mixed_workers
+    assert naive.throughput < ours.throughput
+
+
+def test_a_liar_is_seen_as_it_says_and_works_as_it_is() -> None:
+    honest, lied = (outcome(Run(OEF_NONCOOPERATIVE, four(), 2 * SPAN_S, lie=lie)) for lie in (None, Lie("u1", 2.0)))
+    assert lied.done["u1"] < 0.9 * honest.done["u1"]
+    told = _four_tenants().speedups.copy()
+    told[0, 1:] *= 2.0
+    true = _four_tenants()
+    estimated = true.efficiency(NONCOOPERATIVE.shares(Problem.of(told, true.devices)))
+    assert estimated[0] < min(estimated[1:])
+
+
+def test_a_ratio_to_nothing_is_said_as_two_numbers() -> None:
+    assert _against((0.1, 0.0)) == "10.0% against 0.0%"
+
+
+def _four_tenants() -> Problem:
+    vectors = {a.user: list(a.speedups.values()) for a in four().apps}
+    return Problem.of([vectors[u] for u in sorted(vectors)], [8.0, 8.0, 8.0])
