@@ -19,8 +19,11 @@ def work(app: SimApp, c: Contention) -> AppWork:
     """The app as its Agent's rho sees it."""
     phases = tuple(Phase(jobs) for jobs in app.phases_left(c.now_s) if jobs)
     widest = app.trace.demand_gpus // app.trace.gang_gpus
-    done = app.total - app.left_gpu_s(c.now_s)
-    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, c.now_s - c.submitted_s, done)
+    left_gpu_s = app.left_gpu_s(c.now_s)
+    said, report = left_gpu_s * app.report.work, app.report
+    done = (app.total - left_gpu_s + said) * report.total - said
+    elapsed_s = (c.now_s - c.submitted_s) * report.elapsed
+    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done)
 
 
 def counts(gpus: Set[Gpu] | tuple[Gpu, ...] | list[Gpu]) -> dict[str, int]:

@@ -33,7 +33,7 @@ NAP_S = 0.02
 """As in the production driver: time between wake-ups that ask for the same moment."""
 FRUITLESS = 200
 """Wake-ups in a row with nothing running and nothing to come: what is left can never run."""
-STATIC = frozenset({"tiresias", "drf", "yarn_cs", "max_min", "gandiva"})
+STATIC = frozenset({"tiresias", "drf", "yarn_cs", "max_min", "gandiva", "isonomy"})
 """Policies that look at no app's progress: no reports are made for their rounds."""
 TICK = ev.Tick()
 TAGS = frozenset({"isonomy"})
@@ -194,7 +194,8 @@ class Simulator:
         if not x:
             return said
         rng = random.Random(f"{self.seed} {trace.app_id}")
-        return Misreport(said.work * (1 + rng.uniform(-x, x)), said.slowdown * (1 + rng.uniform(-x, x)), said.rho)
+        work, slowdown = (1 + rng.uniform(-x, x) for _ in range(2))
+        return dataclasses.replace(said, work=said.work * work, slowdown=said.slowdown * slowdown)
 
     def _tell(self, app: SimApp) -> None:
         self.inbox.append(ev.ProgressReported(app.trace.app_id, app.demand(self.now), ()))

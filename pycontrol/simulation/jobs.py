@@ -127,9 +127,10 @@ class SimApp:
         done, said = self.total - left, left * self.report.work
         k, total = trace.loss_decay, self.total
         return Demand(
-            trace.gang_gpus, self.open, trace.gang_gpus, said, done + said, done, trace.scope, False,
+            trace.gang_gpus, self.open, trace.gang_gpus, said, (done + said) * self.report.total, done, trace.scope,
+            False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
-            k / total * math.exp(-k * done / total), trace.speedups,
+            self.report.loss * k / total * math.exp(-k * done / total), trace.speedups,
         )  # fmt: skip
 
     def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:

@@ -22,6 +22,12 @@ class Misreport:
     """Of S beyond one machine; at least 1 is said."""
     rho: float = 1.0
     """Of every rho that it reports or bids."""
+    total: float = 1.0
+    """Of its whole work, done and left, as `work` has it."""
+    elapsed: float = 1.0
+    """Of the time since its submission, in its rho; YARN's own clock cannot be lied to."""
+    loss: float = 1.0
+    """Of the decrease of its loss."""
 
 
 HONEST = Misreport()

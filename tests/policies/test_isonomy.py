@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pycontrol.model.auction import AppView, Plan, Snapshot
 from pycontrol.policies.isonomy import Isonomy, equal_share_s, ledger
-from tests.policies.snapshots import app, snapshot
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.settings import ARBITER, Misreport, Settings
+from tests.policies.snapshots import CLUSTER, app, snapshot
 
 ONE = {"n1": 1}
+ALL = 2 * CLUSTER.gpus
+"""Gangs of an app that could use more than the cluster: its work takes work / 13 seconds of it."""
 
 
 def decide(s: Snapshot) -> Plan:
@@ -35,15 +43,17 @@ def test_the_least_work_goes_first_among_those_that_come_together() -> None:
 
 
 def test_who_waited_long_enough_goes_before_a_smaller_newcomer() -> None:
-    """After 600 s alone in the cluster, an equal share has given 600 s to the old app, and none to the new one."""
-    old, new = app("old", work_total_gpu_s=2000.0), app("new", work_total_gpu_s=1000.0, submitted_s=600.0)
+    """600 s alone in the cluster are 600 s of the clock, 300 s of work at a patience of 2: 3,900 GPU-s."""
+    old, new = app("old", 1, ALL, work_total_gpu_s=5000.0), app("new", 1, ALL, work_total_gpu_s=1000.0)
+    new = replace(new, submitted_s=600.0)
     assert first(snapshot(old, new)) == "new"
     s = snapshot(old)
     s = later(s, decide(s), 600.0, [old, new])
-    assert first(s) == "old"
+    assert first(s) == "new"
+    assert first(replace(s, apps=(old, replace(new, demand=replace(new.demand, work_total_gpu_s=1200.0))))) == "old"
 
 
-def test_the_equal_share_runs_slower_the_more_apps_there_are() -> None:
+def test_the_clock_runs_slower_the_more_apps_there_are() -> None:
     s = snapshot(app("a"), app("b"))
     s = later(s, decide(s), 100.0, s.apps)
     assert equal_share_s(replace(s, memory=ledger(s))) == pytest.approx(50.0)
@@ -56,17 +66,30 @@ def test_what_an_app_says_later_changes_nothing() -> None:
     a, b = app("a", work_total_gpu_s=2000.0), app("b", work_total_gpu_s=3000.0)
     s = snapshot(a, b)
     plan = decide(s)
-    liar = replace(b, demand=replace(b.demand, work_total_gpu_s=1.0, work_left_gpu_s=1.0, loss_rate=9.0), rho=99.0)
-    assert first(later(s, plan, 1.0, [a, liar])) == "a"
+    said = replace(b.demand, gangs=9, work_total_gpu_s=1.0, work_left_gpu_s=1.0, loss_rate=9.0, slowdown=(1, 5, 9))
+    assert first(later(s, plan, 1.0, [a, replace(b, demand=said, rho=99.0)])) == "a"
 
 
 def test_service_beyond_what_was_declared_counts_double() -> None:
-    """Declaring half moves the turn of an app of 2,000 GPU-s from 2,000 to 1,000 and, served, back to 3,000."""
+    """Declaring half moves the turn of an app of 2,000 GPU-s to that of 1,000 and, served, to that of 3,000."""
     liar, honest = app("liar", work_total_gpu_s=1000.0), app("honest", work_total_gpu_s=2500.0)
     s = snapshot(liar, honest)
     plan = decide(s)
     assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1500.0), honest])) == "liar"
     assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=2000.0), honest])) == "honest"
+
+
+@settings(max_examples=40, deadline=None)
+@given(truth=st.floats(100, 1e6), said=st.floats(0.01, 10.0))
+def test_the_turn_at_the_end_is_the_earliest_for_the_truth(truth: float, said: float) -> None:
+    def turn(declared_gpu_s: float) -> float:
+        view = app("a", work_total_gpu_s=declared_gpu_s)
+        s = snapshot(view)
+        s = later(s, decide(s), 0.0, [replace(view, attained_gpu_s=truth)])
+        offered = type("Offered", (), {"snapshot": s})()
+        return Isonomy().key(s.apps[0], 0, offered)
+
+    assert turn(truth) <= turn(said * truth) * (1 + 1e-9)
 
 
 def test_memory_changes_only_when_apps_come_or_go() -> None:
@@ -77,10 +100,53 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
     assert set(decide(replace(s, apps=s.apps[:1])).memory["apps"]) == {"a"}
 
 
-def test_the_receipt_says_what_each_app_is_owed() -> None:
-    s = snapshot(app("a", work_total_gpu_s=2000.0))
-    s = later(s, decide(s), 60.0, [app("a", work_total_gpu_s=2000.0, attained_gpu_s=2100.0)])
+@settings(max_examples=40, deadline=None)
+@given(
+    work=st.floats(1, 1e6), others=st.integers(0, 5), newcomer=st.floats(0, 1e6), gangs=st.integers(1, 99),
+    extra_s=st.floats(1, 1e5),
+)  # fmt: skip
+def test_nobody_who_comes_after_an_apps_turn_goes_before_it(
+    work: float, others: int, newcomer: float, gangs: int, extra_s: float
+) -> None:
+    """The bound on waiting: its turn comes within patience x its own time x the apps there, whatever comes then."""
+    old = app("old", work_total_gpu_s=work)
+    s = replace(snapshot(old), present=frozenset({"old", *(f"o{i}" for i in range(others))}))
+    plan = decide(s)
+    wide_gpus = plan.memory["apps"]["old"][2]
+    due_s = 2.0 * work / wide_gpus * (others + 1) + extra_s
+    new = app("new", 1, gangs, work_total_gpu_s=newcomer, submitted_s=due_s)
+    assert first(later(s, plan, due_s, [new, old])) == "old"
+
+
+def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
+    """4 GPUs, an app that needs all of them, and small apps for more than the cluster, without end."""
+    small = [TraceApp(f"s{i:03d}", 20.0 * i, 1, ((100.0,),)) for i in range(150)]
+    large = TraceApp("large", 300.0, 4, ((400.0,),))
+    apps = tuple(sorted([*small, large], key=lambda a: a.submitted_s))
+    quick = Settings(arbiter=replace(ARBITER, lease_s=60.0), checkpoint_s=1.0, restart_s=1.0)
+    result = simulate(Workload("stream", apps), uniform(1, 4), "isonomy", quick)
+    found = next(a for a in result.apps if a.app_id == "large")
+    present = max(sum(b.submitted_s <= t < (b.finished_s or 1e9) for b in result.apps) for t in range(0, 4000, 20))
+    assert found.waited_s <= 2.0 * 400 / 4 * present + 60
+    assert found.finished_s is not None
+    assert found.finished_s < apps[-1].submitted_s, "before the last of the stream had come"
+
+
+def test_the_receipt_says_when_an_apps_turn_is() -> None:
+    view = app("a", 1, ALL, work_total_gpu_s=1300.0)
+    s = snapshot(view)
+    assert decide(s).why["a"] == "its turn, in 200 s, is the earliest: it declared 1300 GPU-s; 1 apps share"
+    s = later(s, decide(s), 260.0, [replace(view, attained_gpu_s=1365.0)])
     assert decide(s).why["a"] == (
-        "an equal share would have given it 60 of the 1100 s that it needs alone; "
-        "100 GPU-s beyond what it declared count 2 times"
+        "its turn, 40 s ago, is the earliest: it declared 1300 GPU-s and used 65 more, which count 2 times; "
+        "1 apps share"
     )
+
+
+def test_lies_about_anything_but_work_change_nothing() -> None:
+    apps = tuple(TraceApp(f"a{i}", 10.0 * i, 1 + i % 2, ((400.0,) * 5,)) for i in range(6))
+    workload, cluster = Workload("six", apps), uniform(2, 2)
+    honest = simulate(workload, cluster, "isonomy")
+    for lie in (Misreport(rho=3.0), Misreport(elapsed=3.0), Misreport(loss=3.0)):
+        assert simulate(workload, cluster, "isonomy", Settings(lies={"a3": lie})).apps == honest.apps
+    assert simulate(workload, cluster, "isonomy", Settings(lies={"a3": Misreport(total=3.0)})).apps != honest.apps
