@@ -188,11 +188,16 @@ def main() -> int:
     except (OSError, KeyError, ValueError, CredentialsError) as e:
         log.error("the Agent cannot start: %s: %s", type(e).__name__, e)
         return 2
+    return serve(spec, shell, attempt, token)
+
+
+def serve(spec: AppSpec, shell: Shell, attempt: int, token: str, files: Files | None = None) -> int:
+    """Runs the app to its end; the exit code."""
     try:
-        agent = Agent(spec, shell, attempt, token)
+        agent = Agent(spec, shell, attempt, token, files)
     except SchedulerError as e:  # trying again would not help: the app ends and says why
         log.error("the Agent cannot start: %s", e)
-        shell.start(lambda command, error: log.error("refused: %s", error))
+        shell.start(lambda _command, _error: None)
         shell.send(am.AmCommand(id=f"{attempt}/end", finish=am.AmFinish(succeeded=False, message=str(e))))
         shell.drain(CLOSE_S)
         return 0

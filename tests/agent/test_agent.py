@@ -210,3 +210,25 @@ def test_the_spec_is_read_as_the_runtime_writes_it(tmp_path: Path) -> None:
     spec = AppSpec.load(tmp_path / "isonomy-app.json")
     assert (spec.gang_gpus, spec.max_iterations, spec.max_retries, spec.slowdown) == (2, 0, 0, (1.0, 1.2, 1.4))
     assert spec.saved_model == "hdfs://h/s/saved_model"
+
+
+def test_an_app_whose_scheduler_cannot_run_here_ends_and_says_why(tmp_path: Path) -> None:
+    shell = MemoryShell()
+    code = entry.serve(spec_of(app_scheduler="bohb"), shell, 1, "secret", LocalFiles(tmp_path))  # type: ignore[arg-type]
+    finish = shell.wait_for("finish")
+    assert (code, finish.succeeded) == (0, False)
+    assert "isonomy.app_scheduler=bohb: must be one of single, hyperband" in finish.message
+
+
+def test_keys_that_the_runtime_passes_on_are_read(tmp_path: Path) -> None:
+    written = {
+        "app_id": "application_1_0001", "name": "n", "gpus_per_job": 1, "gpu_type": "V100", "staging": "hdfs://h/s",
+        "worker": {"launch_cmd": "x", "memory_mb": 512, "vcores": 1}, "paths": {}, "webhdfs": "http://h:1",
+        "hdfs_user": "ann", "arbiter": "h:1", "app_scheduler": "curve",
+        "conf": {"isonomy.target": "0.9", "isonomy.sampler": "gp", "isonomy.parallel": "7",
+                 "isonomy.speedups": "K80=1, V100=3.2"},
+    }  # fmt: skip
+    (tmp_path / "isonomy-app.json").write_text(json.dumps(written))
+    spec = AppSpec.load(tmp_path / "isonomy-app.json")
+    assert (spec.target, spec.sampler, spec.parallel, spec.gpu_type) == (0.9, "gp", 7, "V100")
+    assert spec.speedups == {"K80": 1.0, "V100": 3.2}

@@ -178,6 +178,22 @@ class TestAsha:
         assert scheduler.finished
         assert scheduler.best() == "job002"
 
+    def test_the_budget_holds_though_each_job_beats_those_before(self) -> None:
+        def spent(budget: int) -> int:
+            scheduler, steps, good = (
+                schedulers.create(hyperband(app_scheduler="asha", budget_iterations=budget)),
+                {},
+                0.0,
+            )
+            while not scheduler.finished:
+                job_id = min(scheduler.runnable(), key=lambda j: (steps.get(j, 0), j))
+                steps[job_id], good = scheduler.until_step(job_id), good + 0.01
+                scheduler.on_result(job_id, 1 - good, good)
+            assert max(steps.values()) == 9, "one job trains all the way"
+            return sum(steps.values())
+
+        assert spent(21) <= 21 < spent(0)
+
     def test_figure_7_expects_a_third_of_each_rung_to_go_on(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha"))
         profile = JobProfile(Profiler(2.0), {})
@@ -222,6 +238,15 @@ def test_a_curve_that_cannot_win_is_left_and_a_late_one_that_can_is_not() -> Non
     assert steps["job000"] < 59
     assert steps["job001"] == 59, "behind for long, but its curve wins"
     assert scheduler.best() == "job001"
+
+
+def test_a_job_is_not_left_for_falling_behind_its_own_best() -> None:
+    scheduler = schedulers.create(hyperband(app_scheduler="curve", jobs=2, max_iterations=60))
+    for step in range(1, 40):
+        for job_id, good in {"job000": 0.9 if step >= 37 else 0.2, "job001": 0.1}.items():
+            if job_id in scheduler.runnable():
+                scheduler.on_progress(job_id, step, 1 - good, good)
+    assert scheduler.runnable() == ["job000"]
 
 
 def test_a_target_ends_the_app_and_bounds_what_is_left() -> None:

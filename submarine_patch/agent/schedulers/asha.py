@@ -93,7 +93,9 @@ class Asha(Scheduler):
 
     def _go_on(self, job_id: str, rung: int) -> bool:
         more = self.steps[rung + 1] - self.steps[rung]
-        affordable = self.committed + more <= (self.spec.budget_iterations or math.inf)
+        highest = max([rung + 1, *(k + 1 for _, k in self.promoted)])
+        reserve = self.steps[-1] - self.steps[highest]  # so that one job can train all the way
+        affordable = self.committed + more + reserve <= (self.spec.budget_iterations or math.inf)
         if (job_id, rung) in self.promoted or not affordable:
             return False
         self.promoted.add((job_id, rung))
