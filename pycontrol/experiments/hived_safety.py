@@ -116,7 +116,7 @@ class Open:
                 return
 
 
-LIKES = ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8, 16), (8,))
+LIKES = ((1, 2), (1, 2, 4), (1, 2, 4, 8), (1, 4, 8), (8,), (8, 16))
 """GPUs of the gangs that a tenant may ask for."""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.topology import Gpu
-from tests.bench import arbiter, auction, bids, cells, policies, shares, simulation
+from tests.bench import arbiter, auction, bids, cells, hived, policies, shares, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -72,6 +72,7 @@ def main() -> int:
         "simulation": simulation.run(quick),
         "shares": shares.run(quick),
         "cells": cells.run(quick),
+        "hived trace": hived.run(quick),
     }
     try:
         from pycontrol.bridge import bench as bridge
