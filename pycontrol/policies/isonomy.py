@@ -3,9 +3,9 @@
 A clock runs as fast as one app's equal share: a second of it is a second of the whole cluster for each app that is
 there. An app declares its work once, at its submission; its turn is `patience` times as long after that, on this
 clock, as its work takes. GPUs go to the earliest turn, gang by gang, as many as it can use. So small apps go before
-large ones, but nobody who came after an app's turn goes before it. With patience 1 and apps that can use the whole
-cluster this is the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS '03), under which nobody finishes later
-than under the equal share; a turn is then where rho reaches 1.
+large ones, but nobody who came after an app's turn goes before it. With patience 1, the turn of an app that can use
+the whole cluster is where its rho reaches 1: the order of the Fair Sojourn Protocol (Friedman and Henderson,
+SIGMETRICS '03), but for a clock that counts the apps that are there, and not those that equal sharing would have.
 
 Nothing that an app says after its submission moves its turn. Service is measured by YARN, and what goes beyond the
 declared work counts double, so declaring too little puts the turn off as much as declaring too much. An app that can
