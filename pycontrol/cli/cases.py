@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -49,6 +50,37 @@ class HalvingCase(_Model):
         if any(jobs < 1 or not float(jobs).is_integer() or jobs > 1 << 20 for jobs, _ in phases):
             raise ValueError("each must be [number of jobs, iterations]")
         return phases
+
+
+class WatchedJob(_Model):
+    """A job of which losses were seen, as [step, loss] with rising steps."""
+
+    serial_iter_time: Positive
+    S: Slowdown = 1.0
+    seen: list[Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=2)]]
+
+    @field_validator("seen")
+    @classmethod
+    def _rising(cls, seen: list[list[float]]) -> list[list[float]]:
+        steps = [step for step, _ in seen]
+        if any(step <= 0 for step in steps) or any(b <= a for a, b in pairwise(steps)):
+            raise ValueError("steps must rise from above 0")
+        return seen
+
+
+class CurveCase(_Model):
+    """rho of performance-curve stopping."""
+
+    R_C: Count
+    N_avg: Positive
+    B: Positive
+    app_demand_max: Count
+    job_demand_max: Count
+    elapsed: NotNegative
+    iter_total: Positive
+    target: float | None = None
+    jobs: Annotated[list[WatchedJob], Field(min_length=1)]
+    points: list[Count]
 
 
 class Span(_Model):
@@ -129,6 +161,7 @@ def parse_key(key: str) -> tuple[int, ...]:
 MODELS: dict[str, type[BaseModel]] = {
     "rho successive_halving": HalvingCase,
     "rho single_job": SingleCase,
+    "rho performance_curve": CurveCase,
     "auction": AuctionCase,
     "shares": SharesCase,
     "cells": CellsCase,
@@ -152,7 +185,9 @@ def parse_case(case: Any) -> tuple[Kind, str | None, BaseModel]:
             raise CaseError("model: is missing")
         name = f"rho {case['model']}"
         if name not in MODELS:
-            raise CaseError(f"model: {case['model']!r} is neither successive_halving nor single_job")
+            raise CaseError(
+                f"model: {case['model']!r} is none of {', '.join(m[4:] for m in MODELS if m.startswith('rho '))}"
+            )
     try:
         return kind, case.get("id"), MODELS[name].model_validate(case)
     except ValidationError as e:

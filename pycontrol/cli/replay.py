@@ -10,11 +10,20 @@ from typing import Any, NoReturn
 import click
 
 from pycontrol.auction.tables import auction_tables
-from pycontrol.cli.cases import AuctionCase, CaseError, CellsCase, HalvingCase, SingleCase, parse_case, parse_key
+from pycontrol.cli.cases import (
+    AuctionCase,
+    CaseError,
+    CellsCase,
+    CurveCase,
+    HalvingCase,
+    SingleCase,
+    parse_case,
+    parse_key,
+)
 from pycontrol.cli.sharecases import SharesCase, solve_shares
 from pycontrol.config import ConfigError
 from pycontrol.fairness.contention import Clock
-from pycontrol.fairness.estimate import Halving, SingleJob
+from pycontrol.fairness.estimate import Forecast, Halving, SingleJob, Watched
 from pycontrol.fairness.gangs import t_id
 
 MALFORMED = 2
@@ -62,6 +71,21 @@ def _single(case: SingleCase) -> dict[str, Any]:
     return {"N_avg": n_avg, "T_cluster": t_cluster, "T_id": t_id_s, "by_gpus_and_slowdown": points}
 
 
+def _curve(case: CurveCase) -> dict[str, Any]:
+    jobs = tuple(Watched(j.serial_iter_time, tuple((n, loss) for n, loss in j.seen), j.S) for j in case.jobs)
+    app = Forecast(jobs, case.iter_total, case.target, case.job_demand_max, case.elapsed)
+    t_id_s = t_id(case.B, case.R_C, case.app_demand_max, case.N_avg)
+    shared = {gpus: app.on(gpus) for gpus in case.points}
+    return {
+        "T_id": t_id_s,
+        "iters_remaining": [job.iters_remaining for job in app.get_jobs_remaining([])],
+        "by_gpus": {
+            str(gpus): {"T_sh": t.t_sh_s, "rho": t.t_sh_s / t_id_s, "proved_optimal": t.proved}
+            for gpus, t in shared.items()
+        },
+    }
+
+
 def _auction(case: AuctionCase) -> dict[str, Any]:
     tables = [{parse_key(key): rho for key, rho in table.items()} for table in case.rho_tables]
     found = auction_tables(tables, case.machines)
@@ -81,6 +105,8 @@ def solve(case: object) -> dict[str, Any]:
             return _halving(case)
         case SingleCase():
             return _single(case)
+        case CurveCase():
+            return _curve(case)
         case AuctionCase():
             return _auction(case)
         case SharesCase():

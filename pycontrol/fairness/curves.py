@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 Floats = NDArray[np.float64]
 
-POINTS_MAX = 40
+POINTS_MAX = 60
 POINTS_LEAST = 6
 """Observations before anything is forecast."""
 PLAUSIBLE = 1.5
@@ -103,9 +103,12 @@ def fit(steps: Sequence[float], values: Sequence[float]) -> tuple[Curve, ...]:
 
 
 def _thinned(seen: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Medians of groups of neighbours: noise is averaged, and a stray value counts for nothing."""
-    groups = np.array_split(np.array(sorted(seen)), min(len(seen), POINTS_MAX))
-    middle = np.array([np.median(g, axis=0) for g in groups])
+    """Medians of groups of neighbours: noise is averaged, and a stray value counts for nothing.
+
+    An odd number to a group, so that both medians are those of one observation where the curve is without noise.
+    """
+    ordered, size = np.array(sorted(seen)), math.ceil(len(seen) / POINTS_MAX) // 2 * 2 + 1
+    middle = np.array([np.median(ordered[k : k + size], axis=0) for k in range(0, len(ordered), size)])
     return middle[:, 0], middle[:, 1]
 
 

@@ -1,4 +1,4 @@
-"""rho as the paper defines it for single jobs and for successive halving (Themis, section 4.3)."""
+"""rho as the paper defines it for single jobs, successive halving and performance curves (Themis, section 4.3)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pycontrol.fairness.figure7 import JobInfo, SharedTime, fluid_t_sh, halving_t_sh
+from pycontrol.fairness.curves import fit, longest_run
+from pycontrol.fairness.figure7 import JobInfo, SharedTime, curve_t_sh, fluid_t_sh, halving_t_sh
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,36 @@ class Halving:
     def fluid_on(self, gpus: int) -> SharedTime:
         """T_sh of divisible work on so many GPUs."""
         return fluid_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A job under performance-curve stopping: what was seen of it, as (step, loss), and its serial seconds and S."""
+
+    serial_iter_time_s: float
+    seen: tuple[tuple[float, float], ...]
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Jobs that train until their loss is `target`, or for `iter_total` iterations; each by its slowest curve."""
+
+    jobs: tuple[Watched, ...]
+    iter_total: float
+    target: float | None
+    job_demand_max: int
+    elapsed_s: float
+
+    def get_jobs_remaining(self, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+        """Figure 7."""
+        return [JobInfo(self._left(job), job.serial_iter_time_s, job.slowdown) for job in self.jobs]
+
+    def _left(self, job: Watched) -> float:
+        step = job.seen[-1][0] if job.seen else 0.0
+        curves = fit([n for n, _ in job.seen], [loss for _, loss in job.seen])
+        return max(0.0, longest_run(curves, self.target, self.iter_total) - step)
+
+    def on(self, gpus: int) -> SharedTime:
+        """T_sh on so many whole GPUs."""
+        return curve_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)

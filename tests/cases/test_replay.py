@@ -58,6 +58,28 @@ GOOD_SINGLE = {
 }  # fmt: skip
 
 
+CURVE = {
+    "kind": "rho", "model": "performance_curve", "R_C": 16, "N_avg": 2, "B": 8000, "app_demand_max": 8,
+    "job_demand_max": 4, "elapsed": 100, "iter_total": 1000, "target": 0.4, "points": [1, 2, 8],
+    "jobs": [
+        {"serial_iter_time": 2.0, "seen": [[n, 0.2 + 2 * n**-0.5] for n in range(1, 61)]},
+        {"serial_iter_time": 1.0, "S": 1.1, "seen": [[1, 2.0], [2, 1.9]]},
+    ],
+}  # fmt: skip
+
+
+def test_performance_curves_are_forecast_each_at_its_slowest(tmp_path: Path) -> None:
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps(CURVE))
+    code, out, err = replay(str(file), "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)["result"]
+    assert result["T_id"] == 2000
+    assert result["iters_remaining"] == [pytest.approx(100 - 60, rel=0.02), 998], "the second job: all the way"
+    assert result["by_gpus"]["2"]["T_sh"] == pytest.approx(100 + 998 * 1.1)
+    assert result["by_gpus"]["8"]["rho"] == pytest.approx((100 + 998 * 1.1 / 4) / 2000)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -67,6 +89,10 @@ GOOD_SINGLE = {
         ('{"kind": "other"}', "kind other is not supported"),
         ('{"kind": "rho"}', "model: is missing"),
         ('{"kind": "rho", "model": "other"}', "model: 'other'"),
+        (
+            json.dumps(CURVE | {"jobs": [{"serial_iter_time": 1.0, "seen": [[2, 1], [1, 2]]}]}),
+            "jobs.0.seen: steps must",
+        ),
         (json.dumps(GOOD_SINGLE | {"R_C": 0}), "R_C"),
         (json.dumps(GOOD_SINGLE | {"points": [[1, 0.5]]}), "points"),
         (json.dumps(GOOD_SINGLE | {"T_current": -1}), "T_current"),
