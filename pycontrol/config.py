@@ -86,6 +86,17 @@ class Standin(Section):
     revocable: bool = False
 
 
+class Standby(Section):
+    """Where apps and fairness clocks are kept for the control plane of a standby ResourceManager (HDFS)."""
+
+    webhdfs: Annotated[str, Field(pattern=r"^https?://\S+$")]
+    """The NameNode's web address; several, joined by ;, where there are several."""
+    folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """HDFS user; default: the one that runs the control plane."""
+    every_s: Seconds = 60.0
+
+
 class JournalKeeping(Section):
     """How long the journal keeps what is over."""
 
@@ -117,6 +128,8 @@ class Config(Section):
     round_retry_s: Seconds = 5.0
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
+    standby: Standby | None = None
+    """Without it a control plane with an empty journal starts with fresh clocks."""
     journal: JournalKeeping = JournalKeeping()
     seed: Annotated[int, Field(ge=0)] = 0
     token_ttl_s: Seconds = 7 * 86400.0

@@ -22,6 +22,7 @@ from pycontrol.arbiter.facts import (
     Lease,
     LeaseBorrowed,
     LeaseIdle,
+    Restored,
     Switched,
 )
 from pycontrol.arbiter.rounds import Rounds
@@ -79,6 +80,7 @@ class Arbiter(State):
             ev.ProgressReported: self._progress,
             ev.AgentDone: self._agent_done,
             ev.OperatorCommand: self._command,
+            ev.StateKept: self._restore,
             ev.Tick: lambda e, now: None,
             ev.Decided: self.rounds.decided,
         }
@@ -113,6 +115,11 @@ class Arbiter(State):
         return min((t for t in times if t is not None), default=None)
 
     # ---- the cluster
+
+    def _restore(self, e: ev.StateKept, now_s: float) -> None:
+        """Taken over before the first snapshot of the cluster, by a control plane that knows nothing yet."""
+        if self.durable.pristine:
+            self.record(Restored(e.data))
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
         self.nodes = {n.node_id: n for n in e.nodes}

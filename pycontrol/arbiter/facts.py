@@ -226,17 +226,24 @@ class PolicyMemory:
     vc: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What another control plane knew before this one, which knew nothing: apps, clocks, switches, memory."""
+
+    data: Mapping[str, Any]
+
+
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed
+    | LeaseBorrowed | Restored
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed,
+        LeaseBorrowed, Restored,
     )
 }  # fmt: skip
 
@@ -393,6 +400,25 @@ class Durable:
 
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
         """A measurement only."""
+
+    def _on_Restored(self, f: Restored) -> None:
+        kept = Durable.load(f.data)
+        self.apps.update(kept.apps)
+        self.live.update(kept.live)
+        self.switches.update(kept.switches)
+        self.memory.update(kept.memory)
+        self.clocks.update(kept.clocks)
+        self.rounds = kept.rounds
+
+    @property
+    def pristine(self) -> bool:
+        """Whether nothing has happened yet."""
+        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
+
+    def kept(self) -> dict[str, Any]:
+        """What a control plane elsewhere needs to go on: dump() without leases, which containers' tags tell."""
+        live = [dataclasses.asdict(a) for a in self.live.values()]
+        return {**self.dump(), "apps": live, "leases": [], "next": []}
 
     # ---- as plain values, for the journal's snapshots and for comparing two states
 

@@ -21,10 +21,12 @@ from pycontrol.arbiter.journal import JournalError, SqliteJournal
 from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
+from pycontrol.bridge.kept import Kept, KeptError
 from pycontrol.bridge.server import BridgeError, BridgeServer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
+from pycontrol.model.events import ClusterSnapshot, Event, StateKept
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
@@ -107,6 +109,9 @@ class ControlPlane:
         parts.callback(self._journal.close)
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
+        self._pristine = durable.pristine
+        keep = config.standby
+        self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
         supply = CellSupply(self._layout()) if config.cells else None
         if supply is not None:
             own = {vc: policy_of(config, name) for vc, name in supply.policies().items()}
@@ -122,7 +127,7 @@ class ControlPlane:
             now_s=clock.now_s,
         )
         endpoint = BridgeEndpoint(
-            lambda event: self._driver.submit(event),
+            self._from_cluster,
             lambda *query: router.handle(*query),
             lambda: self._driver.call(lambda arbiter, now_s: None),
         )
@@ -146,6 +151,33 @@ class ControlPlane:
             part.start()
             parts.callback(part.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
+        if self._kept is not None:
+            threading.Thread(target=self._keep, args=(self._kept,), name="isonomy-keep", daemon=True).start()
+
+    def _from_cluster(self, event: Event) -> None:
+        """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""
+        if isinstance(event, ClusterSnapshot) and self._pristine and self._kept is not None:
+            self._pristine = False
+            try:
+                data = self._kept.newest()
+            except KeptError as e:
+                log.error("apps and clocks of an earlier control plane are lost", problem=str(e))
+            else:
+                if data is not None:
+                    self._driver.submit(StateKept(data))
+                    log.info("apps and clocks of an earlier control plane are taken over", apps=len(data["apps"]))
+        self._driver.submit(event)
+
+    def _keep(self, kept: Kept) -> None:
+        """Keeps apps and clocks on HDFS as long as this control plane's ResourceManager is the active one."""
+        assert self.config.standby is not None
+        while not self._stop.wait(self.config.standby.every_s):
+            try:
+                data = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept() if arbiter.ready else None)
+                if data is not None:
+                    kept.put(data, self._driver.clock.now_s())
+            except (KeptError, TimeoutError, queue.Full) as e:
+                log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
 
     def _layout(self) -> Layout:
         """The cells file's assignment; ConfigError where it is wrong or not feasible."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
@@ -249,6 +250,13 @@ class OperatorCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class StateKept:
+    """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
+
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -266,7 +274,7 @@ Event = (
     ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged
     | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | Tick | Decided
+    | OperatorCommand | StateKept | Tick | Decided
 )  # fmt: skip
 
 # ---- effects: to Agents

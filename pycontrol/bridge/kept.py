@@ -1,0 +1,68 @@
+"""What survives the machine of a control plane: apps and fairness clocks in a folder on HDFS (WebHDFS).
+
+Each snapshot is a file of its own, written under a temporary name and renamed when whole; the newest that can be
+read counts. Leases are not in it: after a failover the containers' tags tell them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from typing import Any
+
+import requests
+from hdfs import HdfsError, InsecureClient
+
+VERSION = 1
+KEEP = 3
+TIMEOUT_S = (3.0, 10.0)
+"""To connect, and to wait for each answer."""
+_NAME = re.compile(r"^clocks-\d{15}\.json$")
+
+
+class KeptError(Exception):
+    """HDFS does not answer or refuses; the message names the folder."""
+
+
+class Kept:
+    """Snapshots in one folder."""
+
+    def __init__(self, webhdfs: str, folder: str, user: str | None = None) -> None:
+        self.folder = folder.rstrip("/")
+        self._where = f"{webhdfs}{self.folder}"
+        self._hdfs = InsecureClient(webhdfs, user=user or getpass.getuser(), timeout=TIMEOUT_S)
+
+    def put(self, state: dict[str, Any], now_s: float) -> None:
+        """Keeps a state and drops all but the newest few."""
+        name = f"clocks-{round(now_s * 1000):015d}.json"
+        try:
+            text = json.dumps({"version": VERSION, "at_s": now_s, "state": state})
+            self._hdfs.write(f"{self.folder}/_{name}", data=text.encode(), overwrite=True)
+            self._hdfs.rename(f"{self.folder}/_{name}", f"{self.folder}/{name}")
+            for old in self._names()[KEEP:]:
+                self._hdfs.delete(f"{self.folder}/{old}")
+        except (HdfsError, requests.RequestException) as e:
+            raise KeptError(f"{self._where}: {e}") from e
+
+    def newest(self) -> dict[str, Any] | None:
+        """The newest whole state, None where there is none."""
+        try:
+            for name in self._names():
+                with self._hdfs.read(f"{self.folder}/{name}") as reader:
+                    text = reader.read()
+                try:
+                    found = json.loads(text)
+                except ValueError:
+                    continue
+                if found["version"] == VERSION:
+                    return dict(found["state"])
+        except (HdfsError, requests.RequestException) as e:
+            raise KeptError(f"{self._where}: {e}") from e
+        return None
+
+    def _names(self) -> list[str]:
+        """Whole snapshots, newest first."""
+        if self._hdfs.status(self.folder, strict=False) is None:
+            return []
+        return sorted((n for n in self._hdfs.list(self.folder) if _NAME.match(n)), reverse=True)

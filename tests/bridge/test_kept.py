@@ -1,0 +1,152 @@
+"""Apps and clocks kept on HDFS: whole or not at all, the newest wins, an empty journal is filled by them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.facts import AppArrived, AppEnded, Durable, LeaseGranted, PolicyMemory, Switched
+from pycontrol.arbiter.state import Settings
+from pycontrol.bridge.kept import KEEP, Kept, KeptError
+from pycontrol.model.cluster import Node, Queue, YarnApp
+from pycontrol.model.events import ClusterSnapshot, StateKept
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.themis import Themis
+
+
+class WebHdfs(BaseHTTPRequestHandler):
+    """As much of WebHDFS as is used; `files` is shared by all requests of a server."""
+
+    files: dict[str, bytes]
+
+    def _go(self) -> None:
+        url = urlsplit(self.path)
+        path, query = url.path.removeprefix("/webhdfs/v1"), {k: v[0] for k, v in parse_qs(url.query).items()}
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) if "data" in query else b""
+        below = [n.rpartition("/")[2] for n in self.files if n.startswith(f"{path}/")]
+        match query["op"]:
+            case "GETFILESTATUS" if below or path in self.files:
+                self._say({"FileStatus": {"type": "DIRECTORY" if below else "FILE", "pathSuffix": "", "length": 1}})
+            case "LISTSTATUS" if below:
+                self._say({"FileStatuses": {"FileStatus": [{"pathSuffix": n, "type": "FILE"} for n in below]}})
+            case "OPEN" if path in self.files:
+                self._say(self.files[path])
+            case "CREATE" if "data" not in query:
+                self.send_response(307)
+                self.send_header("Location", f"http://{self.headers['Host']}{self.path}&data=true")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            case "CREATE":
+                self.files[path] = self._chunks() if self.headers.get("Transfer-Encoding") else body
+                self._say({}, 201)
+            case "RENAME":
+                self.files[query["destination"]] = self.files.pop(path)
+                self._say({"boolean": True})
+            case "DELETE":
+                self._say({"boolean": self.files.pop(path, None) is not None})
+            case _:
+                problem = {"exception": "FileNotFoundException", "message": f"File does not exist: {path}"}
+                self._say({"RemoteException": problem}, 404)
+
+    do_GET = do_PUT = do_DELETE = _go
+
+    def _chunks(self) -> bytes:
+        data = b""
+        while size := int(self.rfile.readline(), 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
+
+    def _say(self, answer: dict[str, Any] | bytes, status: int = 200) -> None:
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The address of a WebHDFS and its files."""
+    files: dict[str, bytes] = {}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (WebHdfs,), {"files": files}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", files
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
+    address, files = hdfs
+    kept = Kept(address, "/isonomy/clocks", "u")
+    assert kept.newest() is None
+    for k in range(KEEP + 2):
+        kept.put({"rounds": k}, 1e9 + k)
+    assert len(files) == KEEP
+    newest = max(files)
+    files[newest.replace("/clocks-", "/_clocks-").replace("json", "9.json")] = b'{"half'
+    assert kept.newest() == {"rounds": KEEP + 1}
+    files[newest] = b'{"damaged'
+    assert kept.newest() == {"rounds": KEEP}
+
+
+def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:
+    with pytest.raises(KeptError, match=r"http://127\.0\.0\.1:1/clocks: "):
+        Kept("http://127.0.0.1:1", "/clocks", "u").newest()
+
+
+def lived() -> Durable:
+    """A control plane's state: one app that ended, one that runs on a GPU."""
+    state = Durable()
+    for fact in (
+        AppArrived("application_1_1", "old", "root.q", "u", "job", 90.0, 90.0),
+        AppArrived("application_1_2", "new", "root.q", "u", "job", 100.0, 100.0),
+        LeaseGranted(Gpu("m1", 0), "application_1_2", "g", 101.0, 200.0),
+        AppEnded("application_1_1", "SUCCEEDED", 110.0),
+        PolicyMemory({"tables": {}}),
+        Switched("drained:m2", True, "admin", 111.0),
+    ):
+        state.apply(fact)
+    return state
+
+
+def snapshot() -> ClusterSnapshot:
+    node = Node("m1:1", "m1", "rack-a", 4, 65536, 64, {})
+    app = YarnApp("application_1_2", "u", "root.q", "new", "YARN", 100.0, frozenset(), "appattempt_1_2_1")
+    return ClusterSnapshot(True, (node,), (app,), (), (), (Queue("root.q", 1, 1),))
+
+
+def test_clocks_and_switches_go_on_elsewhere_without_leases() -> None:
+    before = lived()
+    arbiter = Arbiter(Settings(), Themis())
+    arbiter.handle(StateKept(json.loads(json.dumps(before.kept()))), 120.0)
+    arbiter.handle(snapshot(), 120.0)
+    facts = arbiter.take_facts()
+    after = arbiter.durable
+    assert list(after.apps) == ["application_1_2"]
+    assert after.n_avg("application_1_2", 130.0) == before.n_avg("application_1_2", 130.0)
+    assert after.switches == {"drained:m2"}
+    assert (after.memory, after.leases) == (before.memory, {})
+    replayed = Durable()
+    for fact in facts:
+        replayed.apply(fact)
+    assert replayed.dump() == after.dump()
+
+
+def test_who_knows_something_takes_nothing_over() -> None:
+    arbiter = Arbiter(Settings(), Themis(), lived())
+    arbiter.handle(StateKept({**lived().kept(), "switches": []}), 120.0)
+    assert arbiter.take_facts() == []
+    assert arbiter.durable.dump() == lived().dump()
