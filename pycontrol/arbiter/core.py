@@ -56,7 +56,7 @@ class Arbiter(State):
         self.rounds = Rounds(self, policy, epoch)
         self._changes_seen: dict[tuple[str, str, int], int] = {}
         self._early: dict[str, ev.AgentUp] = {}
-        """Agents that registered before YARN told of their app."""
+        """Agents that registered before YARN told of their app, or of the containers that it may have."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
@@ -144,10 +144,14 @@ class Arbiter(State):
             self.recast(app_id)
         workers.forget_directives(self)
         self.ready = False
-        for app_id in list(self._early):
-            self._agent_up(self._early.pop(app_id), now_s)
         if e.ready:
             self._ready(ev.ClusterReady(), now_s)
+        self._admit_early(now_s)
+
+    def _admit_early(self, now_s: float) -> None:
+        for early in list(self._early.values()):
+            self._early.pop(early.app_id)
+            self._agent_up(early, now_s)
 
     def _ready(self, _: ev.ClusterReady, now_s: float) -> None:
         """The ResourceManager has recovered: reconcile leases with the containers that run."""
@@ -167,6 +171,7 @@ class Arbiter(State):
         for lease in list(self.durable.leases.values()):
             if lease.container_id and lease.container_id not in self.containers:
                 self.record(LeaseIdle(lease.gpu, now_s))
+        self._admit_early(now_s)
 
     def _supply_anew(self) -> None:
         """Tells the cells of all leases that there are."""
@@ -332,7 +337,8 @@ class Arbiter(State):
 
     def _agent_up(self, e: ev.AgentUp, now_s: float) -> None:
         app = self.yarn_apps.get(e.app_id)
-        if app is None:
+        unadopted = not self.ready and e.app_id not in self.durable.leases_by_app
+        if app is None or unadopted:  # else it would be told that it has no GPUs, and stop what runs on them
             self._early[e.app_id] = e
             return
         if e.user and e.user != app.user:

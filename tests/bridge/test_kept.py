@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,8 +16,9 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Durable, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
 from pycontrol.bridge.kept import KEEP, Kept, KeptError
-from pycontrol.model.cluster import Node, Queue, YarnApp
-from pycontrol.model.events import ClusterSnapshot, StateKept
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Container, Node, Queue, YarnApp
+from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StateKept
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
 
@@ -143,6 +145,20 @@ def test_clocks_and_switches_go_on_elsewhere_without_leases() -> None:
     for fact in facts:
         replayed.apply(fact)
     assert replayed.dump() == after.dump()
+
+
+@pytest.mark.parametrize("ready_at_once", [True, False])
+def test_an_agent_that_is_back_first_is_told_the_leases_of_its_containers(ready_at_once: bool) -> None:
+    arbiter = Arbiter(Settings(), Themis())
+    agent = AgentUp("application_1_2", "appattempt_1_2_1", "single", Demand(2, 1, 2, 10.0, 10.0))
+    container = Container("container_1", "application_1_2", "m1:1", (Gpu("m1", 0), Gpu("m1", 1)), "g")
+    effects = arbiter.handle(agent, 119.0)
+    effects += arbiter.handle(replace(snapshot(), ready=ready_at_once, containers=(container,)), 120.0)
+    if not ready_at_once:
+        assert not [e for e in effects if isinstance(e, SendRegistered)]
+        effects += arbiter.handle(ClusterReady(), 121.0)
+    registered = [e for e in effects if isinstance(e, SendRegistered)]
+    assert [g.gpus for e in registered for g in e.grants] == [container.gpus]
 
 
 def test_who_knows_something_takes_nothing_over() -> None:
