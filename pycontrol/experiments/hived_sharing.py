@@ -21,6 +21,10 @@ REORDERED = (
     "private cluster, so a later gang can find another job before it (the same request sequence is always satisfied:"
     " hived-safety)."
 )
+STARVED = (
+    " Under Tiresias a large gang in the second queue stops nobody and smaller jobs pass it, alone too: when it gets its"
+    " GPUs at once is chance, and the excess can be days."
+)
 
 
 def _minutes(values: Sequence[float]) -> tuple[float, float]:
@@ -93,7 +97,8 @@ def _none_later(run: Runs, text: str) -> Claim:
     late, most = _noticed(excess_s)
     window = max(0.0, *(_worst_window(run, run.hived, t) for t in run.case.owned))
     said = f"{late} of {len(excess_s)} jobs, by up to {most:.0f} min; worst 12 h mean of a tenant {window:.0f} min"
-    return Claim(text, "none", said, late == 0, REORDERED if late else "")
+    why = REORDERED + (STARVED if run.policy == "tiresias" else "")
+    return Claim(text, "none", said, late == 0, why if late else "")
 
 
 def fig7(setup: Setup) -> Findings:
