@@ -201,7 +201,7 @@ def fig10(setup: Setup) -> Findings:
         Claim("After day 20, cells that their owner does not use for at least 10 h.", "22-60 %", said["HiveD, 10 h"],
               15 <= means["HiveD, 10 h"][0] <= 65),
         Claim("After day 20, cells unused for over 100 h.", "over 30 %", said["HiveD, 100 h"],
-              means["HiveD, 100 h"][2] >= 30),
+              means["HiveD, 100 h"][0] >= 30),
         Claim("By quota, far fewer whole nodes stay free.", "far fewer",
               f"10 h: {said['quota, 10 h']}; 100 h: {said['quota, 100 h']}",
               all(means[f"quota, {s} h"][0] < means[f"HiveD, {s} h"][0] for s in (10, 100))),
@@ -251,7 +251,7 @@ def figs(setup: Setup) -> Findings:
     claims = (
         Claim("Default assignment: res-e gives and takes most evenly, others are one-sided.", "res-e",
               f"{max(even, key=lambda t: even[t])}; res-e {even['res-e']:.2f} of 1",
-              even["res-e"] >= sorted(even.values())[len(even) // 2]),
+              even["res-e"] == max(even.values())),
         Claim("Balanced assignment: who gains most fluctuates more than the last four.", "res-d 1.58 against 0.38-0.41",
               f"{first} {rf[first]:.2f} against {min(rf[t] for t in last):.2f}-{max(rf[t] for t in last):.2f}",
               rf[first] > max(rf[t] for t in last)),

@@ -22,8 +22,8 @@ REORDERED = (
     " hived-safety)."
 )
 STARVED = (
-    " Under Tiresias a large gang in the second queue stops nobody and smaller jobs pass it, alone too: when it gets its"
-    " GPUs at once is chance, and the excess can be days."
+    " Under Tiresias a large gang in the second queue stops nobody and smaller jobs pass it, alone too: when it gets"
+    " its GPUs at once is chance, and the excess can be days."
 )
 
 
