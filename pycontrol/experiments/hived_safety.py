@@ -212,4 +212,5 @@ def safety(setup: Setup) -> Findings:
         "in open loop opportunistic jobs fill every idle GPU all the time",
         "the same scheduler alone and in the VC",
     )
-    return Findings(claims, (Table("Identical request sequences", columns, rows),), (figure,), CONVENTIONS + how)  # fmt: skip
+    table = Table("Identical request sequences", columns, rows)
+    return Findings(claims, (table,), (figure,), CONVENTIONS + how)
