@@ -12,6 +12,7 @@ from pycontrol.experiments.kit import Findings, Setup
 Experiment = Callable[[Setup], Findings]
 
 EXPERIMENTS: Mapping[str, str] = {
+    "default-policy": "pycontrol.experiments.default_policy:default_policy",
     "hived-fig2": "pycontrol.experiments.hived_safety:fig2",
     "hived-fig6": "pycontrol.experiments.hived_sharing:fig6",
     "hived-fig7": "pycontrol.experiments.hived_sharing:fig7",
