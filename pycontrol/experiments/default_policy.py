@@ -174,7 +174,7 @@ def _claims(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain])
             "No lie gains more than 1 %.", "target: <= 1 %",
             f"best of {ours.tried} lies, {ours.lie}: {ours.percent:.2g} % (at most {ours.percent_most:.2g} %)",
             ours.percent <= 1.0,
-            "Only the work declared at submission counts: all other lies change nothing at all.",
+            "Only the work declared at submission moves a turn; slowdown decides on moves of the app's own gangs.",
         ),
         Claim(
             "It spends no more GPU time than gandiva.", "target: at most gandiva's",
