@@ -1,4 +1,4 @@
-"""Isonomy, the default: who would be done first if everybody had an equal share of the cluster goes first.
+"""Isonomy: who would be done first if everybody had an equal share of the cluster goes first.
 
 A clock runs as fast as one app's equal share: a second of it is a second of the whole cluster for each app that is
 there. An app declares its work once, at its submission; its turn is `patience` times as long after that, on this
