@@ -84,7 +84,10 @@ def golden(setup: Setup) -> Findings:
         "is compared is who waits for whom, not how a batch size that changes moves a job's speed",
         f"rounds of {ROUND_S:.0f} s, a restart costs {RESTART_S:.0f} s, no locality; our placer, which fills a GPU "
         "as soon as it is free, where Gavel's rounds leave it idle to their end",
-    ), 0, (f"Published runs of {', '.join(UNTRIED)} have no policy here to hold them against.",))  # fmt: skip
+    ), 0, (
+        f"Published runs of {', '.join(UNTRIED)} have no policy here to hold them against.",
+        "Where every GPU is alike, max-sum is indifferent between jobs, so who waits is up to each implementation.",
+    ))  # fmt: skip
 
 
 def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:

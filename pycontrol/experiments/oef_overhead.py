@@ -109,7 +109,7 @@ def conditions(setup: Setup) -> Findings:
     wins = [k for k, r in found.items() if min(r[GANDIVA_FAIR.label], r[GAVEL.label]) >= 1.2]
     range_ = [max(r[GANDIVA_FAIR.label], r[GAVEL.label]) for (s, v), r in found.items() if v <= 2.0 and s <= 0.5]
     claims = (
-        Claim("Estimated +20 % over Gandiva_fair and Gavel.", "+20 % (Figure 8(a))",
+        Claim("Some mix gives +20 % estimated over both Gandiva_fair and Gavel.", "+20 % (Figure 8(a))",
               f"in {len(wins)} of {len(found)} cells of the map", bool(wins),
               "Where: " + ("; ".join(f"{s:.0%} without speedup, the others {v:g}x" for s, v in wins) or "nowhere")
               + f". With at most half without speedup and the others at most 2x: at most {max(range_):.3f}. "
