@@ -24,6 +24,7 @@ import pytest
 from submarine_patch.worker.credentials import read_secret
 
 REPO = Path(__file__).resolve().parents[2]
+WATCH_S = 60.0
 SECRET = "a-secret-of-the-test"
 TOPOLOGY = """\
 virtual_gpus: true
@@ -35,13 +36,21 @@ pytestmark = pytest.mark.cluster
 
 
 class ControlPlane(BaseHTTPRequestHandler):
-    """Answers as the ResourceManager's web app would with a control plane behind it."""
+    """Answers as the ResourceManager's web app would with a control plane behind it.
+
+    The scripted Agent asks /watched before its app goes on: the client polls, and must have seen the app run.
+    """
+
+    watched = threading.Event()
 
     def do_GET(self) -> None:
         if self.path.startswith("/ws/v1/cluster/isonomy/token?app=application_") and "user.name=" in self.path:
             self._answer({"token": SECRET, "arbiter": "127.0.0.1:1", "ca": "", "expires_s": 600})
         elif self.path.startswith("/ws/v1/cluster/isonomy/explain?app=application_"):
+            self.watched.set()
             self._answer({"rho": 1.25, "jobs": [{"state": "running"}]})
+        elif self.path == "/watched" and self.watched.wait(WATCH_S):
+            self._answer({})
         else:
             self.send_error(404)
 
@@ -60,6 +69,7 @@ class Cluster:
 
     description: dict[str, Any]
     conf: Path
+    web: str
 
     def submarine(self, *arguments: str, conf: Path | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from submarine_patch.cli import main; main()", "job", *arguments]
@@ -91,31 +101,34 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         shutil.copytree(description["conf"], conf)
         yarn_site = conf / "yarn-site.xml"
         own = description["rm_web"].removeprefix("http://")
-        yarn_site.write_text(yarn_site.read_text().replace(own, f"127.0.0.1:{server.server_port}"))
-        yield Cluster(description, conf)
+        web = f"127.0.0.1:{server.server_port}"
+        yarn_site.write_text(yarn_site.read_text().replace(own, web))
+        yield Cluster(description, conf, f"http://{web}")
     finally:
         server.shutdown()
         subprocess.run([devcluster / "down", *place], check=False, timeout=100)
 
 
-def scripted_python(folder: Path) -> Path:
+def scripted_python(folder: Path, web: str) -> Path:
     """A `python` whose Agent is the scripted one."""
     python = folder / "python"
     script = Path(__file__).with_name("scripted_agent.py")
-    python.write_text(f"#!/bin/bash\nSCRIPT_OUT={folder} PYTHONPATH={REPO} exec {sys.executable} {script}\n")
+    python.write_text(f"#!/bin/bash\nSCRIPT_OUT={folder} SCRIPT_WEB={web} PYTHONPATH={REPO} exec "
+                      f"{sys.executable} {script}\n")
     python.chmod(0o755)
     return python
 
 
-def run_options(folder: Path) -> list[str]:
+def run_options(cluster: Cluster, folder: Path) -> list[str]:
     (folder / "train.py").write_text("print('trains')\n")
     return ["run", "--name", folder.name, "--queue", "research", "--input_path", "/data", "--num_workers", "1",
             "--worker_resources", "memory=256M,vcores=1", "--worker_launch_cmd", "python train.py",
-            "--localization", f"{folder}/train.py:./", "--env", "A=b", "--python", str(scripted_python(folder))]
+            "--localization", f"{folder}/train.py:./", "--env", "A=b",
+            "--python", str(scripted_python(folder, cluster.web))]
 
 
 def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, tmp_path: Path) -> None:
-    ended = cluster.submarine(*run_options(tmp_path), "--wait_job_finish", "-o", "json")
+    ended = cluster.submarine(*run_options(cluster, tmp_path), "--wait_job_finish", "-o", "json")
     assert ended.returncode == 0, ended.stderr
     application = json.loads(ended.stdout)["application_id"]
     assert "RUNNING: jobs: 1 running; rho 1.25" in ended.stderr
@@ -135,7 +148,7 @@ def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, t
 
 
 def test_a_failed_job_gives_exit_status_1(cluster: Cluster, tmp_path: Path) -> None:
-    ended = cluster.submarine(*run_options(tmp_path), "--seed", "1", "--wait_job_finish")
+    ended = cluster.submarine(*run_options(cluster, tmp_path), "--seed", "1", "--wait_job_finish")
     assert ended.returncode == 1
     assert ended.stderr.strip().splitlines()[-1] == "submarine: Job failed: adopted and finished"
 
@@ -164,6 +177,6 @@ def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, option
 
 
 def test_without_a_control_plane_nothing_is_submitted(cluster: Cluster, tmp_path: Path) -> None:
-    ended = cluster.submarine(*run_options(tmp_path), conf=Path(cluster.description["conf"]))
+    ended = cluster.submarine(*run_options(cluster, tmp_path), conf=Path(cluster.description["conf"]))
     assert ended.returncode == 1
     assert "submarine: no Isonomy token, nothing was submitted" in ended.stderr
