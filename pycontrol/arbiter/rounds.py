@@ -139,6 +139,9 @@ class Rounds:
             if now_s >= self.current.deadline_s:
                 self._deadline(now_s)
             return
+        wanted_s, ends = self.s.round_at_s, self.s.ends
+        if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.settings.lead <= now_s):
+            return  # not even by entries of the heap that may be out of date
         due_s = self.due_s()
         if leases.frozen(self.s, now_s) or due_s is None or now_s < due_s:
             return
@@ -256,6 +259,11 @@ class Rounds:
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s)
         return views
 
+    def _present(self, vc: str) -> frozenset[str]:
+        """The apps of the virtual cluster; all where there are none."""
+        live = self.s.durable.live
+        return frozenset(live if self.s.supply is None else (a for a, app in live.items() if app.vc == vc))
+
     def _offer(self, now_s: float) -> None:
         s, r = self.s, self.current
         assert r is not None
@@ -266,7 +274,7 @@ class Rounds:
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
             s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, s.durable.memory.get(r.memory_key, {}),
-            frozenset(a for a, app in s.durable.live.items() if app.vc == r.lot.vc),
+            self._present(r.lot.vc),
         )  # fmt: skip
         offer = r.policy.offer(r.snapshot)
         r.participants = offer.app_ids if offer else ()
