@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells test lint unit cluster-test java java-test bench setup clean tools
+.PHONY: demo demo-cells test lint unit cluster-test policy-test java java-test bench setup clean tools
 
 demo: setup java
 	dev-cluster/demo/run
@@ -39,10 +39,14 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 unit: setup
-	$(VENV)/bin/pytest -q -m "not cluster"
+	$(VENV)/bin/pytest -q -m "not cluster and not policies"
 
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster
+
+# Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
+policy-test: setup java
+	$(VENV)/bin/pytest -q -m policies
 
 bench: setup java
 	$(PY) -m tests.bench

@@ -22,7 +22,7 @@ SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30",
 class Rig:
     """Cluster, control plane, clients."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: str = "themis") -> None:
         self.folder = folder
         words = [str(REPO / "dev-cluster/up"), "--dir", str(folder), "--fresh"]
         for setting in SETTINGS:
@@ -31,22 +31,26 @@ class Rig:
         self.cluster = json.loads((folder / "cluster.json").read_text())
         self.env = {**os.environ, **self.cluster["env"]}
         self.control: subprocess.Popen[bytes] | None = None
-        self.serve()
+        self.serve(policy)
 
-    def serve(self) -> None:
+    def serve(self, policy: str = "themis") -> None:
         """Starts the control plane and waits until it is ready."""
         with (self.folder / "log" / "control-plane.log").open("ab") as log:
-            words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
+            words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"], "--policy", policy]
             self.control = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
         assert self.control.stdout is not None
         assert self.control.stdout.readline().startswith(b"ready")
         self.wait(lambda: self.get("status").get("ready"), 60, "the plugin says hello")
 
-    def down(self) -> None:
-        """Leaves nothing running."""
+    def stop(self) -> None:
+        """Ends the control plane; leases and journal stay."""
         if self.control is not None:
             self.control.terminate()
             self.control.wait(20)
+
+    def down(self) -> None:
+        """Leaves nothing running."""
+        self.stop()
         subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=True, timeout=120)
 
     def dev(self, verb: str, role: str) -> None:
@@ -84,12 +88,13 @@ class Rig:
         files = [self.folder / "log" / "control-plane.log", *self.folder.glob("data/*/log/*/*_000001/stderr")]
         return "\n".join(f"== {f}\n" + "\n".join(f.read_text(errors="replace").splitlines()[-15:]) for f in files)
 
-    def submit(self, name: str, seconds: float) -> None:
-        """A plain job of two GPUs whose training takes about so long."""
+    def submit(self, name: str, seconds: float, *more: str) -> None:
+        """A job of two GPUs whose training takes about so long; `more` makes a group of it."""
         words = [
             str(BIN / "submarine"), "job", "run", "--name", name, "--queue", "research", "--input_path", "/tmp",
             "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", "50",
             "--iteration-s", str(seconds * 2 / 50), "--worker_launch_cmd", "python -m submarine_patch.examples.digits",
+            *more,
         ]  # fmt: skip
         subprocess.run(words, env=self.env, check=True, timeout=120, capture_output=True)
 
