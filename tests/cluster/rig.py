@@ -96,7 +96,8 @@ class Rig:
             "--iteration-s", str(seconds * 2 / 50), "--worker_launch_cmd", "python -m submarine_patch.examples.digits",
             *more,
         ]  # fmt: skip
-        subprocess.run(words, env=self.env, check=True, timeout=120, capture_output=True)
+        done = subprocess.run(words, env=self.env, check=False, timeout=120, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     def jobs(self, name: str) -> list[dict[str, Any]]:
         """The Agent's last report on its jobs."""
