@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.supply import Held, Placed
@@ -118,9 +118,9 @@ class CellSupply:
 
     # ---- machines
 
-    def machines_changed(self, up: Mapping[str, int]) -> None:
-        """GPUs of hosts that are away, drained, or smaller than the file says, are bad."""
-        bad = {gpu for gpu in self._gpus if gpu.index not in range(up.get(gpu.host, 0))}
+    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
+        """GPUs of hosts that are away, drained, or smaller than the file says, are as bad as broken ones."""
+        bad = {gpu for gpu in self._gpus if gpu.index not in up.get(gpu.host, ())}
         self._tell_health(self._bad - bad, True)
         self._tell_health(bad - self._bad)
         self._bad = bad

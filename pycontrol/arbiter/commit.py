@@ -43,7 +43,7 @@ class _Commit:
         """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
         for gpu in (*held, *s.revoking):
-            if gpu not in s.durable.next and gpu.host in s.node_at and not s.drained(gpu.host):
+            if gpu not in s.durable.next and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(lot.free or {})
         """GPUs by host of the lot that nobody got yet."""

@@ -216,6 +216,7 @@ class Arbiter(State):
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
         leases.thaw(self, now_s)
+        leases.leave_bad(self, now_s)
         self.want_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
@@ -229,6 +230,8 @@ class Arbiter(State):
         self.down.pop(e.node.node_id, None)
         self.retopology()
         self.stir_host(e.node.host)
+        if e.node.bad_gpus and self.ready and now_s >= self.recovering_until_s:
+            leases.leave_bad(self, now_s)
         self.want_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:

@@ -45,6 +45,8 @@ class Lease:
     first_container: str = ""
     guaranteed: bool = True
     """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
+    reason: str = ""
+    """Why it is being revoked."""
 
 
 @dataclass(slots=True)
@@ -349,7 +351,7 @@ class Durable:
             self.apps[lease.app_id].revocations += 1
         if lease.state != REVOKING:
             self._hold(lease.app_id, -1)
-        lease.state, lease.end_s = REVOKING, f.end_s
+        lease.state, lease.end_s, lease.reason = REVOKING, f.end_s, f.reason
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
         for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):

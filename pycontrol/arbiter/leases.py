@@ -68,8 +68,10 @@ def frozen(s: State, now_s: float) -> bool:
 def end(s: State, gpu: Gpu, now_s: float, reason: str) -> None:
     """Ends a lease; whoever is next on the GPU has it now, else it is free for a round."""
     worker = s.workers.at.get(gpu)
-    lease = s.durable.leases.get(gpu)
-    if worker is not None and lease is not None and worker.app_id == lease.app_id and not worker.container_id:
+    lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+    owner = lease.app_id if lease is not None else None
+    planned_for_next = coming is not None and coming.app_id == owner
+    if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
         s.drop_worker(worker)
     s.record(LeaseEnded(gpu, now_s, reason))
     if gpu not in s.durable.leases:
@@ -105,6 +107,35 @@ def drop_next(s: State, app_id: str, reason: str, host: str = "") -> None:
     for lease in s.next_of(app_id):
         if not host or lease.gpu.host == host:
             s.record(NextDropped(lease.gpu, reason))
+
+
+def leave_bad(s: State, now_s: float) -> None:
+    """Takes GPUs that went bad from who holds them, by the usual deadline, and from who was promised them.
+
+    A gang leaves whole: it stops anyway, and resumes as soon as a round finds it another place. What the stand-in
+    bids for runs on until its container ends, unless it is revocable.
+    """
+    for gpu in sorted(g for g in {*s.durable.leases, *s.durable.next} if s.bad(g)):
+        why = f"GPU {gpu} is bad"
+        for lease in (s.durable.next.get(gpu), s.durable.leases.get(gpu)):
+            if lease is not None and lease.state != REVOKING:
+                _leave(s, lease, now_s, why)
+
+
+def _leave(s: State, lease: Lease, now_s: float, why: str) -> None:
+    """Ends what an app has of the gang that a lease belongs to, promised GPUs included."""
+    key, app_id = s.gang_key(lease), lease.app_id
+    gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
+    running = any(x.gpu in s.container_at for x in gang)
+    if running and s.is_foreign(app_id) and not s.settings.standin_revocable:
+        return
+    coming = [x.gpu for x in s.next_of(app_id) if s.gang_key(x) == key]
+    for gpu in coming:
+        s.record(NextDropped(gpu, why))
+    if coming:
+        s.revoke_notice(app_id, coming, now_s, why)
+        s.want_round(now_s + s.settings.settle_s)
+    take_back(s, gang, now_s, now_s + s.settings.lead, why)
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
@@ -216,7 +247,7 @@ def _lapsed(s: State, lease: Lease, now_s: float) -> bool:
 
 
 def _self_renewing(s: State, lease: Lease) -> bool:
-    return s.is_foreign(lease.app_id) and not s.settings.standin_revocable and not s.drained(lease.gpu.host)
+    return s.is_foreign(lease.app_id) and not s.settings.standin_revocable and s.usable(lease.gpu)
 
 
 def thaw(s: State, now_s: float) -> None:

@@ -152,7 +152,7 @@ class Rounds:
         counts = s.free.counts()
         more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
         for gpu in (*more, *(g for g in s.revoking if g not in s.durable.next)):
-            if gpu.host in s.node_at and not s.drained(gpu.host):
+            if s.usable(gpu):
                 counts[gpu.host] = counts.get(gpu.host, 0) + 1
         return counts
 
@@ -387,6 +387,7 @@ class Rounds:
             "vc": r.lot.vc,
             "guaranteed": r.lot.guaranteed,
             "offered": dict(r.offered),
+            "bad_gpus": sorted(f"{n.host}:{i}" for n in self.s.nodes.values() for i in n.bad_gpus),
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),
             "participants": list(r.participants),

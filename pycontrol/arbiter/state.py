@@ -25,7 +25,7 @@ from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model.auction import Demand, Gang, gang_of
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp, attribute
 from pycontrol.model.events import (
     Contention,
     Effect,
@@ -186,7 +186,7 @@ class State:
         if lease is None:
             self.revoking.discard(gpu)
             self.open_leases.discard(gpu)
-            if gpu not in self.container_at and self._usable(gpu):
+            if gpu not in self.container_at and self.usable(gpu):
                 self.free.put(gpu)
             else:
                 self.free.take(gpu)
@@ -228,12 +228,20 @@ class State:
 
     def _machines_changed(self) -> None:
         if self.supply is not None:
-            up = {n.host: n.gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
+            up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
             self.supply.machines_changed(up)
 
-    def _usable(self, gpu: Gpu) -> bool:
+    def usable(self, gpu: Gpu) -> bool:
+        """Whether it may be leased: its node is up and not drained, and it is in order."""
         node = self.node_at.get(gpu.host)
-        return node is not None and gpu.index < node.gpus and not self.drained(gpu.host)
+        if node is None or gpu.index >= node.gpus or gpu.index in node.bad_gpus:
+            return False
+        return not self.drained(gpu.host)
+
+    def bad(self, gpu: Gpu) -> bool:
+        """Whether the GPU of a node that is up is out of order."""
+        node = self.node_at.get(gpu.host)
+        return node is not None and gpu.index in node.bad_gpus
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
@@ -280,7 +288,7 @@ class State:
     # ---- the machines
 
     def retopology(self) -> None:
-        """Rebuilds the topology from the nodes that are up; racks and types as configured where they are."""
+        """Rebuilds the topology from the nodes that are up, bad GPUs left out; racks and types as configured."""
         known = self.configured.machines if self.configured else {}
         machines = []
         for node in self.nodes.values():
@@ -289,8 +297,8 @@ class State:
                 Machine(
                     node.host,
                     machine.rack if machine else node.rack,
-                    node.gpus,
-                    machine.gpu_type if machine else node.attributes.get("gpu_type", "gpu"),
+                    len(node.good_gpus),
+                    machine.gpu_type if machine else next(iter(attribute(node.attributes, "gpu_type")), "gpu"),
                     machine.virtual if machine else False,
                 )
             )
@@ -311,10 +319,10 @@ class State:
         return PAUSED in self.durable.switches
 
     def usable_gpus(self) -> Iterator[Gpu]:
-        """GPUs of nodes that are up and not drained."""
+        """GPUs in order of nodes that are up and not drained."""
         for node in self.nodes.values():
             if not self.drained(node.host):
-                yield from (Gpu(node.host, i) for i in range(node.gpus))
+                yield from (Gpu(node.host, i) for i in node.good_gpus)
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs that nobody holds and no container occupies."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,8 +68,8 @@ class Supply(Protocol):
     def release(self, group: str) -> None:
         """A group ended or is being taken back."""
 
-    def machines_changed(self, up: Mapping[str, int]) -> None:
-        """Hosts that are up and in use, with their GPUs."""
+    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
+        """Hosts that are up and in use, with the indices of their GPUs that are in order."""
 
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         """These groups, and no others, are there; returns those that no cell can own: they are borrowed now."""

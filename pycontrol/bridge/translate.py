@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pycontrol.model import cluster
-from pycontrol.model.cluster import Container, YarnApp
+from pycontrol.model.cluster import Container, YarnApp, attribute
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
@@ -30,6 +30,8 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 
 ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
 """States of YARN's RMContainer after which it holds no GPU."""
+BAD_GPUS = "bad-gpus"
+"""Node attribute: indices as in 1_3 (YARN allows no comma in a value), `none` or `all`."""
 
 
 class Unreadable(Exception):
@@ -51,6 +53,7 @@ def _named(value: str, what: str) -> str:
 def node_of(message: pb.Node) -> cluster.Node:
     """A NodeManager; its host is the one in its NodeId, so that all names of a GPU agree."""
     node_id = _named(message.node_id, "node.node_id")
+    bad, note = _bad_gpus(message.attributes, message.gpus)
     return cluster.Node(
         node_id=node_id,
         host=host_of(node_id),
@@ -59,7 +62,24 @@ def node_of(message: pb.Node) -> cluster.Node:
         memory_mb=message.memory_mb,
         vcores=message.vcores,
         attributes=dict(message.attributes),
+        bad_gpus=bad,
+        note=note,
     )
+
+
+def _bad_gpus(attributes: Mapping[str, str], gpus: int) -> tuple[frozenset[int], str]:
+    """What the node's script and the operator, each under a prefix of its own, call bad; a note on the unreadable."""
+    bad: set[int] = set()
+    note = ""
+    for value in attribute(attributes, BAD_GPUS):
+        indices = value.split("_")
+        if value == "all":
+            bad.update(range(gpus))
+        elif all(i.isascii() and i.isdigit() for i in indices):
+            bad.update(int(i) for i in indices)
+        elif value not in ("", "none"):
+            note = f"node attribute {BAD_GPUS}={value} cannot be read; write indices as in 1_3, all or none"
+    return frozenset(i for i in bad if i < gpus), note
 
 
 def queue_of(message: pb.Queue) -> cluster.Queue:

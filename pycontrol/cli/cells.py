@@ -93,9 +93,12 @@ def apply_command(file: Path, rm: str | None, output: str) -> None:
 def _status(data: Data) -> Any:
     if not data["tenants"]:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
-    columns = ("gpus", "own", "borrowed", "apps", "wanted")
+    columns = ("gpus", "own", "borrowed", "apps", "wanted", "bad_cells")
     rows = [(t["name"] or "(no cells)", *(t[c] for c in columns)) for t in data["tenants"]]
-    return table(("VIRTUAL CLUSTER", ">OWNS", ">USES", ">BORROWS", ">APPS", ">WAITS FOR"), rows)
+    drawn = table(("VIRTUAL CLUSTER", ">OWNS", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS"), rows)
+    gpus = ((host["host"], gpu) for host in data["physical_cluster"] for gpu in host["gpus"])
+    bad = [f"{host}:{gpu['index']}" for host, gpu in gpus if not gpu["healthy"]]
+    return lines(drawn, "", f"GPUs that are bad, drained or away: {', '.join(bad)}") if bad else drawn
 
 
 def _load(file: Path, topology: Path | None) -> Layout:

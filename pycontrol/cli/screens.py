@@ -17,7 +17,7 @@ def status(d: Data) -> Group:
     """The cluster."""
     gpus = d["gpus"]
     state = "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
-    more = [f"{gpus[k]} {k}" for k in ("drained", "down") if gpus[k]]
+    more = [f"{gpus[k]} {k}" for k in ("drained", "bad", "down") if gpus[k]]
     apps = d["apps"]
     head = (
         f"{state}: {gpus['leased']} of {gpus['total']} GPUs leased, {', '.join([str(gpus['free']) + ' free', *more])};"
@@ -30,10 +30,10 @@ def status(d: Data) -> Group:
                   f" {last['renewed']} GPUs renewed, {last['granted']} granted, {last['revoked']} revoked")
     rows = [
         (n["host"], n["rack"], n["state"] + (f" ({n['reason']})" if n["reason"] else ""), n["gpus"], n["free"],
-         n["leased"], n["gpu_type"], n["virtual"])
+         n["leased"], ", ".join(map(str, n["bad_gpus"])), n["gpu_type"], n["virtual"])
         for n in d["nodes"]
     ]  # fmt: skip
-    names = ("NODE", "RACK", "STATE", ">GPUS", ">FREE", ">LEASED", "TYPE", "VIRTUAL")
+    names = ("NODE", "RACK", "STATE", ">GPUS", ">FREE", ">LEASED", "BAD", "TYPE", "VIRTUAL")
     return lines(head, rules, "", table(names, rows) if rows else "no node has registered")
 
 
@@ -88,6 +88,7 @@ def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:
 def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     bids = [_bid(b, names) for b in r.get("bids", ())]
     out = [f"{names.get(a, a)} out: {why}" for a, why in r["out"].items()]
+    out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
     return (
@@ -147,7 +148,8 @@ def _leases(leases: list[Data], now_s: float) -> RenderableType:
     groups: dict[tuple[Any, ...], list[str]] = {}
     for x in leases:
         job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
-        key = (x["state"], job, x["grant_id"], x["container_id"], left(x["end_s"], now_s))
+        state = f"{x['state']} ({x['reason']})" if x["reason"] else x["state"]
+        key = (state, job, x["grant_id"], x["container_id"], left(x["end_s"], now_s))
         groups.setdefault(key, []).append(x["gpu"])
     rows = [(", ".join(gpus), state, job, grant, container, end)
             for (state, job, grant, container, end), gpus in groups.items()]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.model.topology import Gpu
@@ -19,6 +19,21 @@ class Node:
     memory_mb: int = 0
     vcores: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict)
+    """YARN's node attributes; their names may have a prefix, as in `rm.yarn.io/NAME`."""
+    bad_gpus: frozenset[int] = frozenset()
+    """Indices of GPUs that are out of order: nobody gets them."""
+    note: str = ""
+    """What an operator should know of it."""
+
+    @property
+    def good_gpus(self) -> Sequence[int]:
+        """Indices of the GPUs that are in order."""
+        return [i for i in range(self.gpus) if i not in self.bad_gpus] if self.bad_gpus else range(self.gpus)
+
+
+def attribute(attributes: Mapping[str, str], name: str) -> list[str]:
+    """The values of a node attribute, under whichever prefixes it was set."""
+    return [value for key, value in sorted(attributes.items()) if key.rpartition("/")[2] == name]
 
 
 @dataclass(frozen=True, slots=True)

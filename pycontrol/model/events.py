@@ -31,7 +31,7 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class NodeUp:
-    """A node registered, or its resources changed."""
+    """A node registered, or its resources or the health of its GPUs changed."""
 
     node: Node
 

@@ -11,14 +11,16 @@ from pycontrol.arbiter.core import Arbiter
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """All cells: groups (a group is the gang of one grant), hosts with their GPUs, virtual clusters, binding both ways.
 
-    `tenants`: for each virtual cluster, GPUs that it owns, uses of its own, borrows, and that wait for it.
+    `tenants`: for each virtual cluster, GPUs that it owns, uses of its own, borrows, and that wait for it, and how
+    many of its cells show as bad.
     """
     if a.supply is None:
         return {"now_s": now_s, "tenants": [], "groups": [], "physical_cluster": [], "virtual_clusters": {}}
-    return {"now_s": now_s, "tenants": _tenants(a), **a.supply.inspect()}
+    state = a.supply.inspect()
+    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})), **state}
 
 
-def _tenants(a: Arbiter) -> list[dict[str, Any]]:
+def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     assert a.supply is not None
     rows: dict[str, dict[str, Any]] = {
         vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "own": 0, "borrowed": 0, "apps": 0, "wanted": 0}
@@ -34,4 +36,6 @@ def _tenants(a: Arbiter) -> list[dict[str, Any]]:
             agent = a.agents.get(app.app_id)
             row["apps"] += 1
             row["wanted"] += max(0, agent.demand.gpus - a.holding(app.app_id)) if agent is not None else 0
+    for vc, row in rows.items():
+        row["bad_cells"] = sum(not cell["healthy"] for cell in clusters.get(vc, {}).get("cells", ()))
     return [row for vc, row in rows.items() if vc or row["apps"]]

@@ -19,8 +19,8 @@ from pycontrol.arbiter.facts import (
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RHO = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-REASONS = (("lost round", "lost_round"), ("is being drained", "drained"), ("released", "released"),
-           ("app ended", "app_ended"))  # fmt: skip
+REASONS = (("lost round", "lost_round"), ("is being drained", "drained"), ("is bad", "bad_gpu"),
+           ("released", "released"), ("app ended", "app_ended"))  # fmt: skip
 
 
 class Metrics:

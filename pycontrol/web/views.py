@@ -48,7 +48,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
 
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
-    """GPUs by state: leased ones count as leased wherever they are; down ones as the topology file says."""
+    """GPUs by state: leased, drained and bad ones count as such wherever they are; down ones as the topology says."""
     usable = set(a.usable_gpus())
     free = a.free_gpus()
     up = {n.host for n in a.nodes.values()}
@@ -59,6 +59,7 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
         "free": len(free),
         "leased": len(leased),
         "drained": sum(n.gpus for n in a.nodes.values() if a.drained(n.host)),
+        "bad": sum(len(n.bad_gpus) for n in a.nodes.values()),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
         "unleased_in_use": len(usable - free - leased),
     }
@@ -80,11 +81,12 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "gpus": node.gpus,
             "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual),
+            "bad_gpus": sorted(node.bad_gpus),
             "free": sum(g.host == node.host for g in free),
             "leased": sum(holders.values()),
             "apps": holders,
             "state": "drained" if a.drained(node.host) else "up",
-            "reason": "",
+            "reason": node.note,
         })  # fmt: skip
     for node_id, why in sorted(a.down.items()):
         host = node_id.rpartition(":")[0]
@@ -92,7 +94,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
         rows.append({
             "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
             "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
-            "virtual": bool(machine and machine.virtual), "free": 0,
+            "virtual": bool(machine and machine.virtual), "bad_gpus": [], "free": 0,
             "leased": sum(g.host == host for g in a.durable.leases), "apps": {},
             "state": "down", "reason": why,
         })  # fmt: skip
@@ -192,7 +194,7 @@ def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
         "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
         "container_id": lease.container_id, "job_id": lease.job_id, "guaranteed": lease.guaranteed,
-        "name": names(a).get(lease.app_id, ""),
+        "reason": lease.reason, "name": names(a).get(lease.app_id, ""),
     }  # fmt: skip
 
 

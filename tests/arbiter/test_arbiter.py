@@ -213,6 +213,7 @@ def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
     f=st.sampled_from([0.0, 0.5, 0.8]),
     crash_s=st.none() | st.integers(5, 150),
     lost_s=st.none() | st.integers(5, 150),
+    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
     timing=st.sampled_from(["aligned", "machine", "spread"]),
     open_leases=st.booleans(),
 )
@@ -223,6 +224,7 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     f: float,
     crash_s: int | None,
     lost_s: int | None,
+    bad: list[tuple[int, str, int]],
     timing: str,
     open_leases: bool,
 ) -> None:
@@ -240,6 +242,7 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     if lost_s is not None:
         w.at(lost_s, lambda: w.lose_node("n1"))
         w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.marks(bad)
     w.run(4000)
     stuck = [a.app_id for a in w.agents.values() if not a.finished]
     assert not stuck, w.history[-40:]

@@ -10,10 +10,11 @@ from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
-from tests.arbiter.world import World
+from tests.arbiter.world import NODES, World
 
 CELLS = """
 cell_types:
@@ -81,6 +82,46 @@ def test_a_lost_machine_takes_spare_cells_first() -> None:
     assert guaranteed_gpus(w, "a") == 4, "the other big cell is spare enough"
 
 
+def test_a_bad_gpu_takes_spare_cells_first_and_is_shown_and_lent_to_nobody() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 4000, "root.a")
+    w.run(10)
+    (container,) = [c for c in w.containers.values() if c.app_id == "a"]
+    bad = container.gpus[1]
+    w.mark(bad.host, bad.index)
+    w.run(40)
+    (again,) = [c for c in w.containers.values() if c.app_id == "a"]
+    assert again.gpus[0].host != bad.host
+    assert guaranteed_gpus(w, "a") == 4
+    assert isinstance(w.supply, CellSupply)
+    hosts = w.supply.inspect()["physical_cluster"]
+    assert [(h["host"], g["index"]) for h in hosts for g in h["gpus"] if not g["healthy"]] == [bad]
+    w.add_app("guest", 1, 12, 4000, "root.guest")
+    w.run(60)
+    assert {Gpu(h, i) for h, _, n in NODES for i in range(n)} - set(w.occupied) == {bad}
+    w.crash()
+    w.run(80)
+    assert bad not in w.occupied
+    w.mark(bad.host)
+    w.run(110)
+    assert bad in w.occupied
+
+
+def test_without_spare_cells_an_owner_uses_what_is_good_of_its_own_and_robs_nobody() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 4000, "root.a")
+    w.add_app("b", 2, 1, 4000, "root.b")
+    w.run(10)
+    bad = min(g for g, c in w.occupied.items() if w.containers[c].app_id == "a")
+    w.mark(bad.host, bad.index)
+    w.run(40)
+    mine = {g for g, c in w.occupied.items() if w.containers[c].app_id == "a"}
+    assert {g.index for g in mine if g.host == bad.host} == {0, 1, 2, 3} - {bad.index}
+    assert len(mine) == guaranteed_gpus(w, "a") == 4
+    assert guaranteed_gpus(w, "b") == 2
+    assert ("revoke", "b") not in w.history
+
+
 def test_a_crash_gives_the_same_cells_back() -> None:
     w = world()
     w.add_app("a", 4, 1, 4000, "root.a")
@@ -125,9 +166,11 @@ def test_another_assignment_keeps_what_runs() -> None:
     ),
     crash_s=st.none() | st.integers(5, 150),
     lost_s=st.none() | st.integers(5, 150),
+    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
 )
 def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
-    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None
+    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None,
+    bad: list[tuple[int, str, int]],
 ) -> None:
     w = world(seed, lease_s=30, f=0.5)
     for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
@@ -137,6 +180,7 @@ def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
     if lost_s is not None:
         w.at(lost_s, lambda: w.lose_node("n1"))
         w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.marks(bad)
     w.run(4000)
     assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
     assert not w.arbiter.durable.leases

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ class Fixed:
     """Virtual clusters that own whole machines for good: the simplest cells there are."""
 
     def __init__(self) -> None:
-        self.up: Mapping[str, int] = {}
+        self.up: Mapping[str, Collection[int]] = {}
         self.groups: dict[str, Held] = {}
 
     def vc_of(self, queue: str) -> str:
@@ -39,7 +39,7 @@ class Fixed:
 
     def _free(self, host: str, guaranteed_only: bool) -> list[Gpu]:
         used = self._used(guaranteed_only)
-        return [g for i in range(self.up.get(host, 0)) if (g := Gpu(host, i)) not in used]
+        return [g for i in self.up.get(host, ()) if (g := Gpu(host, i)) not in used]
 
     def guaranteed(self, vc: str) -> Mapping[str, int]:
         return {h: n for h in self.up if OWNERS[h] == vc and (n := len(self._free(h, True)))}
@@ -74,7 +74,7 @@ class Fixed:
     def release(self, group: str) -> None:
         self.groups.pop(group, None)
 
-    def machines_changed(self, up: Mapping[str, int]) -> None:
+    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         self.up = up
 
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:

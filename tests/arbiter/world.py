@@ -5,14 +5,15 @@ Everything is scripted by a seed. `check()` asserts what must hold after every e
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import REVOKING, Durable, Fact, from_json, to_json
+from pycontrol.arbiter.facts import REVOKING, Durable, Fact, LeaseGranted, from_json, to_json
 from pycontrol.arbiter.state import Settings, as_gang, by_host
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
@@ -82,7 +83,7 @@ class World:
         self.policy = policy
         self.settings = settings or Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
         self.now = 1000.0
-        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.heap: list[tuple[float, int, Callable[[], object]]] = []
         self.order = itertools.count()
         self.journal: list[Fact] = []
         self.epoch = 1
@@ -109,7 +110,7 @@ class World:
 
     # ---- time
 
-    def at(self, delay_s: float, fn: Callable[[], None]) -> None:
+    def at(self, delay_s: float, fn: Callable[[], object]) -> None:
         heapq.heappush(self.heap, (self.now + delay_s, next(self.order), fn))
 
     def run(self, until_s: float) -> None:
@@ -134,6 +135,7 @@ class World:
         effects = self.arbiter.handle(event, self.now)
         facts = self.arbiter.take_facts()
         self.journal += [from_json(type(f).__name__, to_json(f)) for f in facts]
+        assert not [f.gpu for f in facts if isinstance(f, LeaseGranted) and self.arbiter.bad(f.gpu)]
         self.check()
         for effect in effects:
             self.carry_out(effect)
@@ -167,6 +169,10 @@ class World:
         assert a.free_gpus() == usable
         assert a.free.count == len(usable)
         assert a.free.counts() == by_host(usable)
+        if a.ready and self.now >= a.recovering_until_s:
+            stay = {x.app_id for g, x in a.durable.leases.items() if a.bad(g) and x.state != REVOKING}
+            assert all(a.is_foreign(app_id) for app_id in stay), "a lease stays on a bad GPU"
+            assert not any(map(a.bad, a.durable.next)), "a bad GPU is promised"
         assert a.revoking == {g for g, x in a.durable.leases.items() if x.state == REVOKING}
         assert set(a.workers.pending) == {w.gang for w in a.workers if not w.container_id and not w.directive_id}
         for app_id in self.agents:
@@ -404,6 +410,18 @@ class World:
         node = next(Node(f"{h}:1", h, r, g) for h, r, g in NODES if h == host)
         self.nodes[node.node_id] = node
         self.submit(ev.NodeUp(node))
+
+    def mark(self, host: str, *bad: int) -> None:
+        """The node's attributes name these GPUs as bad, and no others."""
+        node = dataclasses.replace(self.nodes[f"{host}:1"], bad_gpus=frozenset(bad))
+        self.nodes[node.node_id] = node
+        self.submit(ev.NodeUp(node))
+
+    def marks(self, bad: Sequence[tuple[float, str, int]], heal_s: float = 60.0) -> None:
+        """GPUs 0 to n - 1 of a host go bad at a time and are mended later."""
+        for at_s, host, n in bad:
+            self.at(at_s, lambda host=host, n=n: f"{host}:1" in self.nodes and self.mark(host, *range(n)))
+            self.at(at_s + heal_s, lambda host=host: f"{host}:1" in self.nodes and self.mark(host))
 
     def revoking(self) -> int:
         """Leases that are being revoked."""

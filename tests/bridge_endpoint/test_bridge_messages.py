@@ -73,6 +73,28 @@ def test_events(wire, event) -> None:
     assert event_of(pb.Event(seq=1, **wire)) == event
 
 
+@pytest.mark.parametrize(
+    ("attributes", "bad", "note"),
+    [
+        ({}, set(), ""),
+        ({"nm.yarn.io/bad-gpus": "none"}, set(), ""),
+        ({"nm.yarn.io/bad-gpus": "1_3"}, {1, 3}, ""),
+        ({"nm.yarn.io/bad-gpus": "0", "rm.yarn.io/bad-gpus": "2"}, {0, 2}, ""),
+        ({"rm.yarn.io/bad-gpus": "all"}, {0, 1, 2, 3}, ""),
+        ({"rm.yarn.io/bad-gpus": "1_9"}, {1}, ""),
+        ({"rm.yarn.io/bad-gpus": "1-3", "nm.yarn.io/bad-gpus": "2"}, {2}, "bad-gpus=1-3 cannot be read"),
+        ({"rm.yarn.io/other": "1"}, set(), ""),
+    ],
+)
+def test_node_attributes_name_bad_gpus(attributes: dict[str, str], bad: set[int], note: str) -> None:
+    event = event_of(pb.Event(node_up=pb.Node(node_id="n1:1", gpus=4, attributes=attributes)))
+    assert isinstance(event, NodeUp)
+    assert event.node.bad_gpus == bad
+    assert note in event.node.note
+    assert bool(note) == bool(event.node.note)
+    assert list(event.node.good_gpus) == [i for i in range(4) if i not in bad]
+
+
 def test_snapshot_leaves_ended_containers_out() -> None:
     ended = pb.GpuContainer(container_id="c2", app_id="app", node_id="n1:8041", state="COMPLETED")
     queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)

@@ -107,9 +107,9 @@ class Machine(RuleBasedStateMachine):
     def fail(self, host: int, gpu: int | None) -> None:
         self.cells.set_health(f"h{host}", False, None if gpu is None else [gpu])
 
-    @rule(host=st.integers(0, 3))
-    def heal(self, host: int) -> None:
-        self.cells.set_health(f"h{host}", True)
+    @rule(host=st.integers(0, 3), gpu=st.none() | st.integers(0, 1))
+    def heal(self, host: int, gpu: int | None) -> None:
+        self.cells.set_health(f"h{host}", True, None if gpu is None else [gpu])
 
     @rule()
     def crash(self) -> None:

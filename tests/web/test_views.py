@@ -104,6 +104,20 @@ def test_a_lost_node_and_a_drained_one_are_shown() -> None:
     assert d["gpus"]["total"] == 10
 
 
+def test_bad_gpus_are_shown() -> None:
+    scene = Scene(run_s=10)
+    scene.world.mark("n2", 1, 3)
+    d = scene.get("status")
+    assert {n["host"]: n["bad_gpus"] for n in d["nodes"]} == {"n1": [], "n2": [1, 3], "n3": [], "n4": []}
+    assert (d["gpus"]["total"], d["gpus"]["bad"]) == (12, 2)
+    revoked = [x for x in scene.get("leases")["leases"] if x["state"] == "revoking"]
+    assert revoked
+    assert {x["reason"].partition(" is ")[2] for x in revoked} == {"bad"}
+    text = scene.get("metrics")["text"]
+    assert 'isonomy_gpus{state="bad"} 2.0' in text
+    assert 'isonomy_leases_revoked_total{reason="bad_gpu"}' in text
+
+
 def test_metrics_have_the_promised_names(scene: Scene) -> None:
     d = scene.get("metrics")
     assert d["content_type"].startswith("text/plain")

@@ -1,0 +1,143 @@
+"""Single GPUs that go bad: nobody gets them, who is on one leaves in time, and mended ones are used again."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.arbiter.facts import REVOKING, LeaseRevoking
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.themis import Themis
+from tests.arbiter.world import World
+
+BAD = Gpu("n1", 2)
+
+
+def world(**changes: object) -> World:
+    how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0, **changes}
+    return World(Themis(), settings=Settings(**how))  # type: ignore[arg-type]
+
+
+def held_by(w: World, app_id: str) -> set[Gpu]:
+    return {g for c in w.containers.values() if c.app_id == app_id for g in c.gpus}
+
+
+def test_a_gang_leaves_a_bad_gpu_whole_and_resumes_elsewhere() -> None:
+    w = world()
+    app = w.add_app("app1", 4, 1, 400)
+    w.run(10)
+    before = held_by(w, "app1")
+    bad = min(before)
+    w.mark(bad.host, bad.index)
+    revoked = [f for f in w.journal if isinstance(f, LeaseRevoking)]
+    assert {f.gpu for f in revoked} == before
+    assert {(f.end_s, f.reason) for f in revoked} == {(w.now + 6, f"GPU {bad} is bad")}
+    assert {k for k, who in w.history[-2:] if who in ("app1", *w.containers)} == {"revoke", "preempt"}
+    w.run(30)
+    assert len(held_by(w, "app1")) == 4
+    assert bad not in held_by(w, "app1")
+    w.run(200)
+    assert app.finished
+    assert app.launches == {"j0": 2}
+
+
+def test_who_does_not_leave_in_time_is_killed() -> None:
+    w = world()
+    w.add_app("app1", 2, 1, 4000)
+    w.run(10)
+    w.do_SendRevoke = lambda e: None  # type: ignore[method-assign]
+    bad = min(held_by(w, "app1"))
+    w.mark(bad.host, bad.index)
+    w.run(15)
+    assert bad in w.occupied
+    w.run(18)
+    assert bad not in w.occupied
+
+
+def test_nobody_gets_a_bad_gpu_until_it_is_mended() -> None:
+    w = world()
+    w.mark(BAD.host, BAD.index)
+    w.add_app("app1", 1, 12, 4000)
+    w.run(20)
+    assert len(held_by(w, "app1")) == 11
+    assert w.arbiter.topology.gpus == 11
+    assert all(r["bad_gpus"] == [str(BAD)] for r in w.arbiter.receipts)
+    w.mark(BAD.host)
+    w.run(30)
+    assert len(held_by(w, "app1")) == 12
+
+
+def test_a_gang_that_needs_the_bad_gpu_is_told() -> None:
+    w = world()
+    w.mark(BAD.host, BAD.index)
+    w.add_app("wide", 12, 1, 100)
+    w.run(10)
+    assert reason(w.arbiter, "wide", w.now).code == "ExceedsClusterSize"
+
+
+@pytest.mark.parametrize("revocable", [False, True])
+def test_an_app_without_an_agent_stays_unless_it_is_revocable(revocable: bool) -> None:
+    w = world(standin_revocable=revocable)
+    w.add_foreign("shell", 4, 1)
+    w.run(10)
+    bad = min(held_by(w, "shell"))
+    w.mark(bad.host, bad.index)
+    w.run(20)
+    assert (bad in held_by(w, "shell")) != revocable
+    w.end_app("shell")
+    w.add_app("app1", 1, 12, 4000)
+    w.run(40)
+    assert bad not in w.occupied
+
+
+def test_a_promised_gpu_that_goes_bad_is_promised_no_more() -> None:
+    w = world(lease_s=40)
+    w.add_app("early", 4, 3, 4000)
+    w.run(10)
+    w.add_app("late", 4, 3, 4000)
+    while not w.arbiter.durable.next:
+        w.run(w.now - 1000 + 0.1)
+    promised = dict(w.arbiter.durable.next)
+    bad, lease = min(promised.items())
+    w.mark(bad.host, bad.index)
+    mates = {g for g, x in promised.items() if x.grant_id == lease.grant_id}
+    assert not mates & set(w.arbiter.durable.next), "what is left of the gang would be of no use"
+    w.run(60)
+    assert bad not in w.occupied
+    assert len(w.occupied) == 8, "the other GPUs hold two gangs"
+
+
+def test_a_gpu_known_to_be_bad_at_a_restart_is_left_after_the_recovery() -> None:
+    w = world()
+    app = w.add_app("app1", 4, 1, 600)
+    w.run(10)
+    bad = min(held_by(w, "app1"))
+    w.mark(bad.host, bad.index)
+    w.crash()
+    assert w.arbiter.durable.leases[bad].state == REVOKING, "the journal knows the deadline"
+    w.run(60)
+    assert bad not in w.occupied
+    again = min(held_by(w, "app1"))
+    node = w.nodes[f"{again.host}:1"]
+    w.nodes[node.node_id] = type(node)(node.node_id, node.host, node.rack, node.gpus, bad_gpus=frozenset({again.index}))
+    w.crash()
+    assert w.arbiter.durable.leases[again].state != REVOKING
+    w.run(90)
+    assert again not in w.occupied
+    w.run(400)
+    assert app.finished
+
+
+def test_a_drained_machine_with_a_bad_gpu_comes_back_without_it() -> None:
+    w = world()
+    w.submit(ev.OperatorCommand("drain", "n1", "root"))
+    w.mark("n1", 2)
+    w.add_app("app1", 1, 12, 4000)
+    w.run(20)
+    assert len(held_by(w, "app1")) == 8
+    w.submit(ev.OperatorCommand("undrain", "n1", "root"))
+    w.run(40)
+    assert len(held_by(w, "app1")) == 11
+    assert BAD not in w.occupied
