@@ -8,6 +8,7 @@ import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
+import isonomy.wire.v1.Node;
 import isonomy.wire.v1.NodeDown;
 import isonomy.wire.v1.Snapshot;
 import java.io.IOException;
@@ -51,6 +52,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptA
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAttributesUpdateSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeResourceUpdateSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
@@ -241,6 +243,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       tellRecovered(e);
     } else if (event instanceof NodeResourceUpdateSchedulerEvent e) {
       tellNode(e.getRMNode());
+    } else if (event instanceof NodeAttributesUpdateSchedulerEvent e) {
+      getAllNodes().stream().map(FiCaSchedulerNode::getRMNode)
+          .filter(node -> e.getUpdatedNodeToAttributes().containsKey(node.getHostName()))
+          .forEach(this::tellNode);
     } else if (event instanceof NodeRemovedSchedulerEvent e) {
       RMNode node = e.getRemovedRMNode();
       emit(Event.newBuilder().setNodeDown(NodeDown.newBuilder()
@@ -283,7 +289,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       // Its capacity shrinks to what is in use; the GPUs that are in use stay where they are.
       return;
     }
-    emit(Event.newBuilder().setNodeUp(Messages.node(node)));
+    emit(Event.newBuilder().setNodeUp(message(node)));
+  }
+
+  private Node message(RMNode node) {
+    return Messages.node(node, rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
   }
 
   private void tellApplication(ApplicationId id) {
@@ -395,7 +405,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     try {
       for (FiCaSchedulerNode node : getAllNodes()) {
         if (node.getRMNode().getState() != NodeState.DECOMMISSIONING) {
-          snapshot.addNodes(Messages.node(node.getRMNode()));
+          snapshot.addNodes(message(node.getRMNode()));
         }
         node.getCopiedListOfRunningContainers().stream().filter(IsonomyScheduler::isGpuContainer)
             .forEach(c -> snapshot.addContainers(Messages.container(c)));

@@ -5,9 +5,12 @@ import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Node;
 import isonomy.wire.v1.Queue;
+import java.util.Map;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeKey;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.nodelabels.AttributeValue;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
@@ -18,7 +21,8 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 final class Messages {
   private Messages() {}
 
-  static Node node(RMNode node) {
+  /** `attributes`: of its host, with the values in force (a key may still carry the value that it was made with). */
+  static Node node(RMNode node, Map<NodeAttribute, AttributeValue> attributes) {
     Resource total = node.getTotalCapability();
     Node.Builder message = Node.newBuilder()
         .setNodeId(node.getNodeID().toString())
@@ -27,9 +31,10 @@ final class Messages {
         .setGpus(Gpus.of(total))
         .setMemoryMb(total.getMemorySize())
         .setVcores(total.getVirtualCores());
-    for (NodeAttribute attribute : node.getAllNodeAttributes()) {
-      message.putAttributes(attribute.getAttributeKey().getAttributeName(), text(attribute.getAttributeValue()));
-    }
+    attributes.forEach((attribute, value) -> {
+      NodeAttributeKey key = attribute.getAttributeKey();
+      message.putAttributes(key.getAttributePrefix() + "/" + key.getAttributeName(), text(value.getValue()));
+    });
     return message.build();
   }
 

@@ -9,6 +9,7 @@ import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Kill;
+import isonomy.wire.v1.Node;
 import isonomy.wire.v1.Place;
 import isonomy.wire.v1.Preempt;
 import isonomy.wire.v1.Snapshot;
@@ -16,13 +17,19 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
+import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.nodelabels.NodeAttributesManager;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
@@ -32,6 +39,7 @@ import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInfo;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** The scheduler in a real YARN of one JVM: two nodes with four GPUs each. */
 @Timeout(120)
@@ -45,6 +53,9 @@ class MiniYarnTest {
       return new Bridge.Links(control, control, control);
     }
   }
+
+  @TempDir
+  Path attributes;
 
   private MiniYARNCluster cluster;
   private Configuration conf;
@@ -72,6 +83,7 @@ class MiniYarnTest {
     c.set(YarnConfiguration.YARN_ADMIN_ACL, "root-of-test");
     c.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, 100);
     c.setLong(YarnConfiguration.NM_PROCESS_KILL_WAIT_MS, 100);
+    c.set(YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR, attributes.toUri().toString());
     cluster = new MiniYARNCluster("isonomy", 2, 1, 1);
     cluster.init(c);
     cluster.start();
@@ -216,6 +228,44 @@ class MiniYarnTest {
     HttpResponse<String> without = rest("GET", "isonomy/status");
     assertEquals(503, without.statusCode());
     assertTrue(without.body().startsWith("{\"error\": \"no answer from the control plane"), without.body());
+  }
+
+  @Test
+  void attributesOfNodesAreToldWhenTheyChange() throws Exception {
+    String reported = "nm.yarn.io/bad-gpus";
+    String set = "rm.yarn.io/bad-gpus";
+    cluster.waitForNodeManagersToConnect(20_000);
+    NodeId node = cluster.getNodeManager(0).getNMContext().getNodeId();
+    String host = node.getHost();
+    NodeAttributesManager manager = cluster.getResourceManager().getRMContext().getNodeAttributesManager();
+    // What a NodeManager reports.
+    manager.replaceNodeAttributes(
+        NodeAttribute.PREFIX_DISTRIBUTED, attribute(host, NodeAttribute.PREFIX_DISTRIBUTED, "1_3"));
+    control.await(e -> tells(e, node) && e.getNodeUp().getAttributesMap().equals(Map.of(reported, "1_3")));
+    // What an operator sets, and sets anew.
+    for (String value : List.of("0", "2")) {
+      int from = control.count();
+      manager.addNodeAttributes(attribute(host, NodeAttribute.PREFIX_CENTRALIZED, value));
+      Node told = control.await(from, e -> tells(e, node) && e.getNodeUp().containsAttributes(set)).getNodeUp();
+      assertEquals(Map.of(reported, "1_3", set, value), told.getAttributesMap());
+      assertEquals(4, told.getGpus());
+    }
+    int before = control.snapshots();
+    control.forget();
+    for (Node known : control.awaitSnapshot(before + 1).getNodesList()) {
+      assertEquals("2", known.getAttributesOrThrow(set));
+    }
+    int from = control.count();
+    manager.removeNodeAttributes(attribute(host, NodeAttribute.PREFIX_CENTRALIZED, "2"));
+    control.await(from, e -> tells(e, node) && !e.getNodeUp().containsAttributes(set));
+  }
+
+  private static boolean tells(Event e, NodeId node) {
+    return e.hasNodeUp() && e.getNodeUp().getNodeId().equals(node.toString());
+  }
+
+  private static Map<String, Set<NodeAttribute>> attribute(String host, String prefix, String value) {
+    return Map.of(host, Set.of(NodeAttribute.newInstance(prefix, "bad-gpus", NodeAttributeType.STRING, value)));
   }
 
   @Test
