@@ -244,6 +244,15 @@ def _starved(found: Mapping[Key, Sequence[Outcome]]) -> str:
     return "".join(f" {n:.0f} of its jobs never ran {how}." for how, n in left.items() if n)
 
 
+def _of_jobs_done_by_both(ours: Sequence[Outcome], other: Sequence[Outcome]) -> Interval:
+    """Ratio of mean completion times: who starves large jobs must not gain by it."""
+    means = []
+    for a, b in zip(ours, other, strict=True):
+        both = a.completion_s.keys() & b.completion_s.keys()
+        means.append([float(np.mean([o.completion_s[app] for app in both])) for o in (a, b)])
+    return paired_ratio([x for x, _ in means], [y for _, y in means])
+
+
 def figure9(setup: Setup) -> Findings:
     """Figure 9: completion times of 50 tenants with about 20 jobs each."""
     size: dict[str, Any] = {"tenants": 50, "jobs": 20, "days": 3.0}
@@ -277,7 +286,8 @@ def figure9(setup: Setup) -> Findings:
                 ("paper", "paper"),
                 ("whole", "whole"),
             ):
-                ratio = paired_ratio(mean[mix, penalty, "OEF cooperative", ours], mean[mix, penalty, theirs, other])
+                ratio = _of_jobs_done_by_both(found[mix, penalty, "OEF cooperative", ours],
+                                              found[mix, penalty, theirs, other])  # fmt: skip
                 cut[mix, penalty, ours, other] = 1 - ratio.mean
                 rows.append(
                     (mix, f"{penalty:.0%}", PLACERS[_placer(ours)], theirs, PLACERS[_placer(other)], shown(ratio))
@@ -289,13 +299,13 @@ def figure9(setup: Setup) -> Findings:
             f"OEF completes jobs {paper:.0%} sooner than {theirs}.", f"-{paper:.0%} (Figure 9)",
             "; ".join(f"{m}, {p:.0%} penalty: {-v:+.0%}" for (m, p, *_), v in published.items()),
             all(v >= paper - 0.05 for v in published.values()),
-            "The paper's placer against rounding without memory. Our placer against that: "
-            + ", ".join(f"{-v:+.0%}" for v in best.values())
+            "The paper's placer against rounding without memory, over jobs that end under both. Our placer against "
+            "that: " + ", ".join(f"{-v:+.0%}" for v in best.values())
             + f"; with the same placer for both: {-max(same):+.0%} to {-min(same):+.0%}."
             + _starved({k: v for k, v in found.items() if k[2] == theirs}),
         ))  # fmt: skip
     tables = (
-        Table("Mean completion time, OEF cooperative over a baseline",
+        Table("Mean completion time of the jobs that end under both, OEF cooperative over a baseline",
               ("mix", "span penalty", "OEF's placer", "over", "placed by", "ratio"), tuple(rows)),
         Table("Runs (mean over seeds)", ("mix", "span penalty", "scheme", "placer", "mean completion, s", "p95, s",
               "restarts", "utilisation", "unfinished"), tuple(
