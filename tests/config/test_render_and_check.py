@@ -44,6 +44,14 @@ def test_rendered_files_are_right_and_pass_the_check(conf: Path) -> None:
     assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
 
 
+def test_the_script_that_names_bad_gpus_is_told_how_many_there_are(tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text(
+        render.render({"nodemanager": {"gpus": 8, "bad_gpus_script": "/opt/isonomy-bad-gpus"}})["yarn-site.xml"])
+    site, provider = read_site(tmp_path / "yarn-site.xml"), "yarn.nodemanager.node-attributes.provider"
+    assert site[provider] == "script"
+    assert (site[f"{provider}.script.path"], site[f"{provider}.script.opts"]) == ("/opt/isonomy-bad-gpus", "8")
+
+
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
