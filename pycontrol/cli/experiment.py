@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.report import Entry, as_json, plain, text, write
+from pycontrol.experiments.report import Entry, as_json, plain, text, write, write_pages
 
 STYLE = {True: "green", False: "red", None: "dim"}
 
@@ -60,7 +60,8 @@ def experiment_command(
         if output == "table":
             _show(console, entries[-1])
         if report is not None:
-            missing = write(entries, report)
+            missing = write(entries[-1], report)
+            write_pages(entries, report)
             if missing:
                 log.print(f"not drawn, for want of matplotlib (pip install 'isonomy[plots]'): {', '.join(missing)}")
     if output == "json":

@@ -132,6 +132,15 @@ MARKDOWN = """\
 {{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}.
 """
 
+SUMMARY = """\
+# The papers' claims, measured
+
+| experiment | claim | paper | ours | |
+| --- | --- | --- | --- | --- |
+{% for e in entries %}{% for c in e.findings.claims -%}
+| {{ e.name }} | {{ c.claim | row }} | {{ c.paper | row }} | {{ c.ours | row }} | {{ c.verdict }} |
+{% endfor %}{% endfor %}"""
+
 HTML = """\
 <!doctype html><html lang="en"><head><meta charset="utf-8"><title>Isonomy: the papers' claims, measured</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -162,6 +171,7 @@ Paper: {{ c.paper }}; ours: {{ c.ours }}. {{ c.why }}</li>{% endfor %}</ul>
 def _templates(escape: bool) -> Environment:
     templates = Environment(autoescape=escape)
     templates.filters["cell"] = text
+    templates.filters["row"] = lambda words: str(words).replace("|", "\\|")
     return templates
 
 
@@ -170,17 +180,17 @@ def markdown(entry: Entry) -> str:
     return _templates(False).from_string(MARKDOWN).render(e=entry)
 
 
-def write(entries: Sequence[Entry], folder: Path) -> list[str]:
-    """Writes NAME.json, NAME-FIGURE.png, report.md and index.html; returns what could not be drawn."""
+def write(entry: Entry, folder: Path) -> list[str]:
+    """Writes NAME.json and NAME-FIGURE.png; returns what could not be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = []
-    for entry in entries:
-        (folder / f"{entry.name}.json").write_text(as_json(entry), encoding="utf-8")
-        for figure in entry.findings.figures:
-            if not draw(figure, folder / f"{entry.name}-{figure.name}.png"):
-                missing.append(f"{entry.name}-{figure.name}.png")
+    (folder / f"{entry.name}.json").write_text(as_json(entry), encoding="utf-8")
+    names = {f"{entry.name}-{figure.name}.png": figure for figure in entry.findings.figures}
+    return [name for name, figure in names.items() if not draw(figure, folder / name)]
+
+
+def write_pages(entries: Sequence[Entry], folder: Path) -> None:
+    """Writes index.html and report.md: all claims in a table, then each experiment."""
     page = _templates(True).from_string(HTML).render(entries=entries)
     (folder / "index.html").write_text(page, encoding="utf-8")
-    sections = "\n".join(markdown(e) for e in entries)
-    (folder / "report.md").write_text(f"# The papers' claims, measured\n\n{sections}", encoding="utf-8")
-    return missing
+    summary = _templates(False).from_string(SUMMARY).render(entries=entries)
+    (folder / "report.md").write_text("\n".join([summary, *map(markdown, entries)]), encoding="utf-8")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pycontrol.cli.experiment import experiment_command
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.experiments.report import Entry, as_json, markdown, write
+from pycontrol.experiments.report import Entry, as_json, markdown, write, write_pages
 
 
 def found(setup: Setup) -> Findings:
@@ -47,11 +47,13 @@ def test_markdown_says(entry: Entry, said: str) -> None:
 
 def test_a_report_is_one_page_with_its_figures(entry: Entry, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    assert write([entry], tmp_path) == []
+    assert write(entry, tmp_path) == []
+    write_pages([entry], tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert 'src="made-up-f.png"' in page
     assert (tmp_path / "made-up-f.png").stat().st_size > 1000
-    assert "made-up" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert report.index("| made-up |") < report.index("## made-up")
 
 
 def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
