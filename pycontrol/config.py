@@ -191,6 +191,8 @@ class TopologySpec(Section):
 
     virtual_gpus: bool = False
     """GPUs that are counted but do not compute: workers pace their steps."""
+    speeds: dict[str, Seconds] = {}
+    """Of virtual GPUs, type -> how much faster than a type of speed 1 it computes; 1 where a type is not named."""
     racks: Annotated[list[RackSpec], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -200,6 +202,16 @@ class TopologySpec(Section):
             twice = sorted({n for n in names if names.count(n) > 1})
             if twice:
                 raise ValueError(f"{what} {twice[0]} is there twice; give each its own")
+        return self
+
+    @model_validator(mode="after")
+    def _speeds_are_of_virtual_types(self) -> Self:
+        types = sorted({m.type for m in self.machines})
+        for name in self.speeds:
+            if not self.virtual_gpus:
+                raise ValueError(f"speeds: {name}: only virtual GPUs have a configured speed; set virtual_gpus: true")
+            if name not in types:
+                raise ValueError(f"speeds: no machine has the type {name}; types are {', '.join(types)}")
         return self
 
     @property

@@ -89,5 +89,7 @@ def _nodemanager(cluster: Cluster, role: str, machine: MachineSpec) -> dict[str,
         "local_dirs": str(data / "local"), "log_dirs": str(data / "log"), "recovery_dir": str(data / "recovery"),
         "evidence_file": str(data / "isonomy-evidence.jsonl"),
         "memory_mb": machine.memory_mb, "vcores": machine.vcores, "gpus": machine.gpus,
+        "gpu_type": machine.type if cluster.spec.virtual_gpus else "",
+        "gpu_speed": cluster.spec.speeds.get(machine.type, 1.0),
         "delete_delay_s": 600, "disk_limit_percent": 99.5,
     }

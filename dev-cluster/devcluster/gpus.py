@@ -28,7 +28,7 @@ def topology(file: Path | None, gpus: str) -> TopologySpec:
         raise DevClusterError(
             f"{file}: with --gpus real it must name one machine with at most {len(found)} GPUs (nvidia-smi)"
         )
-    return spec.model_copy(update={"virtual_gpus": False})
+    return spec.model_copy(update={"virtual_gpus": False, "speeds": {}})
 
 
 def real_gpus() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pycontrol.shares.problem import ShareError
@@ -51,7 +51,7 @@ def type_time(times_s: Sequence[float], name: str = "times_s") -> TypeTime:
 class Profile:
     """A job type's times by GPU type."""
 
-    times: Mapping[str, TypeTime]
+    times: Mapping[str, TypeTime] = field(default_factory=dict)
 
     @classmethod
     def of(cls, times_s: Mapping[str, Sequence[float]]) -> Profile:
@@ -65,6 +65,19 @@ class Profile:
         """GPU type -> speed relative to the slowest of them (w, with 1 on the slowest)."""
         slowest = max(t.seconds for t in self.times.values())
         return {gpu_type: slowest / t.seconds for gpu_type, t in self.times.items()}
+
+    def with_prior(self, prior: Mapping[str, float], gpu_types: Iterable[str]) -> dict[str, float]:
+        """Speeds relative to the slowest of these types and the prior's: measured ones, else `prior`, else 1.
+
+        Prior and measurement meet in the serial time that makes the prior right for the median measured type. Empty
+        where nothing is known: all types are alike then.
+        """
+        known = {t: time.seconds for t, time in self.times.items()}
+        if not known and not prior:
+            return {}
+        serial_s = statistics.median(s * prior.get(t, 1.0) for t, s in known.items()) if known else 1.0
+        speed = {t: serial_s / known[t] if t in known else prior.get(t, 1.0) for t in {*gpu_types, *prior}}
+        return {t: v / min(speed.values()) for t, v in sorted(speed.items())}
 
     def error_of(self, gpu_type: str) -> float:
         """Relative standard error of its speedup."""
@@ -83,31 +96,6 @@ class Profile:
             new = replace(old, seconds=old.seconds**KEEP * within ** (1 - KEEP), samples=old.samples + 1)
         return Profile({**self.times, gpu_type: new})
 
-
-@dataclass(frozen=True)
-class Profiles:
-    """Profiles by job type; frozen, so that each change is a new value."""
-
-    by_job_type: Mapping[str, Profile] = field(default_factory=dict)
-
-    def missing(self, job_type: str, gpu_types: Sequence[str]) -> tuple[str, ...]:
-        """The GPU types on which a job type is still to be tried."""
-        known = self.by_job_type.get(job_type)
-        return tuple(t for t in gpu_types if known is None or t not in known.times)
-
-    def tried(self, job_type: str, times_s: Mapping[str, Sequence[float]]) -> Profiles:
-        """With a trial's times; types tried before keep theirs."""
-        old = self.by_job_type.get(job_type)
-        new = Profile.of(times_s).times
-        merged = Profile({**new, **(old.times if old is not None else {})})
-        return Profiles({**self.by_job_type, job_type: merged})
-
-    def measured(self, job_type: str, gpu_type: str, seconds: float) -> Profiles:
-        """With an iteration time from a running job."""
-        old = self.by_job_type.get(job_type, Profile({}))
-        return Profiles({**self.by_job_type, job_type: old.measured(gpu_type, seconds)})
-
-    def speedups(self, job_type: str) -> dict[str, float]:
-        """Its vector; empty where nothing is known."""
-        known = self.by_job_type.get(job_type)
-        return {} if known is None else known.speedups
+    def tried(self, gpu_type: str, times_s: Sequence[float]) -> Profile:
+        """With a trial's mini-batches there; a type that is known keeps its time."""
+        return Profile({gpu_type: type_time(times_s, gpu_type), **self.times})

@@ -17,11 +17,12 @@ from pathlib import Path
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.brain import Brain
-from submarine_patch.agent.edges import ArbiterSession, Shell, StateStore
+from submarine_patch.agent.edges import ArbiterSession, Shell, SpeedStore, StateStore
 from submarine_patch.agent.messages import (
     Command,
     End,
     Event,
+    KeepSpeeds,
     LinkLost,
     Publish,
     Published,
@@ -32,6 +33,7 @@ from submarine_patch.agent.messages import (
 )
 from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
+from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model, files_at
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 
@@ -54,9 +56,13 @@ class Agent:
         self.store = StateStore(files or files_at(staging, spec.webhdfs, spec.hdfs_user))
         saved = self.store.load() if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
+        where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"
+        self.speeds = SpeedStore(files_at(where, spec.webhdfs, spec.hdfs_user))
         if saved:
             self.brain.restarted(time.time())
             log.info("attempt %d goes on with %d jobs", attempt, len(self.brain.jobs))
+        else:
+            self._recall_speeds()
         self._lock = threading.Lock()
         self.session = ArbiterSession(
             spec.arbiter,
@@ -66,6 +72,17 @@ class Agent:
             self._deliver,
             lambda: self.inbox.put(LinkLost()),
         )
+
+    def _recall_speeds(self) -> None:
+        """What earlier apps of the job type learnt."""
+        known = self.speeds.load(file_of(self.spec.job_type))
+        if known is None:
+            return
+        try:
+            self.brain.speeds.restore(known)
+            log.info("speeds known of job type %s: %s", self.spec.job_type, known["times"])
+        except (KeyError, TypeError, ValueError) as e:
+            log.warning("the kept speeds of job type %s are malformed: %s", self.spec.job_type, e)
 
     def _register(self) -> pb.AgentMessage:
         with self._lock:
@@ -118,6 +135,9 @@ class Agent:
                 self.session.close(CLOSE_S)
                 self.store.flush(CLOSE_S)
             self.shell.send(command.command)
+        elif isinstance(command, KeepSpeeds):
+            log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.brain.speeds.vector()))
+            self.speeds.save(command.file, command.speeds)
         elif isinstance(command, Publish):
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 

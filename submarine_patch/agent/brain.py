@@ -15,12 +15,15 @@ from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs, jobs, leases, report
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
-from submarine_patch.agent.messages import Command, End, Event, LinkLost, Publish, Published, Refused
+from submarine_patch.agent.messages import Command, End, Event, KeepSpeeds, LinkLost, Publish, Published, Refused
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.agent.speeds import file_of
 from submarine_patch.agent.state import AgentState
 
 SHUTDOWN_CODE = 70
+TRIAL_WAIT_S = 60.0
+"""The least time that a GPU type is asked for before it is not tried after all."""
 RESTART_WEIGHT = 0.5
 """Of the newest measurement of a restart's cost."""
 LOSSES = 16
@@ -100,16 +103,47 @@ class Brain(AgentState):
         job.step, job.loss, job.iter_time_s = max(job.step, p.step), p.loss, p.iter_time_s
         if p.accuracy:
             job.accuracy = p.accuracy
-        if not job.first_step_s:
+        warm = job.first_step_s > 0
+        if not warm:
             job.first_step_s = now_s
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True
-        self.profiler.add(job.job_id, p.iter_time_s * self.speed_of(job), len(job.gpus), self.scope_of(job))
+        self._measured(job, p, warm, now_s)
         if math.isfinite(p.loss):
             job.losses = [*job.losses, [p.step, p.loss]][-LOSSES:]
         self._judge(job, p, now_s)
         self.report_due = True
+
+    def _measured(self, job: Job, p: pb.WorkerProgress, warm: bool, now_s: float) -> None:
+        """What the line's iteration time says of placements and of GPU types; a trial that is over makes room."""
+        types, scope = self.types_of(job), self.scope_of(job)
+        trial = self.speeds.trial()
+        if len(types) == 1 and "" not in types:
+            serial_s = p.iter_time_s * len(job.gpus) / self.profiler.slowdown(scope)
+            self.speeds.ran(job.use_id, *types, p.step, serial_s, warm)
+        self.profiler.add(job.job_id, p.iter_time_s * self.speeds.of(types), len(job.gpus), scope)
+        after = self.speeds.trial()
+        if trial != after:
+            self.changed = True
+            if after and types == {trial}:
+                gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, f"tried on {trial}, next on {after}", now_s)
+
+    def _keep_speeds(self) -> None:
+        self.speeds.worth_keeping = False
+        self.out.append(KeepSpeeds(file_of(self.spec.job_type), {"job_type": self.spec.job_type, **self.speeds.dump()}))
+
+    def _try(self, now_s: float) -> None:
+        """A type that is not to be had for a lease's time is not tried."""
+        trial, s = self.speeds.trial(), self.speeds
+        if trial is None or not self.registered or any(self.types_of(j) == {trial} for j in self.jobs.values()):
+            s.waits_since_s = None
+        elif s.waits_since_s is None:
+            s.waits_since_s = now_s
+        elif now_s > s.waits_since_s + max(TRIAL_WAIT_S, self.contention.lease_s):
+            s.given_up.add(trial)
+            s.waits_since_s = None
+            self.mark()
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """The scheduler may end a job on its way; a line without the metric tells it nothing."""
@@ -167,7 +201,10 @@ class Brain(AgentState):
         gangs.lose_unadopted(self, now_s)
         for job in list(self.jobs.values()):
             gangs.watch(self, job, now_s)
+        self._try(now_s)
         leases.assign(self, now_s)
+        if self.speeds.worth_keeping:
+            self._keep_speeds()
         self._finish(now_s)
         report.tell(self, now_s)
 
@@ -216,6 +253,8 @@ class Brain(AgentState):
     def _done(self, best: str | None) -> None:
         self.done_said = True
         self.mark()
+        if len(self.speeds.types) > 1 and self.speeds.profile.times:
+            self._keep_speeds()
         winner = self.jobs[best] if best is not None else None
         self.send(progress=report.progress(self))
         done = pb.Done(

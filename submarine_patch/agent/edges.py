@@ -9,7 +9,7 @@ import queue
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -240,6 +240,35 @@ class StateStore:
         self._files.rename(part, _name(self._number))
         if self._number > STATES_KEPT:
             self._files.delete(_name(self._number - STATES_KEPT))
+
+
+class SpeedStore:
+    """Times by job type, one file each, shared by a user's apps; the last writer wins."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def load(self, file: str) -> dict[str, Any] | None:
+        """What earlier apps learnt; None where there is nothing readable."""
+        try:
+            known: dict[str, Any] = json.loads(self._files.read(file))
+            return known
+        except FileNotFoundError:
+            return None
+        except Exception as e:  # whatever HDFS or the way to it raises
+            log.warning("the kept speeds cannot be read: %s", e)
+            return None
+
+    def save(self, file: str, speeds: Mapping[str, Any]) -> None:
+        """Writes in the background."""
+        data = json.dumps(speeds).encode()
+        threading.Thread(target=self._write, args=(file, data), name="speeds", daemon=True).start()
+
+    def _write(self, file: str, data: bytes) -> None:
+        try:
+            self._files.write(file, data)
+        except Exception as e:  # the next app tries again
+            log.warning("the speeds could not be kept: %s", e)
 
 
 def _name(number: int) -> str:

@@ -145,11 +145,13 @@ def send_start(s: AgentState, job: Job) -> None:
 
 
 def _pacing(s: AgentState, job: Job) -> str:
-    """Virtual GPUs take the declared serial time x S(placement) / GPUs for a step; nothing else is paced."""
+    """Virtual GPUs take the declared serial time x S(placement) / GPUs for a step, less where their machine says that
+    they are fast; nothing else is paced."""
     if s.spec.iteration_s is None or not s.virtual.intersection(job.hosts):
         return ""
     slowdown = s.spec.slowdown[s.scope_of(job) - 1]
-    return json.dumps({"serial_iter_s": s.spec.iteration_s, "slowdown": slowdown, "gpus": len(job.gpus)})
+    pacing = {"serial_iter_s": s.spec.iteration_s, "slowdown": slowdown, "gpus": len(job.gpus)}
+    return json.dumps({**pacing, "gpu_bound": s.spec.gpu_bound})
 
 
 def say_again(s: AgentState, job: Job, now_s: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -16,6 +18,10 @@ def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
     s.contention = m.contention
     s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in m.hosts)
     s.virtual = {h.host for h in m.hosts if h.virtual_gpus}
+    room = Counter[str]()
+    for machine in s.topology.machines.values():
+        room[machine.gpu_type] += machine.gpus
+    s.speeds.types = tuple(sorted(t for t, gpus in room.items() if gpus >= s.spec.gang_gpus))
     granted = {g: _held(grant) for grant in m.grants for g in gpus_in(grant.gpus)}
     lost = set(s.held) - set(granted)
     s.held = granted
@@ -64,7 +70,11 @@ def assign(s: AgentState, now_s: float) -> None:
     """Free GPUs go to jobs that wait, whole gangs as close together as can be; what nobody can use goes back."""
     if not s.registered or s.ending is not None:
         return
+    wish = s.speeds.wish()
     idle = free(s)
+    if wish:
+        s.give_back([g for g in idle if s.type_of(g.host) != wish], f"not of the type {wish}")
+        idle = free(s)
     if not idle:
         return
     for job in _waiting(s):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
@@ -66,10 +68,18 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSpeeds:
+    """Keep what is known of the job type's speeds for later apps."""
+
+    file: str
+    speeds: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Nothing is left to do; `code` is the Agent's exit code, 0 once the app has ended."""
 
     code: int = 0
 
 
-Command = ToArbiter | ToShell | Publish | End
+Command = ToArbiter | ToShell | Publish | KeepSpeeds | End

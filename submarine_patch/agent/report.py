@@ -33,11 +33,12 @@ def work(s: AgentState, c: pb.Contention) -> AppWork:
 def demand(s: AgentState) -> pb.Demand:
     """What the app could use now."""
     runnable = len(s.scheduler.runnable()) if s.ending is None else 0
+    trial = s.speeds.trial()
     done = done_gpu_s(s)
     left = work(s, s.contention).left_gpu_s if runnable else 0.0
     return pb.Demand(
         gang_gpus=s.spec.gang_gpus,
-        gangs=runnable,
+        gangs=min(1, runnable) if trial else runnable,
         job_demand_max=s.spec.gang_gpus,
         work_left_gpu_s=left,
         work_total_gpu_s=done + left,
@@ -45,8 +46,8 @@ def demand(s: AgentState) -> pb.Demand:
         paced=s.spec.iteration_s is not None and bool(s.virtual),
         slowdown=list(s.profiler.slowdowns().values()),
         loss_rate=loss_rate(s),
-        speedups=s.spec.speedups,
-        gpu_type=s.spec.gpu_type,
+        speedups=s.speeds.vector(),
+        gpu_type=s.speeds.wish(),
     )
 
 

@@ -58,7 +58,13 @@ class AppSpec:
     gpu_type: str = ""
     """The only type that it takes; empty: any."""
     speedups: Mapping[str, float] = field(default_factory=dict)
-    """GPU type -> speed relative to the slowest type; empty: all alike."""
+    """GPU type -> speed relative to the slowest type, until measured; empty: all alike."""
+    job_type: str = ""
+    """What measured speedups are kept under: jobs of one type run alike."""
+    trial_steps: int = 0
+    """Iterations to try on each GPU type that the job type is not yet known on."""
+    gpu_bound: float = 1.0
+    """The part of iteration_s that a faster virtual GPU makes faster."""
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
@@ -102,6 +108,9 @@ class AppSpec:
             target=float(given["target"]) if "target" in given else None,
             gpu_type=d.get("gpu_type") or "",
             speedups=speedups_of(given.get("speedups", "")),
+            job_type=given.get("job_type") or worker["launch_cmd"],
+            trial_steps=int(given.get("trial_steps", 0)),
+            gpu_bound=float(given.get("gpu_bound", 1.0)),
         )
 
     def command(self, configuration: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.messages import Command, ToArbiter, ToShell
 from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.agent.speeds import Speeds
 
 RESTART_PRIOR_S = 10.0
 """From a grant to the first step, until it is measured."""
@@ -42,6 +43,7 @@ class AgentState:
         self.attempt = attempt
         self.attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
         self.profiler = Profiler(spec.iteration_s, spec.slowdown)
+        self.speeds = Speeds(spec)
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
         self.jobs: dict[str, Job] = {}
         self.held: dict[Gpu, Held] = {}
@@ -78,6 +80,7 @@ class AgentState:
         return {
             "scheduler": self.scheduler.dump(),
             "profiler": self.profiler.dump(),
+            "speeds": self.speeds.dump(),
             "jobs": [j.dump() for j in self.jobs.values()],
             "restart_s": self.restart_s,
             "ending": self.ending,
@@ -86,6 +89,7 @@ class AgentState:
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.profiler.restore(saved["profiler"])
+        self.speeds.restore(saved.get("speeds", {"times": {}}))
         self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
         self.restart_s = saved["restart_s"]
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
@@ -144,10 +148,14 @@ class AgentState:
         """How far the GPUs of its present launch lie apart."""
         return self.topology.scope_of(job.hosts)
 
-    def speed_of(self, job: Job) -> float:
-        """The speed of its slowest GPU, relative to the slowest type: the whole gang keeps its pace."""
-        known, machines = self.spec.speedups, self.topology.machines
-        return min((known.get(machines[h].gpu_type, 1.0) for h in job.hosts if h in machines), default=1.0)
+    def type_of(self, host: str) -> str:
+        """The type of a machine's GPUs; empty where it is not known."""
+        machine = self.topology.machines.get(host)
+        return machine.gpu_type if machine else ""
+
+    def types_of(self, job: Job) -> set[str]:
+        """The GPU types of its present launch."""
+        return {self.type_of(host) for host in job.hosts}
 
     def profile(self) -> JobProfile:
         """What is known of jobs' speed and progress."""

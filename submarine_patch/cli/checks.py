@@ -31,6 +31,7 @@ WHOLE_KEYS = {
     "eta": 2,
     "jobs": 1,
     "parallel": 1,
+    "trial_steps": 0,
     "budget": 1,
     "seed": 0,
     "max_retries": 0,
@@ -52,6 +53,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     _slowdown(conf)
     _one_of(conf, "sampler", SAMPLERS)
     _finite(conf, "target")
+    _share(conf, "gpu_bound")
     _speedups(conf)
     for key, names in KEYS_OF.items():
         if conf.get(key) and scheduler not in names:
@@ -170,6 +172,12 @@ def _finite(conf: Mapping[str, str], key: str) -> None:
     value = conf.get(key)
     if value and not math.isfinite(_real(value)):
         raise UsageError(f"isonomy.{key}={value}: must be a number")
+
+
+def _share(conf: Mapping[str, str], key: str) -> None:
+    value = conf.get(key)
+    if value and not 0 <= _real(value) <= 1:
+        raise UsageError(f"isonomy.{key}={value}: must be a number from 0 to 1")
 
 
 def _speedups(conf: Mapping[str, str]) -> None:

@@ -55,6 +55,9 @@ GROUP_OPTIONS = (
     Option("profile", "FILE", "YAML or JSON file of iteration times or slowdowns by model; instead of these two"),
     Option("model", "NAME", "whose profile to take; default: --name"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
+    Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
+    Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
+    Option("gpu-bound", "SHARE", "of --iteration-s, what a faster GPU makes faster; on virtual GPUs only; default 1"),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
 )

@@ -1,7 +1,9 @@
 """Virtual GPUs do not compute faster; their steps are paced to what real ones would take (design.md, Decisions).
 
 A step on n virtual GPUs takes at least serial_iter_s x S / n seconds, S being the slowdown of the placement
-(Themis, section 4: S(G)). Steps on real GPUs are never paced.
+(Themis, section 4: S(G)). On a type that computes v times as fast only the part b of a step that is bound by the
+GPU gains: the step takes 1 - b + b / v of that (Amdahl). Type and v are the NodeManager's word, whatever the app
+says. Steps on real GPUs are never paced.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 LATE_SHARE = 0.5
 """A step that ends later than this share of its time is not made up for: a real GPU could not either."""
@@ -27,26 +29,54 @@ class Pacing:
     serial_iter_s: float
     slowdown: float
     gpus: int
+    gpu_bound: float = 1.0
+    """The part of a step that a faster GPU makes faster."""
+    gpu_type: str = ""
+    speed: float = 1.0
+    """Of this machine's GPUs, relative to a type of speed 1."""
 
     @property
     def step_s(self) -> float:
         """The least seconds of one step."""
-        return self.serial_iter_s * self.slowdown / self.gpus
+        return self.serial_iter_s * self.slowdown / self.gpus * (1 - self.gpu_bound + self.gpu_bound / self.speed)
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' * (self.gpus > 1)} of type {self.gpu_type or 'unknown'} (speed {self.speed:g})"
+        return f"{self.step_s:.4f} sec/step as {gpus}, of which {self.gpu_bound:.0%} is GPU-bound"
 
     @staticmethod
-    def parse(text: str) -> Pacing | None:
-        """From the JSON {"serial_iter_s", "slowdown", "gpus"}; None from nothing (real GPUs)."""
+    def parse(env: Mapping[str, str]) -> Pacing | None:
+        """From ISONOMY_PACING, the Agent's JSON {"serial_iter_s", "slowdown", "gpus", "gpu_bound"}, and the machine's
+        ISONOMY_VIRTUAL_GPU_TYPE and _SPEED; None where the Agent says nothing (real GPUs). Raises PacingError."""
+        text, speed = env.get("ISONOMY_PACING", ""), env.get("ISONOMY_VIRTUAL_GPU_SPEED") or "1"
         if not text.strip():
             return None
         try:
             value = json.loads(text)
-            pacing = Pacing(float(value["serial_iter_s"]), float(value.get("slowdown", 1.0)), int(value["gpus"]))
+            pacing = Pacing(
+                float(value["serial_iter_s"]),
+                float(value.get("slowdown", 1.0)),
+                int(value["gpus"]),
+                float(value.get("gpu_bound", 1.0)),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise PacingError(f"ISONOMY_PACING: {text!r} is not JSON with serial_iter_s, slowdown, gpus") from e
         sane = math.isfinite(pacing.serial_iter_s) and pacing.serial_iter_s >= 0 and pacing.gpus >= 1
         if not sane or not math.isfinite(pacing.slowdown) or pacing.slowdown < 1.0:
             raise PacingError(f"ISONOMY_PACING: {text!r}: need serial_iter_s >= 0, slowdown >= 1, gpus >= 1")
-        return pacing
+        if not 0 <= pacing.gpu_bound <= 1:
+            raise PacingError(f"ISONOMY_PACING: {text!r}: need gpu_bound from 0 to 1")
+        return replace(pacing, gpu_type=env.get("ISONOMY_VIRTUAL_GPU_TYPE", ""), speed=_speed(speed))
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = math.nan
+    if not 0 < speed < math.inf:
+        raise PacingError(f"ISONOMY_VIRTUAL_GPU_SPEED: {text!r} is not a number above 0")
+    return speed
 
 
 class Pacer:

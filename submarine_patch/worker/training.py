@@ -76,7 +76,7 @@ class Session:
         self._checkpoint_steps, self._log_steps = max(1, checkpoint_steps), max(1, log_steps)
         self._stop_check_steps = max(1, stop_check_steps)
         self._seed = seed
-        self.pacing = Pacing.parse(env.get("ISONOMY_PACING", ""))
+        self.pacing = Pacing.parse(env)
         self._pacer = Pacer(self.pacing.step_s, _stop.wait) if self.pacing else None
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
         self._files = (
@@ -215,6 +215,8 @@ class Session:
     def steps(self) -> Iterator[int]:
         """The global steps still to do, from 0; ends the process if it was asked to stop."""
         _stop.arm()
+        if self.pacing:
+            _log(f"Virtual GPUs: steps are paced to {self.pacing}")
         while self.step < self.until_step:
             if self.step % self._stop_check_steps == 0 and self.gang.any(_stop.asked):
                 self._leave_stopped()

@@ -58,7 +58,7 @@ def test_virtual_gpus_are_paced_by_scope() -> None:
     world = started(World(virtual=True), A[0], B[0])
     start = world.gang("job000")[0].start
     assert start is not None
-    assert json.loads(start.pacing) == {"serial_iter_s": 1.0, "slowdown": 1.3, "gpus": 2}
+    assert json.loads(start.pacing) == {"serial_iter_s": 1.0, "slowdown": 1.3, "gpus": 2, "gpu_bound": 1.0}
 
 
 def test_a_job_prefers_one_machine_then_one_rack() -> None:
@@ -434,7 +434,8 @@ def test_a_job_that_its_scheduler_stops_on_its_way_gives_its_gpus_to_the_next() 
 
 
 def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
-    world = World(spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0))
+    spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
+    world = World(spec, types={"a1": "V100"})
     started(world, *A[:2])
     assert world.brain.register().register.demand.loss_rate == 0.0
     (chief,) = world.gang("job000")
@@ -443,5 +444,5 @@ def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
     demand = world.brain.register().register.demand
     assert demand.loss_rate == pytest.approx(0.1 / 2.0), "a decrease of 0.1 a step of 2 GPU-s"
     assert list(demand.slowdown) == pytest.approx([1.0, 1.1, 1.3])
-    assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0}
+    assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0, "gpu": 1.0}
     assert demand.gpu_type == "V100"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -62,8 +62,9 @@ class Container:
 class World:
     """`held`: GPUs leased to the app. Nothing happens by itself but what `settle` carries out."""
 
-    def __init__(self, spec: AppSpec = SPEC, virtual: bool = False) -> None:
-        self.spec, self.virtual = spec, virtual
+    def __init__(self, spec: AppSpec = SPEC, virtual: bool = False, types: Mapping[str, str] | None = None) -> None:
+        """`types`: GPU type by host, where it is not "gpu"."""
+        self.spec, self.virtual, self.types = spec, virtual, types or {}
         self.now_s, self.attempt = 1000.0, 1
         self.brain = Brain(spec)
         self.held: set[Gpu] = set()
@@ -173,7 +174,10 @@ class World:
     def register(self) -> None:
         """The Agent's stream is up."""
         grants = [pb.Grant(grant_id="g", gpus=machines(self.held), end_s=self.now_s + 600)] if self.held else []
-        hosts = [pb.Host(host=h, rack=r, gpus=n, virtual_gpus=self.virtual) for h, (r, n) in HOSTS.items()]
+        hosts = [
+            pb.Host(host=h, rack=r, gpus=n, virtual_gpus=self.virtual, gpu_type=self.types.get(h, ""))
+            for h, (r, n) in HOSTS.items()
+        ]
         self.arbiter(registered=pb.Registered(contention=self.contention(), hosts=hosts, grants=grants))
 
     def contention(self) -> pb.Contention:

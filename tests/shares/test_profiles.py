@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from pycontrol.shares.problem import ShareError
-from pycontrol.shares.profiles import Profile, Profiles
+from pycontrol.shares.profiles import Profile
 
 TRUE_S = {"3070": 0.30, "3080": 0.20, "3090": 0.14}
 
@@ -42,22 +42,34 @@ def test_one_bad_time_changes_little() -> None:
 
 
 def test_running_jobs_correct_a_wrong_profile() -> None:
-    profiles = Profiles().tried("vgg", {"3070": [0.3], "3090": [0.07]})
-    assert profiles.speedups("vgg")["3090"] == pytest.approx(0.3 / 0.07)
+    profile = Profile.of({"3070": [0.3], "3090": [0.07]})
     for _ in range(30):
-        profiles = profiles.measured("vgg", "3090", 0.14)
-    assert profiles.speedups("vgg")["3090"] == pytest.approx(0.3 / 0.14, rel=0.01)
+        profile = profile.measured("3090", 0.14)
+    assert profile.speedups["3090"] == pytest.approx(0.3 / 0.14, rel=0.01)
 
 
-def test_a_job_type_is_tried_once_on_each_type() -> None:
-    profiles = Profiles()
-    assert profiles.missing("vgg", ["3070", "3090"]) == ("3070", "3090")
-    assert profiles.speedups("vgg") == {}
-    profiles = profiles.tried("vgg", {"3070": [0.3, 0.3]})
-    assert profiles.missing("vgg", ["3070", "3090"]) == ("3090",)
-    profiles = profiles.tried("vgg", {"3070": [0.9], "3090": [0.1]})
-    assert profiles.missing("vgg", ["3070", "3090"]) == ()
-    assert profiles.speedups("vgg") == pytest.approx({"3070": 1.0, "3090": 3.0}), "the first trial counts"
+def test_a_type_is_tried_once() -> None:
+    profile = Profile().tried("3070", [0.3, 0.3]).tried("3090", [0.1]).tried("3070", [0.9])
+    assert profile.speedups == pytest.approx({"3070": 1.0, "3090": 3.0}), "the first trial counts"
+
+
+@pytest.mark.parametrize(
+    ("times_s", "prior", "speedups"),
+    [
+        ({}, {}, {}),
+        ({}, {"V100": 4.0, "K80": 2.0}, {"K80": 2.0, "P100": 1.0, "V100": 4.0}),
+        ({"K80": [1.0]}, {}, {"K80": 1.0, "P100": 1.0, "V100": 1.0}),
+        ({"K80": [1.0], "V100": [0.25]}, {}, {"K80": 1.0, "P100": 1.6, "V100": 4.0}),
+        ({"K80": [1.0], "P100": [0.5], "V100": [0.25]}, {"K80": 9.0}, {"K80": 1.0, "P100": 2.0, "V100": 4.0}),
+        ({"V100": [0.5]}, {"K80": 1.0, "P100": 2.0, "V100": 3.0}, {"K80": 1.0, "P100": 2.0, "V100": 3.0}),
+    ],
+    ids=["nothing", "declared", "one type tells nothing", "between the known", "measured wins", "the prior's unit"],
+)
+def test_measured_speeds_replace_the_prior(
+    times_s: dict[str, list[float]], prior: dict[str, float], speedups: dict[str, float]
+) -> None:
+    profile = Profile.of(times_s) if times_s else Profile()
+    assert profile.with_prior(prior, ["K80", "P100", "V100"]) == pytest.approx(speedups)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])

@@ -8,10 +8,21 @@ from submarine_patch.worker.pacing import Pacer, Pacing, PacingError
 
 
 def test_step_time() -> None:
-    pacing = Pacing.parse('{"serial_iter_s": 1.2, "slowdown": 1.1, "gpus": 4}')
+    pacing = Pacing.parse({"ISONOMY_PACING": '{"serial_iter_s": 1.2, "slowdown": 1.1, "gpus": 4}'})
     assert pacing is not None
     assert pacing.step_s == pytest.approx(0.33)
-    assert Pacing.parse("") is None
+    assert Pacing.parse({}) is None
+
+
+def test_a_faster_virtual_type_speeds_up_what_is_gpu_bound() -> None:
+    env = {"ISONOMY_PACING": '{"serial_iter_s": 1.2, "gpus": 2, "gpu_bound": 0.75}',
+           "ISONOMY_VIRTUAL_GPU_TYPE": "virtual-b", "ISONOMY_VIRTUAL_GPU_SPEED": "3"}  # fmt: skip
+    pacing = Pacing.parse(env)
+    assert pacing is not None
+    assert pacing.step_s == pytest.approx(0.3)
+    assert str(pacing) == "0.3000 sec/step as 2 GPUs of type virtual-b (speed 3), of which 75% is GPU-bound"
+    with pytest.raises(PacingError, match="ISONOMY_VIRTUAL_GPU_SPEED: '0' is not a number above 0"):
+        Pacing.parse({**env, "ISONOMY_VIRTUAL_GPU_SPEED": "0"})
 
 
 @pytest.mark.parametrize(
@@ -24,11 +35,12 @@ def test_step_time() -> None:
         '{"serial_iter_s": -1, "gpus": 1}',
         '{"serial_iter_s": 1, "gpus": 1, "slowdown": 0.5}',
         '{"serial_iter_s": NaN, "gpus": 1}',
+        '{"serial_iter_s": 1, "gpus": 1, "gpu_bound": 1.1}',
     ],
 )
 def test_malformed(text: str) -> None:
     with pytest.raises(PacingError, match="ISONOMY_PACING"):
-        Pacing.parse(text)
+        Pacing.parse({"ISONOMY_PACING": text})
 
 
 class _World:

@@ -35,7 +35,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
-      "target", "sampler", "parallel", "speedups", "python", "gpu_type");
+      "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python",
+      "gpu_type");
   /** Keys that mean something only where there is a search. */
   private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
       "target", "sampler", "parallel");
@@ -150,6 +151,11 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     void checkPassedOn() throws UserError {
       oneOf("sampler", SAMPLERS, null);
       whole("parallel", 1, null);
+      whole("trial_steps", 0, null);
+      String bound = text("gpu_bound");
+      if (bound != null && !(real(bound) >= 0 && real(bound) <= 1)) {
+        throw new UserError("--conf isonomy.gpu_bound=" + bound + ": must be a number from 0 to 1");
+      }
       String target = text("target");
       if (target != null && !Double.isFinite(real(target))) {
         throw new UserError("--conf isonomy.target=" + target + ": must be a number");

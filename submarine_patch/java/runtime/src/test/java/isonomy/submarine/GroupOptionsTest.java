@@ -66,6 +66,8 @@ class GroupOptionsTest {
       isonomy.iteration_s=NaN             | --conf isonomy.iteration_s=NaN: must be a number above 0
       isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha, median, curve, optuna
       isonomy.speedups=K80                | --conf isonomy.speedups=K80: must be GPU types with speeds, like K80=1,V100=3.2
+      isonomy.gpu_bound=1.5               | --conf isonomy.gpu_bound=1.5: must be a number from 0 to 1
+      isonomy.trial_steps=-1              | --conf isonomy.trial_steps=-1: must be a whole number, at least 0
       isonomy.app_scheduler=hyperband     | --conf isonomy.search_space is absent: hyperband needs it
       isonomy.metric                      | --conf isonomy.metric: write key=value
       """)

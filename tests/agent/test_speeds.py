@@ -1,0 +1,130 @@
+"""Speedups: tried type by type, kept by job type, moved by running jobs; what is asked for is what is used."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pycontrol.model.topology import Gpu
+from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.agent.messages import KeepSpeeds
+from submarine_patch.agent.speeds import FEW, Speeds, file_of
+from tests.agent.world import World, hyperband, spec_of
+
+TYPES = {"a1": "K80", "a2": "P100", "b1": "V100", "b2": "V100"}
+HOST_OF = {"K80": "a1", "P100": "a2", "V100": "b1"}
+SECONDS = {"K80": 1.0, "P100": 0.5, "V100": 0.2}
+"""Of an iteration of a gang of two."""
+
+
+def demand(world: World) -> pb.Demand:
+    return world.brain.register().register.demand
+
+
+def run_on(world: World, gpu_type: str, steps: int = 8) -> None:
+    """The Arbiter gives what is asked for, and the job runs there; its first step takes long."""
+    if not world.running():
+        world.grant(*(Gpu(HOST_OF[gpu_type], i) for i in (0, 1)))
+        world.rise()
+    (job,) = world.running()
+    world.train(world.gang(job)[0], 1, iter_s=9.0)
+    world.train(world.gang(job)[0], steps - 1, iter_s=SECONDS[gpu_type])
+
+
+def tried(world: World) -> list[str]:
+    """All trials that the app asks for, in their order."""
+    order = []
+    while gpu_type := demand(world).gpu_type:
+        order.append(gpu_type)
+        assert demand(world).gangs == 1, "one gang is enough to try"
+        run_on(world, gpu_type)
+        world.obey_stops()
+    return order
+
+
+def test_each_type_is_tried_once_before_the_app_takes_what_its_policy_gives() -> None:
+    world = World(hyperband(gang_gpus=2, trial_steps=5), types=TYPES)
+    world.register()
+    assert sorted(tried(world)) == ["K80", "P100", "V100"]
+    assert dict(demand(world).speedups) == {"K80": 1.0, "P100": 2.0, "V100": 5.0}
+    assert demand(world).gangs == 9
+    assert len(world.running()) == 1, "the last trial goes on"
+
+
+def test_apps_begin_their_trials_on_different_types() -> None:
+    first = set()
+    for k in range(3):
+        world = World(spec_of(app_id=f"application_1_000{k}", trial_steps=5), types=TYPES)
+        world.register()
+        first.add(demand(world).gpu_type)
+    assert first == set(TYPES.values())
+
+
+def test_what_was_learnt_is_kept_for_later_apps_of_the_job_type() -> None:
+    spec = hyperband(gang_gpus=2, trial_steps=5, job_type="vgg")
+    world = World(spec, types=TYPES)
+    world.register()
+    kept: list[KeepSpeeds] = []
+    take = world._take
+    world._take = lambda c: kept.append(c) if isinstance(c, KeepSpeeds) else take(c)  # type: ignore[method-assign]
+    tried(world)
+    assert kept[-1].file == file_of("vgg")
+    later = World(spec, types=TYPES)
+    later.brain.speeds.restore(json.loads(json.dumps(kept[-1].speeds)))
+    later.register()
+    assert demand(later).gpu_type == ""
+    assert dict(demand(later).speedups) == {"K80": 1.0, "P100": 2.0, "V100": 5.0}
+
+
+def test_a_type_that_is_not_to_be_had_is_not_tried() -> None:
+    world = World(spec_of(trial_steps=5), types=TYPES)
+    world.register()
+    first = demand(world).gpu_type
+    world.pass_time(599)
+    assert demand(world).gpu_type == first
+    world.pass_time(2)
+    assert demand(world).gpu_type not in ("", first)
+
+
+def test_without_trials_the_prior_holds_until_measured() -> None:
+    world = World(spec_of(speedups={"K80": 1.0, "P100": 3.0, "V100": 4.0}), types=TYPES)
+    world.register()
+    run_on(world, "P100", FEW)
+    assert dict(demand(world).speedups) == {"K80": 1.0, "P100": 3.0, "V100": 4.0}
+    run_on(world, "P100", 4)
+    world.revoke(*world.held)
+    world.obey_stops()
+    run_on(world, "V100")
+    assert dict(demand(world).speedups) != {"K80": 1.0, "P100": 3.0, "V100": 4.0}
+    said = demand(world).speedups
+    assert said["V100"] / said["P100"] == pytest.approx(2.5, rel=0.05), "two digits of what was measured"
+
+
+def test_small_changes_are_not_reported() -> None:
+    speeds = Speeds(spec_of(trial_steps=4))
+    speeds.types = ("K80", "V100")
+    for gpu_type, serial_s in (("K80", 1.0), ("V100", 0.5)):
+        for step in range(5):
+            speeds.ran(gpu_type, gpu_type, step, serial_s, step > 0)
+    assert speeds.vector() == {"K80": 1.0, "V100": 2.0}
+    speeds.ran("later", "V100", 9, 0.45, True)
+    assert speeds.vector() == {"K80": 1.0, "V100": 2.0}
+    for step in range(30):
+        speeds.ran("later", "V100", step, 0.25, True)
+    assert speeds.vector() == {"K80": 1.0, "V100": 4.0}
+
+
+def test_gpus_of_another_type_than_asked_for_go_back() -> None:
+    world = World(spec_of(gpu_type="V100"), types=TYPES)
+    world.register()
+    world.grant(Gpu("a1", 0), Gpu("a1", 1), Gpu("b1", 0), Gpu("b1", 1))
+    assert world.held == {Gpu("b1", 0), Gpu("b1", 1)}
+    assert world.messages("released")[0].reason == "not of the type V100"
+
+
+def test_alike_gpus_say_nothing_and_are_not_tried() -> None:
+    world = World(spec_of(trial_steps=5))
+    world.register()
+    assert not demand(world).gpu_type
+    assert not demand(world).speedups
