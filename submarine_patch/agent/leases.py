@@ -83,9 +83,11 @@ def assign(s: AgentState, now_s: float) -> None:
             break
         idle = [g for g in idle if g not in gang]
         gangs.launch(s, job, gang, now_s)
-    for _ in range(_soon_waiting(s)):
-        kept = _gang(s, idle) or []
-        idle = [g for g in idle if g not in kept]
+    soon = _soon_waiting(s)
+    coming = [g for job in soon for g in job.gpus if g in s.held]
+    for _ in soon:
+        kept = _gang(s, idle + coming) or []
+        idle, coming = ([g for g in gpus if g not in kept] for gpus in (idle, coming))
     s.give_back(idle, "no job can use them")
 
 
@@ -96,13 +98,11 @@ def _waiting(s: AgentState) -> list[Job]:
     return sorted(waiting, key=lambda j: -(until(j.job_id) - j.step) * profile.serial_s(j.job_id))
 
 
-def _soon_waiting(s: AgentState) -> int:
-    """Jobs whose gang is about to end although they are not done, on GPUs that they lose."""
+def _soon_waiting(s: AgentState) -> list[Job]:
+    """Jobs whose gang is about to end although they are not done, on GPUs some of which they lose."""
     runnable = set(s.scheduler.runnable())
-    return sum(
-        j.job_id in runnable and j.state == jobs.STOPPING and not all(g in s.held for g in j.gpus)
-        for j in s.jobs.values()
-    )
+    ending = [j for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]
+    return [j for j in ending if not all(g in s.held for g in j.gpus)]
 
 
 def _gang(s: AgentState, idle: list[Gpu]) -> list[Gpu] | None:

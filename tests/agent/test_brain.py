@@ -141,6 +141,17 @@ def test_a_revoked_gang_stops_whole_and_resumes_on_the_next_gpus() -> None:
     assert world.brain.jobs["job000"].step == 4
 
 
+def test_a_gang_that_left_a_bad_gpu_resumes_on_the_good_ones_and_another() -> None:
+    world = started(World(), *A[:2])
+    world.revoke(*A[:2])
+    world.grant(A[0], B[0], available_s=world.now_s + 30)
+    world.pass_time()
+    assert not world.messages("released"), "the new GPU waits for the one that the ending gang still uses"
+    world.obey_stops()
+    world.rise()
+    assert {g for c in world.gang("job000") for g in c.gpus} == {A[0], B[0]}
+
+
 def test_gpus_that_come_while_a_revoked_gang_still_ends_wait_for_it() -> None:
     world = started(World(), *A[:2])
     world.revoke(*A[:2])
