@@ -78,7 +78,7 @@ class _Shared:
         self.supply = self._supply()
         self.types = self._types()
         self.users = {v.app_id: self._user(v) for v in self.views}
-        self.carried: Mapping[str, Any] = snapshot.memory.get("deviation", {})
+        self.carried = self._carried(snapshot.memory)
         self.waited: Mapping[str, float] = snapshot.memory.get("waited", {})
         since_s = snapshot.now_s - float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s))
         self.part = min(1.0, max(0.0, since_s / snapshot.lease_s))
@@ -116,6 +116,21 @@ class _Shared:
         vector = tuple(self._speedup(view, t) for t in self.types)
         kinds = ", ".join(f"{t} {w:g}" for t, w in zip(self.types, vector, strict=True))
         return _User(f"{tenant} ({kinds})", tenant, vector)
+
+    def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Deviations of the last round by virtual user. When apps' speedups were measured anew and nobody is left of
+        their user, those to whom they belong now take its deviations over."""
+        names = {user.name for user in self.users.values()}
+        before: Mapping[str, Mapping[str, float]] = memory.get("deviation", {})
+        was: Mapping[str, str] = memory.get("users", {})
+        carried = {u: dict(own) for u, own in before.items() if u in names}
+        for gone in sorted(before.keys() - names):
+            heirs = [self.users[a].name for a, user in was.items() if user == gone and a in self.users]
+            for heir in heirs:
+                own = carried.setdefault(heir, {})
+                for t, n in before[gone].items():
+                    own[t] = own.get(t, 0.0) + n / len(heirs)
+        return carried
 
     def _weight(self, tenant: str) -> float:
         given = self.policy.weights.get(tenant)
@@ -195,6 +210,7 @@ class _Shared:
             memory={
                 "at_s": self.s.now_s,
                 "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in placed.deviation.items()},
+                "users": {a: u.name for a, u in self.users.items() if set(u.vector) != {1.0}},
                 "waited": {
                     v.app_id: self._now_waited(v) for v in self.views if v.app_id not in hosts.got and not v.kept_gpus
                 },

@@ -15,7 +15,7 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.gandiva_fair import GandivaFair
 from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
-from pycontrol.policies.sharing import Sharing
+from pycontrol.policies.sharing import Sharing, _Shared
 from pycontrol.shares.problem import Problem
 from tests.policies.snapshots import app, snapshot
 
@@ -198,3 +198,26 @@ def test_without_memory_a_share_below_a_gang_never_runs_it() -> None:
             rounds.step()
         ran[placer] = sum(rounds.total["a"].values())
     assert ran["memoryless"] == 0 < ran["whole"]
+
+
+def test_deviations_outlive_speedups_that_are_measured_anew() -> None:
+    """Whenever a vector changes the tenant is another virtual user, with what the old one was owed."""
+    apps = [tenant_app(f"a{i}", f"u{i}", 1.5 + i, gangs=16, gang=4) for i in range(3)]
+    world = Rounds(Oef(), *apps)
+    world.step()
+    before = world.memory["deviation"]
+    world.apps = tuple(
+        replace(v, demand=replace(v.demand, speedups={"K80": 1.0, "V100": v.demand.speedups["V100"] + 0.1}))
+        for v in world.apps
+    )
+    shared = _Shared(Oef(), world.snapshot())
+    assert not shared.carried.keys() & before.keys()  # type: ignore[attr-defined]
+    assert sorted(map(str, shared.carried.values())) == sorted(map(str, before.values()))  # type: ignore[attr-defined]
+
+
+def test_an_app_that_leaves_a_virtual_user_takes_nothing_from_those_who_stay() -> None:
+    apps = [tenant_app(f"a{i}", "u", 2.0, gang=4) for i in range(2)]
+    world = Rounds(Oef(), *apps, tenant_app("b", "v", 3.0, gang=4))
+    world.step()
+    world.apps = (apps[0], tenant_app("a1", "u", 5.0, gang=4), world.apps[2])
+    assert _Shared(Oef(), world.snapshot()).carried == world.memory["deviation"]
