@@ -230,7 +230,7 @@ class Arbiter(State):
         self.down.pop(e.node.node_id, None)
         self.retopology()
         self.stir_host(e.node.host)
-        if e.node.bad_gpus and self.ready and now_s >= self.recovering_until_s:
+        if self.ready and now_s >= self.recovering_until_s:
             leases.leave_bad(self, now_s)
         self.want_round(now_s + self.settings.settle_s)
 

@@ -233,15 +233,12 @@ class State:
 
     def usable(self, gpu: Gpu) -> bool:
         """Whether it may be leased: its node is up and not drained, and it is in order."""
-        node = self.node_at.get(gpu.host)
-        if node is None or gpu.index >= node.gpus or gpu.index in node.bad_gpus:
-            return False
-        return not self.drained(gpu.host)
+        return gpu.host in self.node_at and not self.bad(gpu) and not self.drained(gpu.host)
 
     def bad(self, gpu: Gpu) -> bool:
-        """Whether the GPU of a node that is up is out of order."""
+        """Whether the GPU of a node that is up is out of order, or not there any more."""
         node = self.node_at.get(gpu.host)
-        return node is not None and gpu.index in node.bad_gpus
+        return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pycontrol.arbiter.facts import REVOKING, LeaseRevoking
@@ -121,13 +123,23 @@ def test_a_gpu_known_to_be_bad_at_a_restart_is_left_after_the_recovery() -> None
     assert bad not in w.occupied
     again = min(held_by(w, "app1"))
     node = w.nodes[f"{again.host}:1"]
-    w.nodes[node.node_id] = type(node)(node.node_id, node.host, node.rack, node.gpus, bad_gpus=frozenset({again.index}))
+    w.nodes[node.node_id] = dataclasses.replace(node, bad_gpus=frozenset({again.index}))
     w.crash()
     assert w.arbiter.durable.leases[again].state != REVOKING
     w.run(90)
     assert again not in w.occupied
     w.run(400)
     assert app.finished
+
+
+def test_a_machine_that_comes_back_smaller_has_lost_its_last_gpus() -> None:
+    w = world()
+    w.add_app("app1", 1, 12, 4000)
+    w.run(20)
+    w.submit(ev.NodeUp(dataclasses.replace(w.nodes["n1:1"], gpus=3)))
+    w.run(40)
+    assert len(held_by(w, "app1")) == 11
+    assert Gpu("n1", 3) not in w.occupied
 
 
 def test_a_drained_machine_with_a_bad_gpu_comes_back_without_it() -> None:
