@@ -4,13 +4,16 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells test lint unit cluster-test policy-test java java-test bench setup clean tools
+.PHONY: demo demo-cells demo-oef test lint unit cluster-test policy-test java java-test bench setup clean tools
 
 demo: setup java
 	dev-cluster/demo/run
 
 demo-cells: setup java
 	$(PY) dev-cluster/demo/cells.py
+
+demo-oef: setup java
+	$(PY) dev-cluster/demo/oef.py
 
 test: setup lint java-test unit cluster-test
 

@@ -94,6 +94,8 @@ class Demo:
     out: Path
     settings: tuple[str, ...] = SETTINGS
     planned: Callable[[Path], list[App]] = apps
+    topology: Path | None = None
+    """The machines, where they are not those of dev-cluster/topology.yaml."""
     started_s: float = field(default_factory=time.monotonic)
     control: subprocess.Popen[bytes] | None = None
     apps: list[App] = field(default_factory=list)
@@ -113,6 +115,7 @@ class Demo:
         words = [str(REPO / "dev-cluster/up"), "--dir", str(self.folder), "--fresh"]
         for setting in self.settings:
             words += ["--set", setting]
+        words += ["--topology", str(self.topology)] if self.topology else []
         if subprocess.run(words).returncode:
             raise click.ClickException("the cluster did not come up; its log is above")
         self.cluster = json.loads((self.folder / "cluster.json").read_text())
