@@ -94,11 +94,12 @@ def offer(s: AgentState, m: pb.Offer) -> None:
     gang = s.spec.gang_gpus
     wanted = len(s.scheduler.runnable()) if s.ending is None else 0
     kept_gpus = sum(g not in ending for g in s.held)
+    wish = s.speeds.wish()
     bidder = bidding.Bidder(
         work(s, m.contention),
         slots(s, ending),
         [bidding.OwnGang(g, s.profiler.slowdown(s.topology.scope_of(h for h, _ in g))) for g in _own(s, ending)],
-        {x.host: x.gpus for x in m.machines},
+        {x.host: x.gpus for x in m.machines if not wish or s.type_of(x.host) == wish},
         max(0, (wanted * gang - kept_gpus) // gang),
         {scope: s.profiler.slowdown(scope) for scope in Scope},
         s.topology,
