@@ -97,6 +97,30 @@ class Standby(Section):
     every_s: Seconds = 60.0
 
 
+class CellExchange(Section):
+    """How virtual clusters lend each other cells (docs/cells.md)."""
+
+    policy: Literal["balanced", "credit", "auction"] = "balanced"
+    mode: Literal["manual", "auto"] = "manual"
+    """auto: idle cells are offered, and who waits for GPUs requests some, without being told."""
+    idle_s: Seconds = 600.0
+    """auto: cells are offered once they were idle for so long."""
+    forecast_s: Seconds = 3600.0
+    """auto: a virtual cluster is expected to need as many cells as at most in this time."""
+    lend_s: Seconds = 3600.0
+    """auto: how long they are lent for, at most."""
+    traders: Mapping[str, list[str]] = {}
+    """Queue -> users who may exchange its cells, beside YARN's admins."""
+
+    @model_validator(mode="after")
+    def _forecast_is_longer(self) -> Self:
+        if self.forecast_s < self.idle_s:
+            raise ValueError(
+                f"exchange: forecast_s: must be at least idle_s, {self.idle_s:g} (got {self.forecast_s:g})"
+            )
+        return self
+
+
 class JournalKeeping(Section):
     """How long the journal keeps what is over."""
 
@@ -110,6 +134,7 @@ class Config(Section):
     """Expected machines; without it the cluster is what the NodeManagers register."""
     cells: FilePath | None = None
     """Virtual clusters: which leaf queue owns which cells (docs/cells.md); without it the whole cluster is one."""
+    exchange: CellExchange = CellExchange()
     state_dir: FilePath = Path("state")
     bridge: Bridge = Bridge()
     agents: Agents = Agents()

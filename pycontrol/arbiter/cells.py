@@ -8,7 +8,10 @@ from typing import Any
 
 from pycontrol.arbiter.supply import Held, Placed
 from pycontrol.cells import idle
+from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.core import Cells
+from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
+from pycontrol.cells.exchange_policies import Balanced
 from pycontrol.cells.inspect import summary, usable
 from pycontrol.cells.layout import Layout, Vc
 from pycontrol.cells.recovery import adopt, reconfigured
@@ -25,8 +28,14 @@ GUARANTEED = 0
 class CellSupply:
     """The `Supply` of a cluster whose queues own cells."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._cells = Cells(_with_nobody(layout))
+    def __init__(
+        self, layout: Layout, policy: ExchangePolicy | None = None, automatic: Automatic | None = None
+    ) -> None:
+        self.automatic = automatic
+        self._file = _with_nobody(layout)
+        """What the cells file says; what each virtual cluster owns now is that with all deals in force."""
+        self._cells = Cells(self._file)
+        self.exchange = Exchange(self._cells, policy or Balanced())
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
         self._gpus = frozenset(_gpus(layout))
@@ -91,7 +100,7 @@ class CellSupply:
 
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         """Puts the groups back where they are; returns those that now borrow what they do not own any more."""
-        self._cells = Cells(self._cells.layout)
+        self._cells = self.exchange.cells = Cells(self._cells.layout)
         self._tell_health(self._bad)
         downgraded: list[str] = []
         for held in groups:
@@ -108,13 +117,29 @@ class CellSupply:
                 downgraded += decision.downgraded
         return tuple(downgraded)
 
-    def reconfigure(self, layout: Layout) -> tuple[str, ...]:
-        """Another assignment of cells, running groups kept; returns those that now borrow."""
-        found = reconfigured(self._cells, _with_nobody(layout))
+    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
+        self._file = _with_nobody(layout)
+        found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
         self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
+        self.exchange.cells = self._cells
         self._gpus = frozenset(_gpus(layout))
         self._bad &= self._gpus
         return (*found.downgraded, *found.gone)
+
+    # ---- exchange
+
+    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
+        """The exchange as it was at `Exchange.dump` (empty: at the start); groups are to be recovered then."""
+        policy = self.exchange.policy
+        self.exchange = Exchange.load(self._cells, policy, data) if data else Exchange(self._cells, policy)
+        self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
+
+    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
+        """Returns cells whose time is over and makes new deals: (new deals, groups that now borrow)."""
+        made, downgraded = self.exchange.step(now_s)
+        self._cells.layout = with_deals(self._file, self.exchange.deals.values())[0]
+        return made, downgraded
 
     # ---- machines
 

@@ -20,11 +20,11 @@ from pycontrol.arbiter.facts import (
     Durable,
     Fact,
     Lease,
-    LeaseBorrowed,
     LeaseIdle,
     Restored,
     Switched,
 )
+from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
 from pycontrol.arbiter.supply import Held, Supply
@@ -52,6 +52,7 @@ class Arbiter(State):
     ) -> None:
         super().__init__(settings, durable or Durable(), topology, policy.name)
         self.supply = supply
+        self.market = Market(self, supply) if isinstance(supply, CellSupply) else None
         self.epoch = epoch
         self.rounds = Rounds(self, policy, epoch)
         self._changes_seen: dict[tuple[str, str, int], int] = {}
@@ -80,6 +81,7 @@ class Arbiter(State):
             ev.ProgressReported: self._progress,
             ev.AgentDone: self._agent_done,
             ev.OperatorCommand: self._command,
+            ev.ExchangePosted: self._exchange,
             ev.StateKept: self._restore,
             ev.Tick: lambda e, now: None,
             ev.Decided: self.rounds.decided,
@@ -100,6 +102,8 @@ class Arbiter(State):
         self._settle_recovery(now_s)
         leases.expire(self, now_s)
         workers.place_ready(self, now_s)
+        if self.market is not None:
+            self.market.tick(now_s)
         self.rounds.tick(now_s)
         effects, self.effects = self.effects, []
         return effects
@@ -112,6 +116,7 @@ class Arbiter(State):
     def next_wake_s(self, now_s: float) -> float | None:
         """When to send a Tick, if nothing else happens; None: not before the next event."""
         times = [leases.next_wake_s(self, now_s), workers.next_wake_s(self), self.rounds.next_wake_s(now_s)]
+        times += [self.market.next_wake_s()] if self.market is not None else []
         return min((t for t in times if t is not None), default=None)
 
     # ---- the cluster
@@ -139,7 +144,7 @@ class Arbiter(State):
                 self.container_at[gpu] = container.container_id
         self.retopology()
         self.stir_all()
-        self._supply_anew()
+        self._supply_anew(now_s)
         for app_id in self.in_system():
             self.recast(app_id)
         workers.forget_directives(self)
@@ -173,10 +178,12 @@ class Arbiter(State):
                 self.record(LeaseIdle(lease.gpu, now_s))
         self._admit_early(now_s)
 
-    def _supply_anew(self) -> None:
+    def _supply_anew(self, now_s: float) -> None:
         """Tells the cells of all leases that there are."""
         if self.supply is None:
             return
+        if self.market is not None:
+            self.market.restore(now_s)
         self.taking_back = {g for g, x in self.durable.leases.items() if x.state == REVOKING}
         held: dict[str, list[Lease]] = {}
         for lease in (*self.durable.leases.values(), *self.durable.next.values()):
@@ -187,23 +194,17 @@ class Arbiter(State):
             Held(group, self.durable.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
             for group, gang in held.items()
         )
-        self._downgrade(downgraded)
-
-    def _downgrade(self, groups: Iterable[str]) -> None:
-        """These groups are borrowed from now on."""
-        names = set(groups)
-        for lease in [*self.durable.leases.values(), *self.durable.next.values()]:
-            if lease.grant_id in names and lease.guaranteed:
-                self.record(LeaseBorrowed(lease.gpu))
+        downgrade(self, downgraded)
 
     def reconfigure(self, layout: Layout, now_s: float) -> list[str]:
         """Another assignment of cells; what runs goes on. Returns the apps that now borrow what they owned."""
-        if not isinstance(self.supply, CellSupply):
+        if self.market is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
-        groups = set(self.supply.reconfigure(layout))
+        groups = set(self.market.supply.reconfigure(layout, now_s))
+        self.market.save()
         held = (*self.durable.leases.values(), *self.durable.next.values())
         apps = sorted({x.app_id for x in held if x.grant_id in groups})
-        self._downgrade(groups)
+        downgrade(self, groups)
         self.want_round(now_s + self.settings.settle_s)
         return apps
 
@@ -451,6 +452,10 @@ class Arbiter(State):
             self._kill_app(e.target, e.user, now_s)
         else:
             raise ValueError(f"unknown verb {verb!r}")
+
+    def _exchange(self, e: ev.ExchangePosted, now_s: float) -> None:
+        if self.market is not None:
+            self.market.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
         for app_id in {x.app_id for x in self.durable.next.values() if x.gpu.host == host}:

@@ -229,6 +229,13 @@ class PolicyMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeChanged:
+    """The bulletin board, the deals and the books of cell exchange, as they are now (`Exchange.dump`)."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """What another control plane knew before this one, which knew nothing: apps, clocks, switches, memory."""
 
@@ -238,14 +245,14 @@ class Restored:
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | Restored
+    | LeaseBorrowed | ExchangeChanged | Restored
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed, Restored,
+        LeaseBorrowed, ExchangeChanged, Restored,
     )
 }  # fmt: skip
 
@@ -269,6 +276,8 @@ class Durable:
         """What each virtual cluster's policy remembers from its last plan."""
         self.clocks: dict[str, Clock] = {}
         """By virtual cluster."""
+        self.exchange: Mapping[str, Any] = {}
+        """Cell exchange as it was last recorded; empty before the first posting."""
 
     # ---- the N_avg clocks (Themis, 4.3: time-weighted average number of apps over the app's life)
 
@@ -400,6 +409,9 @@ class Durable:
     def _on_PolicyMemory(self, f: PolicyMemory) -> None:
         self.memory[f.vc] = f.values
 
+    def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
+        self.exchange = f.values
+
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
         """A measurement only."""
 
@@ -411,6 +423,7 @@ class Durable:
         self.memory.update(kept.memory)
         self.clocks.update(kept.clocks)
         self.rounds = kept.rounds
+        self.exchange = kept.exchange
 
     @property
     def pristine(self) -> bool:
@@ -434,6 +447,7 @@ class Durable:
             "rounds": self.rounds,
             "memory": dict(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
+            "exchange": dict(self.exchange),
         }
 
     @classmethod
@@ -451,6 +465,7 @@ class Durable:
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
+        state.exchange = data.get("exchange", {})
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
         return state

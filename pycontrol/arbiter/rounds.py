@@ -16,6 +16,7 @@ from pycontrol.arbiter.audience import Waiting, view
 from pycontrol.arbiter.commit import commit
 from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
 from pycontrol.arbiter.lots import Agenda
+from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
@@ -386,6 +387,7 @@ class Rounds:
             "asked": r.policy.asks_agents,
             "vc": r.lot.vc,
             "guaranteed": r.lot.guaranteed,
+            "deals": deals_of(self.s.durable.exchange, r.lot.vc),
             "offered": dict(r.offered),
             "bad_gpus": sorted(f"{n.host}:{i}" for n in self.s.nodes.values() for i in n.bad_gpus),
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},

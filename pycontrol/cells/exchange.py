@@ -6,17 +6,20 @@ each level that are owned in all never changes, so every assignment stays feasib
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pycontrol.cells import preemption
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell, overlaps
+from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space
 from pycontrol.cells.values import CellsError, GroupState
 
 HOUR_S = 3600.0
+POSTED_KEPT = 1000
+"""Ids of postings that are remembered, so that one that comes twice is carried out once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Deal:
     """What the tenant owes: its lot's GPU-hours less those that it lends in return."""
     in_return: Lot | None = None
     price: float = 0.0
+    start_s: float = 0.0
+    offer: str = ""
+    request: str = ""
+    """The postings that were matched."""
 
 
 @dataclass(slots=True)
@@ -108,6 +115,8 @@ class Exchange:
         self.board = Board()
         self.deals: dict[str, Deal] = {}
         self.number = 0
+        self.posted: dict[str, str] = {}
+        """Posting -> its tenant, the newest `POSTED_KEPT`."""
 
     def proxy(self, tenant: str) -> ExchangeProxy:
         """The Exchange Proxy of a tenant."""
@@ -115,10 +124,14 @@ class Exchange:
             raise CellsError(f"there is no virtual cluster {tenant}")
         return ExchangeProxy(self, tenant)
 
+    def gpus(self, lot: Lot) -> int:
+        """GPUs of a lot."""
+        space, level = place(self.cells, lot)
+        return space.sizes[level] * lot.count
+
     def gpu_hours(self, lot: Lot, duration_s: float) -> float:
         """GPU-hours of a lot for that time."""
-        space, level = place(self.cells, lot)
-        return space.sizes[level] * lot.count * duration_s / HOUR_S
+        return self.gpus(lot) * duration_s / HOUR_S
 
     def step(self, now_s: float) -> tuple[list[Deal], list[str]]:
         """Returns what is over, then matches what can be: (new deals, groups that became opportunistic)."""
@@ -156,13 +169,17 @@ class Exchange:
 
     def _may_lend(self, lot: Lot, tenant: str) -> bool:
         """Whether a tenant has so many unused cells that are its own: what it borrowed must be there at the end."""
+        return self.owned(lot, tenant) >= lot.count and len(free_roots(self.cells, lot, tenant)) >= lot.count
+
+    def owned(self, lot: Lot, tenant: str) -> int:
+        """Cells of the lot's type that a tenant owns now: without those that it lent, and those that it borrowed."""
         space, level = place(self.cells, lot)
         held = sum(key == (tenant, None) and root[0] == level for root, key in space.holder.items())
         for deal in self.deals.values():
             for borrower, borrowed in ((deal.tenant, deal.lot), (deal.owner, deal.in_return)):
                 if borrower == tenant and borrowed and place(self.cells, borrowed) == (space, level):
                     held -= borrowed.count
-        return held >= lot.count and len(_free_roots(self.cells, lot, tenant)) >= lot.count
+        return held
 
     def _carry_out(self, match: Match, now_s: float) -> Deal:
         request, offer, board = match.request, match.offer, self.board
@@ -175,15 +192,10 @@ class Exchange:
         self.number += 1
         deal = Deal(
             f"deal{self.number}", offer.tenant, request.tenant, request.lot, request.end_s, hours,
-            request.in_return, match.price,
+            request.in_return, match.price, now_s, offer.id, request.id,
         )  # fmt: skip
         self.deals[deal.id] = deal
-        for book, amount in ((board.surplus, hours), (board.paid, hours * match.price)):
-            book[offer.tenant] = book.get(offer.tenant, 0.0) + amount
-            book[request.tenant] = book.get(request.tenant, 0.0) - amount
-        lent_in_return = max(0.0, -hours)
-        board.score[offer.tenant] = board.score.get(offer.tenant, 0.0) + max(0.0, hours)
-        board.score[request.tenant] = board.score.get(request.tenant, 0.0) + lent_in_return
+        self._book(deal, 1.0)
         del board.requests[request.id], board.offers[offer.id]
         left = offer.lot.count - request.lot.count
         if left:
@@ -191,9 +203,38 @@ class Exchange:
             board.offers[offer.id] = ExchangeOffer(offer.id, offer.tenant, rest, offer.end_s, offer.price)
         return deal
 
+    def _book(self, deal: Deal, part: float) -> None:
+        """Puts a part of a deal (negative: takes it back) into the books; they sum to zero, but for the score."""
+        board, hours = self.board, deal.gpu_hours * part
+        for book, amount in ((board.surplus, hours), (board.paid, hours * deal.price)):
+            book[deal.owner] = book.get(deal.owner, 0.0) + amount
+            book[deal.tenant] = book.get(deal.tenant, 0.0) - amount
+        lender = deal.owner if deal.gpu_hours >= 0 else deal.tenant
+        board.score[lender] = board.score.get(lender, 0.0) + abs(deal.gpu_hours) * part
+
+    def rebase(self, layout: Layout, now_s: float) -> Layout:
+        """Another assignment of cells; returns it with the deals in force.
+
+        Deals for which it has no cells end now, and the GPU-hours that are left of them are given back. What nobody
+        could carry out any more leaves the board. The caller makes the cells, and puts them into `cells`.
+        """
+        layout, unfit = with_deals(layout, self.deals.values())
+        for deal in unfit:
+            self._book(deal, -max(0.0, deal.end_s - now_s) / (deal.end_s - deal.start_s))
+            del self.deals[deal.id]
+        board = self.board
+        board.offers = {k: o for k, o in board.offers.items() if _known(layout, o.tenant, o.lot)}
+        board.requests = {k: r for k, r in board.requests.items() if _known(layout, r.tenant, r.lot, r.in_return)}
+        return layout
+
     def dump(self) -> dict[str, Any]:
         """The exchange's state as JSON values; who owns which cells is in the cells' own dump."""
-        return {"board": asdict(self.board), "deals": [asdict(d) for d in self.deals.values()], "number": self.number}
+        return {
+            "board": asdict(self.board),
+            "deals": [asdict(d) for d in self.deals.values()],
+            "number": self.number,
+            "posted": dict(self.posted),
+        }
 
     @classmethod
     def load(cls, cells: Cells, policy: ExchangePolicy, data: Mapping[str, Any]) -> Exchange:
@@ -209,6 +250,7 @@ class Exchange:
         )
         exchange.deals = {d["id"]: Deal(**_with_lots(d)) for d in data["deals"]}
         exchange.number = data["number"]
+        exchange.posted = dict(data["posted"])
         return exchange
 
 
@@ -224,28 +266,44 @@ class ExchangeProxy:
     exchange: Exchange
     tenant: str
 
-    def offer(self, lot: Lot, end_s: float, price: float = 0.0) -> str:
-        """Offers cells that the tenant owns; the offer's id. CellsError if it owns fewer."""
-        space, level = place(self.exchange.cells, lot)
-        owned = sum(key == (self.tenant, None) and root[0] == level for root, key in space.holder.items())
+    def offer(self, lot: Lot, end_s: float, price: float = 0.0, name: str = "") -> str:
+        """Offers cells that the tenant owns; the offer's id (`name`, where given). CellsError if it owns fewer."""
+        owned = self.exchange.owned(lot, self.tenant)
         if lot.count < 1 or owned < lot.count:
             raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells, it cannot offer {lot.count}")
-        self.exchange.number += 1
-        name = f"offer{self.exchange.number}"
+        name = self._new(name or "offer")
         self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s, price)
         return name
 
     def request(
-        self, lot: Lot, end_s: float, in_return: Lot | None = None, price: float = 0.0, expires_s: float = float("inf")
-    ) -> str:
-        """Asks for cells; the request's id."""
+        self, lot: Lot, end_s: float, in_return: Lot | None = None, price: float = 0.0,
+        expires_s: float = float("inf"), name: str = "",
+    ) -> str:  # fmt: skip
+        """Asks for cells; the request's id (`name`, where given)."""
         place(self.exchange.cells, lot)
+        if lot.count < 1:
+            raise CellsError(f"{self.tenant} cannot ask for {lot.count} {lot.cell_type} cells")
         if in_return:
-            place(self.exchange.cells, in_return)
-        self.exchange.number += 1
-        name = f"request{self.exchange.number}"
+            owned = self.exchange.owned(in_return, self.tenant)
+            if in_return.count < 1 or owned < in_return.count:
+                what = f"{owned} {in_return.cell_type} cells, it cannot lend {in_return.count} in return"
+                raise CellsError(f"{self.tenant} owns {what}")
+        name = self._new(name or "request")
         wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, price, expires_s)
         self.exchange.board.requests[name] = wanted
+        return name
+
+    def _new(self, name: str) -> str:
+        """An id that no other posting has; `offer` and `request` get a number."""
+        exchange = self.exchange
+        if name in ("offer", "request"):
+            exchange.number += 1
+            name = f"{name}{exchange.number}"
+        if name in exchange.posted:
+            raise CellsError(f"{name} was posted already")
+        exchange.posted[name] = self.tenant
+        while len(exchange.posted) > POSTED_KEPT:
+            del exchange.posted[next(iter(exchange.posted))]
         return name
 
     def withdraw(self, name: str) -> None:
@@ -258,6 +316,41 @@ class ExchangeProxy:
         board.requests.pop(name, None)
 
 
+def with_deals(layout: Layout, deals: Iterable[Deal]) -> tuple[Layout, list[Deal]]:
+    """An assignment of cells with deals in force, and those deals for which it has no cells."""
+    unfit = []
+    for deal in deals:
+        if not (_known(layout, deal.owner, deal.lot) and _known(layout, deal.tenant, deal.in_return)):
+            unfit.append(deal)
+            continue
+        moves = _moves(layout, deal.lot, deal.owner, deal.tenant)
+        if deal.in_return:
+            moves += _moves(layout, deal.in_return, deal.tenant, deal.owner)
+        try:
+            layout = layout.with_more(moves)
+        except LayoutError:
+            unfit.append(deal)
+    return layout, unfit
+
+
+def _moves(layout: Layout, lot: Lot, owner: str, tenant: str) -> list[tuple[str, int, int, int]]:
+    (at, level), = _places(layout, lot)
+    return [(owner, at, level, -lot.count), (tenant, at, level, lot.count)]
+
+
+def _places(layout: Layout, lot: Lot) -> list[tuple[int, int]]:
+    """The chain and level of a lot, if there are any."""
+    return [
+        (at, level)
+        for at, chain in enumerate(layout.chains)
+        if chain.name == lot.chain and (level := chain.level_of(lot.cell_type)) is not None
+    ]
+
+
+def _known(layout: Layout, tenant: str, *lots: Lot | None) -> bool:
+    return layout.vc(tenant) is not None and all(_places(layout, lot) for lot in lots if lot)
+
+
 def place(cells: Cells, lot: Lot) -> tuple[Space, int]:
     """The chain and level of a lot; CellsError if there are none."""
     for space in cells.spaces:
@@ -267,7 +360,7 @@ def place(cells: Cells, lot: Lot) -> tuple[Space, int]:
     raise CellsError(f"chain {lot.chain} has no cell type {lot.cell_type}")
 
 
-def _free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
+def free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
     """Trees of the lot's level that the tenant owns and does not use."""
     space, level = place(cells, lot)
     return [
@@ -281,7 +374,7 @@ def _free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
 def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:
     """Hands unused cells over."""
     space, _ = place(cells, lot)
-    roots = _free_roots(cells, lot, owner)[: lot.count]
+    roots = free_roots(cells, lot, owner)[: lot.count]
     if len(roots) < lot.count:
         raise CellsError(f"{owner} uses all but {len(roots)} of its {lot.cell_type} cells")
     for root in roots:
@@ -296,12 +389,12 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
     """
     space, level = place(cells, lot)
     downgraded: list[str] = []
-    missing = lot.count - len(_free_roots(cells, lot, tenant))
+    missing = lot.count - len(free_roots(cells, lot, tenant))
     used = [root for root, key in space.holder.items() if key == (tenant, None) and root[0] == level]
     for root in reversed(used):
         if missing <= 0:
             break
-        if root in _free_roots(cells, lot, tenant):
+        if root in free_roots(cells, lot, tenant):
             continue
         downgraded += _vacate(cells, space, root)
         missing -= 1

@@ -43,3 +43,8 @@ class SecondPrice:
                 rivals = [bid.price for bid in bids[1:] if bid.tenant != bids[0].tenant]
                 return Match(bids[0], offer, max([offer.price, *rivals]))
         return None
+
+
+POLICIES: Mapping[str, type[Balanced] | type[CreditScore] | type[SecondPrice]] = {
+    "balanced": Balanced, "credit": CreditScore, "auction": SecondPrice,
+}  # fmt: skip

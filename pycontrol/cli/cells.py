@@ -16,6 +16,7 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.screens import deal
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology, parse
 
@@ -73,7 +74,10 @@ def show_command(file: Path, topology: Path | None, output: str) -> None:
 @cells_group.command("status")
 @remote
 def status_command(rm: str | None, output: str) -> None:
-    """What each virtual cluster owns, uses, borrows and waits for now; -o json has every group, cell and GPU."""
+    """What each virtual cluster owns, uses, borrows and waits for now, in GPUs; -o json has every group, cell and GPU.
+
+    GOT and LENT: by exchange, for a time; what was got counts as owned.
+    """
     emit(Rm(rm_address(rm)).get("cells"), output, _status)
 
 
@@ -93,12 +97,17 @@ def apply_command(file: Path, rm: str | None, output: str) -> None:
 def _status(data: Data) -> Any:
     if not data["tenants"]:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
-    columns = ("gpus", "own", "borrowed", "apps", "wanted", "bad_cells")
+    columns = ("gpus", "got", "lent", "own", "borrowed", "apps", "wanted", "bad_cells")
     rows = [(t["name"] or "(no cells)", *(t[c] for c in columns)) for t in data["tenants"]]
-    drawn = table(("VIRTUAL CLUSTER", ">OWNS", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS"), rows)
+    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS")
+    parts: list[Any] = [table(names, rows)]
+    if data["deals"]:
+        parts += ["", *(deal(x, data["now_s"]) for x in data["deals"])]
     gpus = ((host["host"], gpu) for host in data["physical_cluster"] for gpu in host["gpus"])
     bad = [f"{host}:{gpu['index']}" for host, gpu in gpus if not gpu["healthy"]]
-    return lines(drawn, "", f"GPUs that are bad, drained or away: {', '.join(bad)}") if bad else drawn
+    if bad:
+        parts += ["", f"GPUs that are bad, drained or away: {', '.join(bad)}"]
+    return lines(*parts)
 
 
 def _load(file: Path, topology: Path | None) -> Layout:

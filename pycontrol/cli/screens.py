@@ -89,6 +89,8 @@ def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     bids = [_bid(b, names) for b in r.get("bids", ())]
     out = [f"{names.get(a, a)} out: {why}" for a, why in r["out"].items()]
     out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
+    out += [f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
+            for x in r.get("deals", ())]  # fmt: skip
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
     return (
@@ -123,6 +125,7 @@ def explain(d: Data) -> Group:
         parts += ["", *_rho(d["rho"])]
     if d["leases"]:
         parts += ["", _leases(d["leases"], now_s)]
+    parts += [deal(x, now_s) for x in d["deals"]]
     if d["jobs"]:
         parts += ["", _jobs(d["jobs"])]
     if d["rounds"]:
@@ -130,6 +133,13 @@ def explain(d: Data) -> Group:
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
     parts.append(_best(a))
     return lines(*parts)
+
+
+def deal(x: Data, now_s: float) -> str:
+    """A deal of cell exchange, in a line."""
+    lot, back = ("{count} x {cell_type}".format(**x[k]) if x[k] else "" for k in ("lot", "in_return"))
+    text = f"exchange: {x['tenant']} has {lot} of {x['owner']}{f' for {back}' if back else ''}"
+    return f"{text} ({x['id']}) for {left(x['end_s'], now_s)} more"
 
 
 def _rho(r: Data) -> list[str]:

@@ -23,7 +23,9 @@ from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.kept import Kept, KeptError
 from pycontrol.bridge.server import BridgeError, BridgeServer
+from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
 from pycontrol.model.events import ClusterSnapshot, Event, StateKept
@@ -112,7 +114,7 @@ class ControlPlane:
         self._pristine = durable.pristine
         keep = config.standby
         self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
-        supply = CellSupply(self._layout()) if config.cells else None
+        supply = self._cells() if config.cells else None
         if supply is not None:
             own = {vc: policy_of(config, name) for vc, name in supply.policies().items()}
             self._policy = ByVirtualCluster(self._policy, own)
@@ -143,6 +145,7 @@ class ControlPlane:
             journal=self._journal,
             feed=feed,
             read_cells=self._read_cells if config.cells else None,
+            traders=config.exchange.traders,
         )
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle
@@ -178,6 +181,16 @@ class ControlPlane:
                     kept.put(data, self._driver.clock.now_s())
             except (KeptError, TimeoutError, queue.Full) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
+
+    def _cells(self) -> CellSupply:
+        """The cells file's assignment, and how its queues exchange cells."""
+        found, how = self._layout(), self.config.exchange
+        unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            known = ", ".join(vc.name for vc in found.vcs)
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
+        automatic = Automatic(Rules(how.idle_s, how.forecast_s, how.lend_s)) if how.mode == "auto" else None
+        return CellSupply(found, POLICIES[how.policy](), automatic)
 
     def _layout(self) -> Layout:
         """The cells file's assignment; ConfigError where it is wrong or not feasible."""

@@ -250,6 +250,21 @@ class OperatorCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangePosted:
+    """A virtual cluster offers or requests cells, or withdraws that (`verb`). A lot is (chain, cell type, count)."""
+
+    verb: str
+    posting_id: str
+    vc: str
+    lot: tuple[str, str, int] = ("", "", 0)
+    end_s: float = 0.0
+    in_return: tuple[str, str, int] | None = None
+    price: float = 0.0
+    expires_s: float | None = None
+    """When a request that nobody served lapses; at its end at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateKept:
     """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
 
@@ -274,7 +289,7 @@ Event = (
     ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged
     | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | StateKept | Tick | Decided
+    | OperatorCommand | ExchangePosted | StateKept | Tick | Decided
 )  # fmt: skip
 
 # ---- effects: to Agents

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.market import deals_of
 
 
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
@@ -15,17 +16,25 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     many of its cells show as bad.
     """
     if a.supply is None:
-        return {"now_s": now_s, "tenants": [], "groups": [], "physical_cluster": [], "virtual_clusters": {}}
+        nothing = dict.fromkeys(("tenants", "deals", "groups", "physical_cluster"), ())
+        return {"now_s": now_s, **nothing, "virtual_clusters": {}}
     state = a.supply.inspect()
-    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})), **state}
+    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),
+            "deals": deals_of(a.durable.exchange), **state}  # fmt: skip
 
 
 def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     assert a.supply is not None
     rows: dict[str, dict[str, Any]] = {
-        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "own": 0, "borrowed": 0, "apps": 0, "wanted": 0}
+        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "lent": 0, "got": 0, "own": 0, "borrowed": 0, "apps": 0,
+             "wanted": 0}
         for vc in (*a.supply.virtual_clusters(), "")
-    }
+    }  # fmt: skip
+    for deal in a.market.exchange.deals.values() if a.market is not None else ():
+        for owner, tenant, lot in ((deal.owner, deal.tenant, deal.lot), (deal.tenant, deal.owner, deal.in_return)):
+            gpus = a.market.exchange.gpus(lot) if a.market is not None and lot is not None else 0
+            rows[owner]["lent"] += gpus
+            rows[tenant]["got"] += gpus
     for lease in a.durable.leases.values():
         row = rows.get(a.durable.apps[lease.app_id].vc)
         if row is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.reasons import reason
 from pycontrol.fairness.gangs import t_id
 from pycontrol.web import views
@@ -42,6 +43,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         + [views.lease_row(a, x, coming=True) for x in coming],
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
         "rounds": took_part(a, app_id, n),
+        "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": names(a),
     }  # fmt: skip
 

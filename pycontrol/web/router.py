@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from pycontrol.arbiter.journal import Journal, NoJournal
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
-from pycontrol.web import cells, explain, metrics, views
+from pycontrol.web import cells, exchange, explain, metrics, views
 from pycontrol.web.feed import Feed
 from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
 
@@ -78,11 +78,14 @@ class Router:
         journal: Receipts | None = None,
         feed: Feed | None = None,
         read_cells: Callable[[str], Layout] | None = None,
+        traders: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
         self._read_cells = read_cells
+        self._traders = traders or {}
+        """Virtual cluster -> users who may exchange its cells, beside admins."""
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
             "queue": self._get(views.queue),
@@ -93,6 +96,10 @@ class Router:
             "audit": self._get(views.audit),
             "cells": self._get(cells.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
+            "exchange": self._get(exchange.exchange),
+            "exchange-offer": Route("POST", self._exchange, exchange.PARAMS),
+            "exchange-request": Route("POST", self._exchange, exchange.PARAMS),
+            "exchange-withdraw": Route("POST", self._exchange, frozenset({"id"})),
             "rounds": Route("GET", self._rounds, frozenset({"n"})),
             "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
             "token": Route("GET", self._token, frozenset({"app"})),
@@ -239,6 +246,15 @@ class Router:
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"
         return {"ok": True, "verb": request.path, "borrowing": borrowing, "text": text}
+
+    def _exchange(self, request: Request) -> dict[str, Any]:
+        """An offer, a request or a withdrawal; the answer says what became of it."""
+        posted = self._driver.call(lambda a, now_s: exchange.posting(a, now_s, request.path, request.params))
+        if not request.user or request.user not in self._traders.get(posted.vc, ()):
+            self._need_admin(request)
+        self._driver.call(lambda a, now_s: exchange.check(a, now_s, posted))
+        self._driver.submit(posted)
+        return self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
 
     def _switch(self, request: Request) -> dict[str, Any]:
         self._need_admin(request)

@@ -1,0 +1,100 @@
+"""Automatic exchange (HiveD, 3.3): who offers cells, and who requests some, without being told."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pycontrol.cells.exchange import Exchange, ExchangeOffer, ExchangeRequest, Lot, free_roots
+
+PREFIX = "auto-"
+"""Ids of automatic postings begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When cells are offered, and for how long; seconds."""
+
+    idle_s: float = 600.0
+    """Cells must have been idle for so long."""
+    forecast_s: float = 3600.0
+    """A virtual cluster is expected to use as many cells as at most in this time."""
+    lend_s: float = 3600.0
+    """How long they are offered for."""
+
+
+class Automatic:
+    """Watches what each virtual cluster uses, and posts for it. Its memory is lost with the process: it waits anew."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._peaks: dict[tuple[str, Lot], deque[tuple[float, int]]] = {}
+        """Cells in use at times, falling: the first one is the peak of the window. Lots count one cell."""
+        self._since_s: dict[tuple[str, Lot], float] = {}
+        self._short: dict[str, int] = {}
+
+    def post(self, exchange: Exchange, waiting: Mapping[str, int], now_s: float) -> None:
+        """Renews the automatic postings; `waiting`: GPUs that apps of each virtual cluster wait for."""
+        short = {vc: gpus for vc, n in waiting.items() if (gpus := n - self._free_gpus(exchange, vc)) > 0}
+        for vc, kind in self._kinds(exchange):
+            self._offer(exchange, vc, kind, 0 if vc in short else self._spare(exchange, vc, kind, now_s), now_s)
+        for vc in short.keys() & self._short.keys():  # a round has had time to serve them
+            self._request(exchange, vc, min(short[vc], self._short[vc]), now_s)
+        self._short = short
+
+    def forget_requests(self, exchange: Exchange) -> None:
+        """Takes requests that nobody served off the board: the next time may be another."""
+        board = exchange.board
+        board.requests = {k: r for k, r in board.requests.items() if not k.startswith(PREFIX)}
+
+    def _kinds(self, exchange: Exchange) -> list[tuple[str, Lot]]:
+        """Virtual clusters and the types of the cells that they hold."""
+        found: dict[tuple[str, Lot], None] = {}
+        for space in exchange.cells.spaces:
+            for (level, _), (vc, pinned) in space.holder.items():
+                name = space.chain.names[level]
+                if pinned is None and name:
+                    found[(vc, Lot(space.chain.name, name, 1))] = None
+        return list(found)
+
+    def _free_gpus(self, exchange: Exchange, vc: str) -> int:
+        pools = (space.pools.get((vc, None)) for space in exchange.cells.spaces)
+        return sum(pool.free_gpus for pool in pools if pool is not None)
+
+    def _spare(self, exchange: Exchange, vc: str, kind: Lot, now_s: float) -> int:
+        """Own cells that were idle for long enough, and that the forecast leaves idle."""
+        owned, free = exchange.owned(kind, vc), len(free_roots(exchange.cells, kind, vc))
+        held = sum(key == (vc, None) and space.chain.names[root[0]] == kind.cell_type
+                   for space in exchange.cells.spaces if space.chain.name == kind.chain
+                   for root, key in space.holder.items())  # fmt: skip
+        used, peaks = held - free, self._peaks.setdefault((vc, kind), deque())
+        while peaks and peaks[-1][1] <= used:
+            peaks.pop()
+        peaks.append((now_s, used))
+        while peaks[0][0] < now_s - self.rules.forecast_s:
+            peaks.popleft()
+        if now_s - self._since_s.setdefault((vc, kind), now_s) < self.rules.idle_s:
+            return 0
+        return max(0, min(owned - peaks[0][1], free))
+
+    def _offer(self, exchange: Exchange, vc: str, kind: Lot, count: int, now_s: float) -> None:
+        name = f"{PREFIX}{vc}-{kind.chain}-{kind.cell_type}"
+        offers = exchange.board.offers
+        known = offers.get(name)
+        if not count:
+            offers.pop(name, None)
+        elif known is None or known.lot.count != count:
+            lot, end_s = replace(kind, count=count), now_s + self.rules.lend_s
+            offers[name] = ExchangeOffer(name, vc, lot, known.end_s if known else end_s)
+
+    def _request(self, exchange: Exchange, vc: str, gpus: int, now_s: float) -> None:
+        """Asks for what others offer, the smallest cells first, until nothing is missing."""
+        offers = [(exchange.gpus(replace(o.lot, count=1)), o) for o in exchange.board.offers.values()]
+        for size, offer in sorted(offers, key=lambda found: found[0]):
+            if gpus > 0 and offer.tenant != vc:
+                lot = replace(offer.lot, count=min(offer.lot.count, -(-gpus // size)))
+                end_s = min(offer.end_s, now_s + self.rules.lend_s)
+                name = f"{PREFIX}{vc}-for-{offer.id}"
+                exchange.board.requests[name] = ExchangeRequest(name, vc, lot, end_s, expires_s=end_s)
+                gpus -= size * lot.count

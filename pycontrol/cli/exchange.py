@@ -1,0 +1,135 @@
+"""`isonomy exchange`: virtual clusters lend each other cells for a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.tables import Data, clock, emit, left, lines, show, table
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PIECE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """A time span in seconds: 90s, 5m, 2h, 1d, 1h30m; a bare number is seconds."""
+    if value is None:
+        return None
+    text = value.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        text += "s"
+    if not re.fullmatch(f"({PIECE.pattern})+", text):
+        raise click.BadParameter(f"{value} is not a duration such as 90s, 5m, 2h or 1h30m")
+    seconds = sum(float(n) * UNITS_S[unit] for n, unit in PIECE.findall(text))
+    if seconds <= 0:
+        raise click.BadParameter(f"{value}: must be more than 0")
+    return seconds
+
+
+def _term(command: Any) -> Any:
+    """The options that offers and requests share."""
+    for option in (
+        click.option("--id", "posting_id", metavar="NAME", help="Name it; the same name twice is one posting."),
+        click.option("--price", type=click.FloatRange(min=0), metavar="P",
+                     help="Per GPU-hour: the least to take, or the bid (auction policy). [default: 0]"),
+        click.option("--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]),
+                     help="When the cells go back, in local time."),
+        click.option("--for", "for_s", callback=_seconds, metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
+    ):  # fmt: skip
+        command = option(command)
+    return remote(command)
+
+
+def _ends(for_s: float | None, until: datetime | None) -> dict[str, str | int]:
+    if (for_s is None) == (until is None):
+        raise click.UsageError("give one of --for TIME and --until TIME")
+    return {"for_s": str(for_s)} if for_s is not None else {"until_s": str(until.timestamp())}  # type: ignore[union-attr]
+
+
+def _send(path: str, rm: str | None, output: str, params: dict[str, Any]) -> None:
+    given = {k: v if isinstance(v, str) else f"{v:g}" for k, v in params.items() if v is not None}
+    emit(Rm(rm_address(rm)).post(path, **given), output, lambda d: str(d["text"]))
+
+
+@click.group("exchange")
+def exchange_group() -> None:
+    """Virtual clusters lend each other cells for a time: offers and requests on a board, matched by a policy.
+
+    CELLS are TYPE:COUNT, such as node:2, or TYPE:COUNT@CHAIN where several chains have the type. VC is a queue of the
+    cells file. For admins, and for the users that isonomy.yaml names for the queue (exchange.traders).
+
+    \b
+    isonomy exchange offer root.prod node:2 --for 2h
+    isonomy exchange request root.research node:1 --for 30m --in-return gpu:4
+    isonomy exchange list
+    isonomy exchange withdraw offer-1f02ab
+    """
+
+
+@exchange_group.command("offer")
+@click.argument("vc")
+@click.argument("cells")
+@_term
+def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | None, price: float | None,
+                  posting_id: str | None, rm: str | None, output: str) -> None:  # fmt: skip
+    """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
+    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "price": price, "id": posting_id}
+    _send("exchange-offer", rm, output, params)
+
+
+@exchange_group.command("request")
+@click.argument("vc")
+@click.argument("cells")
+@click.option("--in-return", metavar="CELLS", help="Cells of VC that it lends for the same time.")
+@click.option("--expires", "expires_in_s", callback=_seconds, metavar="TIME",
+              help="Give up if nobody serves it by then. [default: when it would end]")
+@_term
+def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,
+                    until: datetime | None, price: float | None, posting_id: str | None, rm: str | None,
+                    output: str) -> None:  # fmt: skip
+    """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
+    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "price": price, "id": posting_id,
+              "in_return": in_return, "expires_in_s": expires_in_s}  # fmt: skip
+    _send("exchange-request", rm, output, params)
+
+
+@exchange_group.command("withdraw")
+@click.argument("posting_id", metavar="ID")
+@remote
+def withdraw_command(posting_id: str, rm: str | None, output: str) -> None:
+    """Take an offer or a request off the board. A deal that was made stays in force until its end."""
+    _send("exchange-withdraw", rm, output, {"id": posting_id})
+
+
+@exchange_group.command("list")
+@remote
+def list_command(rm: str | None, output: str) -> None:
+    """Offers, requests, the deals in force, and who gave and took how much."""
+    emit(Rm(rm_address(rm)).get("exchange"), output, _board)
+
+
+def _board(d: Data) -> Any:
+    if not d["books"]:
+        return "There are no virtual clusters: isonomy.yaml names no cells file."
+    deals = [(x["id"], x["owner"], x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), left(x["end_s"], d["now_s"]),
+              x["price"]) for x in d["deals"]]  # fmt: skip
+    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"]), x["price"])
+              for x in d["offers"]]  # fmt: skip
+    posted += [(x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]), x["price"])
+               for x in d["requests"]]  # fmt: skip
+    books = [(b["vc"], b["gpus"], b["surplus_gpu_hours"], b["contributed_gpu_hours"], b["paid"]) for b in d["books"]]
+    deal_names = ("DEAL", "OWNER", "LENDS TO", "CELLS", "IN RETURN", ">ENDS IN", ">PRICE")
+    post_names = ("POSTING", "", "VIRTUAL CLUSTER", "CELLS", "IN RETURN", ">UNTIL", ">PRICE")
+    return lines(
+        table(deal_names, deals) if deals else "no deal is in force", "",
+        table(post_names, posted) if posted else "nothing is on the board", "",
+        table(("VIRTUAL CLUSTER", ">OWNS NOW", ">SURPLUS GPU h", ">LENT EVER GPU h", ">MONEY"), books),
+    )  # fmt: skip
+
+
+def _lot(lot: Data | None) -> str:
+    return f"{lot['count']} x {lot['cell_type']}" if lot else show(None)

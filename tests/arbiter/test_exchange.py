@@ -1,0 +1,238 @@
+"""Cell exchange behind the Arbiter: deals move guarantees, end in time, and survive crashes; nobody is robbed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.facts import ExchangeChanged
+from pycontrol.arbiter.state import Settings
+from pycontrol.cells.automatic import Automatic, Rules
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.layout import Layout
+from pycontrol.config import parse
+from pycontrol.model import events as ev
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.test_cells import CELLS, guaranteed_gpus
+from tests.arbiter.world import World
+from tests.cells.invariants import check
+
+A, B = "root.a", "root.b"
+SMALL = ("small", "small", 1)
+PAIR = ("big", "pair", 1)
+BIG = ("big", "big", 1)
+
+
+class Trading(World):
+    """A world with cells whose exchange is checked after every event."""
+
+    def __init__(self, seed: int = 0, automatic: Automatic | None = None) -> None:
+        how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
+        super().__init__(ByVirtualCluster(Tiresias(), {A: Tiresias(), B: Tiresias()}), seed,
+                         Settings(**how), cells(automatic=automatic))  # type: ignore[arg-type]
+
+    @property
+    def market(self):  # type: ignore[no-untyped-def]
+        found = self.arbiter.market
+        assert found is not None
+        return found
+
+    def post(self, verb: str, name: str, vc: str = "", lot: tuple[str, str, int] = SMALL, for_s: float = 100.0,
+             in_return: tuple[str, str, int] | None = None) -> str:  # fmt: skip
+        event = ev.ExchangePosted(verb, name, vc, lot, self.now + for_s, in_return)
+        why: str = self.market.refusal(event, self.now)
+        self.submit(event)
+        return why
+
+    def owned(self) -> Mapping[str, int]:
+        return {vc: self.market.supply.gpus_of(vc) for vc in (A, B)}
+
+    def check(self) -> None:
+        super().check()
+        if self.arbiter.market is not None and self.arbiter.ready:
+            exchange = self.market.exchange
+            assert sum(exchange.board.surplus.values()) == pytest.approx(0)
+            assert sum(self.owned().values()) == sum(cells().gpus_of(vc) for vc in (A, B))
+            kept = self.arbiter.durable.exchange
+            assert not kept or kept == exchange.dump(), "something changed and was not recorded"
+            for space in exchange.cells.spaces:
+                space.buddy.check()
+
+
+def cells(text: str = CELLS, automatic: Automatic | None = None) -> CellSupply:
+    return CellSupply(assignment(text), automatic=automatic)
+
+
+def assignment(text: str = CELLS) -> Layout:
+    return layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+
+
+def test_a_deal_lends_the_guarantee_and_the_end_gives_it_back() -> None:
+    w = Trading()
+    w.add_app("b", 2, 2, 4000, B)
+    w.run(5)
+    assert guaranteed_gpus(w, "b") == 4, "a pair and a small one"
+    assert not w.post("offer", "o", A, for_s=200)
+    assert not w.post("request", "r", B)
+    assert w.owned() == {A: 4, B: 6}
+    w.add_app("more", 2, 1, 4000, B)
+    w.run(30)
+    assert guaranteed_gpus(w, "b") + guaranteed_gpus(w, "more") == 6
+    w.run(120)
+    assert w.owned() == {A: 6, B: 4}
+    assert guaranteed_gpus(w, "b") + guaranteed_gpus(w, "more") == 4
+    assert not [k for k, _ in w.history if k in ("kill", "preempt", "revoke")], "who must give back runs on, borrowing"
+    w.add_app("owner", 4, 1, 4000, A)
+    w.add_app("owner2", 2, 1, 4000, A)
+    w.run(160)
+    assert guaranteed_gpus(w, "owner") + guaranteed_gpus(w, "owner2") == 6, "the owner has all its cells again"
+
+
+def test_a_crash_keeps_deals_and_board_and_the_books() -> None:
+    w = Trading()
+    w.post("offer", "o", A, BIG, for_s=500)
+    w.post("offer", "o2", A, SMALL, for_s=500)
+    w.post("request", "r", B, BIG, 400, in_return=PAIR)
+    w.add_app("b", 4, 1, 4000, B)
+    w.run(20)
+    before, owned = w.market.exchange.dump(), w.owned()
+    assert owned == {A: 4, B: 6}
+    assert guaranteed_gpus(w, "b") == 4
+    w.crash()
+    w.run(40)
+    assert w.market.exchange.dump() == before
+    assert w.owned() == owned
+    assert guaranteed_gpus(w, "b") == 4
+    w.run(450)
+    assert not w.market.exchange.deals
+    assert w.owned() == {A: 6, B: 4}
+
+
+def test_a_posting_that_comes_twice_is_carried_out_once() -> None:
+    w = Trading()
+    for _ in range(2):
+        assert not w.post("offer", "o", A)
+    assert not w.post("request", "r", B, for_s=50)
+    assert not w.post("request", "r", B, for_s=50)
+    assert w.owned() == {A: 4, B: 6}
+    assert len(w.market.exchange.deals) == 1
+    facts = sum(isinstance(f, ExchangeChanged) for f in w.journal)
+    w.run(20)
+    assert sum(isinstance(f, ExchangeChanged) for f in w.journal) == facts, "what does not change is not recorded"
+
+
+@pytest.mark.parametrize(
+    ("post", "why"),
+    [
+        (("offer", "x", A, ("small", "small", 2)), "owns 1 small cells now, it cannot offer 2"),
+        (("offer", "x", B, BIG), "owns 0 big cells"),
+        (("offer", "x", A, ("small", "pair", 1)), "no cell type pair"),
+        (("request", "x", A, ("nowhere", "pair", 1)), "no cell type pair"),
+        (("request", "x", A, PAIR, 50, ("small", "small", 2)), "cannot lend in return 2"),
+        (("request", "x", A, ("big", "pair", 0)), "at least 1"),
+        (("request", "x", A, PAIR, -1), "in the past"),
+        (("withdraw", "x"), "no offer or request x"),
+        (("withdraw", "deal1"), "in force until its end"),
+        (("offer", "r", A, SMALL), "taken by root.b"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(post: tuple, why: str) -> None:  # type: ignore[type-arg]
+    w = Trading()
+    w.post("offer", "o", A, BIG)
+    w.post("request", "r", B, BIG, 50, in_return=PAIR)
+    before = w.arbiter.durable.dump()
+    if post == ("offer", "x", A, ("small", "pair", 1)):
+        assert w.owned() == {A: 4, B: 6}
+    assert why in w.post(*post)
+    assert w.arbiter.durable.dump() == before
+
+
+def test_withdrawn_postings_are_off_the_board() -> None:
+    w = Trading()
+    w.post("offer", "o", A)
+    assert not w.post("withdraw", "o")
+    assert not w.post("withdraw", "o"), "twice is once"
+    w.post("request", "r", B, for_s=50)
+    w.run(20)
+    assert not w.market.exchange.deals
+
+
+def test_another_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
+    w = Trading()
+    w.post("offer", "o", A)
+    w.post("request", "r", B, for_s=100)
+    w.arbiter.reconfigure(assignment(), w.now)
+    assert w.owned() == {A: 4, B: 6}
+    w.now += 50
+    less = CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")
+    w.arbiter.reconfigure(assignment(less), w.now)
+    assert w.owned() == {A: 4, B: 4}
+    assert w.market.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
+
+
+def test_idle_cells_are_offered_and_who_waits_gets_them() -> None:
+    w = Trading(automatic=Automatic(Rules(idle_s=60, forecast_s=120, lend_s=200)))
+    w.add_app("guest", 2, 6, 5000, "root.x")
+    w.run(10)
+    w.add_app("b", 2, 3, 4000, B)
+    w.run(55)
+    assert w.owned() == {A: 6, B: 4}, "not idle for long enough"
+    assert guaranteed_gpus(w, "b") == 4
+    w.run(90)
+    assert w.owned() == {A: 4, B: 6}, "two GPUs are missing: the small cell serves"
+    assert guaranteed_gpus(w, "b") == 6
+    w.add_app("a", 4, 1, 4000, A)
+    w.run(120)
+    assert guaranteed_gpus(w, "a") == 4, "what was not lent is the owner's"
+    w.add_app("a2", 2, 1, 4000, A)
+    w.run(280)
+    assert w.owned() == {A: 6, B: 4}, "the time is over, and it is not offered again: it is waited for"
+    assert guaranteed_gpus(w, "a2") == 2
+
+
+POSTS = st.tuples(
+    st.integers(1, 150), st.sampled_from(["offer", "request"]), st.sampled_from([A, B]),
+    st.sampled_from([SMALL, PAIR, BIG]), st.integers(5, 120), st.sampled_from([None, SMALL, PAIR]),
+)  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    posts=st.lists(POSTS, max_size=8),
+    apps=st.lists(st.tuples(st.sampled_from([A, B, "root.x"]), st.sampled_from([1, 2, 4]), st.integers(1, 4),
+                            st.integers(20, 120), st.integers(0, 90)), min_size=1, max_size=5),
+    crashes=st.lists(st.integers(5, 200), max_size=2),
+    lost_s=st.none() | st.integers(5, 150),
+    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
+)  # fmt: skip
+def test_any_trade_conserves_surplus_and_ends_where_it_began(
+    seed: int, posts: list, apps: list, crashes: list[int], lost_s: int | None, bad: list,  # type: ignore[type-arg]
+) -> None:  # fmt: skip
+    w = Trading(seed)
+    for i, (at, verb, vc, lot, for_s, back) in enumerate(posts):
+        back = back if verb == "request" else None
+        w.at(at, lambda i=i, v=verb, q=vc, x=lot, f=for_s, r=back: w.post(v, f"p{i}", q, x, f, r))
+    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
+        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
+    for crash_s in crashes:
+        w.at(crash_s, w.crash)
+    if lost_s is not None:
+        w.at(lost_s, lambda: w.lose_node("n1"))
+        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    w.marks(bad)
+    w.run(600)
+    assert not w.market.exchange.deals
+    assert w.owned() == {A: 6, B: 4}
+    check(w.market.exchange.cells)
+    w.run(2500)
+    assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
+    w.add_app("own-a", 4, 1, 100, A)
+    w.add_app("own-b", 2, 2, 100, B)
+    w.run(2520)
+    assert (guaranteed_gpus(w, "own-a"), guaranteed_gpus(w, "own-b")) == (4, 4), "everybody has its own again"

@@ -1,0 +1,92 @@
+"""`isonomy exchange`: what it says, who may, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pycontrol.model import events as ev
+from pycontrol.web.router import Router
+from tests.arbiter.test_exchange import A, B, Trading
+from tests.cli.conftest import ADMIN, Rm, run
+from tests.web.scene import Scene
+
+
+class Floor(Scene):
+    """A scene whose queues own cells; `trader` may exchange those of root.a."""
+
+    def __init__(self) -> None:
+        self.world = Trading()  # type: ignore[assignment]
+        self.issued = []
+        self.router = Router(self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]})
+        self.world.add_app("application_1_0001", 2, 2, 4000, B)
+        self.world.run(10)
+
+
+@pytest.fixture
+def floor(rm: Rm) -> Rm:
+    rm.scene = Floor()
+    return rm
+
+
+def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
+    offered = run(floor, "exchange", "offer", A, "small:1", "--for", "10m", "--id", "spare", user=ADMIN)
+    assert (offered.exit_code, offered.output) == (0, "spare is on the board, and waits for a match\n")
+    assert "spare" in run(floor, "exchange", "list").output
+    got = run(floor, "exchange", "request", "b", "small:1", "--for", "5m", "--id", "need", user=ADMIN)
+    assert got.output == "need: root.a lends 1 x small to root.b (deal1)\n"
+    listed = json.loads(run(floor, "exchange", "list", "-o", "json").output)
+    assert [(d["owner"], d["tenant"], d["offer"], d["request"]) for d in listed["deals"]] == [(A, B, "spare", "need")]
+    assert {b["vc"]: b["gpus"] for b in listed["books"]} == {A: 4, B: 6}
+    status = run(floor, "cells", "status").output
+    assert "exchange: root.b has 1 x small of root.a (deal1) for 5 m 00 s more" in status
+    rows = {line.split()[0]: line.split()[1:4] for line in status.splitlines() if line.startswith("root.")}
+    assert rows == {A: ["4", "0", "2"], B: ["6", "2", "0"]}
+    floor.scene.world.add_app("application_1_0002", 2, 1, 4000, B)
+    floor.scene.world.run(30)
+    assert "exchange: root.b has 1 x small of root.a (deal1)" in run(floor, "explain", "application_1_0002").output
+    assert "deal1: 1 x small of root.a for root.b" in run(floor, "rounds").output
+    floor.scene.world.run(400)
+    floor.scene.world.submit(ev.Tick())
+    assert "no deal is in force" in run(floor, "exchange", "list").output
+
+
+def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> None:
+    assert run(floor, "exchange", "offer", A, "big:1", "--for", "1h", "--id", "mine", user="trader").exit_code == 0
+    for args in (("offer", B, "small:1", "--for", "1h"), ("request", B, "big:1", "--for", "1h")):
+        refused = run(floor, "exchange", *args, user="trader")
+        assert refused.exit_code == 1
+        assert "trader is not in YARN's admin ACL" in refused.output
+    assert run(floor, "exchange", "withdraw", "mine", user="stranger").exit_code == 1
+    assert run(floor, "exchange", "withdraw", "mine", user="trader").output == "mine is off the board\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "why"),
+    [
+        (("offer", "root.z", "small:1", "--for", "1h"), 1, "no virtual cluster root.z; there are root.a, root.b"),
+        (("offer", A, "small:3", "--for", "1h"), 1, "root.a owns 1 small cells now, it cannot offer 3"),
+        (("offer", A, "huge:1", "--for", "1h"), 1, "there is no cell type huge; known are big, gpu, pair, small"),
+        (("offer", A, "gpu:1", "--for", "1h"), 1, "write gpu:COUNT@CHAIN"),
+        (("offer", A, "small", "--for", "1h"), 1, "must be TYPE:COUNT"),
+        (("offer", A, "small:1", "--until", "2001-01-01T00:00"), 1, "the end is in the past"),
+        (("offer", A, "small:1", "--for", "soon"), 2, "soon is not a duration such as 90s, 5m, 2h"),
+        (("offer", A, "small:1", "--for", "0h"), 2, "must be more than 0"),
+        (("offer", A, "small:1"), 2, "give one of --for TIME and --until TIME"),
+        (("offer", A, "small:1", "--for", "1h", "--id", "auto-x"), 1, "not begin with auto-"),
+        (("request", B, "small:1", "--for", "1h", "--in-return", "big:1"), 1, "cannot lend in return 1"),
+        (("request", B, "small:0", "--for", "1h"), 1, "must be at least 1"),
+        (("withdraw", "nothing"), 1, "there is no offer or request nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(floor: Rm, args: tuple[str, ...], status: int, why: str) -> None:
+    floor.scene.world.now = 2e9
+    refused = run(floor, "exchange", *args, user=ADMIN)
+    assert (refused.exit_code, why in refused.output) == (status, True), refused.output
+
+
+def test_without_cells_there_is_nothing_to_exchange(rm: Rm) -> None:
+    assert "names no cells file" in run(rm, "exchange", "list").output
+    refused = run(rm, "exchange", "offer", A, "node:1", "--for", "1h", user=ADMIN)
+    assert "there are no virtual clusters" in refused.output
