@@ -135,6 +135,16 @@ class Celled:
         self._start(job, request.group, decision.workers)
         return [victim for victim in victims if victim is not job]
 
+    def by_luck(self, job: Job) -> bool:
+        """Whether a worker of it lies in several cells, which are on one host by chance: no cell promises that."""
+        seen: dict[int, object] = {}
+        for part in self.cells.groups[job.group].parts:
+            assert part.virtual is not None
+            root = part.space.root_of(part.virtual)
+            if part.worker >= 0 and seen.setdefault(part.worker, root) != root:
+                return True
+        return False
+
     def lend(self, job: Job) -> bool:
         request = Request(f"{job.number}.{job.version}", job.tenant, OPPORTUNISTIC, job.members)
         decision = self.cells.request(request)

@@ -91,12 +91,12 @@ class Open:
         self.granted = self.refused = self.taken_back = 0
         self.number = 1 << 30
 
-    def start(self, job: Job, alone: bool = True) -> None:
-        """A request; `alone`: whether the tenant's private cluster satisfies it."""
+    def start(self, job: Job) -> None:
+        """A request that the tenant's private cluster satisfies."""
         stopped = self.places.guarantee(job)
         job.running = stopped is not None
-        self.granted += alone and job.running
-        self.refused += alone and not job.running
+        self.granted += job.running
+        self.refused += not job.running
         self.taken_back += len(stopped or ())
         self.fill()
 
@@ -124,7 +124,7 @@ def random_trace(seed: int, steps: int) -> tuple[int, int, int, int]:
     """(requests that a private cluster satisfies, of these refused with cells, refused by quota, taken back).
 
     Two to four tenants on four to eight nodes own nodes (three traces of four) or cells of any level; each step one
-    asks for a gang of a size that it likes, or one ends.
+    asks for a gang of a size that it likes, or one ends. What the private cluster refuses is not asked for.
     """
     rng = random.Random(seed)
     nodes, tenants = rng.randint(4, 8), [f"t{k}" for k in range(rng.randint(2, 4))]
@@ -138,16 +138,15 @@ def random_trace(seed: int, steps: int) -> tuple[int, int, int, int]:
     owned = {t: cells for t, cells in owned.items() if cells}
     likes = {t: rng.choice(LIKES) for t in owned}
     gpus = {t: sum(WIDTHS[LEVELS.index(k)] * n for k, n in cells.items()) for t, cells in owned.items()}
-    alone: dict[str, Places] = {t: Celled(-(-gpus[t] // NODE_GPUS), {t: owned[t]}) for t in owned}
+    alone = {t: Celled(-(-gpus[t] // NODE_GPUS), {t: owned[t]}) for t in owned}
     shared = {
         "cells": Open(Celled(nodes, owned), owned, seed), "quota": Open(Counted(nodes, dict(gpus)), owned, seed)
     }  # fmt: skip
     running: list[tuple[Job, dict[str, Job]]] = []
     for number in range(steps):
-        if running and rng.random() < 0.5:
+        if running and rng.random() < 0.3:
             job, copies = running.pop(rng.randrange(len(running)))
-            if job.running:
-                alone[job.tenant].free(job)
+            alone[job.tenant].free(job)
             for name, copy in copies.items():
                 shared[name].end(copy)
             continue
@@ -155,10 +154,13 @@ def random_trace(seed: int, steps: int) -> tuple[int, int, int, int]:
         size = rng.choice(likes[tenant])
         job = Job(number, tenant, size, 0.0, 1.0)
         job.running = alone[tenant].guarantee(job) is not None
-        copies = {name: Job(number, tenant, size, 0.0, 1.0) for name in shared}
-        for name, copy in copies.items():
-            shared[name].start(copy, job.running)
-        if job.running or any(copy.running for copy in copies.values()):
+        if job.running and alone[tenant].by_luck(job):
+            alone[tenant].free(job)
+            job.running = False
+        if job.running:
+            copies = {name: Job(number, tenant, size, 0.0, 1.0) for name in shared}
+            for name, copy in copies.items():
+                shared[name].start(copy)
             running.append((job, copies))
     by_cells, by_quota = shared["cells"], shared["quota"]
     return by_cells.granted + by_cells.refused, by_cells.refused, by_quota.refused, by_cells.taken_back
@@ -208,7 +210,8 @@ def safety(setup: Setup) -> Findings:
     )
     figure = Figure("refused", "Requests refused although the private cluster satisfies them", "", "%", bars, "bar")
     how = (
-        "a request that the private cluster refuses is made all the same",
+        "requests that the private cluster refuses are not made; nor those that it satisfies only because cells that "
+        "nobody promised to be together are on one host",
         "in open loop opportunistic jobs fill every idle GPU all the time",
         "the same scheduler alone and in the VC",
     )
