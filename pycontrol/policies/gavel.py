@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares import gavel
@@ -12,9 +12,10 @@ from pycontrol.shares.problem import Scheme
 
 @dataclass(frozen=True)
 class Gavel(Sharing):
-    """Gavel's shares, with the placer of all policies by shares. `max_sum` is pure efficiency."""
+    """Gavel's shares, with the placer of all policies by shares. `max_sum` is pure efficiency; `finish_time` and
+    `min_duration` go by the work that apps say they have left."""
 
-    objective: Literal["max_min", "water_filling", "max_sum"] = "water_filling"
+    objective: gavel.Objective = "water_filling"
 
     name: ClassVar[str] = "gavel"
 

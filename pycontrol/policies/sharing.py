@@ -144,14 +144,19 @@ class _Shared:
         if not users or not self.types:
             return {u.name: dict.fromkeys(self.types, 0.0) for u in users}
         kinds = Counter(u.tenant for u in users)
-        demand = dict.fromkeys(users, 0)
+        demand, left, came_s = dict.fromkeys(users, 0), dict.fromkeys(users, 0.0), dict.fromkeys(users, self.s.now_s)
         for view in self.views:
-            demand[self.users[view.app_id]] += view.demand.gpus
+            user = self.users[view.app_id]
+            demand[user] += view.demand.gpus
+            left[user] += view.demand.work_left_gpu_s or self.s.lease_s * view.demand.gang_gpus
+            came_s[user] = min(came_s[user], view.submitted_s)
         problem = Problem.of(
             [u.vector for u in users],
             [float(self.supply[t]) for t in self.types],
             [self._weight(u.tenant) / kinds[u.tenant] for u in users],
             [float(demand[u]) for u in users],
+            [left[u] for u in users],
+            [self.s.now_s - came_s[u] for u in users],
         )
         x: Matrix = self.policy.scheme().shares(problem)
         return {

@@ -16,19 +16,20 @@ from scipy.sparse import csr_array, hstack, vstack
 from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError, Vector
 from pycontrol.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
 
-Objective = Literal["max_min", "water_filling", "finish_time", "max_sum", "min_duration"]
+Objective = Literal["max_min", "water_filling", "max_sum", "finish_time", "min_duration"]
 CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
 class Gavel:
     """`max_min`: the largest common ratio to the equal split. `water_filling`: then the next, and so on. Both per
-    weight. `max_sum`: the most throughput, whoever has it.
+    weight. `max_sum`: the most throughput, whoever has it. `finish_time`: the smallest largest ratio of the finish time
+    to that with the cluster's part of one of n. `min_duration`: the last one done soonest. These two know no weights.
 
     Where the equal split exceeds a demand, sharing incentive is meant with the part that the demand allows.
     """
 
-    objective: Literal["max_min", "water_filling", "max_sum"] = "max_min"
+    objective: Objective = "max_min"
 
     @property
     def promises(self) -> frozenset[Promise]:
@@ -37,12 +38,16 @@ class Gavel:
             "max_min": frozenset({Promise.SI, Promise.PE}),
             "water_filling": frozenset({Promise.SI, Promise.PE}),
             "max_sum": frozenset({Promise.PE}),
+            "finish_time": frozenset(),
+            "min_duration": frozenset(),
         }[self.objective]
 
     def shares(self, problem: Problem) -> Matrix:
         """(n, k)."""
         if self.objective == "max_sum":
             return max_sum(problem)
+        if self.objective in ("finish_time", "min_duration"):
+            return _by_finish(problem, self.objective)
         unit = problem.weights * problem.efficiency(proportional(problem))
         if self.objective == "max_min":
             return common_level(problem.speedups, problem.devices, unit, problem.demands)[0]
@@ -93,6 +98,22 @@ def finish_time_fairness(problem: Problem, since_start_s: Vector, steps_remainin
         middle = (low + high) / 2
         low, high = (low, middle) if at(middle)[1] >= 1.0 else (middle, high)
     return at(high)[0], high
+
+
+def _by_finish(problem: Problem, objective: Objective) -> Matrix:
+    """Among those who can run at all; the others get nothing."""
+    fits = ((problem.speedups * (problem.devices > 0)).sum(axis=1) > 0) & (problem.demands > 0)
+    x = np.zeros(problem.speedups.shape)
+    if not fits.any():
+        return x
+    left = np.ones(problem.users) if problem.left is None else problem.left
+    since_s = np.zeros(problem.users) if problem.since_s is None else problem.since_s
+    some = Problem(problem.speedups[fits], problem.devices, problem.weights[fits], problem.demands[fits])
+    if objective == "finish_time":
+        x[fits] = finish_time_fairness(some, since_s[fits], left[fits])[0]
+    else:
+        x[fits] = min_total_duration(some, left[fits])[0]
+    return x
 
 
 def water_filling(problem: Problem, unit: Vector) -> tuple[Matrix, Vector]:

@@ -40,6 +40,10 @@ class Problem:
     """(n,): pi > 0."""
     demands: Vector
     """(n,): devices that a user can use at once; inf where that does not matter. Only Gavel looks at it."""
+    left: Vector | None = None
+    """(n,): work left > 0, in the unit of the speedups x seconds; all alike if None. For Gavel's finish times."""
+    since_s: Vector | None = None
+    """(n,): seconds since a user's first job came; 0 if None. For Gavel's finish times."""
 
     @classmethod
     def of(
@@ -48,6 +52,8 @@ class Problem:
         devices: Sequence[float] | Vector,
         weights: Sequence[float] | Vector | None = None,
         demands: Sequence[float] | Vector | None = None,
+        left: Sequence[float] | Vector | None = None,
+        since_s: Sequence[float] | Vector | None = None,
     ) -> Problem:
         """The checked problem; raises ShareError."""
         w, m = _array("W", speedups, 2), _array("m", devices, 1)
@@ -62,7 +68,14 @@ class Problem:
         cap = np.full(n, np.inf) if demands is None else np.asarray(demands, dtype=np.float64)
         if cap.shape != (n,) or not (cap >= 0).all():
             raise ShareError(f"demands: must be {n} numbers, none negative or NaN")
-        return cls(w, m, pi, cap)
+        todo = None if left is None else _array("left", left, 1)
+        since = None if since_s is None else _array("since_s", since_s, 1)
+        for name, values in (("left", todo), ("since_s", since)):
+            if values is not None and len(values) != n:
+                raise ShareError(f"{name}: {len(values)} users, but W has {n}")
+        if todo is not None and not (todo > 0).all():
+            raise ShareError(f"left[{int(np.argmin(todo))}]: must be positive")
+        return cls(w, m, pi, cap, todo, since)
 
     @property
     def users(self) -> int:

@@ -20,6 +20,8 @@ from pycontrol.policies.port import Policy
 from tests.policies.snapshots import CLUSTER, app, snapshot, snapshots, truthful_bids
 
 VARIANTS = [(name, {}) for name in registry.names()] + [
+    ("gavel", {"objective": "finish_time"}),
+    ("gavel", {"objective": "min_duration"}),
     ("gandiva", {"ties": "random"}),
     ("gandiva", {"restart_s": 0.0}),
     ("tiresias", {"threshold_gpu_s": 900.0}),

@@ -16,6 +16,7 @@ from pycontrol.policies.gandiva_fair import GandivaFair
 from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing, _Shared
+from pycontrol.shares.gavel import Objective
 from pycontrol.shares.problem import Problem
 from tests.policies.snapshots import app, snapshot
 
@@ -221,3 +222,20 @@ def test_an_app_that_leaves_a_virtual_user_takes_nothing_from_those_who_stay() -
     world.step()
     world.apps = (apps[0], tenant_app("a1", "u", 5.0, gang=4), world.apps[2])
     assert _Shared(Oef(), world.snapshot()).carried == world.memory["deviation"]
+
+
+def test_gavel_by_finish_times_helps_who_is_late_and_by_duration_who_has_most_left() -> None:
+    """Equal apps on four GPUs of one type: one came long ago; one has three times the work of the other."""
+    top = Topology.of([Machine("h", "r", 4, "V100")])
+
+    def share(objective: Objective, *apps: AppView) -> float:
+        policy = Gavel(tenant="app", objective=objective)
+        s = replace(snapshot(*apps, top=top), now_s=1000.0)
+        first = _Shared(policy, s)
+        return first.shares[first.users[apps[0].app_id].name]["V100"]
+
+    late, fresh = (app(f"a{i}", 1, 4, submitted_s=t, work_left_gpu_s=2000.0) for i, t in enumerate((0.0, 1000.0)))
+    assert share("finish_time", late, fresh) > 2.5
+    long, short = (app(f"a{i}", 1, 4, submitted_s=1000.0, work_left_gpu_s=w) for i, w in enumerate((3000.0, 1000.0)))
+    assert share("min_duration", long, short) == pytest.approx(3.0)
+    assert share("finish_time", long, short) == pytest.approx(2.0)

@@ -26,6 +26,8 @@ SCHEMES: dict[str, Scheme] = {
     "gavel": Gavel(),
     "gavel_water_filling": Gavel("water_filling"),
     "gavel_max_sum": Gavel("max_sum"),
+    "gavel_finish_time": Gavel("finish_time"),
+    "gavel_min_duration": Gavel("min_duration"),
 }
 
 
