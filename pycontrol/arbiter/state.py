@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pycontrol.arbiter.facts import (
@@ -131,6 +131,8 @@ class State:
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
     topology: Topology = field(default_factory=Topology)
+    known: Topology = field(default_factory=Topology)
+    """The same, and with no GPUs the machines that were there or are configured: they may come back."""
     supply: Supply | None = None
     """The cells of the virtual clusters, where there are any."""
     groups: dict[str, int] = field(default_factory=dict)
@@ -301,6 +303,8 @@ class State:
             )
         self.topology = Topology.of(m for m in machines if m.gpus)
         self.node_at = {n.host: n for n in self.nodes.values()}
+        away = {host: replace(m, gpus=0) for host, m in {**known, **self.known.machines}.items()}
+        self.known = Topology({**away, **self.topology.machines})
 
     def node_of(self, host: str) -> Node | None:
         """The node that is up on a host."""

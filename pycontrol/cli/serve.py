@@ -125,7 +125,7 @@ class ControlPlane:
             config.agents.tls,
             tokens,
             lambda event: self._driver.submit(event),
-            lambda: arbiter.topology,
+            lambda: arbiter.known,
             now_s=clock.now_s,
         )
         endpoint = BridgeEndpoint(

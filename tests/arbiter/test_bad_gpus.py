@@ -142,6 +142,18 @@ def test_a_machine_that_comes_back_smaller_has_lost_its_last_gpus() -> None:
     assert Gpu("n1", 3) not in w.occupied
 
 
+def test_an_agent_that_comes_while_a_machine_is_away_can_be_told_of_it() -> None:
+    w = world()
+    w.lose_node("n1")
+    w.mark("n4", 0, 1)
+    a = w.arbiter
+    assert {m.host: (m.rack, m.gpus) for m in a.known.machines.values()} == {
+        "n1": ("a", 0), "n2": ("a", 4), "n3": ("b", 2), "n4": ("b", 0)}  # fmt: skip
+    assert set(a.topology.machines) == {"n2", "n3"}
+    w.node_back("n1")
+    assert a.known.machines["n1"].gpus == 4
+
+
 def test_a_drained_machine_with_a_bad_gpu_comes_back_without_it() -> None:
     w = world()
     w.submit(ev.OperatorCommand("drain", "n1", "root"))
