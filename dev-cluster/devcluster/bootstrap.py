@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parent.parent.parent
+from devcluster import REPO
 
 
 def main(command: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from devcluster.bootstrap import REPO
+from devcluster import REPO
 from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, Cluster
 from pycontrol.config import MachineSpec
 from pycontrol.hadoopconf import render

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from devcluster.bootstrap import REPO
+from devcluster import REPO
 from devcluster.errors import DevClusterError
 from pycontrol.config import MachineSpec, RackSpec, TopologySpec, load_topology_spec
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from devcluster.bootstrap import REPO
+from devcluster import REPO
 from devcluster.errors import DevClusterError
 from pycontrol.config import TopologySpec, load_topology_spec
 

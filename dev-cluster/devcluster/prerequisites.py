@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from devcluster.bootstrap import REPO
+from devcluster import REPO
 from devcluster.errors import DevClusterError
 from devcluster.layout import BUILD
 
