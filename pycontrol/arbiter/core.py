@@ -55,7 +55,9 @@ class Arbiter(State):
         self.market = Market(self, supply) if isinstance(supply, CellSupply) else None
         self.epoch = epoch
         self.rounds = Rounds(self, policy, epoch)
-        self._changes_seen: dict[tuple[str, str, int], int] = {}
+        live = self.durable.live.values()
+        self._changes_seen = {(a.app_id, job, n): -1 for a in live for job, n in a.launches.items()}
+        """Step at which each launch was first heard of; -1: measured, or heard of in an earlier life."""
         self._early: dict[str, ev.AgentUp] = {}
         """Agents that registered before YARN told of their app, or of the containers that it may have."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {

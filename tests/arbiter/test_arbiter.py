@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.arbiter.facts import AllocationChanged
 from pycontrol.arbiter.reasons import REASONS, reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
@@ -156,6 +157,25 @@ def test_a_crash_of_the_control_plane_leaves_running_jobs_alone() -> None:
     w.run(400)
     assert app.finished
     assert set(app.launches.values()) == {1}
+
+
+def test_the_time_from_a_grant_to_training_is_measured_once_a_launch() -> None:
+    w = world()
+    agent = w.add_app("app1", 4, 1, 4000)
+
+    def measured(step: int, after_s: float) -> list[float]:
+        w.run(w.now - 1000 + after_s)
+        launches = agent.launches["j0"]
+        job = ev.JobProgress("j0", "running", step, launches=launches)
+        w.submit(ev.ProgressReported("app1", agent.demand(), (job,)))
+        return [f.seconds for f in w.journal if isinstance(f, AllocationChanged)]
+
+    w.run(8)
+    assert measured(0, 0) == []
+    (seconds,) = measured(1, 2)
+    assert 2 < seconds < 10
+    w.crash()
+    assert measured(20, 3) == measured(21, 3) == [seconds], "not again after a restart"
 
 
 def test_payment_bites_where_two_apps_want_the_same_gpus() -> None:
