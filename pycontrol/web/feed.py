@@ -14,6 +14,7 @@ from pycontrol.arbiter.facts import (
     AppChanged,
     AppEnded,
     Durable,
+    ExchangeChanged,
     Fact,
     LeaseEnded,
     LeaseExtended,
@@ -26,6 +27,7 @@ from pycontrol.arbiter.facts import (
     Switched,
 )
 from pycontrol.arbiter.journal import Journal
+from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.topology import Gpu
@@ -51,10 +53,13 @@ class Feed:
         self._holder: dict[Gpu, str] = {}
         self._next: dict[Gpu, str] = {}
         self._names: dict[str, str] = {}
+        self._deals: dict[str, str] = {}
+        """What each deal in force is about."""
         if durable is not None:
             self._holder = {g: x.app_id for g, x in durable.leases.items()}
             self._next = {g: x.app_id for g, x in durable.next.items()}
             self._names = {x.app_id: x.name for x in durable.apps.values()}
+            self._deals = _deals(durable.exchange)
         self._changed = threading.Condition()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._seq = int(time.time() * 1000) if first_seq is None else first_seq
@@ -122,9 +127,17 @@ class Feed:
                 return "", round_line(fact.receipt, self._names), None
             case Switched():
                 return "", _switched(fact), None
+            case ExchangeChanged():
+                return self._exchanged(fact)
             case AllocationChanged():
                 return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
         return self._describe_lease(fact)
+
+    def _exchanged(self, fact: ExchangeChanged) -> tuple[str, str, Gpu | None] | None:
+        before, self._deals = self._deals, _deals(fact.values)
+        made = [text for name, text in self._deals.items() if name not in before]
+        over = [f"over: {text}" for name, text in before.items() if name not in self._deals]
+        return ("", f"exchange {'; '.join([*over, *made])}", None) if over or made else None
 
     def _describe_lease(self, fact: Fact) -> tuple[str, str, Gpu | None] | None:
         match fact:
@@ -174,3 +187,10 @@ def round_line(receipt: Mapping[str, Any], names: Mapping[str, str]) -> str:
     paid = [b for b in receipt.get("bids", ()) if b["paid_gangs"]]
     parts += [f"{names.get(b['app_id'], b['app_id'])} pays (c = {b['c']:.3f})" for b in paid]
     return "; ".join([*parts, *filter(None, [receipt.get("note", "")])])
+
+
+def _deals(exchange: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        d["id"]: f"{d['owner']} lends {d['lot']['count']} x {d['lot']['cell_type']} to {d['tenant']} ({d['id']})"
+        for d in deals_of(exchange)
+    }

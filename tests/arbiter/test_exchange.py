@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.facts import ExchangeChanged
+from pycontrol.arbiter.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
@@ -41,6 +41,18 @@ class Trading(World):
         found = self.arbiter.market
         assert found is not None
         return found
+
+    def submit(self, event: ev.Event) -> None:
+        old = self.arbiter.market
+        before, facts = dict(old.exchange.deals) if old else {}, len(self.journal)
+        super().submit(event)
+        over = [d for d in before.values() if d.id not in self.market.exchange.deals]
+        may = {d.tenant for d in over} | {d.owner for d in over if d.in_return}
+        for fact in self.journal[facts:]:
+            if isinstance(fact, LeaseBorrowed):
+                lease = self.arbiter.durable.leases.get(fact.gpu) or self.arbiter.durable.next[fact.gpu]
+                vc = self.arbiter.durable.apps[lease.app_id].vc
+                assert vc in may, "a guarantee was lost though no deal of its virtual cluster ended"
 
     def post(self, verb: str, name: str, vc: str = "", lot: tuple[str, str, int] = SMALL, for_s: float = 100.0,
              in_return: tuple[str, str, int] | None = None) -> str:  # fmt: skip

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from pycontrol.model import events as ev
+from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, Trading
 from tests.cli.conftest import ADMIN, Rm, run
-from tests.web.scene import Scene
+from tests.web.scene import Kept, Scene
 
 
 class Floor(Scene):
@@ -19,6 +20,7 @@ class Floor(Scene):
     def __init__(self) -> None:
         self.world = Trading()  # type: ignore[assignment]
         self.issued = []
+        self.kept = Kept()
         self.router = Router(self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]})
         self.world.add_app("application_1_0001", 2, 2, 4000, B)
         self.world.run(10)
@@ -50,6 +52,12 @@ def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
     floor.scene.world.run(400)
     floor.scene.world.submit(ev.Tick())
     assert "no deal is in force" in run(floor, "exchange", "list").output
+    feed = Feed(floor.scene.kept)
+    for fact in floor.scene.world.journal:
+        feed.append([fact], 0.0)
+    events = [e["text"] for e in feed.since(None, 0.0, 500)["events"] if e["kind"] == "ExchangeChanged"]
+    lends = "root.a lends 1 x small to root.b (deal1)"
+    assert events == [f"exchange {lends}", f"exchange over: {lends}"]
 
 
 def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> None:
