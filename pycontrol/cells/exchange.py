@@ -271,7 +271,7 @@ class ExchangeProxy:
         owned = self.exchange.owned(lot, self.tenant)
         if lot.count < 1 or owned < lot.count:
             raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells, it cannot offer {lot.count}")
-        name = self._new(name or "offer")
+        name = self._new("offer", name)
         self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s, price)
         return name
 
@@ -288,17 +288,18 @@ class ExchangeProxy:
             if in_return.count < 1 or owned < in_return.count:
                 what = f"{owned} {in_return.cell_type} cells, it cannot lend {in_return.count} in return"
                 raise CellsError(f"{self.tenant} owns {what}")
-        name = self._new(name or "request")
+        name = self._new("request", name)
         wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, price, expires_s)
         self.exchange.board.requests[name] = wanted
         return name
 
-    def _new(self, name: str) -> str:
-        """An id that no other posting has; `offer` and `request` get a number."""
+    def _new(self, kind: str, name: str) -> str:
+        """Notes an id that no other posting has; without a name, a number is found."""
         exchange = self.exchange
-        if name in ("offer", "request"):
+        while not name:
             exchange.number += 1
-            name = f"{name}{exchange.number}"
+            numbered = f"{kind}{exchange.number}"
+            name = "" if numbered in exchange.posted else numbered
         if name in exchange.posted:
             raise CellsError(f"{name} was posted already")
         exchange.posted[name] = self.tenant

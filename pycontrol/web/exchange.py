@@ -47,8 +47,9 @@ def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> E
             raise Refusal(400, "id: is missing; `isonomy exchange list` shows offers and requests")
         return ExchangePosted(verb, name, market.exchange.posted.get(name, ""))
     name = name or f"{verb}-{secrets.token_hex(3)}"
-    if not NAME.fullmatch(name) or name.startswith("auto-"):
-        raise Refusal(400, f"id: must be letters, digits, . _ -, at most 64, and not begin with auto- (got {name})")
+    if not NAME.fullmatch(name) or name.startswith(("auto-", "deal")):
+        what = "letters, digits, . _ -, at most 64, and not begin with auto- or deal"
+        raise Refusal(400, f"id: must be {what} (got {name})")
     if verb == "offer" and params.keys() & {"in_return", "expires_in_s"}:
         raise Refusal(400, "in_return, expires_in_s: are for requests")
     vc, lapse_s = _vc(market, params), _number(params, "expires_in_s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pycontrol.auction.winners import engine_name
+from pycontrol.cells.exchange_policies import CreditScore
 from pycontrol.cli import serve
-from pycontrol.config import load_config
+from pycontrol.config import ConfigError, load_config
 from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
-from pycontrol.model.events import ClusterSnapshot, NodeUp
+from pycontrol.model.events import ClusterSnapshot, ExchangePosted, NodeUp
 
 TOPOLOGY = """
 racks:
@@ -103,3 +105,48 @@ def test_options_reach_the_policy_and_a_line_says_who_shares(
     policy = serve.policy_of(config, config.policy)
     assert notice in serve.notice_of(policy)
     assert getattr(policy, "engine", None) == engine
+
+
+CELLS = """
+levels: {node: 2}
+hosts: [m1, m2]
+virtual_clusters: {root.a: {node: 1}, root.b: {node: 1}}
+"""
+
+
+def cells_plane(folder: Path, exchange: str) -> serve.ControlPlane:
+    (folder / "cells.yaml").write_text(CELLS)
+    (folder / "isonomy.yaml").write_text(
+        f"cells: {folder / 'cells.yaml'}\nexchange: {exchange}\n"
+        f"bridge: {{port: {free_port()}}}\nagents: {{host: 127.0.0.1, port: {free_port()}}}\n"
+    )
+    return serve.ControlPlane(load_config(folder / "isonomy.yaml"), "themis")
+
+
+def test_deals_outlive_the_control_plane(tmp_path: Path) -> None:
+    owned, deals = [], []
+    for life in range(2):
+        plane = cells_plane(tmp_path, "{policy: credit, mode: auto}")
+        plane.start()
+        try:
+            plane._driver.submit(snapshot(node("m1", 2), node("m2", 2)))
+            if not life:
+                for verb, vc in (("offer", "root.a"), ("request", "root.b")):
+                    plane._driver.submit(ExchangePosted(verb, verb, vc, ("node", "node", 1), 4e9))
+            market = plane._driver.call(lambda arbiter, now_s: arbiter.market)
+            assert market is not None
+            assert isinstance(market.exchange.policy, CreditScore)
+            assert market.automatic is not None
+            owned.append([market.supply.gpus_of(vc) for vc in ("root.a", "root.b")])
+            deals.append([(d.owner, d.tenant, d.offer, d.request) for d in market.exchange.deals.values()])
+            assert math.isclose(sum(market.exchange.board.surplus.values()), 0, abs_tol=1e-6)
+        finally:
+            plane.stop()
+            plane.run()
+    assert owned == [[0, 4], [0, 4]]
+    assert deals == [[("root.a", "root.b", "offer", "request")]] * 2
+
+
+def test_a_trader_of_no_queue_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"exchange.traders: no virtual cluster root.z; the cells file has root.a"):
+        cells_plane(tmp_path, "{traders: {root.z: [alice]}}").start()

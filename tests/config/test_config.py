@@ -50,6 +50,14 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
             "isonomy.yaml: policy_options: drf: ties: Input should be 'fifo' or 'random' (got lifo)",
         ),
         ("lease_s: 10\nlead_s: 3", "isonomy.yaml: lead_s: must be at most a fifth of lease_s, 2 (got 3)"),
+        (
+            "exchange: {policy: fair}",
+            "isonomy.yaml: exchange.policy: must be 'balanced', 'credit' or 'auction' (got fair)",
+        ),
+        (
+            "exchange: {idle_s: 5, forecast_s: 3}",
+            "isonomy.yaml: exchange: forecast_s: must be at least idle_s, 5 (got 3)",
+        ),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
     ],
