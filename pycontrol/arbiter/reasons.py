@@ -68,7 +68,9 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     demand = _demand(a, app_id, now_s)
     gang, largest = demand.gang_gpus, max((m.gpus for m in a.topology.machines.values()), default=0)
     if a.ready and gang > a.topology.gpus:
-        return _reason("ExceedsClusterSize", f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}")
+        bad = sum(len(n.bad_gpus) for n in a.nodes.values())
+        more = f" and {bad} bad ones" if bad else ""
+        return _reason("ExceedsClusterSize", f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
     if a.ready and a.is_foreign(app_id) and gang > largest:
         return _reason("NoMachineLargeEnough", f"{gang} GPUs in one container, at most {largest} on a machine")
     return None

@@ -76,7 +76,8 @@ def test_a_gang_that_needs_the_bad_gpu_is_told() -> None:
     w.mark(BAD.host, BAD.index)
     w.add_app("wide", 12, 1, 100)
     w.run(10)
-    assert reason(w.arbiter, "wide", w.now).code == "ExceedsClusterSize"
+    why = reason(w.arbiter, "wide", w.now)
+    assert (why.code, "has 11 and 1 bad ones" in why.sentence) == ("ExceedsClusterSize", True)
 
 
 @pytest.mark.parametrize("revocable", [False, True])
