@@ -26,6 +26,7 @@ CLASSES = {
     "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
     "application": "org.apache.hadoop.yarn.client.cli.ApplicationCLI",
     "node": "org.apache.hadoop.yarn.client.cli.NodeCLI",
+    "nodeattributes": "org.apache.hadoop.yarn.client.cli.NodeAttributesCLI",
     "rmadmin": "org.apache.hadoop.yarn.client.cli.RMAdminCLI",
     "distributedshell": "org.apache.hadoop.yarn.applications.distributedshell.Client",
 }
@@ -168,7 +169,7 @@ def logs(layout: Layout, role: str, lines: int, follow: bool) -> None:
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def hadoop(layout: Layout, tool: str, arguments: tuple[str, ...]) -> None:
-    """Run a Hadoop client: fs, dfsadmin, application, node, rmadmin, distributedshell, or a class."""
+    """Run a Hadoop client: fs, dfsadmin, application, node, nodeattributes, rmadmin, distributedshell, or a class."""
     cluster = lifecycle.existing(layout)
     home = prerequisites.java_home()
     jars = BUILD / "hadoop"
