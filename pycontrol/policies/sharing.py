@@ -11,7 +11,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -77,12 +77,17 @@ class _Shared:
         self.views = [v for v in snapshot.apps if v.demand.gang_gpus > 0 and v.demand.gpus > 0]
         self.supply = self._supply()
         self.types = self._types()
+        self.known_types = sorted({m.gpu_type for m in snapshot.topology.machines.values()} | self.supply.keys())
         self.users = {v.app_id: self._user(v) for v in self.views}
+        self.names = {user.name for user in self.users.values()}
+        self.seen_s: dict[str, float] = {}
+        """When a virtual user last took part; those of whom no app has for two leases are forgotten."""
         self.carried = self._carried(snapshot.memory)
         self.waited: Mapping[str, float] = snapshot.memory.get("waited", {})
-        since_s = snapshot.now_s - float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s))
-        self.part = min(1.0, max(0.0, since_s / snapshot.lease_s))
+        self.part = self._leases_since(float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s)))
         """Leases that have passed since the last round."""
+        self.part_of = {u: self._leases_since(self.seen_s[u]) if u in self.seen_s else self.part for u in self.names}
+        """The same since a virtual user last took part: who had all it wanted was not in the rounds between."""
         lapse = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
         self.between = policy.placer != "whole" and lapse
         """Between two rounds of a placer that decides once a lease."""
@@ -114,23 +119,46 @@ class _Shared:
     def _user(self, view: AppView) -> _User:
         tenant = {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
         vector = tuple(self._speedup(view, t) for t in self.types)
-        kinds = ", ".join(f"{t} {w:g}" for t, w in zip(self.types, vector, strict=True))
+        kinds = ", ".join(f"{t} {self._speedup(view, t):g}" for t in self.known_types)
         return _User(f"{tenant} ({kinds})", tenant, vector)
 
+    def _leases_since(self, then_s: float) -> float:
+        """At most one."""
+        return min(1.0, max(0.0, (self.s.now_s - then_s) / self.s.lease_s))
+
     def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Deviations of the last round by virtual user. When apps' speedups were measured anew and nobody is left of
-        their user, those to whom they belong now take its deviations over."""
-        names = {user.name for user in self.users.values()}
-        before: Mapping[str, Mapping[str, float]] = memory.get("deviation", {})
+        """Deviations by virtual user, of those too who are not in this round. When apps' speedups were measured anew
+        and nobody is left of their user, those to whom they belong now take its deviations over."""
         was: Mapping[str, str] = memory.get("users", {})
-        carried = {u: dict(own) for u, own in before.items() if u in names}
-        for gone in sorted(before.keys() - names):
-            heirs = [self.users[a].name for a, user in was.items() if user == gone and a in self.users]
+        seen: Mapping[str, float] = memory.get("seen_s", {})
+        carried: dict[str, dict[str, float]] = {}
+        for user, own in memory.get("deviation", {}).items():
+            apps = [] if user in self.names else [a for a, u in was.items() if u == user]
+            heirs = [self.users[a].name for a in apps if a in self.users]
+            if len(heirs) < len(apps) or not heirs:
+                heirs = [user]
             for heir in heirs:
-                own = carried.setdefault(heir, {})
-                for t, n in before[gone].items():
-                    own[t] = own.get(t, 0.0) + n / len(heirs)
+                kept = carried.setdefault(heir, {})
+                for t, n in own.items():
+                    kept[t] = kept.get(t, 0.0) + n / len(heirs)
+                if user in seen:
+                    self.seen_s[heir] = max(seen[user], self.seen_s.get(heir, seen[user]))
         return carried
+
+    def _memory(self, deviation: Mapping[str, Mapping[str, float]], got: Container[str]) -> dict[str, Any]:
+        """For the next round."""
+        old: Mapping[str, str] = self.s.memory.get("users", {})
+        fresh = {u: at_s for u, at_s in self.seen_s.items() if at_s > self.s.now_s - 2 * self.s.lease_s}
+        seen_s = fresh | dict.fromkeys(self.names, self.s.now_s)
+        rows = {u: {**self.carried.get(u, {}), **deviation.get(u, {})} for u in seen_s}
+        away = {a: u for a, u in old.items() if u in seen_s and u not in self.names and a not in self.users}
+        return {
+            "at_s": self.s.now_s,
+            "seen_s": seen_s,
+            "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in rows.items()},
+            "users": away | {a: u.name for a, u in self.users.items()} if len(self.known_types) > 1 else {},
+            "waited": {v.app_id: self._now_waited(v) for v in self.views if v.app_id not in got and not v.kept_gpus},
+        }
 
     def _weight(self, tenant: str) -> float:
         given = self.policy.weights.get(tenant)
@@ -195,7 +223,7 @@ class _Shared:
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
-        ideal = {u: {t: n * self.part for t, n in shares.items()} for u, shares in self.shares.items()}
+        ideal = {u: {t: n * self.part_of[u] for t, n in own.items()} for u, own in self.shares.items()}
         if self.policy.placer == "paper":
             placed = paper_placement(ideal, self.carried, hosts)
         elif self.policy.placer == "memoryless":
@@ -212,14 +240,7 @@ class _Shared:
             solve_s=time.perf_counter() - started_s,
             note=f"{self.policy.name}: {placed.migrations} gangs moved",
             why={a: self._why(a, ways[a]) for a in hosts.got},
-            memory={
-                "at_s": self.s.now_s,
-                "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in placed.deviation.items()},
-                "users": {a: u.name for a, u in self.users.items() if set(u.vector) != {1.0}},
-                "waited": {
-                    v.app_id: self._now_waited(v) for v in self.views if v.app_id not in hosts.got and not v.kept_gpus
-                },
-            },
+            memory=self._memory(placed.deviation, hosts.got),
         )
 
     def _wait(self, started_s: float) -> Plan:

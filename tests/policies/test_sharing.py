@@ -239,3 +239,18 @@ def test_gavel_by_finish_times_helps_who_is_late_and_by_duration_who_has_most_le
     long, short = (app(f"a{i}", 1, 4, submitted_s=1000.0, work_left_gpu_s=w) for i, w in enumerate((3000.0, 1000.0)))
     assert share("min_duration", long, short) == pytest.approx(3.0)
     assert share("finish_time", long, short) == pytest.approx(2.0)
+
+
+def test_who_is_not_in_a_round_between_keeps_its_deviations_and_accrues_for_all_the_time() -> None:
+    world = Rounds(Oef(), tenant_app("a", "u", 2.0, gang=4), tenant_app("b", "v", 5.0, gang=4))
+    world.step()
+    before = {u: own for u, own in world.memory["deviation"].items() if u.startswith("v ")}  # type: ignore[attr-defined]
+    between = replace(snapshot(world.apps[0], free={"k80-0": 4}, top=TOP), memory=world.memory, now_s=300.0)
+    world.memory = json.loads(json.dumps(Oef().decide(between, {}, random.Random(0)).memory))
+    world.now_s = 600.0
+    shared = _Shared(Oef(), world.snapshot())
+    assert {u: own for u, own in shared.carried.items() if u.startswith("v ")} == before
+    assert {u[0]: part for u, part in shared.part_of.items()} == {"u": 0.5, "v": 1.0}
+    gone = replace(snapshot(world.apps[0], top=TOP), memory=world.memory, now_s=1800.0)
+    left = Oef().decide(gone, {}, random.Random(0)).memory
+    assert {u[0] for u in left["deviation"]} == {"u"}, "after two leases it is forgotten"
