@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
@@ -118,22 +118,23 @@ class Machine(RuleBasedStateMachine):
         self.exchange = Exchange.load(self.cells, self.policy, json.loads(json.dumps(market)))
         assert (dump(self.cells), self.exchange.dump()) == (state, market)
 
-    @precondition(lambda self: not self.exchange.deals)
     @rule(more=st.sampled_from("ab"))
     def reconfigure(self, more: str) -> None:
         fewer = "b" if more == "a" else "a"
         vcs = {more: self.file["virtual_clusters"][more], fewer: {"gpu": 1}}
         for new in ({**self.file, "virtual_clusters": vcs}, self.file):
             before = {n: g for n, g in self.cells.groups.items() if g.state is not GroupState.PREEMPTING}
-            result = reconfigured(self.cells, layout(CellsFile.model_validate(new)))
+            file = layout(CellsFile.model_validate(new))
+            result = reconfigured(self.cells, self.exchange.rebase(file, self.now_s))
+            assert sum(map(result.cells.layout.gpus, result.cells.layout.vcs)) == sum(map(file.gpus, file.vcs))
+            assert abs(sum(self.exchange.board.surplus.values())) < 1e-9
             assert set(result.cells.groups) == set(before)
             assert not result.gone
             for name, group in result.cells.groups.items():
                 gpus = {(h, i) for h, some in group.workers for i in some}
                 assert gpus == {(h, i) for h, some in before[name].workers for i in some}
-            self.cells = result.cells
+            self.cells = self.exchange.cells = result.cells
             check(self.cells)
-        self.exchange = Exchange.load(self.cells, self.policy, self.exchange.dump())
 
     @rule(vc=st.sampled_from("ab"), kind=st.integers(0, 2), hours=st.integers(1, 5), price=st.integers(0, 3))
     def offer(self, vc: str, kind: int, hours: int, price: int) -> None:
