@@ -61,8 +61,9 @@ class Compact:
 
     @property
     def exact(self) -> bool:
-        """Whether the dims alone decide what fits."""
-        return self.chain and not any(self.pins) and not bool((self.level < 0).any())
+        """Whether the dims alone decide what fits: never where gangs want one rack, even if no rack's dim can bind."""
+        in_racks = (self.scope == Scope.RACK) & (self.sizes[self.size] > 1)
+        return self.chain and not any(self.pins) and not bool(in_racks.any())
 
 
 def compact(bids: Sequence[Bid], market: Market) -> Compact:

@@ -116,6 +116,16 @@ def test_the_sensitive_app_gets_the_large_machine(engine: str) -> None:
 
 
 @engines
+def test_a_gang_for_a_machine_and_one_for_a_rack_may_want_the_same_machine(engine: str) -> None:
+    top = topology([1, 1, 3])
+    bids = [Bid("a", 1.0, (BidRow(0.5, (), 1, 2, Scope.MACHINE),)), Bid("b", 2.0, (BidRow(1.0, (), 1, 3, Scope.RACK),))]
+    found = determine(bids, Market(free_of(top), top), 0, engine=engine)
+    check(found.wins, free_of(top), top)
+    assert sum(bool(w.gangs) for w in found.wins.values()) == 1
+    assert found.proved_optimal
+
+
+@engines
 def test_gangs_are_packed_tightly(engine: str) -> None:
     top = topology([4, 4, 2], "a")
     bids = [Bid("a", 9.0, (BidRow(1.0, (), 1, 2, Scope.CLUSTER),)), Bid("b", 9.0, (BidRow(1.0, (), 1, 1),))]
