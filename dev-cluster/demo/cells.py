@@ -1,6 +1,8 @@
 """Virtual private clusters on a real YARN: a tenant's guarantee holds while another one fills the cluster.
 
-Research comes first and borrows prod's idle cells; then prod asks for its own, and gets them within the grace.
+Prod lends research a small cell until a time; until then it is research's guarantee. Research comes first, and borrows
+prod's other idle cells too. Then prod asks for its own: it gets its big cell within the grace, the small one when the
+exchange is over.
 Exit status 0 only if that was seen, every app succeeded, and the audit is clean.
 """
 
@@ -20,6 +22,10 @@ LEASE_S = 120.0
 GRACE_S = 15.0
 WAIT_LIMIT_S = 30.0
 """From prod's first ask to its first own GPU: the grace, and what containers take to start and stop."""
+LENT_S = 80.0
+"""For how long prod lends its small cell: until its own apps have come, and research still uses all that it has."""
+RESEARCH_GPUS = 6
+"""What research owns without exchange."""
 
 
 def cells_file(folder: Path) -> Path:
@@ -39,13 +45,38 @@ def apps(cluster: Path) -> list[App]:
     """Research wants all twelve GPUs at once; prod comes later and wants the six that it owns."""
     halving = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml")]
     borrower = [*halving, "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "60",
-                "--min-iterations", "30", "--iteration-s", "2.4"]  # fmt: skip
+                "--min-iterations", "30", "--iteration-s", "3.6"]  # fmt: skip
     owner = ["--max-iterations", "120", "--iteration-s", "1.0"]
     return [
         App("borrower", 0, submarine("borrower", "research", 2, borrower), model="/demo/borrower/model"),
         App("owner", 45, submarine("owner", "prod", 4, owner), model="/demo/owner/model"),
         App("second", 50, submarine("second", "prod", 2, owner), model="/demo/second/model"),
     ]
+
+
+def lend(demo: Demo) -> float:
+    """Prod offers its small cell, research requests it; when the exchange is over (Unix seconds)."""
+    term = ("small:1", "--for", f"{LENT_S:g}s", "--id")
+    demo.isonomy("exchange", "offer", "root.prod", *term, "spare")
+    demo.isonomy("exchange", "request", "root.research", "small:1", "--for", f"{LENT_S - 5:g}s", "--id", "more")
+    demo.isonomy("exchange", "list")
+    demo.isonomy("cells", "status")
+    return max((float(d["end_s"]) for d in demo.get("exchange").get("deals", ())), default=0.0)
+
+
+def traded(demo: Demo, end_s: float) -> dict[str, Any]:
+    """What the receipts say of the exchange."""
+    rounds = [r for r in demo.get("rounds", n="1000").get("rounds", []) if r["guaranteed"]]
+    research = [r for r in rounds if r["vc"] == "root.research" and r["deals"]]
+    records = {a["name"]: a for a in demo.get("apps").get("apps", [])}
+    second = records.get("second", {"app_id": "", "arrived_s": 0.0})
+    granted = [r["at_s"] for r in rounds if r["vc"] == "root.prod"
+               and any(x["app_id"] == second["app_id"] for x in r.get("granted", ()))]  # fmt: skip
+    return {
+        "research_guaranteed_gpus": max((len(r.get("granted", ())) for r in research), default=0),
+        "second_waited_after_the_end_s": min(granted) - max(end_s, second["arrived_s"]) if granted else float("inf"),
+        "deals_left": len(demo.get("exchange").get("deals", ())),
+    }
 
 
 def seen(demo: Demo) -> dict[str, Any]:
@@ -74,10 +105,11 @@ def main(folder: Path, out: Path, keep: bool) -> None:
     demo = Demo(folder.resolve(), out, settings, apps)
     try:
         demo.up()
-        demo.isonomy("cells", "status")
+        end_s = lend(demo)
         succeeded = demo.run()
         demo.isonomy("explain", "owner")
-        facts = seen(demo)
+        demo.isonomy("exchange", "list")
+        facts = seen(demo) | traded(demo, end_s)
         data, good = demo.report()
         data["cells"] = facts
         out.write_text(json.dumps(data, indent=2))
@@ -86,16 +118,22 @@ def main(folder: Path, out: Path, keep: bool) -> None:
             demo.down()
     demo.say(f"lent {facts['lent_gpus']} GPUs; {facts['taken_back_gpus']} of them taken back for prod's guarantee; "
              f"prod's round was held {facts['owner_waited_for_its_round_s']:.1f} s after its first ask")  # fmt: skip
+    demo.say(f"by exchange research got {facts['research_guaranteed_gpus']} GPUs guaranteed; prod's small cell was "
+             f"granted {facts['second_waited_after_the_end_s']:.1f} s after the exchange was over")  # fmt: skip
     missing = [what for what, there in (
         ("research borrowed nothing", facts["lent_gpus"] > 0),
         ("no borrowed GPU was taken back", facts["taken_back_gpus"] > 0),
         (f"prod waited longer than {WAIT_LIMIT_S:g} s", facts["owner_waited_for_its_round_s"] <= WAIT_LIMIT_S),
+        ("no exchange was made", end_s > 0),
+        ("research got no guarantee by exchange", facts["research_guaranteed_gpus"] > RESEARCH_GPUS),
+        ("prod's small cell did not come back in time", 0 <= facts["second_waited_after_the_end_s"] <= WAIT_LIMIT_S),
+        ("an exchange did not end", not facts["deals_left"]),
         ("an app failed", succeeded),
         ("the audit or a model is not as it should be", good),
     ) if not there]  # fmt: skip
     if missing:
         raise click.ClickException("; ".join(missing))
-    demo.say("prod's guarantee held while research used what was idle; the audit is clean")
+    demo.say("prod's guarantee held while research used what was idle or lent to it; the audit is clean")
 
 
 if __name__ == "__main__":
