@@ -35,6 +35,8 @@ class Sharing(ABC):
     """Tenant -> weight, where it is not 1."""
     patience: float = 12.0
     """Leases that an app waits before its tenant saves for it."""
+    stint: float = 1.0
+    """Leases that a gang stays before its tenant's debt makes it give way; more: fewer restarts, longer turns."""
     placer: Literal["whole", "paper", "memoryless"] = "whole"
     """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter.
     `memoryless`: shares rounded round by round anew, hosts as they come: for comparison."""
@@ -229,7 +231,7 @@ class _Shared:
         elif self.policy.placer == "memoryless":
             placed = memoryless_placement(self.shares, hosts)
         else:
-            placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience)
+            placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience, self.policy.stint)
         ways: dict[str, set[tuple[str, str]]] = {}
         for job_id, way in placed.how.items():
             ways.setdefault(hosts.view[job_id].app_id, set()).add(way)

@@ -4,9 +4,10 @@ A user's deviation on a type is what its shares came to so far, less the devices
 
 1. a user whose longest-waiting job has waited for `patience` rounds saves for it: nothing else is charged to it, and
    as soon as its deviations add up to the job's size the job goes first, in one type, the longest wait first;
-2. jobs stay where they run if their user's deviation on that type, rounded, allows;
+2. jobs stay where they run if their user's deviation on that type, rounded, allows; with a `stint` of more than one
+   round a user may overdraw by `stint` - 1 times the job for that, so that jobs run longer before they take turns;
 3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows; among those
-   chosen, larger jobs choose their hosts first. Who runs moves only if its user owes a whole job of that type;
+   chosen, larger jobs choose their hosts first. Who runs moves only if its user owes `stint` whole jobs of that type;
 4. devices to spare go to those who run there and whose user has no debt, then to the job that waited longest and fits
    in one type, and are charged to its user. Only a user that saves is not charged, and comes last.
 
@@ -75,24 +76,27 @@ def place_round(
     jobs: Sequence[Job],
     hosts: Hosts,
     patience: float,
+    stint: float = 1.0,
 ) -> Placement:
     """`ideal`: devices by user and type that this round is worth; `carried`: the last round's deviation."""
     credit = {
         user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
         for user, shares in ideal.items()
     }
-    return _Round(credit, ideal, jobs, hosts, patience).run()
+    return _Round(credit, ideal, jobs, hosts, patience, stint).run()
 
 
-def wait_bound_rounds(patience: float, largest: int, share: float, apps_of_user: int, apps: int) -> float:
+def wait_bound_rounds(
+    patience: float, largest: int, share: float, apps_of_user: int, apps: int, stint: float = 1.0
+) -> float:
     """Rounds after which every app has run, if its user's shares come to `share` > 0 devices in each round, jobs
     have at most `largest`, all devices are on offer and some type has room for the job.
 
-    After `patience` its user saves. Its debt is at most `largest` devices, so each of its older apps, and then this
-    one, waits at most (2 largest + 1) / share rounds for the deviation; and the jobs that are ready and older, of
-    which one at least runs in each round, are never joined by older ones.
+    After `patience` its user saves. Its debt is at most `stint` x `largest`, so each of its older apps, and then this
+    one, waits at most ((stint + 1) largest + 1) / share rounds for the deviation; and the jobs that are ready and
+    older, of which one at least runs in each round, are never joined by older ones.
     """
-    return patience + apps_of_user * math.ceil((2 * largest + 1) / share) + apps
+    return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
 
 class _Round:
@@ -103,8 +107,9 @@ class _Round:
         jobs: Sequence[Job],
         hosts: Hosts,
         patience: float,
+        stint: float,
     ) -> None:
-        self.credit, self.ideal, self.hosts, self.patience = credit, ideal, hosts, patience
+        self.credit, self.ideal, self.hosts, self.patience, self.stint = credit, ideal, hosts, patience, stint
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
         self.saving: set[str] = set()
         self.result = Placement(credit)
@@ -138,10 +143,10 @@ class _Round:
         for t in credit:  # mixed: from each type alike, since only the sum matters
             credit[t] -= gpus / len(credit)
 
-    def _allows(self, job: Job, gpu_type: str) -> bool:
+    def _allows(self, job: Job, gpu_type: str, overdraft: float = 0.0) -> bool:
         credit = self.credit[job.user]
         have = sum(credit.values()) if gpu_type == ANY_TYPE else credit.get(gpu_type, 0.0)
-        return have + HALF >= job.gpus
+        return have + overdraft + HALF >= job.gpus
 
     def _by_credit(self, job: Job) -> list[str]:
         """Its types, the one with the largest deviation first; the faster of equals."""
@@ -169,7 +174,8 @@ class _Round:
 
     def _stay(self) -> None:
         for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):
-            if job.home is None or job.user in self.saving or not self._allows(job, job.home):
+            overdraft = (self.stint - 1) * job.gpus
+            if job.home is None or job.user in self.saving or not self._allows(job, job.home, overdraft):
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "stays")
@@ -191,8 +197,9 @@ class _Round:
                 self._give(job, gpu_type, "entitled")
 
     def _content(self, job: Job) -> bool:
-        """Whether it runs, and its user does not yet owe a whole gang of that type: no reason to move."""
-        return job.home not in (None, ANY_TYPE) and self.credit[job.user].get(str(job.home), 0.0) > -job.gpus
+        """Whether it runs, and its user does not yet owe `stint` gangs of that type: no reason to move."""
+        owed = -self.stint * job.gpus
+        return job.home not in (None, ANY_TYPE) and self.credit[job.user].get(str(job.home), 0.0) > owed
 
     def _linger(self) -> None:
         """A move costs more than a deviation: spare devices go first to those who run there and are in no debt."""
@@ -215,7 +222,7 @@ class _Round:
             self._charge(job, where, -job.gpus)
 
     def _limit(self) -> None:
-        """Debt is at most the largest job; who wants no more devices carries no claim beyond it."""
+        """Debt is at most `stint` of the largest job; who wants no more devices carries no claim beyond it."""
         waiting = {j.user for j in self._open()}
         largest: dict[str, int] = {}
         for job in self.jobs:
@@ -224,7 +231,7 @@ class _Round:
             if user not in waiting:
                 for t in credit:
                     credit[t] = min(credit[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
-            debt = -sum(credit.values()) - largest.get(user, 0)
+            debt = -sum(credit.values()) - self.stint * largest.get(user, 0)
             if debt > 0:
                 for t in credit:
                     credit[t] += debt / len(credit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +49,7 @@ class World:
     sizes: dict[str, list[int]]
     patience: float = 4.0
     stays: bool = True
+    stint: float = 1.0
 
     def run(self, rounds: int) -> tuple[dict[str, int], dict[str, Counter[str]], list[Placement]]:
         """The longest wait of each job, devices by user and type over all rounds, and the rounds."""
@@ -62,7 +64,8 @@ class World:
                 for u, sizes in self.sizes.items()
                 for i, n in enumerate(sizes)
             ]
-            outcome = place_round(self.ideal, deviation, jobs, Counts(dict(self.devices)), self.patience)
+            hosts = Counts(dict(self.devices))
+            outcome = place_round(self.ideal, deviation, jobs, hosts, self.patience, self.stint)
             deviation = outcome.deviation
             placed.append(outcome)
             for job in jobs:
@@ -75,9 +78,9 @@ class World:
         return longest, total, placed
 
 
-@given(seed=st.integers(0, 10**6))
+@given(seed=st.integers(0, 10**6), stint=st.sampled_from([1.0, 1.0, 2.0, 3.0]))
 @settings(max_examples=25, deadline=None)
-def test_every_job_runs_within_the_bound(seed: int) -> None:
+def test_every_job_runs_within_the_bound(seed: int, stint: float) -> None:
     rng = random.Random(seed)
     devices = {t: rng.randint(2, 8) for t in ("K80", "P100", "V100")[: rng.randint(1, 3)]}
     users = [f"u{i}" for i in range(rng.randint(1, 5))]
@@ -86,10 +89,11 @@ def test_every_job_runs_within_the_bound(seed: int) -> None:
     ideal = {u: {t: devices[t] * parts[u][t] / sums[t] for t in devices} for u in users}
     largest = max(devices.values())
     sizes = {u: [rng.randint(1, largest) for _ in range(rng.randint(1, 6))] for u in users}
-    longest, _, _ = World(devices, ideal, sizes).run(150)
+    longest, _, _ = World(devices, ideal, sizes, stint=stint).run(150)
     apps = sum(map(len, sizes.values()))
     for user in users:
-        bound = wait_bound_rounds(4.0, max(sizes[user]), sum(ideal[user].values()), len(sizes[user]), apps)
+        share = sum(ideal[user].values())
+        bound = wait_bound_rounds(4.0, max(sizes[user]), share, len(sizes[user]), apps, stint)
         assert max(longest[f"{user}/{i}"] for i in range(len(sizes[user]))) <= bound
 
 
@@ -108,6 +112,19 @@ def test_shares_are_met_in_the_long_run_by_type() -> None:
     for user, shares in ideal.items():
         for gpu_type, share in shares.items():
             assert total[user][gpu_type] / 200 == pytest.approx(share, abs=0.05)
+
+
+def test_longer_stints_mean_fewer_restarts_and_the_same_shares() -> None:
+    ideal = {u: {"V100": 4 / 3} for u in "abc"}
+    starts, got = {}, {}
+    for stint in (1.0, 3.0):
+        _, total, placed = World({"V100": 4}, ideal, {u: [4] for u in "abc"}, stint=stint).run(240)
+        runs = [set(p.how) for p in placed]
+        starts[stint] = sum(len(now - before) for before, now in pairwise(runs))
+        got[stint] = [n["V100"] for n in total.values()]
+    assert starts[3.0] < 0.6 * starts[1.0]
+    assert got[3.0] == pytest.approx([320] * 3, abs=12)
+    assert got[1.0] == [320] * 3
 
 
 def test_who_has_whole_shares_never_moves() -> None:
