@@ -3,13 +3,19 @@
 import socket
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "dev-cluster"))
 
 from devcluster import gpus, ports
+from devcluster.configure import configure
 from devcluster.errors import DevClusterError
+from devcluster.layout import Cluster, Layout, Options
+
+from pycontrol.config import ConfigError, load_topology_spec
 
 
 def nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +61,31 @@ def test_ports_are_free_and_a_taken_one_is_named() -> None:
 def test_a_host_that_is_no_loopback_address_is_refused(host: str) -> None:
     with pytest.raises(DevClusterError, match=f"host {host} must be a loopback address"):
         ports.check_host(host)
+
+
+def test_each_machine_tells_its_containers_type_and_speed_of_its_virtual_gpus(tmp_path: Path) -> None:
+    expected = {f"127.0.10.{k}": (f"virtual-{t}", v) for k, t, v in ((1, "a", "1.0"), (2, "b", "2.0"), (3, "c", "4.0"))}
+    spec = gpus.topology(gpus.DEFAULT_TOPOLOGY.parent / "demo" / "oef.yaml", "virtual")
+    cluster = Cluster(Layout(tmp_path), Options(), ports.choose(list(expected)), spec)
+    configure(cluster)
+    for role, machine in zip(cluster.nodemanagers, spec.machines, strict=True):
+        site = ElementTree.parse(cluster.layout.conf_of(role) / "yarn-site.xml").getroot()
+        values = {p.findtext("name"): p.findtext("value") for p in site.iter("property")}
+        told = (values[f"yarn.nodemanager.admin-env.ISONOMY_VIRTUAL_GPU_{what}"] for what in ("TYPE", "SPEED"))
+        assert tuple(told) == expected[machine.host]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"speeds": {"H100": 9.0}}, "no machine has the type H100; types are virtual-a"),
+        ({"speeds": {"virtual-a": 0.0}}, "must be > 0"),
+        ({"virtual_gpus": False, "speeds": {"virtual-a": 2.0}}, "only virtual GPUs have a configured speed"),
+    ],
+)
+def test_a_speed_is_one_of_a_virtual_type(tmp_path: Path, change: dict[str, object], problem: str) -> None:
+    machine = {"host": "127.0.10.1", "gpus": 2, "type": "virtual-a"}
+    file = tmp_path / "topology.yaml"
+    file.write_text(yaml.safe_dump({"virtual_gpus": True, "racks": [{"name": "r", "machines": [machine]}], **change}))
+    with pytest.raises(ConfigError, match=problem):
+        load_topology_spec(file)
