@@ -38,6 +38,11 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
     }  # fmt: skip
 
 
+def deals(a: Arbiter) -> set[str]:
+    """The ids of the deals in force."""
+    return set(a.market.exchange.deals) if a.market is not None else set()
+
+
 def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> ExchangePosted:
     """What a caller posts, checked as far as words go; raises Refusal."""
     verb, name = VERB[path], params.get("id", "")
@@ -73,15 +78,15 @@ def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
     """What became of a posting."""
     state = _market(a).exchange
     name = posted.posting_id
-    deals = [d for d in state.deals.values() if name in (d.offer, d.request)]
+    made = [d for d in state.deals.values() if name in (d.offer, d.request)]
     if posted.verb == "withdraw":
         text = f"{name} is off the board"
-    elif deals:
-        parties = ", ".join(f"{d.owner} lends {d.lot.count} x {d.lot.cell_type} to {d.tenant} ({d.id})" for d in deals)
+    elif made:
+        parties = ", ".join(f"{d.owner} lends {d.lot.count} x {d.lot.cell_type} to {d.tenant} ({d.id})" for d in made)
         text = f"{name}: {parties}"
     else:
         text = f"{name} is on the board, and waits for a match"
-    return {"ok": True, "verb": posted.verb, "id": name, "deals": [d.id for d in deals], "text": text}
+    return {"ok": True, "verb": posted.verb, "id": name, "deals": [d.id for d in made], "text": text}
 
 
 def _market(a: Arbiter) -> Market:

@@ -241,11 +241,18 @@ class Router:
             layout = self._read_cells(request.params.get("file", ""))
         except ConfigError as error:
             raise Refusal(400, "; ".join(error.lines)) from error
-        borrowing = self._driver.call(lambda a, now_s: a.reconfigure(layout, now_s))
+
+        def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str]]:
+            before = exchange.deals(a)
+            return a.reconfigure(layout, now_s), sorted(before - exchange.deals(a))
+
+        borrowing, over = self._driver.call(apply)
         text = "the cells are as the file says; all that runs goes on"
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"
-        return {"ok": True, "verb": request.path, "borrowing": borrowing, "text": text}
+        if over:
+            text += f"; exchange is over for {', '.join(over)}: the file has no cells for it any more"
+        return {"ok": True, "verb": request.path, "borrowing": borrowing, "deals_over": over, "text": text}
 
     def _exchange(self, request: Request) -> dict[str, Any]:
         """An offer, a request or a withdrawal; the answer says what became of it."""

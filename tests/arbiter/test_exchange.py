@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.automatic import Automatic, Rules
@@ -123,6 +125,20 @@ def test_a_crash_keeps_deals_and_board_and_the_books() -> None:
     w.run(450)
     assert not w.market.exchange.deals
     assert w.owned() == {A: 6, B: 4}
+
+
+def test_a_control_plane_elsewhere_takes_deals_and_books_over() -> None:
+    w = Trading()
+    w.post("offer", "o", A)
+    w.post("request", "r", B, for_s=50)
+    supply = cells()
+    other = Arbiter(w.settings, w.policy, supply=supply)
+    other.handle(ev.StateKept(json.loads(json.dumps(w.arbiter.durable.kept()))), w.now)
+    other.handle(w.snapshot(), w.now)
+    assert supply.exchange.dump() == w.market.exchange.dump()
+    assert (supply.gpus_of(A), supply.gpus_of(B)) == (4, 6)
+    other.handle(ev.Tick(), w.now + 51)
+    assert (supply.gpus_of(A), supply.gpus_of(B)) == (6, 4)
 
 
 def test_a_posting_that_comes_twice_is_carried_out_once() -> None:

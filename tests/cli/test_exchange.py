@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pycontrol.model import events as ev
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
-from tests.arbiter.test_exchange import A, B, Trading
+from tests.arbiter.test_cells import CELLS
+from tests.arbiter.test_exchange import A, B, Trading, assignment
 from tests.cli.conftest import ADMIN, Rm, run
 from tests.web.scene import Kept, Scene
 
@@ -58,6 +60,15 @@ def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
     events = [e["text"] for e in feed.since(None, 0.0, 500)["events"] if e["kind"] == "ExchangeChanged"]
     lends = "root.a lends 1 x small to root.b (deal1)"
     assert events == [f"exchange {lends}", f"exchange over: {lends}"]
+
+
+def test_a_changed_file_says_which_deals_it_ends(floor: Rm, tmp_path: Path) -> None:
+    floor.scene.router._read_cells = lambda _: assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
+    run(floor, "exchange", "offer", A, "small:1", "--for", "10m", user=ADMIN)
+    run(floor, "exchange", "request", B, "small:1", "--for", "5m", user=ADMIN)
+    (file := tmp_path / "cells.yaml").touch()
+    applied = run(floor, "cells", "apply", str(file), user=ADMIN)
+    assert "exchange is over for deal1: the file has no cells for it any more" in applied.output
 
 
 def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> None:
