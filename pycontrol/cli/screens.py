@@ -186,6 +186,8 @@ def _lived(r: Data, names: Data) -> str:
         + ("it could use no more GPUs" if r["rank"] == 1 else "others are worse off, or it could use no more"),
         "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
         "offered": f"{rank}: offered; no auction came of it",
+        "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
+        "outranked": f"others came first by {r['policy']}",
     }.get(r["role"], "")
     if r["bid"] is not None and r["role"] in ("won", "lost"):
         text += f"{rank}; " + _own_bid(r)

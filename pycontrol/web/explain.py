@@ -84,8 +84,13 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
 
 def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
     """The newest rounds that the app lived through, newest first."""
-    lived = (r for r in reversed(a.receipts) if app_id in r["rho"] or app_id in r["out"])
+    lived = (r for r in reversed(a.receipts) if app_id in r["rho"] or app_id in r["out"] or _unasked(r, app_id))
     return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
+
+
+def _unasked(receipt: Mapping[str, Any], app_id: str) -> bool:
+    """Whether a policy that asks nobody gave it GPUs, or its leases were at their end."""
+    return not receipt["asked"] and (app_id in receipt.get("why", ()) or app_id in receipt["ending"])
 
 
 def in_round(receipt: Mapping[str, Any], app_id: str) -> dict[str, Any]:
@@ -99,7 +104,9 @@ def in_round(receipt: Mapping[str, Any], app_id: str) -> dict[str, Any]:
     return {
         "round_id": receipt["round_id"],
         "at_s": receipt["at_s"],
+        "policy": receipt["policy"],
         "role": _role(receipt, app_id, bid, mine),
+        "why": receipt.get("why", {}).get(app_id, ""),
         "out": receipt["out"].get(app_id, ""),
         "offered": receipt["offered"],
         "rho": rhos.get(app_id),
@@ -118,6 +125,8 @@ def in_round(receipt: Mapping[str, Any], app_id: str) -> dict[str, Any]:
 def _role(receipt: Mapping[str, Any], app_id: str, bid: Any, mine: list[Any]) -> str:
     if app_id in receipt["out"]:
         return "sat out"
+    if not receipt["asked"]:
+        return "served" if mine else "outranked"
     if bid is not None:
         return "won" if mine else "lost"
     if app_id in receipt["participants"]:

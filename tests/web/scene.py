@@ -11,6 +11,7 @@ from pycontrol.arbiter.facts import Fact, LeaseStarted
 from pycontrol.arbiter.state import Settings
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
+from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
@@ -43,10 +44,10 @@ class SceneWorld(World):
 
     feed: Feed | None = None
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, policy: Policy) -> None:
         self.evidence: list[dict[str, Any]] = []
         self.yarn_names: dict[str, str] = {}
-        super().__init__(Themis(), settings=settings)
+        super().__init__(policy, settings=settings)
 
     def container_runs(self, container: Container) -> None:
         if container.container_id in self.containers:
@@ -76,9 +77,9 @@ class SceneWorld(World):
 class Scene:
     """Two apps with Agents that compete, one app without; `router` answers about them."""
 
-    def __init__(self, run_s: float = 100.0) -> None:
-        self.world = SceneWorld(
-            Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0))
+    def __init__(self, run_s: float = 100.0, policy: Policy | None = None) -> None:
+        settings = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
+        self.world = SceneWorld(settings, policy or Themis())
         self.kept = Kept()
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []

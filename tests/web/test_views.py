@@ -8,6 +8,7 @@ import pytest
 from pycontrol.arbiter.reasons import REASONS
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
+from pycontrol.policies.isonomy import Isonomy
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
@@ -62,6 +63,19 @@ def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
         assert (lived["role"] in ("won", "lost")) == (mine is not None)
         assert all(o["app_id"] != LATE for o in lived["others"])
     assert scene.get("explain", app=SHELL)["rho"]["by"] == "stand-in"
+
+
+def test_explain_says_why_a_policy_without_bids_served_an_app() -> None:
+    scene = Scene(policy=Isonomy())
+    receipts = {x["round_id"]: x for x in scene.world.arbiter.receipts}
+    for app in (EARLY, SHELL):
+        lived = scene.get("explain", app=app)["rounds"]
+        assert lived
+        for r in lived:
+            receipt = receipts[r["round_id"]]
+            assert r["why"] == receipt["why"].get(app, "")
+            assert r["role"] == ("served" if r["got"] else "outranked")
+            assert r["why"].startswith("its turn") == bool(r["got"])
 
 
 def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
