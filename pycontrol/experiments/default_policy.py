@@ -10,15 +10,15 @@ from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Ta
 from pycontrol.experiments.themis_runs import (
     CONVENTIONS,
     PACKED,
+    QUICK_APPS,
     THEMIS,
     WORST_FIRST,
     Runs,
     Scene,
     measure,
-    scene,
     variant,
 )
-from pycontrol.experiments.themis_workloads import RECIPES, TraceScene
+from pycontrol.experiments.themis_workloads import TraceScene
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.clusters import denser
 from pycontrol.simulation.metrics import metrics
@@ -35,14 +35,18 @@ COLUMNS = {
     "gpu_h": "GPU time",
     "completion_mean_s": "mean completion",
 }
-FRESH = 1000
+SIZE = 24
+"""Apps: with 85, worst rho first alone takes minutes for each run."""
+TRACED, RECIPE = 8, "B"
+"""Of Philly's apps, by one of the reconstructions: they have hundreds of jobs each."""
+FRESH = 2000
 """Seeds from here on were not looked at while the policy was made."""
 TARGET = 1.7
 
 
 def default_policy(setup: Setup) -> Findings:
     """The default policy against Themis and every baseline: fairness, lies, GPU time and completion times."""
-    runs = [measure(setup, where, VARIANTS, 2 if isinstance(where, TraceScene) else 4, 2) for where in scenes(setup)]
+    runs = [measure(setup, where, VARIANTS, 1 if isinstance(where, TraceScene) else 2, 2) for where in scenes(setup)]
     gains = _gains(setup)
     ratios = {m: {v.label: _ratio(runs, v.label, m) for v in VARIANTS} for m in COLUMNS}
     return Findings(
@@ -67,16 +71,14 @@ def scenes(setup: Setup) -> list[Scene]:
     clusters = {"testbed-64": 1.0} if setup.quick else {"testbed-64": 1.0, "paper-256": 4.0}
     levels = (1.0, 4.0) if setup.quick else (1.0, 2.0, 4.0)
     found: list[Scene] = [
-        FreshScene(w.workload, w.cluster, w.apps, w.faster)
+        FreshScene(name, c, QUICK_APPS if setup.quick else SIZE, k * load)
         for name in ("w1", "w2")
         for c, load in clusters.items()
         for k in levels
-        for w in [scene(setup, name, cluster=c, faster=k * load)]
     ]
-    for recipe in () if setup.quick else RECIPES:
-        path = setup.trace(f"philly/themis_w1_apps_{recipe}.csv.gz")
-        if path is not None:
-            found += [DenseTrace(recipe, "paper-256", faster=k, path=path) for k in levels]
+    path = None if setup.quick else setup.trace(f"philly/themis_w1_apps_{RECIPE}.csv.gz")
+    if path is not None:
+        found += [DenseTrace(RECIPE, "paper-256", faster=k, path=path, limit=TRACED) for k in levels]
     return found
 
 
@@ -102,9 +104,11 @@ class DenseTrace(TraceScene):
 
 
 def _gains(setup: Setup) -> list[Gain]:
-    where = FreshScene("w1", apps=10 if setup.quick else 24, faster=4.0)
-    policies = LIED_TO[:1] if setup.quick else LIED_TO
-    return [best_lie(setup, where, p, setup.seeds_of(8, 2), 3 if setup.quick else 6) for p in policies]
+    """Ours is searched with all lies and on more seeds; the others, for comparison, with a few lies of one app."""
+    where = FreshScene("w1", apps=10 if setup.quick else 12, faster=4.0)
+    ours = best_lie(setup, where, OURS, setup.seeds_of(10, 2), 3 if setup.quick else 4, few=setup.quick)
+    others = () if setup.quick else LIED_TO[1:]
+    return [ours, *(best_lie(setup, where, p, setup.seeds_of(4, 2), 3, few=True) for p in others)]
 
 
 # ---- over all settings
@@ -173,8 +177,9 @@ def _claims(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain])
         Claim(
             "No lie gains more than 1 %.", "target: <= 1 %",
             f"best of {ours.tried} lies, {ours.lie}: {ours.percent:.2g} % (at most {ours.percent_most:.2g} %)",
-            ours.percent <= 1.0,
-            "Only the work declared at submission moves a turn; slowdown decides on moves of the app's own gangs.",
+            ours.percent_most <= 1.0,
+            ("" if ours.percent > 1.0 or ours.percent_most <= 1.0 else "Its 95 % interval allows either answer. ")
+            + "Only the work declared at submission moves a turn; slowdown decides on moves of the app's own gangs.",
         ),
         Claim(
             "It spends no more GPU time than gandiva.", "target: at most gandiva's",

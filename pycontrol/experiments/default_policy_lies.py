@@ -1,4 +1,4 @@
-"""What an app gains by lying about itself, by search: alone and in pairs of lies, over its whole life."""
+"""What apps gain by lying about themselves, by search: one app, or two together, each with one lie or two at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis_runs import Scene, Variant
+from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.runs import Interval, Job, paired_ratio, run_many
 from pycontrol.simulation.settings import HONEST, Misreport
 
@@ -20,21 +21,36 @@ SINGLE: Mapping[str, tuple[float, ...]] = {
     "rho": (0.5, 2.0),
 }
 """Field of Misreport -> what the truth is multiplied by. `work` is the work left."""
-IN_PAIRS: Mapping[str, tuple[float, ...]] = {
+AT_ONCE: Mapping[str, tuple[float, ...]] = {
     "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 2.0), "elapsed": (3.0,), "loss": (3.0,),
 }  # fmt: skip
+"""Two of these by the same app."""
+TOGETHER: Mapping[str, tuple[float, ...]] = {
+    "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 0.9, 1.25, 2.0), "elapsed": (3.0,), "loss": (3.0,),
+}  # fmt: skip
+"""Each told by two apps."""
 
 
-def lies(quick: bool) -> dict[str, Misreport]:
-    """By name: each alone, and pairs of different kinds; fewer in quick runs."""
-    single = {k: v[:: max(1, len(v) - 1)] for k, v in SINGLE.items()} if quick else SINGLE
-    found = {f"{k} x {x:g}": replace(HONEST, **{k: x}) for k, values in single.items() for x in values}
-    if quick:
+@dataclass(frozen=True)
+class Lie:
+    """What each of one or two liars says."""
+
+    name: str
+    said: Misreport
+    liars: int = 1
+
+
+def lies(few: bool) -> list[Lie]:
+    """Each alone, two kinds at once, and two apps together; only the extremes of each alone if few."""
+    single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
+    found = [Lie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
+    if few:
         return found
-    for a, b in itertools.combinations(IN_PAIRS, 2):
-        for x, y in itertools.product(IN_PAIRS[a], IN_PAIRS[b]):
-            found[f"{a} x {x:g}, {b} x {y:g}"] = replace(HONEST, **{a: x, b: y})
-    return found
+    for a, b in itertools.combinations(AT_ONCE, 2):
+        for x, y in itertools.product(AT_ONCE[a], AT_ONCE[b]):
+            found.append(Lie(f"{a} x {x:g}, {b} x {y:g}", replace(HONEST, **{a: x, b: y})))
+    pairs = [(k, x) for k, values in TOGETHER.items() for x in values]
+    return found + [Lie(f"{k} x {x:g} by two apps", replace(HONEST, **{k: x}), 2) for k, x in pairs]
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class Gain:
     policy: str
     lie: str
     searched: Interval
-    """Completion time of the liar / the same app's when it is honest, where the lie was searched for."""
+    """Completion time of the liar (two: their mean) / the same when it is honest, where the lie was searched for."""
     confirmed: Interval
     tried: int
 
@@ -59,45 +75,47 @@ class Gain:
         return 100 * (1 - self.confirmed.low)
 
 
-def best_lie(setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], liars: int) -> Gain:
-    """Searches on the first half of the seeds, confirms the best lie on the others."""
-    half = max(1, len(seeds) // 2)
-    all_lies = lies(setup.quick)
-    setup.note(f"{where.label}: {len(all_lies)} lies under {policy.label}")
-    found = _ratios(setup, where, policy, seeds[:half], all_lies, liars)
-    best = min(found, key=lambda name: found[name].mean)
-    setup.note(f"{where.label}: {best} under {policy.label}, on fresh seeds")
-    again = _ratios(setup, where, policy, seeds[half:] or seeds, {best: all_lies[best]}, liars)
-    return Gain(policy.label, best, found[best], again[best], len(all_lies))
+def best_lie(setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], liars: int, few: bool) -> Gain:
+    """Searches on the first quarter of the seeds, confirms the best lie on the others."""
+    part = max(1, len(seeds) // 4)
+    tried = lies(few)
+    setup.note(f"{where.label}: {len(tried)} lies under {policy.label}")
+    found = _ratios(setup, where, policy, seeds[:part], tried, liars)
+    best = min(tried, key=lambda lie: found[lie.name].mean)
+    setup.note(f"{where.label}: {best.name} under {policy.label}, on fresh seeds")
+    again = _ratios(setup, where, policy, seeds[part:] or seeds, [best], liars)
+    return Gain(policy.label, best.name, found[best.name], again[best.name], len(tried))
+
+
+def _groups(workload: Workload, liars: int, size: int) -> list[tuple[str, ...]]:
+    """Who lies: apps of all sizes, the largest and the smallest too; each alone, or with the next larger one."""
+    ids = [a.app_id for a in sorted(workload.apps, key=lambda a: a.work_gpu_s)]
+    last = len(ids) - size
+    return [tuple(ids[i : i + size]) for i in sorted({k * last // max(1, liars - 1) for k in range(liars)})]
 
 
 def _ratios(
-    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], said: Mapping[str, Misreport], liars: int
+    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[Lie], liars: int
 ) -> dict[str, Interval]:
-    """Liar / honest of completion times, by lie; each of several apps lies alone, the largest and the smallest too."""
+    """Lying / honest of completion times, by lie; each of several liars, or pairs of them, by itself."""
     jobs: list[Job] = []
-    cases: list[tuple[int, str, str]] = []
-    """Seed, lie and liar of each job; no lie in the honest run."""
+    cases: list[tuple[int, str, tuple[str, ...]]] = []
+    """Seed, lie and liars of each job; no lie in the honest run."""
     for seed in seeds:
         workload = where.load(seed)
-        by_work = sorted(workload.apps, key=lambda a: a.work_gpu_s)
-        chosen = {by_work[k * (len(by_work) - 1) // max(1, liars - 1)].app_id for k in range(liars)}
-        cases.append((seed, "", ""))
+        cases.append((seed, "", ()))
         jobs.append(policy.job(workload, where, seed))
-        for name, lie in said.items():
-            for app_id in sorted(chosen):
-                cases.append((seed, name, app_id))
-                jobs.append(replace(policy, world=(("lies", {app_id: lie}),)).job(workload, where, seed))
-    done: dict[tuple[int, str], list[tuple[str, float]]] = {}
-    honest: dict[tuple[int, str], float] = {}
-    for (seed, name, liar), result in zip(cases, run_many(jobs, setup.processes), strict=True):
+        for lie in tried:
+            for group in _groups(workload, liars, lie.liars):
+                cases.append((seed, lie.name, group))
+                lying = replace(policy, world=(("lies", dict.fromkeys(group, lie.said)),))
+                jobs.append(lying.job(workload, where, seed))
+    pairs: dict[str, list[tuple[float, float]]] = {lie.name: [] for lie in tried}
+    honest: dict[str, float] = {}
+    for (_, name, group), result in zip(cases, run_many(jobs, setup.processes), strict=True):
         times = {a.app_id: a.completion_s for a in result.apps}
         if name:
-            done.setdefault((seed, name), []).append((liar, times[liar]))
+            pairs[name].append((sum(times[a] for a in group), sum(honest[a] for a in group)))
         else:
-            honest |= {(seed, a): t for a, t in times.items()}
-    ratios = {}
-    for name in said:
-        pairs = [(t, honest[seed, a]) for seed in seeds for a, t in done[seed, name]]
-        ratios[name] = paired_ratio([t for t, _ in pairs], [t for _, t in pairs])
-    return ratios
+            honest = times
+    return {name: paired_ratio([t for t, _ in found], [t for _, t in found]) for name, found in pairs.items()}

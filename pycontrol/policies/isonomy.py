@@ -9,8 +9,8 @@ SIGMETRICS '03), but for a clock that counts the apps that are there, and not th
 
 Nothing that an app says after its submission moves its turn. Service is measured by YARN, and what goes beyond the
 declared work counts double, so declaring too little puts the turn off as much as declaring too much. An app that can
-use only part of the cluster is taken for one that can use the geometric mean of that part and the whole: its work
-comes cheap to the others, but it could not have been much faster alone either.
+use only part of the cluster is taken for one that can use a geometric mean of that part and the whole, the part
+counted three times: it could not have been faster alone, but its work comes cheap to the others.
 
 docs/policy.md has the reasoning and the figures.
 """
@@ -28,6 +28,9 @@ from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
 from pycontrol.model.topology import Scope
 from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.gandiva import Gandiva
+
+PART = 0.75
+"""Weight, in a geometric mean with the whole cluster, of the GPUs that an app can use."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def ledger(snapshot: Snapshot) -> dict[str, Any]:
     for v in snapshot.apps:
         if v.app_id not in apps:
             waited_s = max(0.0, snapshot.now_s - v.submitted_s)
-            wide_gpus = (cluster_gpus * max(1, min(cluster_gpus, v.demand.gpus))) ** 0.5
+            wide_gpus = cluster_gpus ** (1 - PART) * max(1, min(cluster_gpus, v.demand.gpus)) ** PART
             apps[v.app_id] = [share_s - waited_s / n, v.demand.work_total_gpu_s, wide_gpus]
     clock = snapshot.memory.get("clock")
     if clock is None or clock[2] != n:

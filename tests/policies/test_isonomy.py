@@ -16,7 +16,7 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.settings import ARBITER, Misreport, Settings
-from tests.policies.snapshots import CLUSTER, app, snapshot
+from tests.policies.snapshots import CLUSTER, app, snapshot, snapshots
 
 ONE = {"n1": 1}
 ALL = 2 * CLUSTER.gpus
@@ -62,12 +62,20 @@ def test_the_clock_runs_slower_the_more_apps_there_are() -> None:
     assert equal_share_s(replace(s, memory=ledger(s))) == pytest.approx(75.0)
 
 
-def test_what_an_app_says_later_changes_nothing() -> None:
-    a, b = app("a", work_total_gpu_s=2000.0), app("b", work_total_gpu_s=3000.0)
-    s = snapshot(a, b)
-    plan = decide(s)
-    said = replace(b.demand, gangs=9, work_total_gpu_s=1.0, work_left_gpu_s=1.0, loss_rate=9.0, slowdown=(1, 5, 9))
-    assert first(later(s, plan, 1.0, [a, replace(b, demand=said, rho=99.0)])) == "a"
+@settings(max_examples=60, deadline=None)
+@given(s=snapshots(), data=st.data())
+def test_what_apps_say_after_their_submission_changes_nothing(s: Snapshot, data: st.DataObject) -> None:
+    """All of them at once: rho, loss, and work total, left and done. The whole plan is the same."""
+    number = st.floats(0.0, 1e6)
+    s = replace(s, memory=decide(s).memory)
+    said = [
+        replace(v, rho=data.draw(st.none() | number), demand=replace(
+            v.demand, work_total_gpu_s=data.draw(number), work_left_gpu_s=data.draw(number),
+            work_done_gpu_s=data.draw(number), loss_rate=data.draw(number),
+        ))
+        for v in s.apps
+    ]  # fmt: skip
+    assert decide(replace(s, apps=tuple(said))) == decide(s)
 
 
 def test_service_beyond_what_was_declared_counts_double() -> None:
@@ -147,6 +155,7 @@ def test_lies_about_anything_but_work_change_nothing() -> None:
     apps = tuple(TraceApp(f"a{i}", 10.0 * i, 1 + i % 2, ((400.0,) * 5,)) for i in range(6))
     workload, cluster = Workload("six", apps), uniform(2, 2)
     honest = simulate(workload, cluster, "isonomy")
-    for lie in (Misreport(rho=3.0), Misreport(elapsed=3.0), Misreport(loss=3.0)):
-        assert simulate(workload, cluster, "isonomy", Settings(lies={"a3": lie})).apps == honest.apps
+    for lie in (Misreport(rho=3.0), Misreport(elapsed=3.0), Misreport(loss=3.0), Misreport(elapsed=0.3, loss=3.0)):
+        for liars in (["a3"], ["a1", "a3"]):
+            assert simulate(workload, cluster, "isonomy", Settings(lies=dict.fromkeys(liars, lie))).apps == honest.apps
     assert simulate(workload, cluster, "isonomy", Settings(lies={"a3": Misreport(total=3.0)})).apps != honest.apps
