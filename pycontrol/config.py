@@ -146,7 +146,7 @@ class Config(Section):
     grant_timeout_s: Seconds = 60.0
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
     """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""
-    policy: str = "themis"
+    policy: str = "isonomy"
     """The policy of the rounds; `isonomy policies` lists them."""
     policy_options: Mapping[str, Any] = {}
     """Its options, by name."""

@@ -105,6 +105,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
     demo = Demo(folder.resolve(), out, settings, apps)
     try:
         demo.up()
+        demo.serve()
         end_s = lend(demo)
         succeeded = demo.run()
         demo.isonomy("explain", "owner")

@@ -1,4 +1,4 @@
-"""The main job: several apps share the GPUs of a real YARN by Themis auctions, watched to the end.
+"""The main job: apps share the GPUs of a real YARN by Themis auctions, then others by the default policy.
 
 Exit status 0 only if every app succeeded, the audit is clean, the winner's checkpoint lies on HDFS, and
 everything happened that the demo is to show.
@@ -36,6 +36,9 @@ PROMISED = {
     "revoked_gpus": "a revocation",
 }
 """What a run must have shown, by its key in `seen` of the report."""
+
+DEFAULT = "isonomy"
+"""The policy of the second part: the one that serves where isonomy.yaml names none."""
 
 
 @dataclass
@@ -86,6 +89,19 @@ def apps(cluster: Path) -> list[App]:
     ]
 
 
+def turns() -> list[App]:
+    """For the default policy: an app that takes all 12 GPUs, and two small ones that come later and go before it."""
+    large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
+             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "50", "--min-iterations", "50",
+             "--iteration-s", "2.0"]  # fmt: skip
+    small = ["--max-iterations", "20", "--iteration-s", "1.0"]
+    return [
+        App("large", 0, submarine("large", "research", 2, large), model="/demo/large/model"),
+        App("small", 12, submarine("small", "prod", 2, small), model="/demo/small/model"),
+        App("other", 13, submarine("other", "prod", 2, small), model="/demo/other/model"),
+    ]
+
+
 @dataclass
 class Demo:
     """The cluster, the control plane and the apps of one run."""
@@ -99,6 +115,7 @@ class Demo:
     started_s: float = field(default_factory=time.monotonic)
     control: subprocess.Popen[bytes] | None = None
     apps: list[App] = field(default_factory=list)
+    rounds_shown: set[str] = field(default_factory=set)
     cluster: dict[str, Any] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
@@ -119,9 +136,14 @@ class Demo:
         if subprocess.run(words).returncode:
             raise click.ClickException("the cluster did not come up; its log is above")
         self.cluster = json.loads((self.folder / "cluster.json").read_text())
-        log = (self.folder / "log" / "control-plane.log").open("wb")
+
+    def serve(self, policy: str | None = None) -> None:
+        """The control plane, in place of the one that ran; `policy` instead of the file's."""
+        self.stop()
         serve = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
-        self.control = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        serve += ["--policy", policy] if policy else []
+        with (self.folder / "log" / "control-plane.log").open("ab") as log:
+            self.control = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         assert self.control.stdout is not None
         line = self.control.stdout.readline().decode().strip()
         if not line.startswith("ready"):
@@ -154,23 +176,27 @@ class Demo:
             time.sleep(0.3)
 
     def run(self) -> bool:
-        """Submits, watches, and says whether every app succeeded."""
-        self.apps = self.planned(self.folder)
-        begin_s, shown, receipts = time.monotonic(), "", set[str]()
+        """Submits what is planned, watches, and says whether every app succeeded."""
+        return self.watch(self.planned(self.folder))
+
+    def watch(self, apps: list[App]) -> bool:
+        """The same for these apps, after others."""
+        self.apps += apps
+        begin_s, shown = time.monotonic(), ""
         while time.monotonic() - begin_s < DEADLINE_S:
-            for app in self.apps:
+            for app in apps:
                 if app.process is None and time.monotonic() - begin_s >= app.after_s:
                     self.submit(app)
-            self.show_rounds(receipts)
+            self.show_rounds()
             shown = self.show_queue(shown)
             states = self.yarn_apps()
-            if all(states.get(a.name, {}).get("state") in ("FINISHED", "FAILED", "KILLED") for a in self.apps):
+            if all(states.get(a.name, {}).get("state") in ("FINISHED", "FAILED", "KILLED") for a in apps):
                 break
-            failed = [a for a in self.apps if a.process and a.process.poll() and a.name not in states]
+            failed = [a for a in apps if a.process and a.process.poll() and a.name not in states]
             if failed:
                 raise click.ClickException(f"{failed[0].name} was not submitted; see {failed[0].log}")
             time.sleep(1.0)
-        final = {a.name: self.yarn_apps().get(a.name, {}) for a in self.apps}
+        final = {a.name: self.yarn_apps().get(a.name, {}) for a in apps}
         for name, state in final.items():
             if state.get("finalStatus") != "SUCCEEDED":
                 why = str(state.get("diagnostics", ""))[:500]
@@ -184,8 +210,9 @@ class Demo:
             app.process = subprocess.Popen(app.command, stdout=log, stderr=log, env=self.env, start_new_session=True)
         self.say(f"submitted {app.name}: {'distributed shell' if app.model is None else 'submarine job run'}")
 
-    def show_rounds(self, seen: set[str]) -> None:
-        """Each new auction in a line."""
+    def show_rounds(self) -> None:
+        """Each new round in a line."""
+        seen = self.rounds_shown
         for r in reversed(self.get("rounds", n="20").get("rounds", [])):
             if r["round_id"] in seen or not (r.get("granted") or r.get("revoked") or r.get("renewed")):
                 continue
@@ -196,7 +223,7 @@ class Demo:
                 for b in r.get("bids", [])
             )
             self.say(
-                f"round {r['round_id']}: {sum(r['offered'].values())} GPUs offered; {bids or 'no bids'}; "
+                f"round {r['round_id']}: {sum(r['offered'].values())} GPUs offered; {bids or r['policy']}; "
                 f"{len(r['renewed'])} renewed, {len(r['granted'])} granted, {len(r['revoked'])} revoked"
             )
 
@@ -228,22 +255,35 @@ class Demo:
                 self.say(f"model of {app.name} on HDFS: {app.model}/{names[-1] if names else 'MISSING'}")
         return data, good
 
-    def explain(self) -> None:
-        """Why the first app got what it got."""
-        self.isonomy("explain", self.apps[0].name)
-
     def isonomy(self, *words: str) -> None:
         """Runs a command of the operator's, its output as it is."""
         subprocess.run([str(BIN / "isonomy"), *words], env=self.env, check=False)
 
-    def down(self) -> None:
-        """Leaves nothing running."""
+    def take_turns(self) -> bool:
+        """The second part: the default policy serves; whether all went well, and went as that policy has it."""
+        before = {r["round_id"] for r in self.get("rounds", n="1000").get("rounds", [])}
+        self.serve()
+        good = self.watch(turns())
+        for name in ("small", "large"):
+            self.isonomy("explain", name)
+        receipts = self.get("rounds", n="1000").get("rounds", [])
+        for wrong in out_of_turn([r for r in receipts if r["round_id"] not in before], self.yarn_apps()):
+            good = False
+            self.say(f"MISSING: {wrong}")
+        return good
+
+    def stop(self) -> None:
+        """Ends the control plane; its journal stays."""
         if self.control is not None:
             self.control.terminate()
             try:
                 self.control.wait(15)
             except subprocess.TimeoutExpired:
                 self.control.kill()
+
+    def down(self) -> None:
+        """Leaves nothing running."""
+        self.stop()
         for app in self.apps:
             if app.process is not None and app.process.poll() is None:
                 os.killpg(app.process.pid, signal.SIGKILL)
@@ -257,6 +297,21 @@ def missed(report: dict[str, Any]) -> list[str]:
     return absent if resumed else [*absent, "a revoked gang that resumed"]
 
 
+def out_of_turn(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]) -> list[str]:
+    """What the default policy is to show and its rounds do not, by their receipts and YARN's word on the apps."""
+    names = [a.name for a in turns()]
+    why = {a: text for r in receipts for a, text in r.get("why", {}).items()}
+    silent = [n for n in names if not why.get(apps[n]["id"], "").startswith("its turn")]
+    taken = {x["app_id"] for r in receipts for x in r.get("revoked", ())}
+    return [what for what, wrong in (
+        (f"rounds of other policies than {DEFAULT}", {r["policy"] for r in receipts} != {DEFAULT}),
+        (f"receipts that give the turn of {', '.join(silent)}", bool(silent)),
+        ("GPUs that the large app gave to smaller ones", apps["large"]["id"] not in taken),
+        ("a small app that came later and was done earlier",
+         apps["small"]["finishedTime"] > apps["large"]["finishedTime"]),
+    ) if wrong]  # fmt: skip
+
+
 def held(row: dict[str, Any]) -> int:
     """GPUs that a row of the queue holds."""
     return int(row.get("gpus_held", row.get("gpus", 0)))
@@ -267,15 +322,18 @@ def held(row: dict[str, Any]) -> int:
 @click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo/report.json")
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
-    """Run the main job on a fresh pseudo-distributed Hadoop; about five minutes."""
+    """Run the main job on a fresh pseudo-distributed Hadoop; about six minutes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
     demo = Demo(folder.resolve(), out)
     try:
         demo.up()
+        demo.serve("themis")
         succeeded = demo.run()
-        demo.explain()
+        demo.isonomy("explain", "vision")
+        demo.say(f"the same cluster under the default policy, {DEFAULT}")
+        succeeded = demo.take_turns() and succeeded
         data, good = demo.report()
         for missing in missed(data):
             good = False

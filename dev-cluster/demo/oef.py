@@ -31,12 +31,13 @@ from pycontrol.web.history import History
 TOPOLOGY = DEMO / "oef.yaml"
 LEASE_S = 20.0
 LEAD_S = 4.0
-LEASES_LEAST = 4
+LEASES_LEAST = 6
 """The time in which shares are measured is at least so many leases."""
 SPEEDUP_TOLERANCE = 0.15
 """Of a measured speedup, relative to the configured one."""
-SHARE_TOLERANCE_GPUS = 0.6
-"""Of a tenant's mean number of GPUs of a type, of four: gangs have two, and move only when a whole lease is owed."""
+OWED_GPU_LEASES = 5.0
+"""A tenant's GPUs of a type may differ by so much over all leases, which on average is the less the longer it was
+measured: a gang has two GPUs, and moves only when a whole lease of it is owed."""
 PINNED = "virtual-a"
 """The type that one more app asks for."""
 
@@ -68,15 +69,15 @@ class Tenant:
             "app-scheduler": "successive_halving", "search-space": DEMO / "speech.yaml", "gpus-per-job": 2,
             "jobs": self.jobs, "max-iterations": self.steps, "min-iterations": self.steps, "seed": 5,
             "iteration-s": self.iteration_s, "gpu-bound": self.gpu_bound, "slowdown": "1,1,1",
-            "job-type": self.name, "trial-steps": 6,
+            "job-type": self.name, "trial-steps": 4,
         }  # fmt: skip
         return submarine(self.name, self.name, 2, [w for k, v in options.items() for w in (f"--{k}", str(v))])
 
 
 TENANTS = (
-    Tenant("vision", 0.4, 2.0, 6, 50),
-    Tenant("speech", 0.8, 2.0, 6, 75),
-    Tenant("language", 1.0, 3.0, 6, 65),
+    Tenant("vision", 0.4, 2.0, 6, 60),
+    Tenant("speech", 0.8, 2.0, 6, 90),
+    Tenant("language", 1.0, 3.0, 6, 80),
 )
 
 
@@ -201,11 +202,12 @@ def missed(facts: dict[str, Any]) -> list[str]:
     configured, measured = (np.array(facts["speedups"][k]) for k in ("configured", "measured"))
     ideal, mean = (np.array(facts["gpus"][k]) for k in ("linear_programme", "held"))
     off, apart = np.abs(measured / configured - 1).max(), np.abs(mean - ideal).max()
+    tolerated = OWED_GPU_LEASES * LEASE_S / facts["measured_s"]
     silent = [t for t in facts["tenants"] if "speedup" not in facts["why"][t]]
     return [what for what, wrong in (
         (f"a measured speedup is {off:.0%} off, more than {SPEEDUP_TOLERANCE:.0%}", off > SPEEDUP_TOLERANCE),
         (f"a tenant held {apart:.2f} GPUs of a type more or less than the linear programme gives it, more than "
-         f"{SHARE_TOLERANCE_GPUS:g}", apart > SHARE_TOLERANCE_GPUS),
+         f"{tolerated:.2f}", apart > tolerated),
         (f"measured for less than {LEASES_LEAST} leases", facts["measured_s"] < LEASES_LEAST * LEASE_S),
         (f"no receipt says why {', '.join(silent)} got its GPUs", bool(silent)),
         (f"the app that asked for {PINNED} ran on {facts['pinned_ran_on']}", facts["pinned_ran_on"] != [PINNED]),
@@ -228,6 +230,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
     demo = OefDemo(folder.resolve(), out, settings, apps, TOPOLOGY)
     try:
         demo.up()
+        demo.serve()
         succeeded = demo.run()
         data, good = demo.report()
         if len(demo.window_s) < 2:

@@ -54,7 +54,7 @@ class VirtualCluster(Section):
     cells: list[VirtualCell] = Field(default_factory=list)
     pinned: list[Name] = Field(default_factory=list)
     weight: Weight = 1.0
-    policy: Name = "themis"
+    policy: Name = "isonomy"
 
     @model_validator(mode="before")
     @classmethod

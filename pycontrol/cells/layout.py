@@ -38,7 +38,7 @@ class Vc:
     pinned: tuple[Pin, ...] = ()
     weight: float = 1.0
     """Its share of idle GPUs (weighted max-min)."""
-    policy: str = "themis"
+    policy: str = "isonomy"
 
 
 @dataclass(frozen=True)

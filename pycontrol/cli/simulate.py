@@ -32,7 +32,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 
 
 @click.command("simulate")
-@click.option("--policy", "policies", default="themis", show_default=True, metavar="A,B,...",
+@click.option("--policy", "policies", default="isonomy", show_default=True, metavar="A,B,...",
               help="Policies; the first is the reference for the others.")
 @click.option("--workload", required=True, metavar="NAME|FILE", help="A generator or a trace.")
 @click.option("--cluster", default="testbed-64", show_default=True, metavar="NAME|FILE",
@@ -60,7 +60,7 @@ def simulate_command(
     a mean stands with the half-width of its 95 % interval, and the ratio to the first policy is paired by seed.
 
     \b
-    isonomy simulate --policy themis,tiresias --workload w1 --cluster testbed-64 --seeds 8
+    isonomy simulate --policy isonomy,themis --workload w1 --cluster testbed-64 --seeds 8
     isonomy simulate --policy themis --workload w2 --contention 4 --set f=0.9 --out results/
     """
     names = [name.strip() for name in policies.split(",") if name.strip()]

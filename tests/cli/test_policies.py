@@ -32,9 +32,9 @@ def test_all_are_listed_with_their_options() -> None:
     [
         ("", "themis", Themis(budget_s=2.0)),
         ("deadlines: {solve_s: 5.0}", "themis", Themis(budget_s=5.0)),
-        ("{deadlines: {solve_s: 5.0}, policy_options: {budget_s: 1.0}}", "themis", Themis(budget_s=1.0)),
+        ("{policy: themis, deadlines: {solve_s: 5}, policy_options: {budget_s: 1}}", "themis", Themis(budget_s=1.0)),
         ("{policy: gandiva, policy_options: {ties: random}}", "gandiva", Gandiva(ties="random")),
-        ("policy_options: {budget_s: 1.0}", "gandiva", Gandiva()),
+        ("{policy: themis, policy_options: {budget_s: 1.0}}", "gandiva", Gandiva()),
     ],
 )
 def test_serve_takes_the_options_of_the_policy_that_the_file_names(yaml: str, name: str, policy: object) -> None:

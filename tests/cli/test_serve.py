@@ -92,8 +92,13 @@ def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.Co
 @pytest.mark.parametrize(
     ("more", "notice", "engine"),
     [
-        ("policy_options: {engine: highs, leftovers: worst_first}", "auctions solved by the engine highs", "highs"),
-        ("", f"policy themis, auctions solved by the engine {engine_name()}", ""),
+        (
+            "{policy: themis, policy_options: {engine: highs, leftovers: worst_first}}",
+            "auctions solved by the engine highs",
+            "highs",
+        ),
+        ("", "policy isonomy", None),
+        ("policy: themis", f"policy themis, auctions solved by the engine {engine_name()}", ""),
         ("policy: tiresias", "policy tiresias", None),
     ],
 )
