@@ -31,7 +31,7 @@ from pycontrol.web.history import History
 TOPOLOGY = DEMO / "oef.yaml"
 LEASE_S = 20.0
 LEAD_S = 4.0
-LEASES_LEAST = 6
+LEASES_LEAST = 5
 """The time in which shares are measured is at least so many leases."""
 SPEEDUP_TOLERANCE = 0.15
 """Of a measured speedup, relative to the configured one."""
@@ -75,9 +75,9 @@ class Tenant:
 
 
 TENANTS = (
-    Tenant("vision", 0.4, 2.0, 6, 60),
-    Tenant("speech", 0.8, 2.0, 6, 90),
-    Tenant("language", 1.0, 3.0, 6, 80),
+    Tenant("vision", 0.4, 2.0, 6, 75),
+    Tenant("speech", 0.8, 2.0, 6, 115),
+    Tenant("language", 1.0, 3.0, 6, 100),
 )
 
 
