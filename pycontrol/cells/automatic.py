@@ -21,7 +21,7 @@ class Rules:
     forecast_s: float = 3600.0
     """A virtual cluster is expected to use as many cells as at most in this time."""
     lend_s: float = 3600.0
-    """How long they are offered for."""
+    """How long they are offered for; an offer that nobody took is renewed when half of it is over."""
 
 
 class Automatic:
@@ -84,9 +84,8 @@ class Automatic:
         known = offers.get(name)
         if not count:
             offers.pop(name, None)
-        elif known is None or known.lot.count != count:
-            lot, end_s = replace(kind, count=count), now_s + self.rules.lend_s
-            offers[name] = ExchangeOffer(name, vc, lot, known.end_s if known else end_s)
+        elif known is None or known.lot.count != count or known.end_s - now_s < self.rules.lend_s / 2:
+            offers[name] = ExchangeOffer(name, vc, replace(kind, count=count), now_s + self.rules.lend_s)
 
     def _request(self, exchange: Exchange, vc: str, gpus: int, now_s: float) -> None:
         """Asks for what others offer, the smallest cells first, until nothing is missing."""

@@ -223,6 +223,15 @@ def test_idle_cells_are_offered_and_who_waits_gets_them() -> None:
     assert guaranteed_gpus(w, "a2") == 2
 
 
+def test_what_nobody_took_is_offered_for_as_long_as_a_deal_is_worth() -> None:
+    w = Trading(automatic=Automatic(Rules(idle_s=30, forecast_s=30, lend_s=100)))
+    for until_s in range(40, 400, 7):
+        w.run(until_s)
+        left = [o.end_s - w.now for o in w.market.exchange.board.offers.values()]
+        assert len(left) == 4, "each type of each queue's cells"
+        assert all(40 < s <= 100 for s in left)
+
+
 POSTS = st.tuples(
     st.integers(1, 150), st.sampled_from(["offer", "request"]), st.sampled_from([A, B]),
     st.sampled_from([SMALL, PAIR, BIG]), st.integers(5, 120), st.sampled_from([None, SMALL, PAIR]),
