@@ -141,10 +141,11 @@ def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], 
 
 def _figure(ratios: Mapping[str, Mapping[str, Interval]]) -> Figure:
     """Fairness against completion times; slower or less fair policies are to the right and above."""
-    found = tuple(
-        Series(v.label, [ratios["completion_mean_s"][v.label].mean], [ratios["rho_max"][v.label].mean])
-        for v in VARIANTS
-    )
+    points: dict[tuple[float, float], list[str]] = {}
+    for v in VARIANTS:
+        at = (ratios["completion_mean_s"][v.label].mean, ratios["rho_max"][v.label].mean)
+        points.setdefault(at, []).append(v.label)
+    found = tuple(Series(", ".join(labels), [x], [y]) for (x, y), labels in points.items())
     return Figure("frontier", "Fairness against speed, as multiples of isonomy's", "mean completion time", "max rho",
                   found, "scatter", log_y=True, mark=1.0)  # fmt: skip
 
