@@ -8,7 +8,7 @@ the whole cluster is where its rho reaches 1: the order of the Fair Sojourn Prot
 SIGMETRICS '03), but for a clock that counts the apps that are there, and not those that equal sharing would have.
 
 Nothing that an app says after its submission moves its turn. Service is measured by YARN, and what goes beyond the
-declared work counts double, so declaring too little puts the turn off as much as declaring too much. An app that can
+declared work counts four times, so declaring too little puts the turn off, as declaring too much does. An app that can
 use only part of the cluster is taken for one that can use a geometric mean of that part and the whole, the part
 counted three times: it could not have been faster alone, but its work comes cheap to the others.
 
@@ -39,7 +39,7 @@ class Isonomy(Filling):
 
     patience: Annotated[float, Field(gt=0)] = 2.0
     """How many times its work an equal share gives an app until its turn. More favours small apps, less early ones."""
-    overrun: Annotated[float, Field(ge=1)] = 2.0
+    overrun: Annotated[float, Field(ge=1)] = 4.0
     """How much service beyond the declared work counts; 1 would make it pay to declare less."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
     """What it costs to move a badly placed gang at its lease's end; it must be regained within a lease."""

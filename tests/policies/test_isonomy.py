@@ -78,13 +78,13 @@ def test_what_apps_say_after_their_submission_changes_nothing(s: Snapshot, data:
     assert decide(replace(s, apps=tuple(said))) == decide(s)
 
 
-def test_service_beyond_what_was_declared_counts_double() -> None:
-    """Declaring half moves the turn of an app of 2,000 GPU-s to that of 1,000 and, served, to that of 3,000."""
+def test_service_beyond_what_was_declared_counts_four_times() -> None:
+    """1,000 GPU-s declared and 1,400 served have the turn of 2,600."""
     liar, honest = app("liar", work_total_gpu_s=1000.0), app("honest", work_total_gpu_s=2500.0)
     s = snapshot(liar, honest)
     plan = decide(s)
-    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1500.0), honest])) == "liar"
-    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=2000.0), honest])) == "honest"
+    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1300.0), honest])) == "liar"
+    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1400.0), honest])) == "honest"
 
 
 @settings(max_examples=40, deadline=None)
@@ -146,7 +146,7 @@ def test_the_receipt_says_when_an_apps_turn_is() -> None:
     assert decide(s).why["a"] == "its turn, in 200 s, is the earliest: it declared 1300 GPU-s; 1 apps share"
     s = later(s, decide(s), 260.0, [replace(view, attained_gpu_s=1365.0)])
     assert decide(s).why["a"] == (
-        "its turn, 40 s ago, is the earliest: it declared 1300 GPU-s and used 65 more, which count 2 times; "
+        "its turn, 20 s ago, is the earliest: it declared 1300 GPU-s and used 65 more, which count 4 times; "
         "1 apps share"
     )
 
