@@ -74,10 +74,18 @@ def draw(figure: Figure, path: Path) -> bool:
         axes.set_xscale("log")
     if figure.log_y:
         axes.set_yscale("log")
-    if len(figure.series) > 1 or figure.series[0].label:
+        if max(v for s in figure.series for v in s.y) < 10 * min(v for s in figure.series for v in s.y):
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+    if not _named(figure) and (len(figure.series) > 1 or figure.series[0].label):
         axes.legend(fontsize="small")
     canvas.savefig(path, dpi=120)
     return True
+
+
+def _named(figure: Figure) -> bool:
+    """Whether each series is one point, which then has its name beside it."""
+    return figure.kind == "scatter" and all(len(s.x) == 1 for s in figure.series)
 
 
 def _plot(axes: Any, figure: Figure, k: int, series: Any) -> None:
@@ -92,6 +100,8 @@ def _plot(axes: Any, figure: Figure, k: int, series: Any) -> None:
         return
     if figure.kind == "scatter":
         axes.scatter(x, y, label=series.label, s=14)
+        if _named(figure):
+            axes.annotate(series.label, (x[0], y[0]), xytext=(4, 4), textcoords="offset points", fontsize="small")
         return
     if figure.kind == "step":
         axes.step(x, y, where="post", label=series.label, linewidth=1.2)
