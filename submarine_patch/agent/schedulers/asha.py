@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from submarine_patch.agent.schedulers.base import Scheduler
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.schedulers.rungs import within
 from submarine_patch.agent.spec import AppSpec
 
@@ -113,7 +113,7 @@ class Asha(Scheduler):
         """All jobs."""
         return len(self.configurations)
 
-    def _later(self) -> list[tuple[int, int]]:
+    def later(self) -> list[tuple[int, int]]:
         """(jobs, iterations each) still to come in each higher rung, if 1/eta of each rung go on."""
         phases, expected = [], len(self.configurations)
         for rung in range(1, len(self.steps)):
@@ -122,17 +122,6 @@ class Asha(Scheduler):
             if left > 0:
                 phases.append((left, self.steps[rung] - self.steps[rung - 1]))
         return phases
-
-    def num_phases(self) -> int:
-        """The jobs that may run now, and each rung that more jobs will come to."""
-        return 0 if self.finished else 1 + len(self._later())
-
-    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of a phase, later ones being the median job."""
-        if phase == 0:
-            return self.jobs_remaining(profile)
-        jobs, iterations = self._later()[phase - 1]
-        return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     # ---- as plain values
 

@@ -93,13 +93,20 @@ class Scheduler(ABC):
 
     # ---- Figure 7
 
+    def later(self) -> list[tuple[int, int]]:
+        """(jobs, iterations each) of the phases after the present one: none."""
+        return []
+
     def num_phases(self) -> int:
-        """One, or none once all is done."""
-        return 0 if self.finished else 1
+        """Phases left, the present one included."""
+        return 0 if self.finished else 1 + len(self.later())
 
     def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of the only phase."""
-        return self.jobs_remaining(profile)
+        """The jobs of a phase, 0 being the present one; later ones are the median job."""
+        if phase == 0:
+            return self.jobs_remaining(profile)
+        jobs, iterations = self.later()[phase - 1]
+        return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
         """The runnable jobs with all the iterations up to where they were told to train."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from submarine_patch.agent.schedulers.base import Scheduler
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
 
 
@@ -156,24 +156,13 @@ class RungScheduler(Scheduler):
         """Most jobs at once in any phase."""
         return max(b.counts[0] for b in self.brackets)
 
-    def _later(self) -> list[tuple[int, int]]:
+    def later(self) -> list[tuple[int, int]]:
         """(jobs, iterations each) of the phases after the present one."""
         phases = []
         for k, bracket in enumerate(self.brackets[self.current :]):
             for i in range(bracket.rung + 1 if k == 0 else 0, len(bracket.counts)):
                 phases.append((bracket.counts[i], bracket.steps[i] - (bracket.steps[i - 1] if i else 0)))
         return phases
-
-    def num_phases(self) -> int:
-        """Phases left, the present one included."""
-        return 0 if self.finished else 1 + len(self._later())
-
-    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of a phase, 0 being the present one; later ones are the median job."""
-        if phase == 0:
-            return self.jobs_remaining(profile)
-        jobs, iterations = self._later()[phase - 1]
-        return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     # ---- as plain values
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, SchedulerError, Verdict
+from submarine_patch.agent.schedulers.port import SchedulerError, Verdict
 from submarine_patch.agent.schedulers.space import parameters_of, text
 from submarine_patch.agent.spec import AppSpec
 
@@ -127,17 +127,10 @@ class OptunaSearch(Scheduler):
         """As many as run at once."""
         return min(self.spec.parallel, self.total)
 
-    def num_phases(self) -> int:
-        """The jobs under way, then the others, as many at once."""
-        return 0 if self.finished else 1 + math.ceil((self.total - len(self.configurations)) / self.spec.parallel)
-
-    def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of a phase, later ones being the median job."""
-        if phase == 0:
-            return self.jobs_remaining(profile)
-        left = self.total - len(self.configurations) - (phase - 1) * self.spec.parallel
-        info = JobInfo(self.spec.max_iterations, profile.serial_s(), profile.sensitivity())
-        return [info] * min(self.spec.parallel, left)
+    def later(self) -> list[tuple[int, int]]:
+        """After the jobs under way the others, as many at once, each all the way."""
+        starts = range(len(self.configurations), self.total, self.spec.parallel)
+        return [(min(self.spec.parallel, self.total - at), self.spec.max_iterations) for at in starts]
 
     # ---- as plain values
 
