@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
-from pycontrol.cells.values import OPPORTUNISTIC, Outcome, Request
+from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Outcome, Request
 from pycontrol.experiments.hived_cases import (
     CLUSTER_NODES,
     CONVENTIONS,
@@ -135,23 +137,41 @@ def cluster(pods: int, nodes: int) -> CellsFile:
     })  # fmt: skip
 
 
-def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> tuple[float, dict[str, list[float]]]:
-    """Start-up seconds, and seconds of each request by kind; four in five are followed by a release.
+@dataclass(frozen=True)
+class Costs:
+    """What a run of requests cost; seconds."""
 
-    Requests are of random level; half the GPUs run opportunistic jobs. A request's time is all of choosing,
-    binding, ending its victims at once and placing it.
+    gpus: int
+    start_s: float
+    peak_kb: int
+    """Of the process, once the cells were made."""
+    requests_s: Mapping[str, list[float]]
+    """By kind: up to a node, or a pod."""
+    releases_s: Sequence[float]
+    outcomes: Mapping[str, int]
+
+
+def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> Costs:
+    """Requests of random level, four in five of them followed by the release of a running group.
+
+    Half the GPUs run opportunistic one-GPU groups. A request's time is all of choosing, binding, ending its victims
+    at once and placing it.
     """
     rng = random.Random(seed)
+    file = cluster(pods, nodes)
     begin_s = time.perf_counter()
-    plan = layout(cluster(pods, nodes))
+    plan = layout(file)
     cells = Cells(plan)
     start_s = time.perf_counter() - begin_s
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(pods * nodes * NODE_GPUS // 2):
         cells.request(Request(f"o{number}", f"t{number % TENANTS}", OPPORTUNISTIC, ((1, 1),)))
     chain = plan.chains[0]
     levels = [k for k, name in enumerate(chain.names) if name]
     running: list[str] = []
     found: dict[str, list[float]] = {"up to a node": [], "pod": []}
+    released: list[float] = []
+    outcomes = {outcome.value: 0 for outcome in Outcome}
     for i in range(requests):
         level = rng.choice(levels)
         pod = chain.names[level] == "pod"
@@ -164,13 +184,17 @@ def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> tuple[float, d
                 cells.release(victim)
             decision = cells.request(request)
         found["pod" if pod else "up to a node"].append(time.perf_counter() - begin_s)
+        outcomes[decision.outcome.value] += 1
         if decision.outcome is Outcome.PLACED:
             running.append(request.group)
         if running and rng.random() < 0.8:
             at = rng.randrange(len(running))
             running[at], running[-1] = running[-1], running[at]
+            begin_s = time.perf_counter()
             cells.release(running.pop())
-    return start_s, found
+            released.append(time.perf_counter() - begin_s)
+    assert all(g.state is GroupState.ALLOCATED for g in cells.groups.values())
+    return Costs(len(chain.indices), start_s, peak_kb, found, released, outcomes)
 
 
 def profile(setup: Setup) -> Findings:
@@ -179,9 +203,10 @@ def profile(setup: Setup) -> Findings:
     rows, small = [], []
     for pods, nodes in shapes:
         setup.note(f"{pods} x {nodes} x 8 GPUs")
-        start_s, found = costs(pods, nodes, 1000 if setup.quick else 10_000)
+        cost = costs(pods, nodes, 1000 if setup.quick else 10_000)
+        found = cost.requests_s
         every = [t for times in found.values() for t in times]
-        rows.append((pods * nodes * NODE_GPUS, start_s, *_us(every), *_us(found["up to a node"]), *_us(found["pod"])))
+        rows.append((cost.gpus, cost.start_s, *_us(every), *_us(found["up to a node"]), *_us(found["pod"])))
         small.append(_us(found["up to a node"])[0])
     mean_ms = rows[-1][2] / 1000
     claims = (

@@ -101,7 +101,7 @@ def test_stretches_are_marked_from_their_first_to_their_last_hour() -> None:
 
 
 def test_a_profile_counts_every_request() -> None:
-    _, found = hived_cells.costs(2, 16, 100)
+    found = hived_cells.costs(2, 16, 100).requests_s
     assert sum(map(len, found.values())) == 100
 
 
