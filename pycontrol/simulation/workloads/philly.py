@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from pycontrol.simulation.workloads.reading import (
     SHOWN_BAD,
     BadTrace,
     Skipped,
-    open_text,
+    load_json,
     seconds_of,
 )
 
@@ -30,11 +29,7 @@ def philly(path: Path, o: Import, seed: int) -> Imported:
 
     Left out and counted: jobs without GPUs, jobs that never ran, and attempts without both times.
     """
-    try:
-        with open_text(path) as file:
-            document = json.load(file)
-    except ValueError as e:
-        raise BadTrace(f"{path}: is not JSON: {e}") from e
+    document = load_json(path)
     if not isinstance(document, list):
         raise BadTrace(f"{path}: expected a JSON list of jobs, is {type(document).__name__}")
     skipped = Skipped()

@@ -6,14 +6,13 @@ GPU; the slowest type of a model has speedup 1.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.workloads.reading import BadTrace, Table, number_of, open_text
+from pycontrol.simulation.workloads.reading import BadTrace, Table, load_json, number_of
 
 DATA = "ISONOMY_DATA"
 Vectors = dict[str, dict[str, float]]
@@ -71,11 +70,7 @@ def lambda_speeds(path: Path) -> Vectors:
 
 def gavel_throughputs(path: Path) -> dict[str, dict[tuple[str, int], float]]:
     """Steps per second alone by GPU type, then by (job type, GPUs)."""
-    try:
-        with open_text(path) as file:
-            document = json.load(file)
-    except ValueError as e:
-        raise BadTrace(f"{path}: is not JSON: {e}") from e
+    document = load_json(path)
     if not isinstance(document, dict):
         raise BadTrace(f"{path}: expected an object of GPU types")
     found: dict[str, dict[tuple[str, int], float]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,15 @@ def open_text(path: Path) -> IO[str]:
     with path.open("rb") as file:
         zipped = file.read(2) == GZIP
     return gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig")
+
+
+def load_json(path: Path) -> Any:
+    """A JSON document, gzip or not; BadTrace where it is none."""
+    try:
+        with open_text(path) as file:
+            return json.load(file)
+    except ValueError as e:
+        raise BadTrace(f"{path}: is not JSON: {e}") from e
 
 
 def head(path: Path, chars: int = 4096) -> str:
