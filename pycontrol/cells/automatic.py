@@ -65,10 +65,7 @@ class Automatic:
     def _spare(self, exchange: Exchange, vc: str, kind: Lot, now_s: float) -> int:
         """Own cells that were idle for long enough, and that the forecast leaves idle."""
         owned, free = exchange.owned(kind, vc), len(free_roots(exchange.cells, kind, vc))
-        held = sum(key == (vc, None) and space.chain.names[root[0]] == kind.cell_type
-                   for space in exchange.cells.spaces if space.chain.name == kind.chain
-                   for root, key in space.holder.items())  # fmt: skip
-        used, peaks = held - free, self._peaks.setdefault((vc, kind), deque())
+        used, peaks = exchange.held(kind, vc) - free, self._peaks.setdefault((vc, kind), deque())
         while peaks and peaks[-1][1] <= used:
             peaks.pop()
         peaks.append((now_s, used))

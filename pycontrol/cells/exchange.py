@@ -171,10 +171,15 @@ class Exchange:
         """Whether a tenant has so many unused cells that are its own: what it borrowed must be there at the end."""
         return self.owned(lot, tenant) >= lot.count and len(free_roots(self.cells, lot, tenant)) >= lot.count
 
+    def held(self, lot: Lot, tenant: str) -> int:
+        """Cells of the lot's type that a tenant has now, borrowed ones included; pinned cells left out."""
+        space, level = place(self.cells, lot)
+        return sum(key == (tenant, None) and root[0] == level for root, key in space.holder.items())
+
     def owned(self, lot: Lot, tenant: str) -> int:
         """Cells of the lot's type that a tenant owns now: without those that it lent, and those that it borrowed."""
         space, level = place(self.cells, lot)
-        held = sum(key == (tenant, None) and root[0] == level for root, key in space.holder.items())
+        held = self.held(lot, tenant)
         for deal in self.deals.values():
             for borrower, borrowed in ((deal.tenant, deal.lot), (deal.owner, deal.in_return)):
                 if borrower == tenant and borrowed and place(self.cells, borrowed) == (space, level):
