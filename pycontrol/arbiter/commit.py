@@ -97,7 +97,7 @@ class _Commit:
             lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
             if not lost:
                 continue
-            deadline_s = max(min(x.end_s for x in lost), self.now_s + s.settings.lead)
+            deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
             revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in lost]
             leases.take_back(s, lost, self.now_s, deadline_s, f"lost round {self.round_id}")
         return revoked
@@ -144,7 +144,7 @@ class _Commit:
         placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang)
         if placed is None:
             return None
-        deadline_s = self.now_s + s.settings.lead
+        deadline_s = self.now_s + s.lead_s
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
             if s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING:

@@ -101,9 +101,12 @@ class Arbiter(State):
         """Takes the events of one moment, in order, and returns what to do about all of them."""
         for event in events:
             self._handlers[type(event)](event, now_s)
-        self._settle_recovery(now_s)
-        leases.expire(self, now_s)
-        workers.place_ready(self, now_s)
+        if self.recovering_until_s:
+            self._settle_recovery(now_s)
+        if self.alarms and self.alarms[0][0] <= now_s:
+            leases.expire(self, now_s)
+        if self.workers.pending:
+            workers.place_ready(self, now_s)
         if self.market is not None:
             self.market.tick(now_s)
         self.rounds.tick(now_s)
@@ -117,9 +120,15 @@ class Arbiter(State):
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When to send a Tick, if nothing else happens; None: not before the next event."""
-        times = [leases.next_wake_s(self, now_s), workers.next_wake_s(self), self.rounds.next_wake_s(now_s)]
-        times += [self.market.next_wake_s()] if self.market is not None else []
-        return min((t for t in times if t is not None), default=None)
+        first_s = leases.next_wake_s(self, now_s)
+        for at_s in (
+            workers.next_wake_s(self) if self.workers.pending else None,
+            self.rounds.next_wake_s(now_s),
+            self.market.next_wake_s() if self.market is not None else None,
+        ):
+            if at_s is not None and (first_s is None or at_s < first_s):
+                first_s = at_s
+        return first_s
 
     # ---- the cluster
 
@@ -212,7 +221,7 @@ class Arbiter(State):
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""
-        if not self.ready or not self.recovering_until_s or now_s < self.recovering_until_s:
+        if not self.ready or now_s < self.recovering_until_s:
             return
         self.recovering_until_s = 0.0
         hosts = {n.host for n in self.nodes.values()}
@@ -463,7 +472,7 @@ class Arbiter(State):
         for app_id in {x.app_id for x in self.durable.next.values() if x.gpu.host == host}:
             leases.drop_next(self, app_id, "drained", host)
         taken = [x for x in self.durable.leases.values() if x.gpu.host == host and not self.is_foreign(x.app_id)]
-        leases.take_back(self, taken, now_s, now_s + self.settings.lead, f"{host} is being drained")
+        leases.take_back(self, taken, now_s, now_s + self.lead_s, f"{host} is being drained")
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
         if app_id in self.agents:

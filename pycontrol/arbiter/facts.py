@@ -14,6 +14,7 @@ from typing import Any
 
 from pycontrol.fairness.contention import Clock
 from pycontrol.model.topology import Gpu
+from pycontrol.model.value import value
 
 GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
 
@@ -89,7 +90,7 @@ class AppRecord:
         return sum(max(0, n - 1) for n in self.launches.values())
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppArrived:
     app_id: str
     name: str
@@ -101,7 +102,7 @@ class AppArrived:
     vc: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppChanged:
     """The record's fields that an app's reports change."""
 
@@ -109,14 +110,14 @@ class AppChanged:
     changes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppEnded:
     app_id: str
     final_state: str
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseGranted:
     """`after_current`: the GPU's present lease ends first."""
 
@@ -132,7 +133,7 @@ class LeaseGranted:
     """From the cells of its virtual cluster; else borrowed, until a tenant's guarantee needs the GPU."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseStarted:
     """Its container was launched."""
 
@@ -143,7 +144,7 @@ class LeaseStarted:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseExtended:
     """A renewal, or (counted=False) a grace after recovery."""
 
@@ -152,21 +153,21 @@ class LeaseExtended:
     counted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseRevoking:
     gpu: Gpu
     end_s: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseBorrowed:
     """The cells of its virtual cluster do not cover it any more: it goes on, as borrowed."""
 
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseIdle:
     """Its container ended while the lease goes on."""
 
@@ -174,7 +175,7 @@ class LeaseIdle:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseEnded:
     """The GPU is free, or goes to whoever is next on it."""
 
@@ -183,7 +184,7 @@ class LeaseEnded:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NextDropped:
     """Who was next on the GPU no longer is."""
 
@@ -191,7 +192,7 @@ class NextDropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Switched:
     """An operator's switch: paused, or drained:HOST."""
 
@@ -201,7 +202,7 @@ class Switched:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RoundHeld:
     """A round's receipt."""
 
@@ -210,7 +211,7 @@ class RoundHeld:
     receipt: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AllocationChanged:
     """From a grant (the GPU being free) until the job's next training step, in seconds."""
 
@@ -220,7 +221,7 @@ class AllocationChanged:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PolicyMemory:
     """What the policy wants to know in its next round."""
 
@@ -228,14 +229,14 @@ class PolicyMemory:
     vc: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExchangeChanged:
     """The bulletin board, the deals and the books of cell exchange, as they are now (`Exchange.dump`)."""
 
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Restored:
     """What another control plane knew before this one, which knew nothing: apps, clocks, switches, memory."""
 
@@ -305,8 +306,8 @@ class Durable:
         )
 
     def _on_AppChanged(self, f: AppChanged) -> None:
-        for name, value in f.changes.items():
-            setattr(self.apps[f.app_id], name, value)
+        for name, changed in f.changes.items():
+            setattr(self.apps[f.app_id], name, changed)
 
     def _on_AppEnded(self, f: AppEnded) -> None:
         app = self.apps[f.app_id]

@@ -52,7 +52,7 @@ def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
 def close_open(s: State, now_s: float) -> None:
     """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
     for gpu in sorted(s.open_leases):
-        s.record(LeaseExtended(gpu, end_s(s, now_s + s.settings.lead, gpu.host), counted=False))
+        s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host), counted=False))
 
 
 def unchanged(s: State, gang: Iterable[Lease]) -> bool:
@@ -135,7 +135,7 @@ def _leave(s: State, lease: Lease, now_s: float, why: str) -> None:
     if coming:
         s.revoke_notice(app_id, coming, now_s, why)
         s.want_round(now_s + s.settings.settle_s)
-    take_back(s, gang, now_s, now_s + s.settings.lead, why)
+    take_back(s, gang, now_s, now_s + s.lead_s, why)
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
@@ -202,14 +202,14 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         if lease is None or lease.app_id != e.app_id:
             continue
         if gpu in s.container_at:
-            s.record(LeaseRevoking(gpu, now_s + s.settings.lead, "released"))
+            s.record(LeaseRevoking(gpu, now_s + s.lead_s, "released"))
         else:
             end(s, gpu, now_s, "released")
 
 
 def expire(s: State, now_s: float) -> None:
     """What time does to leases: revoked ones end, unused grants lapse, the stand-in's are renewed."""
-    if not s.alarms or s.alarms[0][0] > now_s or frozen(s, now_s):
+    if frozen(s, now_s):
         return
     due: set[Gpu] = set()
     while s.alarms and s.alarms[0][0] <= now_s:
@@ -231,7 +231,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
     elif _lapsed(s, lease, now_s):
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
         end(s, lease.gpu, now_s, "grant not used in time")
-    elif lease.container_id and lease.end_s - s.settings.lead <= now_s and _self_renewing(s, lease):
+    elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
         s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host)))
 
 
@@ -252,7 +252,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 
 def thaw(s: State, now_s: float) -> None:
     """After a time when leases stood still, none ends before a whole lead has passed."""
-    earliest_s = now_s + 2 * s.settings.lead
+    earliest_s = now_s + 2 * s.lead_s
     for lease in s.durable.leases.values():
         if lease.end_s < earliest_s:
             s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))

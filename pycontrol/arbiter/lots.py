@@ -87,7 +87,7 @@ class Agenda:
                 if _count(stay) < share:
                     stay.setdefault(app_id, []).append(gang)
                 else:
-                    deadline_s = max(min(x.end_s for x in gang), self.now_s + s.settings.lead)
+                    deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
                     leases.take_back(s, gang, self.now_s, deadline_s, f"{app_id} borrowed more than its share")
         left, free = share - _count(stay), dict[str, int]()
         for host, n in sorted(supply.idle(vc).items(), key=lambda item: (-item[1], item[0])):

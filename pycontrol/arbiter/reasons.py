@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import REVOKING
+from pycontrol.model.value import value
 
 REASONS = {
     "Running": "it has all the GPUs that it can use",
@@ -33,7 +33,7 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reason:
     """A code of REASONS and a sentence that fills it in."""
 

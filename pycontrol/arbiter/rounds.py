@@ -89,7 +89,7 @@ class Rounds:
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
         """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
-        ends, horizon_s = self.s.ends, now_s + 1.5 * self.s.settings.lead
+        ends, horizon_s = self.s.ends, now_s + 1.5 * self.s.lead_s
         due: dict[tuple[float, Gpu], str] = {}
         while ends and ends[0][0] <= horizon_s:
             entry = heapq.heappop(ends)
@@ -117,7 +117,7 @@ class Rounds:
         ends = self.s.ends
         while ends and self._offered_at(ends[0]) is None:
             heapq.heappop(ends)
-        return ends[0][0] - self.s.settings.lead if ends else None
+        return ends[0][0] - self.s.lead_s if ends else None
 
     def due_s(self) -> float | None:
         """When the next round is due, None if nothing calls for one."""
@@ -141,7 +141,7 @@ class Rounds:
                 self._deadline(now_s)
             return
         wanted_s, ends = self.s.round_at_s, self.s.ends
-        if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.settings.lead <= now_s):
+        if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.lead_s <= now_s):
             return  # not even by entries of the heap that may be out of date
         due_s = self.due_s()
         if leases.frozen(self.s, now_s) or due_s is None or now_s < due_s:

@@ -35,6 +35,7 @@ from pycontrol.model.events import (
     SendRevoke,
 )
 from pycontrol.model.topology import Gpu, Machine, Topology
+from pycontrol.model.value import value
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
@@ -44,7 +45,7 @@ AskKey = tuple[str, int, int, int]
 """`Ask.key`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Settings:
     """The Arbiter's settings; times in seconds."""
 
@@ -140,6 +141,11 @@ class State:
     taking_back: set[Gpu] = field(default_factory=set)
     node_at: dict[str, Node] = field(default_factory=dict)
     """The node of each host that is up."""
+    lead_s: float = field(init=False)
+    """`Settings.lead`, at hand."""
+
+    def __post_init__(self) -> None:
+        self.lead_s = self.settings.lead
 
     # ---- output
 
@@ -208,7 +214,7 @@ class State:
         if lease.state == GRANTED and lease.unused_since_s is not None:
             heapq.heappush(self.alarms, (lease.unused_since_s + self.settings.grant_timeout_s, gpu))
         elif lease.app_id in self.foreign:
-            heapq.heappush(self.alarms, (lease.end_s - self.settings.lead, gpu))
+            heapq.heappush(self.alarms, (lease.end_s - self.lead_s, gpu))
 
     def stir_all(self) -> None:
         """Looks at every GPU anew."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lot:
     """What one round shares out, GPUs by host.
 
@@ -23,7 +23,7 @@ class Lot:
     free: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Held:
     """The GPUs of one gang: what cells call a group, by the name of its grant."""
 
@@ -33,7 +33,7 @@ class Held:
     gpus: tuple[Gpu, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placed:
     """Where a gang goes, and the groups that give way to it."""
 

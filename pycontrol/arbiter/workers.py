@@ -59,7 +59,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 
 def place_ready(s: State, now_s: float) -> None:
     """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it."""
-    if not s.ready or not s.workers.pending:
+    if not s.ready:
         return
     _drop_void(s)
     for gang in [list(g.values()) for g in s.workers.pending.values()]:

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from pycontrol.auction.market import Market, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope
+from pycontrol.model.value import value
 
 Ints = npt.NDArray[np.int32]
 Pins = dict[str, int]
@@ -28,7 +28,7 @@ _Pin = tuple[int, set[int]]
 """GPUs kept at one place, and how many may be free there before."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Compact:
     """Arrays over rows: those of one bidder are neighbours, best gain first, its "nothing" (None) last."""
 

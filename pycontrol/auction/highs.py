@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import highspy
@@ -20,6 +19,7 @@ from pycontrol.auction.market import Market, Solved, Without, scope_of
 from pycontrol.auction.placing import Want, place_all, take
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
+from pycontrol.model.value import value
 
 EPS = 1e-9
 FIRST_SHARE = 0.5
@@ -51,7 +51,7 @@ def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) 
     return Solved(rows, main.bound - main.value, without, {})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Found:
     choice: Rows
     value: float

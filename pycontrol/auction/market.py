@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope, Topology
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Limit:
     """These apps may win at most so many GPUs together (a queue's limit)."""
 
@@ -17,7 +18,7 @@ class Limit:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Market:
     """What is on offer: GPUs by host, where the hosts are, and which limits hold."""
 
@@ -28,7 +29,7 @@ class Market:
     """App id -> its gangs on offer, where it would rather stay."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Win:
     """What a bidder wins before the payment: its row (None: nothing) and the row's gangs by host."""
 
@@ -37,7 +38,7 @@ class Win:
     gangs: tuple[Gang, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Winners:
     """A solution of the winner determination."""
 
@@ -56,7 +57,7 @@ Rooms = Mapping[Size, Sequence[str]]
 """The host (MACHINE) or rack (RACK) of each gang of a size that a solver found room for."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Without:
     """The optimum of an auction without one of its winners: the others' sum of -log rho."""
 
@@ -64,7 +65,7 @@ class Without:
     gap: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Solved:
     """What an engine found: each bidder's row (None: nothing), and the optimum without each winner if asked."""
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pycontrol.auction.market import Market, Solved, Win, Winners
 from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope, Topology
+from pycontrol.model.value import value
 
 Rounding = Literal["unbiased", "floor"]
 """How the fraction c of k gangs becomes whole gangs: floor(c k), and if unbiased one more with probability
 frac(c k), so that it is c k on average."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """A whole auction: what each bidder won (`wins`), its c, and the gangs that it keeps and pays."""
 

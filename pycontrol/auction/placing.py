@@ -6,16 +6,16 @@ import bisect
 import copy
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from pycontrol.model.auction import Gang, gang_gpus, gang_of
 from pycontrol.model.topology import Scope, Topology
+from pycontrol.model.value import value
 
 NOBODY: Mapping[str, Sequence[Gang]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Want:
     """`gangs` new gangs of `gang_gpus` GPUs for one app, each within `scope`."""
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pulp
+
+from pycontrol.model.value import value
 
 Row = tuple[int, ...]
 """GPUs on machine 0, 1, ..."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TableOutcome:
     """G_pf with its rho by app, and each app's fraction c."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pycontrol.cells.exchange import Exchange, ExchangeOffer, ExchangeRequest, Lot, free_roots
+from pycontrol.model.value import value
 
 PREFIX = "auto-"
 """Ids of automatic postings begin so."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rules:
     """When cells are offered, and for how long; seconds."""
 

@@ -16,13 +16,14 @@ from pycontrol.cells.geometry import Cell, overlaps
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space
 from pycontrol.cells.values import CellsError, GroupState
+from pycontrol.model.value import value
 
 HOUR_S = 3600.0
 POSTED_KEPT = 1000
 """Ids of postings that are remembered, so that one that comes twice is carried out once."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lot:
     """So many cells of a type."""
 
@@ -31,7 +32,7 @@ class Lot:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExchangeOffer:
     """A tenant lends cells until `end_s`; `price` per GPU-hour is the least it takes in an auction."""
 
@@ -42,7 +43,7 @@ class ExchangeOffer:
     price: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExchangeRequest:
     """A tenant wants cells until `end_s`. `in_return`: cells that it lends for the same time (spatial exchange).
 
@@ -58,7 +59,7 @@ class ExchangeRequest:
     expires_s: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deal:
     """A match: `owner` lends `lot` to `tenant` until `end_s` (and gets `in_return` for that time)."""
 
@@ -91,7 +92,7 @@ class Board:
     """Money received less money paid in auctions."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Match:
     """What a policy chose; `price` per GPU-hour."""
 
@@ -264,7 +265,7 @@ def _with_lots(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "lot": Lot(**values["lot"]), "in_return": Lot(**back) if back else None}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExchangeProxy:
     """Posts and withdraws a tenant's offers and requests."""
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Chain
+from pycontrol.model.value import value
 
 
 class LayoutError(Exception):
@@ -18,7 +19,7 @@ class LayoutError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pin:
     """A pinned cell: a certain physical cell of a virtual cluster."""
 
@@ -28,7 +29,7 @@ class Pin:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Vc:
     """A virtual cluster: a YARN leaf queue and what it owns."""
 

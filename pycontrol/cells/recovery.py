@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pycontrol.cells.core import Cells, workers_of
@@ -20,9 +20,10 @@ from pycontrol.cells.values import (
     Request,
     Worker,
 )
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reconfigured:
     """What a new configuration meant for the running groups; all others run on unchanged."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pycontrol.model.topology import Gpu
+from pycontrol.model.value import value
 
 OPPORTUNISTIC = -1
 """The priority of groups without a guarantee: they run anywhere and give way to everybody."""
@@ -48,7 +49,7 @@ Worker = tuple[str, tuple[int, ...]]
 """A worker's host and its GPU indices there."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """An affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
@@ -74,7 +75,7 @@ class Request:
         return sum(count * gpus for count, gpus in self.members)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """The answer to a request.
 
@@ -95,7 +96,7 @@ class Decision:
         return tuple(Gpu(host, index) for host, indices in self.workers for index in indices)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Released:
     """What the end of a group brought: groups whose victims are all gone (request them again to place them)."""
 
@@ -104,7 +105,7 @@ class Released:
     """Victims of a cancelled preemption that run on as before."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usable:
     """What a virtual cluster may use now, GPUs by host.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pycontrol.fairness.gangs import AppWork, Phase, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope, Topology
+from pycontrol.model.value import value
 
 ROWS_MAX = 64
 SIZES_MAX = 12
@@ -15,7 +15,7 @@ SIZES_MAX = 12
 EQUAL = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OwnGang:
     """A gang of the app on offer, with its slowdown S."""
 

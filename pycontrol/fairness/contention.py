@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Clock:
     """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then.
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+
+from pycontrol.model.value import value
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ MARGIN = 2.0
 """Residuals by which a value may turn out better than its curve."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Family:
     """phi(n, shape), what it is inverted by, and the shapes tried first (shapes are logarithms)."""
 
@@ -61,7 +62,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Curve:
     """A fitted curve; `unit_steps`: the last step that it was fitted to, `rmse`: of its residuals."""
 

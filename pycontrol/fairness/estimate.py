@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pycontrol.fairness.curves import fit, longest_run
 from pycontrol.fairness.figure7 import JobInfo, SharedTime, curve_t_sh, fluid_t_sh, halving_t_sh
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SingleJob:
     """One job; times in seconds (section 4.3.1, equation 1)."""
 
@@ -34,7 +34,7 @@ class SingleJob:
         return self.iter_total * self.iter_time_s(cluster_gpus, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Halving:
     """Successive halving as numbers: the present phase's jobs, then (jobs, iterations) of each later one.
 
@@ -68,7 +68,7 @@ class Halving:
         return fluid_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Watched:
     """A job under performance-curve stopping: what was seen of it, as (step, loss), and its serial seconds and S."""
 
@@ -77,7 +77,7 @@ class Watched:
     slowdown: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Forecast:
     """Jobs that train until their loss is `target`, or for `iter_total` iterations; each by its slowest curve."""
 

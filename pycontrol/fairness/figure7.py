@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from pycontrol.fairness.packing import phase_end
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobInfo:
     """A job as its app scheduler sees it.
 
@@ -49,7 +49,7 @@ class PerformanceCurve(Protocol):
         """The jobs still running, each with the most iterations that its forecast allows."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SharedTime:
     """T_sh in seconds and its phases; `proved`: no packing of whole GPUs ends sooner."""
 

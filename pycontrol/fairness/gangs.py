@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import truediv
 
 from pycontrol.fairness.packing import least_end, longest_first, pack
+from pycontrol.model.value import value
 
 PACK_STEPS = 300
 """Search steps for one packing: a bid asks for many, and longest-first is nearly always optimal."""
@@ -21,14 +21,14 @@ CLOSE = 1.005
 """A packing that ends so close to what no packing can beat is not searched on."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Phase:
     """Remaining work of each job of a phase, in serial seconds (seconds on one GPU, S = 1)."""
 
     job_serial_s: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppWork:
     """What an app has left. `gang_gpus`: GPUs of one job; `elapsed_s`: since its submission."""
 

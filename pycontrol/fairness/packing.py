@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pycontrol.model.value import value
 
 NODES_MAX = 100_000
 JOBS_MAX = 400
@@ -13,7 +14,7 @@ JOBS_MAX = 400
 TINY = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Packed:
     """When the last job ends, in seconds, and whether nothing ends sooner for certain."""
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import yaml
 from pycontrol.fairness.slowdown import rising
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
+from pycontrol.model.value import value
 
 SCOPES = {"machine": Scope.MACHINE, "rack": Scope.RACK, "cluster": Scope.CLUSTER}
 KEYS = ("gpus", "iteration_s", "slowdown")
@@ -32,7 +32,7 @@ class ProfileError(ValueError):
     """What is wrong with a profile file: the file, the key, what to write."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OfflineProfile:
     """A model's serial seconds of one iteration (None: not profiled) and S by scope, which never falls."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.model.value import value
 
 SLOWDOWN_PRIOR = (1.0, 1.1, 1.3)
 """S on one machine, across machines of a rack, across racks, until measured (Themis, section 4.3.1)."""
@@ -26,7 +27,7 @@ def gang_gpus(gang: Gang) -> int:
     return sum(gpus for _, gpus in gang)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Demand:
     """What an app could use at once. Work is in serial GPU-seconds; `gangs` includes those it holds."""
 
@@ -54,7 +55,7 @@ class Demand:
         return self.gang_gpus * self.gangs
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BidRow:
     """One alternative of a bid: keep these gangs of mine, add `new_gangs` gangs, each within `scope`.
 
@@ -74,7 +75,7 @@ class BidRow:
         return sum(gang_gpus(g) for g in self.keep) + self.new_gangs * self.gang_gpus
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Bid:
     """An app's answer to an offer. `rho_nothing` is its (projected) rho if it wins none of it."""
 
@@ -83,7 +84,7 @@ class Bid:
     rows: tuple[BidRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppView:
     """An app as a policy sees it when a round begins."""
 
@@ -113,7 +114,7 @@ class AppView:
         return max(0, min(self.demand.gpus - self.kept_gpus, self.queue_room_gpus))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Snapshot:
     """A round's input."""
 
@@ -136,14 +137,14 @@ class Snapshot:
     """All apps in the virtual cluster, those that want nothing now included."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Offer:
     """Who is asked for bids on `Snapshot.free`, worst rho first."""
 
     app_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Award:
     """What one app gets of a round, gang by gang; a gang equal to one of its `ending_gangs` keeps it there."""
 
@@ -152,7 +153,7 @@ class Award:
     leftover: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BidReceipt:
     """How one bidder fared."""
 
@@ -168,7 +169,7 @@ class BidReceipt:
     paid_gangs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Plan:
     """A policy's decision for a round, with all that is needed to explain it."""
 

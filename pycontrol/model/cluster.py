@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pycontrol.model.topology import Gpu
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Node:
     """A NodeManager. `node_id` is YARN's host:port."""
 
@@ -36,7 +37,7 @@ def attribute(attributes: Mapping[str, str], name: str) -> list[str]:
     return [value for key, value in sorted(attributes.items()) if key.rpartition("/")[2] == name]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Queue:
     """A leaf queue; capacities are fractions of the cluster."""
 
@@ -45,7 +46,7 @@ class Queue:
     max_capacity: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class YarnApp:
     """An application as the ResourceManager knows it. `attempt_id` is empty while none runs."""
 
@@ -59,7 +60,7 @@ class YarnApp:
     attempt_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ask:
     """An outstanding request for `count` containers of `gpus` GPUs each; `count` is absolute."""
 
@@ -79,7 +80,7 @@ class Ask:
         return (self.attempt_id, self.allocation_request_id, self.priority, self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Container:
     """A live container with GPUs."""
 

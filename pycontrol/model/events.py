@@ -7,17 +7,18 @@ both feed it these values and carry out the effects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
+from pycontrol.model.value import value
 
 # ---- events: the cluster
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterSnapshot:
     """The whole truth about what runs, after either side started."""
 
@@ -29,14 +30,14 @@ class ClusterSnapshot:
     queues: tuple[Queue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NodeUp:
     """A node registered, or its resources or the health of its GPUs changed."""
 
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NodeDown:
     """A node is lost, decommissioned or unhealthy."""
 
@@ -44,14 +45,14 @@ class NodeDown:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppAdded:
     """An application was accepted by the ResourceManager."""
 
     app: YarnApp
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppRemoved:
     """An application ended."""
 
@@ -59,7 +60,7 @@ class AppRemoved:
     final_state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptAdded:
     """An attempt of an application began."""
 
@@ -67,7 +68,7 @@ class AttemptAdded:
     app_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptRemoved:
     """An attempt ended; its asks are void."""
 
@@ -75,14 +76,14 @@ class AttemptRemoved:
     app_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AskChanged:
     """An ask with GPUs was made, changed or (count 0) withdrawn."""
 
     ask: Ask
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ContainerUp:
     """A container with GPUs was allocated, recovered or launched."""
 
@@ -90,7 +91,7 @@ class ContainerUp:
     running: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ContainerGone:
     """A container ended."""
 
@@ -99,7 +100,7 @@ class ContainerGone:
     diagnostics: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DirectiveDone:
     """How a directive ended. `container_id`: of a carried-out Place."""
 
@@ -109,12 +110,12 @@ class DirectiveDone:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterReady:
     """The ResourceManager finished recovering."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterLost:
     """The plugin has not been heard of: leases are frozen."""
 
@@ -122,7 +123,7 @@ class ClusterLost:
 # ---- events: Agents
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AgentUp:
     """An Agent's stream began with Register."""
 
@@ -135,14 +136,14 @@ class AgentUp:
     """Whom its token was issued to."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AgentLost:
     """An Agent's stream ended."""
 
     app_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RhoReported:
     """Answer to AskRho."""
 
@@ -152,7 +153,7 @@ class RhoReported:
     demand: Demand
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BidReceived:
     """Answer to Offer; `bid` is None where it could not be read, and `problem` says why."""
 
@@ -162,7 +163,7 @@ class BidReceived:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerPlan:
     """One worker of a gang: a job's tasks on one machine, with its GPUs and the ask that will carry it."""
 
@@ -177,7 +178,7 @@ class WorkerPlan:
         return self.gpus[0].host
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UsePlanned:
     """How an Agent will use GPUs it holds: whole gangs."""
 
@@ -186,7 +187,7 @@ class UsePlanned:
     workers: tuple[WorkerPlan, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GpusReleased:
     """GPUs that the app gives back before their leases end."""
 
@@ -195,7 +196,7 @@ class GpusReleased:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobProgress:
     """How far a job is. `launches` counts gang launches, restarts are launches - 1."""
 
@@ -213,7 +214,7 @@ class JobProgress:
     configuration: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProgressReported:
     """An Agent's progress report."""
 
@@ -223,7 +224,7 @@ class ProgressReported:
     rho: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AgentDone:
     """The app has found its best model, or failed."""
 
@@ -240,7 +241,7 @@ class AgentDone:
 # ---- events: the operator, time, the solver
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OperatorCommand:
     """A verb of the command line: kill APP, drain HOST, undrain HOST, pause, resume."""
 
@@ -249,7 +250,7 @@ class OperatorCommand:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExchangePosted:
     """A virtual cluster offers or requests cells, or withdraws that (`verb`). A lot is (chain, cell type, count)."""
 
@@ -264,19 +265,19 @@ class ExchangePosted:
     """When a request that nobody served lapses; at its end at the latest."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StateKept:
     """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
 
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decided:
     """The policy has decided a round; `problem` where it failed."""
 
@@ -295,7 +296,7 @@ Event = (
 # ---- effects: to Agents
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Contention:
     """What an Agent needs to compute rho (Themis, 4.3)."""
 
@@ -306,7 +307,7 @@ class Contention:
     lease_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeldGrant:
     """GPUs held by an app under one grant, with the end of their leases."""
 
@@ -316,7 +317,7 @@ class HeldGrant:
     available_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendRegistered:
     """Answer to Register: every GPU that the app holds."""
 
@@ -325,7 +326,7 @@ class SendRegistered:
     grants: tuple[HeldGrant, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendAskRho:
     """Ask for the rho with the GPUs that are not ending."""
 
@@ -336,7 +337,7 @@ class SendAskRho:
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendOffer:
     """Offer all GPUs of the round; ask for one bid."""
 
@@ -348,7 +349,7 @@ class SendOffer:
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendGrant:
     """A lease for each GPU. `renewal`: already held, nothing restarts."""
 
@@ -359,7 +360,7 @@ class SendGrant:
     leftover: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendRevoke:
     """Give these GPUs back by the deadline."""
 
@@ -369,7 +370,7 @@ class SendRevoke:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendUseReply:
     """Whether a Use lies inside the app's leases."""
 
@@ -379,7 +380,7 @@ class SendUseReply:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendFinish:
     """The operator wants this app to end."""
 
@@ -390,7 +391,7 @@ class SendFinish:
 # ---- effects: to YARN
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Place:
     """Allocate a container for an ask, on this node with these GPUs."""
 
@@ -401,7 +402,7 @@ class Place:
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Preempt:
     """Announce the container's end at the deadline (YARN's PreemptionMessage)."""
 
@@ -410,7 +411,7 @@ class Preempt:
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Kill:
     """End the container now."""
 
@@ -422,7 +423,7 @@ class Kill:
 # ---- effects: inside the control plane
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Solve:
     """Run the policy's `decide` and report with Decided."""
 

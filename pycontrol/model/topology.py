@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from pycontrol.model.value import value
+
 
 class Gpu(NamedTuple):
     """One GPU: the host it sits in and its index there (what CUDA_VISIBLE_DEVICES names)."""
@@ -27,7 +29,7 @@ class Scope(enum.IntEnum):
     CLUSTER = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Machine:
     """A machine of the cluster."""
 

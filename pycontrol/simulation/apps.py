@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TraceApp:
     """One app: a hyper-parameter exploration of many jobs, or a single job.
 
@@ -45,7 +46,7 @@ class TraceApp:
         return self.gang_gpus * max((len(jobs) for jobs in self.phases), default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Workload:
     """Apps in the order of their arrival. `source`: the trace or the generator with its seed."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from pycontrol.model.value import value
 from pycontrol.simulation.result import Result
 
 SHARING_INCENTIVE = 1.0 + 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Metric:
     """A figure of a run. `less`: smaller is better; None: it is neither."""
 

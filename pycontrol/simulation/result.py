@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from pycontrol.model.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AppResult:
     """One app. Times in seconds of virtual time; `started_s` and `finished_s` are None where it did not come to it."""
 
@@ -67,7 +69,7 @@ class AppResult:
         return self.completion_s / (self.t_cluster_path_s * self.n_avg)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Counters:
     """How much happened, and what the simulation itself cost (wall seconds: the only part that may differ)."""
 
@@ -87,7 +89,7 @@ class Counters:
     """Of it, in the simulated Agents' rho and bids."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Result:
     """One simulation; equal for equal input, the wall times of its counters aside."""
 

@@ -16,6 +16,7 @@ from scipy.stats import t as student
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
+from pycontrol.model.value import value
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import Workload
@@ -94,7 +95,7 @@ def run_many(
 # ---- what the seeds say
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Interval:
     """A mean and its confidence interval; `n` seeds. Infinitely wide with fewer than two."""
 

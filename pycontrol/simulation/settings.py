@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.model.value import value
 
 ARBITER = ArbiterSettings(recovery_s=0.0)
 """The production defaults; nothing recovers when a simulation begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Misreport:
     """What an app says of itself, as multiples of the truth."""
 
@@ -33,7 +34,7 @@ class Misreport:
 HONEST = Misreport()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fault:
     """A machine is lost, or comes back (`up`)."""
 
