@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.facts import Lease
+from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State, as_gang
 from pycontrol.model.auction import AppView
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import REVOKING, Lease, LeaseExtended, LeaseGranted, NextDropped, PolicyMemory
+from pycontrol.arbiter.durable import REVOKING, Lease
+from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, NextDropped, PolicyMemory
 from pycontrol.arbiter.state import State, as_gang
 from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.model.auction import BidReceipt, Gang, Plan
@@ -61,14 +62,13 @@ class _Commit:
             if app is None or app.finished_s is not None:
                 self.dropped.append(f"{award.app_id} ended during the round")
                 continue
-            own = list(self.ending.get(award.app_id, []))
+            own = [(as_gang(x.gpu for x in held), held) for held in self.ending.get(award.app_id, ())]
             for gang in award.gangs:
-                kept = next((g for g in own if as_gang(x.gpu for x in g) == gang), None)
+                kept = next((k for k, (places, _) in enumerate(own) if places == gang), None)
                 if kept is None:
                     fresh.append((award.app_id, gang, award.leftover))
                 else:
-                    own.remove(kept)
-                    self._renew(award.app_id, kept, award.leftover)
+                    self._renew(award.app_id, own.pop(kept)[1], award.leftover)
         self.revoked = self._revoke()
         for k, (app_id, gang, leftover) in enumerate(fresh):
             self._grant(app_id, gang, leftover, k)

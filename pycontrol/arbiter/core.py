@@ -11,15 +11,13 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin, workers
 from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.durable import REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
-    REVOKING,
     AllocationChanged,
     AppArrived,
     AppChanged,
     AppEnded,
-    Durable,
     Fact,
-    Lease,
     LeaseIdle,
     Restored,
     Switched,
@@ -103,7 +101,7 @@ class Arbiter(State):
             self._handlers[type(event)](event, now_s)
         if self.recovering_until_s:
             self._settle_recovery(now_s)
-        if self.alarms and self.alarms[0][0] <= now_s:
+        if self.alarms.heap and self.alarms.heap[0][0] <= now_s:
             leases.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)

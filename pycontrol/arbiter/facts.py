@@ -1,93 +1,17 @@
-"""What must survive a crash: facts, and the durable state that they fold into.
+"""What must survive a crash, fact by fact, as the journal keeps it.
 
 YARN is the truth about what runs; these facts hold only what YARN cannot rebuild: lease ends, who is
-next on a GPU, fairness clocks, operator switches, and each round's receipt. Durable state changes by
-`Durable.apply(fact)` alone, so replaying the journal gives the same state.
+next on a GPU, fairness clocks, operator switches, and each round's receipt.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.fairness.contention import Clock
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
-
-GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
-
-
-@dataclass(slots=True)
-class Lease:
-    """One GPU leased to one app. Times are Unix seconds.
-
-    granted: no container yet (or no longer); active: its container was launched; revoking: lost in a
-    round or taken back, the container must be gone at `end_s`.
-    """
-
-    gpu: Gpu
-    app_id: str
-    grant_id: str
-    granted_s: float
-    end_s: float
-    state: str = GRANTED
-    container_id: str = ""
-    unused_since_s: float | None = None
-    """Since when no container uses it; the lease lapses after the grant time-out."""
-    job_id: str = ""
-    gang: str = ""
-    """The gang of its award; gangs are renewed and revoked whole."""
-    started_s: float | None = None
-    """When its present container was launched."""
-    used: bool = False
-    """It had a container: a second one does not prolong it."""
-    first_container: str = ""
-    guaranteed: bool = True
-    """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
-    reason: str = ""
-    """Why it is being revoked."""
-
-
-@dataclass(slots=True)
-class AppRecord:
-    """The fairness clock and the counters of one app."""
-
-    app_id: str
-    name: str
-    queue: str
-    user: str
-    kind: str
-    """hyperband, job, ... as its Agent says; foreign without an Agent."""
-    submitted_s: float
-    arrived_s: float
-    clock_at_arrival: float
-    vc: str = ""
-    """Its virtual cluster; empty where there are none."""
-    finished_s: float | None = None
-    final_state: str = ""
-    n_avg: float | None = None
-    """Frozen at the end."""
-    leases: int = 0
-    renewals: int = 0
-    revocations: int = 0
-    launches: dict[str, int] = field(default_factory=dict)
-    """Gang launches by job."""
-    work_done_gpu_s: float = 0.0
-    attained_gpu_s: float = 0.0
-    """GPU-seconds of ended leases with a container (attained service)."""
-    demand_gpus: int = 0
-    """Largest demand seen."""
-    best: dict[str, Any] | None = None
-    done: bool = False
-    model_path: str = ""
-    message: str = ""
-
-    @property
-    def restarts(self) -> int:
-        """Gang launches after each job's first."""
-        return sum(max(0, n - 1) for n in self.launches.values())
 
 
 @value
@@ -248,6 +172,10 @@ Fact = (
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
     | LeaseBorrowed | ExchangeChanged | Restored
 )  # fmt: skip
+OF_GPU = (
+    LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, NextDropped
+)  # fmt: skip
+"""Those about the lease of one GPU."""
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
@@ -256,234 +184,6 @@ FACTS: dict[str, type[Any]] = {
         LeaseBorrowed, ExchangeChanged, Restored,
     )
 }  # fmt: skip
-
-
-class Durable:
-    """The fold of all facts."""
-
-    def __init__(self) -> None:
-        self.apps: dict[str, AppRecord] = {}
-        self.live: dict[str, AppRecord] = {}
-        """Those of `apps` that have not ended, in the order of their arrival."""
-        self.leases: dict[Gpu, Lease] = {}
-        self.next: dict[Gpu, Lease] = {}
-        self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
-        self.next_by_app: dict[str, dict[Gpu, Lease]] = {}
-        self.held: dict[str, int] = {}
-        """App -> GPUs that it holds or was promised, less those that it is losing."""
-        self.switches: set[str] = set()
-        self.rounds = 0
-        self.memory: dict[str, Mapping[str, Any]] = {}
-        """What each virtual cluster's policy remembers from its last plan."""
-        self.clocks: dict[str, Clock] = {}
-        """By virtual cluster."""
-        self.exchange: Mapping[str, Any] = {}
-        """Cell exchange as it was last recorded; empty before the first posting."""
-
-    # ---- the N_avg clocks (Themis, 4.3: time-weighted average number of apps over the app's life)
-
-    def n_avg(self, app_id: str, now_s: float) -> float:
-        """Time-weighted average number of apps in its virtual cluster since it arrived; at least 1."""
-        app = self.apps[app_id]
-        if app.n_avg is not None:
-            return app.n_avg
-        return self.clocks.get(app.vc, Clock()).n_avg(app.arrived_s, app.clock_at_arrival, now_s)
-
-    def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
-        self.clocks[vc] = self.clocks.get(vc, Clock()).turned(now_s, change)
-        return self.clocks[vc].value
-
-    # ---- the fold
-
-    def apply(self, fact: Fact) -> None:
-        """Changes the state by one fact."""
-        _FOLDS[type(fact)](self, fact)
-
-    def _on_AppArrived(self, f: AppArrived) -> None:
-        clock = self._turn_clock(f.vc, f.at_s, 1)
-        self.apps[f.app_id] = self.live[f.app_id] = AppRecord(
-            f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, clock, f.vc
-        )
-
-    def _on_AppChanged(self, f: AppChanged) -> None:
-        for name, changed in f.changes.items():
-            setattr(self.apps[f.app_id], name, changed)
-
-    def _on_AppEnded(self, f: AppEnded) -> None:
-        app = self.apps[f.app_id]
-        if app.finished_s is None:
-            app.n_avg = self.n_avg(f.app_id, f.at_s)
-            self._turn_clock(app.vc, f.at_s, -1)
-            app.finished_s = f.at_s
-            self.live.pop(f.app_id, None)
-        app.final_state = f.final_state or app.final_state
-
-    def _on_LeaseGranted(self, f: LeaseGranted) -> None:
-        lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang)
-        lease.guaranteed = f.guaranteed
-        if f.after_current:
-            self.next[f.gpu] = lease
-            self.next_by_app.setdefault(f.app_id, {})[f.gpu] = lease
-        else:
-            self._put(lease)
-        self._hold(f.app_id, 1)
-        self.apps[f.app_id].leases += 1
-
-    def _put(self, lease: Lease) -> None:
-        self.leases[lease.gpu] = lease
-        self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
-
-    def _hold(self, app_id: str, change: int) -> None:
-        held = self.held.get(app_id, 0) + change
-        if held:
-            self.held[app_id] = held
-        else:
-            self.held.pop(app_id, None)
-
-    def _on_LeaseStarted(self, f: LeaseStarted) -> None:
-        lease = self.leases[f.gpu]
-        lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
-        if not lease.used:
-            lease.first_container = f.container_id
-        lease.end_s, lease.started_s, lease.used = f.end_s, f.at_s, True
-        if lease.state == GRANTED:
-            lease.state = ACTIVE
-
-    def _on_LeaseExtended(self, f: LeaseExtended) -> None:
-        lease = self.leases[f.gpu]
-        lease.end_s = f.end_s
-        if f.counted:
-            self.apps[lease.app_id].renewals += 1
-
-    def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
-        lease = self.leases[f.gpu]
-        if lease.state != REVOKING and lease.container_id:
-            self.apps[lease.app_id].revocations += 1
-        if lease.state != REVOKING:
-            self._hold(lease.app_id, -1)
-        lease.state, lease.end_s, lease.reason = REVOKING, f.end_s, f.reason
-
-    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
-        for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
-            if lease is not None:
-                lease.guaranteed = False
-
-    def _on_LeaseIdle(self, f: LeaseIdle) -> None:
-        lease = self.leases[f.gpu]
-        self._attain(lease, f.at_s)
-        lease.container_id, lease.job_id, lease.unused_since_s = "", "", f.at_s
-        if lease.state == ACTIVE:
-            lease.state = GRANTED
-
-    def _on_LeaseEnded(self, f: LeaseEnded) -> None:
-        ended = self.leases.pop(f.gpu, None)
-        if ended is not None:
-            self._attain(ended, f.at_s)
-            _drop(self.leases_by_app, ended)
-            if ended.state != REVOKING:
-                self._hold(ended.app_id, -1)
-        following = self.next.pop(f.gpu, None)
-        if following is not None:
-            lease_s = following.end_s - following.granted_s
-            following.granted_s = following.unused_since_s = f.at_s
-            following.end_s = f.at_s + lease_s
-            _drop(self.next_by_app, following)
-            self._put(following)
-
-    def _attain(self, lease: Lease, now_s: float) -> None:
-        if lease.started_s is not None:
-            self.apps[lease.app_id].attained_gpu_s += max(0.0, now_s - lease.started_s)
-            lease.started_s = None
-
-    def _on_NextDropped(self, f: NextDropped) -> None:
-        dropped = self.next.pop(f.gpu, None)
-        if dropped is not None:
-            _drop(self.next_by_app, dropped)
-            self._hold(dropped.app_id, -1)
-
-    def _on_Switched(self, f: Switched) -> None:
-        (self.switches.add if f.on else self.switches.discard)(f.switch)
-
-    def _on_RoundHeld(self, f: RoundHeld) -> None:
-        self.rounds += 1
-
-    def _on_PolicyMemory(self, f: PolicyMemory) -> None:
-        self.memory[f.vc] = f.values
-
-    def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
-        self.exchange = f.values
-
-    def _on_AllocationChanged(self, f: AllocationChanged) -> None:
-        """A measurement only."""
-
-    def _on_Restored(self, f: Restored) -> None:
-        kept = Durable.load(f.data)
-        self.apps.update(kept.apps)
-        self.live.update(kept.live)
-        self.switches.update(kept.switches)
-        self.memory.update(kept.memory)
-        self.clocks.update(kept.clocks)
-        self.rounds = kept.rounds
-        self.exchange = kept.exchange
-
-    @property
-    def pristine(self) -> bool:
-        """Whether nothing has happened yet."""
-        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
-
-    def kept(self) -> dict[str, Any]:
-        """What a control plane elsewhere needs to go on: dump() without leases, which containers' tags tell."""
-        live = [dataclasses.asdict(a) for a in self.live.values()]
-        return {**self.dump(), "apps": live, "leases": [], "next": []}
-
-    # ---- as plain values, for the journal's snapshots and for comparing two states
-
-    def dump(self) -> dict[str, Any]:
-        """JSON-able form."""
-        return {
-            "apps": [dataclasses.asdict(a) for a in self.apps.values()],
-            "leases": [dataclasses.asdict(x) for x in self.leases.values()],
-            "next": [dataclasses.asdict(x) for x in self.next.values()],
-            "switches": sorted(self.switches),
-            "rounds": self.rounds,
-            "memory": dict(self.memory),
-            "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
-            "exchange": dict(self.exchange),
-        }
-
-    @classmethod
-    def load(cls, data: Mapping[str, Any]) -> Durable:
-        """The inverse of dump()."""
-        state = cls()
-        state.apps = {a["app_id"]: AppRecord(**a) for a in data["apps"]}
-        state.live = {a.app_id: a for a in state.apps.values() if a.finished_s is None}
-        for lease in map(_lease, data["leases"]):
-            state._put(lease)
-            state._hold(lease.app_id, lease.state != REVOKING)
-        for lease in map(_lease, data["next"]):
-            state.next[lease.gpu] = state.next_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
-            state._hold(lease.app_id, 1)
-        state.switches = set(data["switches"])
-        state.rounds = data["rounds"]
-        state.memory = data.get("memory", {})
-        state.exchange = data.get("exchange", {})
-        clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
-        state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
-        return state
-
-
-_FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
-
-
-def _drop(by_app: dict[str, dict[Gpu, Lease]], lease: Lease) -> None:
-    mine = by_app[lease.app_id]
-    del mine[lease.gpu]
-    if not mine:
-        del by_app[lease.app_id]
-
-
-def _lease(data: Mapping[str, Any]) -> Lease:
-    return Lease(**{**data, "gpu": Gpu(*data["gpu"])})
 
 
 def to_json(fact: Fact) -> dict[str, Any]:

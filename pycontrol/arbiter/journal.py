@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from pycontrol.arbiter.facts import Durable, Fact, RoundHeld, from_json, to_json
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,

@@ -5,15 +5,12 @@ A lease is one GPU. While the cluster is frozen (paused, or the ResourceManager 
 
 from __future__ import annotations
 
-import heapq
 import math
 import zlib
 from collections.abc import Iterable, Mapping
 
+from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
-    GRANTED,
-    REVOKING,
-    Lease,
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
@@ -212,8 +209,9 @@ def expire(s: State, now_s: float) -> None:
     if frozen(s, now_s):
         return
     due: set[Gpu] = set()
-    while s.alarms and s.alarms[0][0] <= now_s:
-        due.add(heapq.heappop(s.alarms)[1])
+    heap = s.alarms.heap
+    while heap and heap[0][0] <= now_s:
+        due.add(s.alarms.pop()[1])
     for gpu in sorted(due):
         lease = s.durable.leases.get(gpu)
         if lease is not None:
@@ -225,7 +223,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
         container_id = s.container_at.get(lease.gpu)
         if container_id:
             s.kill_container(container_id, now_s, "lease ended")
-            heapq.heappush(s.alarms, (s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu))
+            s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
         elif not _placing(s, lease.gpu):
             end(s, lease.gpu, now_s, "revoked")
     elif _lapsed(s, lease, now_s):
@@ -279,4 +277,4 @@ def next_wake_s(s: State, now_s: float) -> float | None:
         return None
     if now_s < s.recovering_until_s:
         return s.recovering_until_s
-    return s.alarms[0][0] if s.alarms else None
+    return s.alarms.heap[0][0] if s.alarms.heap else None

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter import leases
-from pycontrol.arbiter.facts import Lease
+from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
 

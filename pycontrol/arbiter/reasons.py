@@ -6,7 +6,7 @@ from typing import Any
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import REVOKING
+from pycontrol.arbiter.durable import REVOKING
 from pycontrol.model.value import value
 
 REASONS = {
@@ -68,7 +68,7 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     demand = _demand(a, app_id, now_s)
     gang, largest = demand.gang_gpus, max((m.gpus for m in a.topology.machines.values()), default=0)
     if a.ready and gang > a.topology.gpus:
-        bad = sum(len(n.bad_gpus) for n in a.nodes.values())
+        bad = len(a.bad_gpus)
         more = f" and {bad} bad ones" if bad else ""
         return _reason("ExceedsClusterSize", f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
     if a.ready and a.is_foreign(app_id) and gang > largest:

@@ -7,14 +7,14 @@ this round out and delays nobody.
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.audience import Waiting, view
 from pycontrol.arbiter.commit import commit
-from pycontrol.arbiter.facts import REVOKING, Lease, RoundHeld
+from pycontrol.arbiter.durable import REVOKING, Lease
+from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.lots import Agenda
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.state import State
@@ -91,13 +91,13 @@ class Rounds:
         """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
         ends, horizon_s = self.s.ends, now_s + 1.5 * self.s.lead_s
         due: dict[tuple[float, Gpu], str] = {}
-        while ends and ends[0][0] <= horizon_s:
-            entry = heapq.heappop(ends)
+        while ends.heap and ends.heap[0][0] <= horizon_s:
+            entry = ends.pop()
             lease = self._offered_at(entry)
             if lease is not None:
                 due[entry] = lease.app_id
         for entry in due:
-            heapq.heappush(ends, entry)
+            ends.put(*entry)
         result: dict[str, list[list[Lease]]] = {}
         for app_id in dict.fromkeys(due.values()):
             result[app_id] = [g for g in self.s.gangs_of(app_id) if min(x.end_s for x in g) <= horizon_s]
@@ -114,19 +114,17 @@ class Rounds:
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer."""
-        ends = self.s.ends
-        while ends and self._offered_at(ends[0]) is None:
-            heapq.heappop(ends)
-        return ends[0][0] - self.s.lead_s if ends else None
+        ends, heap = self.s.ends, self.s.ends.heap
+        while heap and self._offered_at(heap[0]) is None:
+            ends.pop()
+        return heap[0][0] - self.s.lead_s if heap else None
 
     def due_s(self) -> float | None:
         """When the next round is due, None if nothing calls for one."""
-        wanted_s, first_end_s = self.s.round_at_s, self._first_end_s()
-        if wanted_s is None or first_end_s is None:
-            due_s = first_end_s if wanted_s is None else wanted_s
-        else:
-            due_s = min(wanted_s, first_end_s)
-        return None if due_s is None else max(due_s, self._not_before_s)
+        due_s, first_end_s = self.s.round_at_s, self._first_end_s()
+        if due_s is None or (first_end_s is not None and first_end_s < due_s):
+            due_s = first_end_s
+        return due_s if due_s is None or due_s > self._not_before_s else self._not_before_s
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When tick() has something to do."""
@@ -140,7 +138,7 @@ class Rounds:
             if now_s >= self.current.deadline_s:
                 self._deadline(now_s)
             return
-        wanted_s, ends = self.s.round_at_s, self.s.ends
+        wanted_s, ends = self.s.round_at_s, self.s.ends.heap
         if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.lead_s <= now_s):
             return  # not even by entries of the heap that may be out of date
         due_s = self.due_s()
@@ -389,7 +387,7 @@ class Rounds:
             "guaranteed": r.lot.guaranteed,
             "deals": deals_of(self.s.durable.exchange, r.lot.vc),
             "offered": dict(r.offered),
-            "bad_gpus": sorted(f"{n.host}:{i}" for n in self.s.nodes.values() for i in n.bad_gpus),
+            "bad_gpus": [str(g) for g in self.s.bad_gpus],
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),
             "participants": list(r.participants),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Container as Contains
@@ -10,17 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycontrol.arbiter.facts import (
-    GRANTED,
-    REVOKING,
-    Durable,
-    Fact,
-    Lease,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseRevoking,
-    NextDropped,
-)
+from pycontrol.arbiter.alarms import Alarms
+from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable, Lease
+from pycontrol.arbiter.facts import OF_GPU, Fact, LeaseEnded, LeaseGranted, LeaseRevoking, NextDropped
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.supply import Supply
@@ -41,6 +32,8 @@ RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
 PAUSED = "paused"
 DRAINED = "drained:"
+LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
+"""Facts by which an app holds less."""
 AskKey = tuple[str, int, int, int]
 """`Ask.key`."""
 
@@ -112,10 +105,10 @@ class State:
     """GPUs whose leases are being revoked."""
     open_leases: set[Gpu] = field(default_factory=set)
     """GPUs whose leases last until somebody else wants them."""
-    alarms: list[tuple[float, Gpu]] = field(default_factory=list)
-    """Heap of the times at which `leases.expire` must look at a GPU; entries that time overtook do no harm."""
-    ends: list[tuple[float, Gpu]] = field(default_factory=list)
-    """Heap of the ends of leases that go on offer, likewise."""
+    alarms: Alarms = field(default_factory=Alarms)
+    """When `leases.expire` must look at a GPU."""
+    ends: Alarms = field(default_factory=Alarms)
+    """The ends of leases that go on offer."""
     unmet: dict[str, None] = field(default_factory=dict)
     """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
     stale: set[str] = field(default_factory=set)
@@ -141,6 +134,8 @@ class State:
     taking_back: set[Gpu] = field(default_factory=set)
     node_at: dict[str, Node] = field(default_factory=dict)
     """The node of each host that is up."""
+    bad_gpus: list[Gpu] = field(default_factory=list)
+    """GPUs of these nodes that are out of order."""
     lead_s: float = field(init=False)
     """`Settings.lead`, at hand."""
 
@@ -151,22 +146,22 @@ class State:
 
     def record(self, fact: Fact) -> None:
         """Applies a fact and queues it for the journal."""
-        gpu: Gpu | None = getattr(fact, "gpu", None)
-        if gpu is None:
-            self.durable.apply(fact)
-        else:
-            before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
-            self.durable.apply(fact)
-            self.stir(gpu)
-            if type(fact) is LeaseGranted:
-                self.reckon(fact.app_id)
-            elif type(fact) in (LeaseEnded, LeaseRevoking, NextDropped):
-                for lease in (before, coming):
-                    if lease is not None:
-                        self.reckon(lease.app_id)
-            if self.supply is not None:
-                self._count_group(fact, before, coming)
         self.facts.append(fact)
+        if not isinstance(fact, OF_GPU):
+            self.durable.apply(fact)
+            return
+        gpu = fact.gpu
+        before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
+        self.durable.apply(fact)
+        self.stir(gpu)
+        if isinstance(fact, LeaseGranted):
+            self.reckon(fact.app_id)
+        elif isinstance(fact, LOSES):
+            for lease in (before, coming):
+                if lease is not None:
+                    self.reckon(lease.app_id)
+        if self.supply is not None:
+            self._count_group(fact, before, coming)
 
     def _count_group(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
         """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""
@@ -203,18 +198,18 @@ class State:
         if lease.state == REVOKING:
             self.revoking.add(gpu)
             self.open_leases.discard(gpu)
-            heapq.heappush(self.alarms, (lease.end_s, gpu))
+            self.alarms.put(lease.end_s, gpu)
             return
         self.revoking.discard(gpu)
         if lease.end_s == math.inf:
             self.open_leases.add(gpu)
         else:
             self.open_leases.discard(gpu)
-            heapq.heappush(self.ends, (lease.end_s, gpu))
+            self.ends.put(lease.end_s, gpu)
         if lease.state == GRANTED and lease.unused_since_s is not None:
-            heapq.heappush(self.alarms, (lease.unused_since_s + self.settings.grant_timeout_s, gpu))
+            self.alarms.put(lease.unused_since_s + self.settings.grant_timeout_s, gpu)
         elif lease.app_id in self.foreign:
-            heapq.heappush(self.alarms, (lease.end_s - self.lead_s, gpu))
+            self.alarms.put(lease.end_s - self.lead_s, gpu)
 
     def stir_all(self) -> None:
         """Looks at every GPU anew."""
@@ -309,6 +304,7 @@ class State:
             )
         self.topology = Topology.of(m for m in machines if m.gpus)
         self.node_at = {n.host: n for n in self.nodes.values()}
+        self.bad_gpus = sorted(Gpu(n.host, i) for n in self.nodes.values() for i in n.bad_gpus)
         away = {host: replace(m, gpus=0) for host, m in {**known, **self.known.machines}.items()}
         self.known = Topology({**away, **self.topology.machines})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter.facts import REVOKING
+from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
 from pycontrol.model.cluster import Ask

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AllocationChanged,
     AppArrived,
     AppChanged,
     AppEnded,
-    Durable,
     ExchangeChanged,
     Fact,
     LeaseEnded,

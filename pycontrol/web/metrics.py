@@ -7,14 +7,7 @@ import math
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import (
-    AllocationChanged,
-    Fact,
-    LeaseExtended,
-    LeaseGranted,
-    LeaseRevoking,
-    RoundHeld,
-)
+from pycontrol.arbiter.facts import AllocationChanged, Fact, LeaseExtended, LeaseGranted, LeaseRevoking, RoundHeld
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import REVOKING, Lease
+from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
@@ -59,7 +59,7 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
         "free": len(free),
         "leased": len(leased),
         "drained": sum(n.gpus for n in a.nodes.values() if a.drained(n.host)),
-        "bad": sum(len(n.bad_gpus) for n in a.nodes.values()),
+        "bad": len(a.bad_gpus),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
         "unleased_in_use": len(usable - free - leased),
     }

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.facts import REVOKING, LeaseRevoking
+from pycontrol.arbiter.durable import REVOKING
+from pycontrol.arbiter.facts import LeaseRevoking
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import REVOKING, Durable, Fact, LeaseGranted, from_json, to_json
+from pycontrol.arbiter.durable import REVOKING, Durable
+from pycontrol.arbiter.facts import Fact, LeaseGranted, from_json, to_json
 from pycontrol.arbiter.state import Settings, as_gang, by_host
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev

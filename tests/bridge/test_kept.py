@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import AppArrived, AppEnded, Durable, LeaseGranted, PolicyMemory, Switched
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
 from pycontrol.bridge.kept import KEEP, Kept, KeptError
 from pycontrol.model.auction import Demand
