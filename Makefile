@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells demo-oef test lint unit cluster-test policy-test java java-test bench setup clean tools
+.PHONY: demo demo-cells demo-oef test lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools
 
 demo: setup java
 	dev-cluster/demo/run
@@ -15,7 +15,7 @@ demo-cells: setup java
 demo-oef: setup java
 	$(PY) dev-cluster/demo/oef.py
 
-test: setup lint java-test unit cluster-test
+test: setup lint java-test unit compiled-test cluster-test
 
 setup: $(VENV)/.ready
 
@@ -43,6 +43,26 @@ lint: setup
 
 unit: setup
 	$(VENV)/bin/pytest -q -m "not cluster and not policies"
+
+# A wheel with the Arbiter compiled, unpacked beside a copy of the tests, which must not find the sources.
+build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py pycontrol/*/*/*.py) $(shell find tests -name '*.py')
+	rm -rf build/compiled
+	ISONOMY_COMPILE=1 $(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w build/compiled .
+	$(PY) -m zipfile -e build/compiled/isonomy-*.whl build/compiled
+	cp -r tests build/compiled/
+	touch $@
+
+compiled: setup
+	@$(MAKE) --no-print-directory build/compiled/.ready
+
+# Without a C compiler and Python's headers there is nothing to test: the interpreted Arbiter does the same.
+compiled-test: setup
+	@if { command -v cc || command -v gcc || command -v clang; } >/dev/null && test -f "$$($(PY) -c \
+	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
+	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
+	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . -m "not cluster and not policies" \
+	  tests/arbiter tests/policies tests/simulation; \
+	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster

@@ -14,7 +14,7 @@ from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
 from pycontrol.cells.exchange_policies import Balanced
 from pycontrol.cells.inspect import summary, usable
 from pycontrol.cells.layout import Layout, Vc
-from pycontrol.cells.recovery import adopt, reconfigured
+from pycontrol.cells.recovery import adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
@@ -100,22 +100,20 @@ class CellSupply:
 
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         """Puts the groups back where they are; returns those that now borrow what they do not own any more."""
-        self._cells = self.exchange.cells = Cells(self._cells.layout)
-        self._tell_health(self._bad)
-        downgraded: list[str] = []
+        running = []
         for held in groups:
-            hosts: dict[str, list[int]] = {}
-            for gpu in held.gpus:
-                hosts.setdefault(gpu.host, []).append(gpu.index)
-            gang = tuple((host, len(indices)) for host, indices in sorted(hosts.items()))
-            workers = [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
-            try:
-                decision = adopt(self._cells, _request(held.group, held.vc, held.guaranteed, gang), workers)
-            except CellsError:
-                downgraded.append(held.group)  # on machines that the file does not know
-            else:
-                downgraded += decision.downgraded
-        return tuple(downgraded)
+            workers = _by_host(held.gpus)
+            gang = tuple((host, len(indices)) for host, indices in workers)
+            running.append((_request(held.group, held.vc, held.guaranteed, gang), workers))
+        found = adopt_all(self._empty, running)
+        self._cells = self.exchange.cells = found.cells
+        return (*found.downgraded, *found.gone)  # the latter on machines that the file does not know
+
+    def _empty(self) -> Cells:
+        """The cells as they are, with no groups."""
+        cells = Cells(self._cells.layout)
+        _tell_health(cells, self._bad, False)
+        return cells
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
         """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
@@ -146,16 +144,9 @@ class CellSupply:
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """GPUs of hosts that are away, drained, or smaller than the file says, are as bad as broken ones."""
         bad = {gpu for gpu in self._gpus if gpu.index not in up.get(gpu.host, ())}
-        self._tell_health(self._bad - bad, True)
-        self._tell_health(bad - self._bad)
+        _tell_health(self._cells, self._bad - bad, True)
+        _tell_health(self._cells, bad - self._bad, False)
         self._bad = bad
-
-    def _tell_health(self, gpus: Iterable[Gpu], healthy: bool = False) -> None:
-        hosts: dict[str, list[int]] = {}
-        for gpu in gpus:
-            hosts.setdefault(gpu.host, []).append(gpu.index)
-        for host, indices in sorted(hosts.items()):
-            self._cells.set_health(host, healthy, sorted(indices))
 
     def inspect(self) -> Mapping[str, Any]:
         """Groups, physical cells and virtual clusters, binding both ways."""
@@ -170,6 +161,19 @@ def _gpus(layout: Layout) -> Iterable[Gpu]:
     for chain in layout.chains:
         for leaf in range(len(chain.hosts) * chain.sizes[chain.node]):
             yield chain.gpu(leaf)
+
+
+def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:
+    for host, indices in _by_host(gpus):
+        cells.set_health(host, healthy, indices)
+
+
+def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
+    """Hosts in order, and the indices on each."""
+    hosts: dict[str, list[int]] = {}
+    for gpu in gpus:
+        hosts.setdefault(gpu.host, []).append(gpu.index)
+    return [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
 
 
 def _request(group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,7 @@ from pycontrol.cells.geometry import Cell, cover
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import give_up, virtual_for
 from pycontrol.cells.space import Group, Part, Space
+from pycontrol.cells.trees import bind_trees
 from pycontrol.cells.values import (
     OPPORTUNISTIC,
     CellsError,
@@ -67,27 +68,31 @@ def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision
 
 
 def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, int, Cell]], bool]:
-    """The physical cells of workers, and whether all their GPUs were found (and are nobody's)."""
+    """The physical cells of workers, and whether all their GPUs were found; CellsError where somebody is there."""
+    found = _cells_of(cells, workers)
+    leaves = [(space, leaf) for space, _, cell in found for leaf in space.chain.leaves(cell)]
+    for space, leaf in leaves:
+        other = space.owner_of(leaf) or space.guest[leaf]
+        if other is not None:
+            raise CellsError(f"GPU {space.chain.gpu(leaf)} is in use by group {other.name}")
+    return found, len(leaves) == sum(len(indices) for _, indices in workers)
+
+
+def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int, Cell]]:
+    """The physical cells of workers, with each one's chain and worker."""
     found: list[tuple[Space, int, Cell]] = []
-    complete = True
     for number, (host, indices) in enumerate(workers):
-        left = set(indices)
+        wanted = set(indices)
         for space in cells.spaces:
             per_node = space.chain.sizes[space.chain.node]
             leaves = [
                 leaf
                 for node in space.nodes_of.get(host, ())
                 for leaf in range(node * per_node, (node + 1) * per_node)
-                if space.chain.indices[leaf] in left
+                if space.chain.indices[leaf] in wanted
             ]
-            for leaf in leaves:
-                other = space.owner_of(leaf) or space.guest[leaf]
-                if other is not None:
-                    raise CellsError(f"GPU {space.chain.gpu(leaf)} is in use by group {other.name}")
-                left.discard(space.chain.indices[leaf])
             found += [(space, number, cell) for cell in cover(space.chain, leaves)]
-        complete = complete and not left
-    return found, complete
+    return found
 
 
 def _guaranteed(cells: Cells, request: Request, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
@@ -118,29 +123,75 @@ def _bind(space: Space, key: tuple[str, str | None], worker: int, cell: Cell, pa
     )
 
 
+@value
+class Adopted:
+    """What became of groups that were taken over."""
+
+    cells: Cells
+    downgraded: tuple[str, ...]
+    """They run on, as opportunistic groups."""
+    gone: tuple[str, ...]
+    """None of their GPUs is in the cluster, or another group is there."""
+
+
+def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[Request, Sequence[Worker]]]) -> Adopted:
+    """Takes over groups that run (`adopt`) on what `make` returns: cells with no groups.
+
+    Taken over one by one, a group may be given a tree that another one needed. Where that costs a guarantee it is done
+    again with the trees chosen for all of them together, and the better outcome counts.
+    """
+    found = _one_by_one(make(), groups)
+    if not found.downgraded:
+        return found
+    cells = make()
+    bound = [(space, root) for space in cells.spaces for root in bind_trees(space, _wanted(cells, space, groups))]
+    again = _one_by_one(cells, groups)
+    for space, root in bound:
+        space.unbind(root)
+    return max(found, again, key=_guaranteed_gpus)
+
+
+def _guaranteed_gpus(a: Adopted) -> int:
+    return sum(len(indices) for g in a.cells.groups.values() if g.guaranteed for _, indices in g.workers)
+
+
+def _one_by_one(cells: Cells, groups: Sequence[tuple[Request, Sequence[Worker]]]) -> Adopted:
+    downgraded, gone = list[str](), list[str]()
+    for request, workers in groups:
+        try:
+            downgraded += adopt(cells, request, workers).downgraded
+        except CellsError:
+            gone.append(request.group)
+    return Adopted(cells, tuple(downgraded), tuple(gone))
+
+
+def _wanted(
+    cells: Cells, space: Space, groups: Sequence[tuple[Request, Sequence[Worker]]]
+) -> dict[tuple[str, str | None], set[int]]:
+    """Level-0 cells that guaranteed groups run on, by holder."""
+    wanted: dict[tuple[str, str | None], set[int]] = {}
+    for request, workers in groups:
+        if request.priority > OPPORTUNISTIC:
+            leaves = [leaf for s, _, cell in _cells_of(cells, workers) if s is space for leaf in s.chain.leaves(cell)]
+            wanted.setdefault((request.vc, request.pinned), set()).update(leaves)
+    return wanted
+
+
 def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
     """The running groups on a new configuration (work-preserving), oldest first; health is carried over."""
-    fresh = Cells(layout)
-    downgraded, pending, gone = list[str](), list[str](), list[str]()
-    for group in sorted(cells.groups.values(), key=lambda g: g.order):
-        if group.state is GroupState.PREEMPTING:
-            pending.append(group.name)
-            continue
-        try:
-            decision = adopt(fresh, group.request, group.workers)
-        except CellsError:
-            gone.append(group.name)
-            continue
-        if decision.downgraded and not group.lazily_preempted:
-            downgraded.append(group.name)
+    old = sorted(cells.groups.values(), key=lambda g: g.order)
+    pending = [g.name for g in old if g.state is GroupState.PREEMPTING]
+    running = [(g.request, g.workers) for g in old if g.state is not GroupState.PREEMPTING]
+    found = adopt_all(lambda: Cells(layout), running)
+    downgraded = [name for name in found.downgraded if not cells.groups[name].lazily_preempted]
     for space in cells.spaces:
         for leaf in sorted(space.bad):
             gpu = space.chain.gpu(leaf)
-            for other in fresh.spaces:
+            for other in found.cells.spaces:
                 at = _leaf(other, gpu.host, gpu.index)
                 if at is not None:
                     other.set_bad(at)
-    return Reconfigured(fresh, tuple(downgraded), tuple(pending), tuple(gone))
+    return Reconfigured(found.cells, tuple(downgraded), tuple(pending), found.gone)
 
 
 def _leaf(space: Space, host: str, index: int) -> int | None:

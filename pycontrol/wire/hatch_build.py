@@ -1,29 +1,67 @@
 """Build hook: compiles the .proto files to Python and the auction's solver to a library, so that a checkout or a
-wheel just works."""
+wheel just works. With ISONOMY_COMPILE=1 a wheel has the Arbiter compiled, too (see docs/decisions/012)."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+INTERPRETED = {"__init__.py", "value.py", "topology.py", "journal.py", "driver.py", "ports.py"}
+"""Modules with frozen dataclasses that keep what they reckoned, or that wait most of the time."""
+
 
 class ProtoBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Runs protoc over pycontrol/wire/v1 and a C compiler over pycontrol/auction/solver.c."""
 
+    def dependencies(self) -> list[str]:
+        """What this build needs besides build-system.requires."""
+        return ["mypy>=1.10", "setuptools"] if compiled(self.target_name) else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         compile_protos(Path(self.root))
         problem = compile_solver(Path(self.root))
+        if compiled(self.target_name) and version != "editable":
+            self.folder = tempfile.TemporaryDirectory()
+            build_data["force_include"].update(compile_modules(Path(self.root), Path(self.folder.name)))
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True  # this Python, this platform
+            return
         if problem:
             self.app.display_warning(f"auctions will be solved by HiGHS, ten times slower: {problem}")
         elif self.target_name == "wheel":  # a plain library: any Python 3, this platform
             build_data["pure_python"] = False
             build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def compiled(target: str) -> bool:
+    """Whether the Arbiter is to be compiled."""
+    return target == "wheel" and os.environ.get("ISONOMY_COMPILE") == "1"
+
+
+def compile_modules(root: Path, out: Path) -> dict[str, str]:
+    """Compiles the Arbiter and the values it works on with mypyc; returns each library with its place in the wheel."""
+    own = (root / "pycontrol/arbiter").glob("*.py"), (root / "pycontrol/model").glob("*.py")
+    modules = sorted(str(p.relative_to(root)) for ps in own for p in ps if p.name not in INTERPRETED)
+    flags = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *modules]
+    script = (
+        "import sys; from setuptools import setup; from mypyc.build import mypycify;"
+        "setup(name='isonomy', packages=[], ext_modules=mypycify(sys.argv[3:], target_dir=sys.argv[2]),"
+        "script_args=['-q', 'build_ext', '--build-lib', sys.argv[1], '--build-temp', sys.argv[2]])"
+    )
+    command = [sys.executable, "-c", script, str(out / "lib"), str(out / "temp"), *flags]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the Arbiter was not compiled: {done.stdout.strip()} {done.stderr.strip()}")
+    return {str(p): str(p.relative_to(out / "lib")) for p in (out / "lib").rglob("*.so")}
 
 
 def compile_solver(root: Path) -> str:

@@ -13,7 +13,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
-from pycontrol.cells.recovery import dump, load, reconfigured
+from pycontrol.cells.recovery import adopt_all, dump, load, reconfigured
 from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
@@ -135,6 +135,21 @@ class Machine(RuleBasedStateMachine):
                 assert gpus == {(h, i) for h, some in before[name].workers for i in some}
             self.cells = self.exchange.cells = result.cells
             check(self.cells)
+
+    @rule()
+    def forget_cells(self) -> None:
+        """Knowing only which GPUs each group has, every guarantee finds its cells again."""
+        running = list(self.cells.groups.values())
+        if any(space.bad for space in self.cells.spaces) or any(g.state is not GroupState.ALLOCATED for g in running):
+            return
+        if self.static and self.exchange.deals:
+            return  # what was lent stays where it is bound, which layouts do not tell: the control plane refuses it
+        was = {g.name for g in running if g.guaranteed}
+        held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
+        found = adopt_all(lambda: Cells(self.cells.layout), held)
+        assert not found.gone
+        assert {g.name for g in found.cells.groups.values() if g.guaranteed} == was
+        check(found.cells)
 
     @rule(vc=st.sampled_from("ab"), kind=st.integers(0, 2), hours=st.integers(1, 5), price=st.integers(0, 3))
     def offer(self, vc: str, kind: int, hours: int, price: int) -> None:
