@@ -72,6 +72,7 @@ policy-test: setup java
 	$(VENV)/bin/pytest -q -m policies
 
 bench: setup java
+	-@$(MAKE) --no-print-directory compiled
 	$(PY) -m tests.bench
 
 clean:

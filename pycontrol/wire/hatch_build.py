@@ -1,5 +1,5 @@
 """Build hook: compiles the .proto files to Python and the auction's solver to a library, so that a checkout or a
-wheel just works. With ISONOMY_COMPILE=1 a wheel has the Arbiter compiled, too (see docs/decisions/012)."""
+wheel just works. With ISONOMY_COMPILE=1 a wheel has the Arbiter compiled, too (docs/decisions/004)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+COMPILED = ("arbiter/*.py", "model/*.py", *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")))
 INTERPRETED = {"__init__.py", "value.py", "topology.py", "journal.py", "driver.py", "ports.py"}
 """Modules with frozen dataclasses that keep what they reckoned, or that wait most of the time."""
 
@@ -49,8 +50,8 @@ def compiled(target: str) -> bool:
 
 def compile_modules(root: Path, out: Path) -> dict[str, str]:
     """Compiles the Arbiter and the values it works on with mypyc; returns each library with its place in the wheel."""
-    own = (root / "pycontrol/arbiter").glob("*.py"), (root / "pycontrol/model").glob("*.py")
-    modules = sorted(str(p.relative_to(root)) for ps in own for p in ps if p.name not in INTERPRETED)
+    found = (p for pattern in COMPILED for p in (root / "pycontrol").glob(pattern))
+    modules = sorted(str(p.relative_to(root)) for p in found if p.name not in INTERPRETED)
     flags = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *modules]
     script = (
         "import sys; from setuptools import setup; from mypyc.build import mypycify;"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import gzip
+import json
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from pycontrol.simulation.settings import ARBITER, Settings
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PHILLY = DATA / "philly" / "philly_jobs_reconstructed.csv.gz"
+COMPILED = Path(__file__).parents[2] / "build" / "compiled"
+"""Where `make compiled` puts the same with the Arbiter compiled."""
 PHILLY_MACHINES = 311
 """Of eight GPUs: 2,488, about what the trace's cluster had."""
 SETTINGS = Settings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
@@ -63,11 +68,29 @@ def cost(result: Result) -> dict[str, float]:
     }
 
 
-def run(quick: bool) -> dict[str, Any]:
+def measured(quick: bool) -> dict[str, dict[str, float]]:
     """On one core, under tiresias: single jobs on 256 GPUs; the Philly jobs on 2,488."""
     count = 2_000 if quick else 20_000
-    found: dict[str, Any] = {"jobs_256_gpus": cost(simulate(jobs(count, 60.0), uniform(32, 8), "tiresias", SETTINGS))}
+    found = {"jobs_256_gpus": cost(simulate(jobs(count, 60.0), uniform(32, 8), "tiresias", SETTINGS))}
     if PHILLY.exists():
         load = philly(5_000 if quick else 1 << 30)
         found["philly_tiresias"] = cost(simulate(load, uniform(PHILLY_MACHINES, 8), "tiresias", SETTINGS))
     return found
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Interpreted, and compiled where `make compiled` built that, with the ratio of the two."""
+    found: dict[str, Any] = {**measured(quick)}
+    if (COMPILED / ".ready").exists():
+        command = [sys.executable, "-m", "tests.bench.simulation", *(["--quick"] if quick else [])]
+        env = {**os.environ, "PYTHONPATH": str(COMPILED), "ISONOMY_DATA": str(DATA)}
+        done = subprocess.run(command, cwd=COMPILED, env=env, check=True, capture_output=True, text=True)
+        found["compiled"] = json.loads(done.stdout)
+        for name, theirs in found["compiled"].items():
+            key = "events_per_s_without_policy"
+            theirs["ratio_to_interpreted"] = theirs[key] / found[name][key]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured("--quick" in sys.argv[1:])))
