@@ -81,11 +81,15 @@ class Claim:
     ours: str
     holds: bool | None
     why: str = ""
+    sure: bool = True
+    """Whether the seeds leave no doubt, at 95 %; else the means say so."""
 
     @property
     def verdict(self) -> str:
-        """In a word."""
-        return {True: "holds", False: "does not hold", None: "not tried"}[self.holds]
+        """In a few words."""
+        if self.holds is None:
+            return "not tried"
+        return ("holds" if self.holds else "does not hold") + ("" if self.sure else " on average")
 
 
 @dataclass(frozen=True)

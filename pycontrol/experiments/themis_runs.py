@@ -238,11 +238,12 @@ def doubts(ratios: Mapping[str, Interval]) -> str:
 def claim_best(claim: str, paper: str, ratios: Mapping[str, Interval], least: float = 1.0, why: str = "") -> Claim:
     """Holds where every baseline's ratio is above `least`."""
     holds = all(r.mean > least for r in ratios.values())
-    return Claim(claim, paper, spread(ratios), holds, f"{doubts(ratios)} {why}".strip())
+    sure = all(r.low > least for r in ratios.values()) if holds else any(r.high <= least for r in ratios.values())
+    return Claim(claim, paper, spread(ratios), holds, f"{doubts(ratios)} {why}".strip(), sure)
 
 
 def claim_within(claim: str, paper: str, ratio: Interval, low: float, high: float, why: str = "") -> Claim:
     """Holds where the ratio's mean lies there; says so where its interval reaches beyond."""
     sure = (low <= ratio.low and ratio.high <= high) or ratio.high < low or ratio.low > high
     unsure = FEW if ratio.n < ENOUGH else "" if sure else "Its 95 % interval allows either answer."
-    return Claim(claim, paper, shown(ratio), bool(low <= ratio.mean <= high), f"{unsure} {why}".strip())
+    return Claim(claim, paper, shown(ratio), bool(low <= ratio.mean <= high), f"{unsure} {why}".strip(), sure)

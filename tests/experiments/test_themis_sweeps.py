@@ -104,6 +104,16 @@ def test_claims_go_by_the_ratios() -> None:
     assert claim_within("a", "section 1", unsure, 1.0, 2.0).why == "Its 95 % interval allows either answer."
 
 
+def test_a_verdict_says_where_only_the_means_speak() -> None:
+    sure, unsure = Interval(2.5, 2.3, 2.7, 8), Interval(1.1, 0.9, 1.3, 8)
+    assert claim_best("a", "section 1", {"x": sure}).verdict == "holds"
+    assert claim_best("a", "section 1", {"x": sure, "y": unsure}).verdict == "holds on average"
+    assert claim_best("a", "section 1", {"x": sure, "y": unsure}, least=2.2).verdict == "does not hold"
+    assert claim_best("a", "section 1", {"y": unsure}, least=1.2).verdict == "does not hold on average"
+    assert claim_within("a", "section 1", unsure, 1.0, 2.0).verdict == "holds on average"
+    assert claim_within("a", "section 1", sure, 1.0, 2.0).verdict == "does not hold"
+
+
 def test_ratios_are_paired_by_seed(small: None) -> None:
     runs = measure(Setup(processes=1), Scene("w1"), (variant("a", "drf"), variant("b", "drf", ties="random")), 2, 2)
     assert runs.seeds == 2
