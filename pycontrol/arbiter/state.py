@@ -23,6 +23,7 @@ from pycontrol.model.events import (
     HeldGrant,
     JobProgress,
     Kill,
+    SendHosts,
     SendRevoke,
 )
 from pycontrol.model.topology import Gpu, Machine, Topology
@@ -127,6 +128,8 @@ class State:
     topology: Topology = field(default_factory=Topology)
     known: Topology = field(default_factory=Topology)
     """The same, and with no GPUs the machines that were there or are configured: they may come back."""
+    told: dict[str, Machine] = field(default_factory=dict)
+    """Machines as Agents know them."""
     supply: Supply | None = None
     """The cells of the virtual clusters, where there are any."""
     groups: dict[str, int] = field(default_factory=dict)
@@ -307,6 +310,11 @@ class State:
         self.bad_gpus = sorted(Gpu(n.host, i) for n in self.nodes.values() for i in n.bad_gpus)
         away = {host: replace(m, gpus=0) for host, m in {**known, **self.known.machines}.items()}
         self.known = Topology({**away, **self.topology.machines})
+        if any(self.told.get(host) != machine for host, machine in self.topology.machines.items()):
+            self.told.update(self.topology.machines)
+            for app_id, agent in self.agents.items():
+                if agent.connected:
+                    self.emit(SendHosts(app_id))
 
     def node_of(self, host: str) -> Node | None:
         """The node that is up on a host."""

@@ -327,6 +327,13 @@ class SendRegistered:
 
 
 @value
+class SendHosts:
+    """The machines are not as they were when the Agent registered."""
+
+    app_id: str
+
+
+@value
 class SendAskRho:
     """Ask for the rho with the GPUs that are not ending."""
 
@@ -433,7 +440,7 @@ class Solve:
 
 
 AgentEffect = (
-    SendRegistered | SendAskRho | SendOffer | SendGrant | SendRevoke | SendUseReply | SendFinish
+    SendRegistered | SendHosts | SendAskRho | SendOffer | SendGrant | SendRevoke | SendUseReply | SendFinish
 )  # fmt: skip
 Directive = Place | Preempt | Kill
 Effect = AgentEffect | Directive | Solve

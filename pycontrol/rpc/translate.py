@@ -24,6 +24,7 @@ from pycontrol.model.events import (
     SendAskRho,
     SendFinish,
     SendGrant,
+    SendHosts,
     SendOffer,
     SendRegistered,
     SendRevoke,
@@ -346,6 +347,8 @@ def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
             return pb.ArbiterMessage(
                 registered=pb.Registered(contention=known, hosts=hosts_of(topology), grants=grants)
             )
+        case SendHosts():
+            return pb.ArbiterMessage(hosts=pb.Hosts(hosts=hosts_of(topology)))
         case SendAskRho():
             return pb.ArbiterMessage(
                 ask_rho=pb.AskRho(

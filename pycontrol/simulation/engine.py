@@ -84,6 +84,7 @@ class Simulator:
         self.policy_s = self.bids_s = 0.0
         self.do: dict[type[Any], Callable[[Any], None]] = {
             ev.SendRegistered: self._nothing,
+            ev.SendHosts: self._nothing,
             ev.SendAskRho: self._ask_rho,
             ev.SendOffer: self._offer,
             ev.SendGrant: self._grant,
@@ -325,7 +326,8 @@ class Simulator:
     # ---- effects: to Agents
 
     def _nothing(self, e: ev.Effect) -> None:
-        """Registered: nothing is held yet; Preempt: the Arbiter's Revoke says more; Finish: no operator here."""
+        """Nothing is held yet at registration, Agents here see the whole cluster, the Arbiter's Revoke says more than
+        its Preempt, and there is no operator."""
 
     def _ask_rho(self, e: ev.SendAskRho) -> None:
         app = self.apps.get(e.app_id)

@@ -62,6 +62,8 @@ class Brain(AgentState):
         match m.WhichOneof("kind"):
             case "registered":
                 leases.registered(self, m.registered, now_s)
+            case "hosts":
+                leases.machines(self, m.hosts.hosts)
             case "ask_rho":
                 report.ask_rho(self, m.ask_rho)
             case "offer":

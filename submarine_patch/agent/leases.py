@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
@@ -16,12 +17,7 @@ def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
     """The Arbiter knows us (again): what it says we hold is what we hold; what a lost stream took is said again."""
     s.registered = True
     s.contention = m.contention
-    s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in m.hosts)
-    s.virtual = {h.host for h in m.hosts if h.virtual_gpus}
-    room = Counter[str]()
-    for machine in s.topology.machines.values():
-        room[machine.gpu_type] += machine.gpus
-    s.speeds.types = tuple(sorted(t for t, gpus in room.items() if gpus >= s.spec.gang_gpus))
+    machines(s, m.hosts)
     granted = {g: _held(grant) for grant in m.grants for g in gpus_in(grant.gpus)}
     lost = set(s.held) - set(granted)
     s.held = granted
@@ -31,6 +27,17 @@ def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
     for job in s.jobs.values():
         gangs.say_again(s, job, now_s)
     s.report_due = True
+
+
+def machines(s: AgentState, hosts: Iterable[pb.Host]) -> None:
+    """The cluster's machines; those that are away have no GPUs."""
+    known = list(hosts)
+    s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in known)
+    s.virtual = {h.host for h in known if h.virtual_gpus}
+    room = Counter[str]()
+    for machine in s.topology.machines.values():
+        room[machine.gpu_type] += machine.gpus
+    s.speeds.types = tuple(sorted(t for t, gpus in room.items() if gpus >= s.spec.gang_gpus))
 
 
 def _held(m: pb.Grant) -> Held:

@@ -11,7 +11,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
 from submarine_patch.agent.messages import Published
-from tests.agent.world import World, hyperband, machines, spec_of
+from tests.agent.world import HOSTS, World, hyperband, machines, spec_of
 
 A = [Gpu("a1", i) for i in range(4)]
 A2 = [Gpu("a2", i) for i in range(4)]
@@ -59,6 +59,20 @@ def test_virtual_gpus_are_paced_by_scope() -> None:
     start = world.gang("job000")[0].start
     assert start is not None
     assert json.loads(start.pacing) == {"serial_iter_s": 1.0, "slowdown": 1.3, "gpus": 2, "gpu_bound": 1.0}
+
+
+def test_a_machine_that_came_after_the_app_is_known_by_its_rack_and_type() -> None:
+    world = World(virtual=True)
+    world.register()
+    new = pb.Host(host="b3", rack="b", gpus=2, virtual_gpus=True, gpu_type="k80")
+    known = [pb.Host(host=h, rack=r, gpus=n, virtual_gpus=True) for h, (r, n) in HOSTS.items()]
+    world.arbiter(hosts=pb.Hosts(hosts=[*known, new]))
+    world.grant(B[0], Gpu("b3", 0))
+    world.rise()
+    start = world.gang("job000")[0].start
+    assert start is not None
+    assert json.loads(start.pacing)["slowdown"] == 1.1, "one rack"
+    assert world.brain.speeds.types == ("gpu", "k80")
 
 
 def test_a_job_prefers_one_machine_then_one_rack() -> None:

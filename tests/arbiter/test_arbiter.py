@@ -12,6 +12,7 @@ from pycontrol.arbiter.facts import AllocationChanged
 from pycontrol.arbiter.reasons import REASONS, reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
+from pycontrol.model.cluster import Node
 from pycontrol.policies.themis import Themis
 from tests.arbiter.world import World
 
@@ -119,6 +120,21 @@ def test_a_lost_node_frees_nothing_until_it_is_back() -> None:
     w.node_back("n1")
     w.run(400)
     assert app.finished
+
+
+def test_agents_are_told_of_machines_that_are_new_but_not_of_those_that_come_back() -> None:
+    w = world()
+    app = w.add_app("app1", 2, 12, 2000)
+    w.run(20)
+    w.lose_node("n1")
+    w.node_back("n1")
+    assert app.topologies == 0
+    w.nodes["n5:1"] = Node("n5:1", "n5", "c", 2)
+    w.submit(ev.NodeUp(w.nodes["n5:1"]))
+    assert app.topologies == 1
+    assert w.arbiter.known.machines["n5"].rack == "c"
+    w.run(60)
+    assert {g.host for g in app.held} == {"n1", "n2", "n3", "n4", "n5"}
 
 
 def test_pause_freezes_leases_and_resume_goes_on() -> None:

@@ -40,6 +40,8 @@ class FakeAgent:
     held: set[Gpu] = field(default_factory=set)
     requests: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     launches: dict[str, int] = field(default_factory=dict)
+    topologies: int = 0
+    """How often it was told of the machines again."""
     silent: bool = False
     finished: bool = False
 
@@ -204,6 +206,9 @@ class World:
     def do_SendRegistered(self, e: ev.SendRegistered) -> None:
         agent = self.agents[e.app_id]
         agent.held = {g for grant in e.grants for g in grant.gpus}
+
+    def do_SendHosts(self, e: ev.SendHosts) -> None:
+        self.agents[e.app_id].topologies += 1
 
     def do_SendAskRho(self, e: ev.SendAskRho) -> None:
         agent = self.agent(e.app_id)

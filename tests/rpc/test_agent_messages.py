@@ -18,6 +18,7 @@ from pycontrol.model.events import (
     SendAskRho,
     SendFinish,
     SendGrant,
+    SendHosts,
     SendOffer,
     SendRegistered,
     SendRevoke,
@@ -165,6 +166,11 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
                 contention=WIRE_CONTENTION, grants=[pb.Grant(**WIRE_GRANT)],
                 hosts=[pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
                        pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu")])},
+        ),
+        (
+            SendHosts(APP),
+            {"hosts": pb.Hosts(hosts=[pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
+                                      pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu")])},
         ),
         (
             SendAskRho(APP, "r1", CONTENTION, GPUS, 1001.0),
