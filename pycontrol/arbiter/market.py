@@ -10,7 +10,7 @@ from pycontrol.arbiter import standin
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.arbiter.state import State
-from pycontrol.cells.exchange import Exchange, Lot, place
+from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.values import CellsError
 from pycontrol.model.events import ExchangePosted
 
@@ -74,18 +74,11 @@ class Market:
             return "the end is in the past"
         if e.expires_s is not None and e.expires_s <= now_s:
             return "it would have lapsed already"
-        return self._shortfall(e)
-
-    def _shortfall(self, e: ExchangePosted) -> str:
-        mine = [(Lot(*e.lot), "offer")] if e.verb == "offer" else []
-        mine += [(Lot(*e.in_return), "lend in return")] if e.in_return else []
         try:
-            if place(self.exchange.cells, Lot(*e.lot)) and e.lot[2] < 1:
-                return f"{e.lot[2]} cells: must be at least 1"
-            for lot, what in mine:
-                owned = self.exchange.owned(lot, e.vc)
-                if not 1 <= lot.count <= owned:
-                    return f"{e.vc} owns {owned} {lot.cell_type} cells now, it cannot {what} {lot.count}"
+            proxy = exchange.proxy(e.vc)
+            proxy.check(Lot(*e.lot), "offer" if e.verb == "offer" else "")
+            if e.in_return:
+                proxy.check(Lot(*e.in_return), "lend in return")
         except CellsError as error:
             return str(error)
         return ""

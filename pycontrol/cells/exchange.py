@@ -274,9 +274,7 @@ class ExchangeProxy:
 
     def offer(self, lot: Lot, end_s: float, price: float = 0.0, name: str = "") -> str:
         """Offers cells that the tenant owns; the offer's id (`name`, where given). CellsError if it owns fewer."""
-        owned = self.exchange.owned(lot, self.tenant)
-        if lot.count < 1 or owned < lot.count:
-            raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells, it cannot offer {lot.count}")
+        self.check(lot, "offer")
         name = self._new("offer", name)
         self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s, price)
         return name
@@ -286,18 +284,23 @@ class ExchangeProxy:
         expires_s: float = float("inf"), name: str = "",
     ) -> str:  # fmt: skip
         """Asks for cells; the request's id (`name`, where given)."""
-        place(self.exchange.cells, lot)
-        if lot.count < 1:
-            raise CellsError(f"{self.tenant} cannot ask for {lot.count} {lot.cell_type} cells")
+        self.check(lot)
         if in_return:
-            owned = self.exchange.owned(in_return, self.tenant)
-            if in_return.count < 1 or owned < in_return.count:
-                what = f"{owned} {in_return.cell_type} cells, it cannot lend {in_return.count} in return"
-                raise CellsError(f"{self.tenant} owns {what}")
+            self.check(in_return, "lend in return")
         name = self._new("request", name)
         wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, price, expires_s)
         self.exchange.board.requests[name] = wanted
         return name
+
+    def check(self, lot: Lot, give: str = "") -> None:
+        """CellsError where there are no such cells, or where the tenant owns too few to `give` them."""
+        place(self.exchange.cells, lot)
+        if lot.count < 1:
+            raise CellsError(f"{lot.count} cells: must be at least 1")
+        if give:
+            owned = self.exchange.owned(lot, self.tenant)
+            if owned < lot.count:
+                raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells now, it cannot {give} {lot.count}")
 
     def _new(self, kind: str, name: str) -> str:
         """Notes an id that no other posting has; without a name, a number is found."""
