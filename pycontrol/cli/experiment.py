@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from rich.table import Table as Grid
 
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.report import Entry, as_json, plain, text, write, write_pages
+from pycontrol.experiments.report import Entry, as_json, plain, read, text, write, write_pages
 
 STYLE = {True: "green", False: "red", None: "dim"}
 
@@ -24,7 +25,12 @@ STYLE = {True: "green", False: "red", None: "dim"}
 @click.option("--seeds", type=click.IntRange(1), help="At most so many seeds.")
 @click.option("--processes", type=click.IntRange(1), help="At once; default: the cores there are.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of public traces.")
-@click.option("--report", type=click.Path(file_okay=False, path_type=Path), help="Writes JSON, figures, one page here.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Writes JSON and figures here, and one page of all that lies here.",
+)
+@click.option("--resume", is_flag=True, help="Leaves out what lies in --report already, run with the same options.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def experiment_command(
     name: tuple[str, ...],
@@ -33,6 +39,7 @@ def experiment_command(
     processes: int | None,
     data: Path | None,
     report: Path | None,
+    resume: bool,
     output: str,
 ) -> None:
     """Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.
@@ -47,6 +54,8 @@ def experiment_command(
         chosen = [n for word in name for n in _chosen(word)]
     except catalogue.UnknownExperiment as e:
         raise click.UsageError(str(e)) from e
+    if resume and report is None:
+        raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
     entries: list[Entry] = []
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
@@ -54,21 +63,49 @@ def experiment_command(
                 quick, seeds, **({"processes": processes} if processes else {}), data=data,
                 note=lambda said, one=one: status.update(f"{one}: {said}"),  # type: ignore[misc]
             )  # fmt: skip
-            begin_s = time.monotonic()
-            findings = catalogue.load(one)(setup)
-        entries.append(Entry(one, catalogue.title(one), findings, time.monotonic() - begin_s, quick))
+            kept = _kept(one, setup, report) if resume and report is not None else None
+            entries.append(kept or _run(one, setup))
+        if kept is not None:
+            log.print(f"{one}: kept, of {kept.day}")
         if output == "table":
             _show(console, entries[-1])
-        if report is not None:
-            missing = write(entries[-1], report)
-            write_pages(entries, report)
-            if missing:
-                log.print(f"not drawn, for want of matplotlib (pip install 'isonomy[plots]'): {', '.join(missing)}")
+        if report is not None and kept is None:
+            _put(entries[-1], report, log)
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:
         log.print(f"{report / 'index.html'}")
     sys.exit(0)
+
+
+def _run(name: str, setup: Setup) -> Entry:
+    begin_s, day = time.monotonic(), datetime.now(UTC).date().isoformat()
+    findings = catalogue.load(name)(setup)
+    return Entry(name, catalogue.title(name), findings, time.monotonic() - begin_s, setup.quick, setup.seeds, day)
+
+
+def _kept(name: str, setup: Setup, folder: Path) -> Entry | None:
+    """The experiment as it lies in the folder, if it was run with these options."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return None
+    try:
+        found = read(path)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.as_asked(setup) else None
+
+
+def _put(entry: Entry, folder: Path, log: Console) -> None:
+    """Writes the experiment, and the page of all that lie in the folder."""
+    missing = write(entry, folder)
+    if missing:
+        log.print(f"not drawn, for want of matplotlib (pip install 'isonomy[plots]'): {', '.join(missing)}")
+    there = [folder / f"{name}.json" for name in catalogue.names()]
+    try:
+        write_pages([read(path) for path in there if path.exists()], folder)
+    except (KeyError, TypeError, ValueError) as e:
+        raise click.ClickException(f"{folder} holds a report of another version ({e}): name an empty folder") from e
 
 
 def _chosen(word: str) -> list[str]:

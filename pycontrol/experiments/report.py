@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from pycontrol.experiments.kit import Figure, Findings
+from pycontrol.experiments.kit import Claim, Figure, Findings, Setup, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,14 @@ class Entry:
     findings: Findings
     wall_s: float
     quick: bool
+    most_seeds: int | None = None
+    """`--seeds`, where it was given."""
+    day: str = ""
+    """When it ran, as YYYY-MM-DD."""
+
+    def as_asked(self, setup: Setup) -> bool:
+        """Whether it ran with the settings that would make it the same again."""
+        return (self.quick, self.most_seeds) == (setup.quick, setup.seeds)
 
 
 def text(value: Any) -> str:
@@ -53,6 +61,22 @@ def plain(value: Any) -> Any:
 def as_json(entry: Entry) -> str:
     """Everything an experiment found."""
     return json.dumps(plain(entry), indent=1)
+
+
+def read(path: Path) -> Entry:
+    """What `write` wrote, but for the figures' numbers; KeyError, TypeError or ValueError if it is something else."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    found = data["findings"]
+    findings = Findings(
+        tuple(Claim(**c) for c in found["claims"]),
+        tuple(Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in found["tables"]),
+        tuple(Figure(**{**f, "series": ()}) for f in found["figures"]),
+        tuple(found["conventions"]),
+        found["seeds"],
+        tuple(found["notes"]),
+        found["values"],
+    )
+    return Entry(**{**data, "findings": findings})
 
 
 def draw(figure: Figure, path: Path) -> bool:
@@ -139,7 +163,7 @@ MARKDOWN = """\
 {% endif %}{% for n in e.findings.notes %}{{ n }}
 {% endfor %}
 {% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif -%}
-{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}.
+{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}{{ ', ' ~ e.day if e.day }}.
 """
 
 SUMMARY = """\
@@ -174,7 +198,8 @@ Paper: {{ c.paper }}; ours: {{ c.ours }}. {{ c.why }}</li>{% endfor %}</ul>
 <p><small>{% if e.findings.conventions %}Assumed: {{ e.findings.conventions | join('; ') }}. {% endif %}
 {% for n in e.findings.notes %}{{ n }} {% endfor %}
 {% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif %}
-{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}.</small></p>{% endfor %}</body></html>
+{{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}{{ ', ' ~ e.day if e.day }}.</small></p>{% endfor %}
+</body></html>
 """
 
 
@@ -193,7 +218,9 @@ def markdown(entry: Entry) -> str:
 def write(entry: Entry, folder: Path) -> list[str]:
     """Writes NAME.json and NAME-FIGURE.png; returns what could not be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{entry.name}.json").write_text(as_json(entry), encoding="utf-8")
+    half = folder / f".{entry.name}.json"
+    half.write_text(as_json(entry), encoding="utf-8")
+    half.replace(folder / f"{entry.name}.json")
     names = {f"{entry.name}-{figure.name}.png": figure for figure in entry.findings.figures}
     return [name for name, figure in names.items() if not draw(figure, folder / name)]
 

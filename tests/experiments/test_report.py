@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from pycontrol.cli.experiment import experiment_command
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.experiments.report import Entry, as_json, markdown, write, write_pages
+from pycontrol.experiments.report import Entry, as_json, markdown, read, write, write_pages
 
 
 def found(setup: Setup) -> Findings:
@@ -68,3 +68,38 @@ def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     wrong = run.invoke(experiment_command, ["made-ip"])
     assert wrong.exit_code == 2
     assert "did you mean made-up?" in wrong.output
+
+
+def test_a_report_grows_and_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = dict.fromkeys(("first", "second"), "tests.experiments.test_report:found")
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", names)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(experiment_command, [*words, "--report", str(tmp_path)])
+
+    assert run("second").exit_code == 0
+    assert "kept" not in run("first").output
+    page = (tmp_path / "index.html").read_text()
+    assert page.index('id="first"') < page.index('id="second"'), "all that lies there, in their order"
+    again = run("all", "--resume")
+    assert again.exit_code == 0, again.output
+    assert again.output.count(": kept, of 20") == 2
+    assert "does not hold" in again.output
+    assert ": kept" not in run("all", "--resume", "--seeds", "3").output, "other options"
+    (tmp_path / "second.json").write_text("{")
+    assert run("all", "--resume", "--seeds", "3").output.count(": kept") == 1
+    (tmp_path / "second.json").write_text("{")
+    broken = run("first")
+    assert broken.exit_code == 1
+    assert "a report of another version" in broken.output
+
+
+def test_resume_needs_a_report() -> None:
+    said = CliRunner().invoke(experiment_command, ["all", "--resume"])
+    assert said.exit_code == 2
+    assert "--report DIR" in said.output
+
+
+def test_what_was_written_reads_the_same(entry: Entry, tmp_path: Path) -> None:
+    write(entry, tmp_path)
+    assert markdown(read(tmp_path / "made-up.json")) == markdown(entry)
