@@ -120,8 +120,10 @@ class Link:
             )
         except TimeoutError:
             return "a message was not taken in time"
-        if code is grpc.StatusCode.OK and self._finishing and writer.done() and not writer.exception():
-            self._delivered.set()
+        if code is grpc.StatusCode.OK and self._finishing:
+            await asyncio.wait({writer}, timeout=WRITE_S)  # it may have to learn yet that it ended
+            if writer.done() and not writer.exception():
+                self._delivered.set()
         if code in _REFUSED and not self.refused.done():
             self.refused.set_result(details or code.name)
         return f"{code.name} {details or ''}".strip()
