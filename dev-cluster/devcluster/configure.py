@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from devcluster import REPO
-from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, Cluster
+from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
+from devcluster.processes import ZOO_CFG
 from pycontrol.config import MachineSpec
 from pycontrol.hadoopconf import render
 
@@ -23,6 +24,8 @@ def configure(cluster: Cluster) -> None:
     settings = render.parse_set(cluster.options.settings)
     render.write(render.render(_over(shared, settings)), layout.conf)
     layout.topology.write_text(yaml.safe_dump(cluster.spec.model_dump(), sort_keys=False), encoding="utf-8")
+    if cluster.options.standby:
+        _standby(cluster, shared, settings)
     for role, machine in zip(cluster.nodemanagers, cluster.spec.machines, strict=True):
         values = _over(shared, {"nodemanager": _nodemanager(cluster, role, machine)})
         render.write(render.render(_over(values, settings)), layout.conf_of(role))
@@ -41,10 +44,29 @@ def _over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**base, **{k: {**base.get(k, {}), **v} for k, v in more.items()}}
 
 
+def _standby(cluster: Cluster, shared: dict[str, Any], settings: Any) -> None:
+    """The second ResourceManager's configuration and its control plane's; the ZooKeeper's."""
+    layout = cluster.layout
+    own = {
+        "yarn": {"rm_id": "rm2"},
+        "isonomy": {
+            "state_dir": str(layout.isonomy_2), "agents_host": STANDBY_HOST,
+            "bridge_host": STANDBY_HOST, "bridge_token_file": str(layout.isonomy_2 / "bridge.token"),
+        },
+    }
+    render.write(render.render(_over(_over(shared, own), settings)), layout.conf_of(STANDBY))
+    (layout.root / ZOO_CFG).write_text(
+        f"dataDir={layout.data / ZOOKEEPER}\nclientPort={cluster.ports[ZOOKEEPER]}\nclientPortAddress={LOCALHOST}\n"
+        "tickTime=500\nadmin.enableServer=false\n", encoding="utf-8",
+    )
+    layout.isonomy_2.mkdir(mode=0o700, exist_ok=True)
+
+
 def _shared(cluster: Cluster) -> dict[str, Any]:
     layout, at, user = cluster.layout, cluster.address, getpass.getuser()
     jars = BUILD / "hadoop"
     machines = cluster.spec.machines
+    pair = cluster.options.standby
     return {
         "core": {
             "conf_dir": str(layout.conf), "fs_uri": f"hdfs://{at('namenode_rpc')}",
@@ -64,6 +86,8 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "rm_scheduler_address": at("rm_scheduler"), "rm_tracker_address": at("rm_tracker"),
             "rm_admin_address": at("rm_admin"), "rm_web": at("rm_web"),
             "rm_state_dir": f"file://{layout.data}/{RESOURCEMANAGER}",
+            "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {}, "rm_id": "rm1" if pair else None,
+            "zookeeper": at(ZOOKEEPER), "zookeeper_timeout_ms": 4000,
             "rm_recovery_wait_ms": 5000, "node_expiry_ms": 10000, "am_expiry_ms": 10000,
             "max_allocation_mb": max(m.memory_mb for m in machines),
             "max_allocation_vcores": max(m.vcores for m in machines),
@@ -76,7 +100,9 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
         "isonomy": {
             "topology": str(layout.topology), "state_dir": str(layout.isonomy),
             "bridge_port": cluster.ports["bridge"], "bridge_token_file": str(layout.isonomy / "bridge.token"),
-            "agents_host": LOCALHOST, "agents_port": cluster.ports["agents"], "agents_advertise": at("agents"),
+            "agents_host": LOCALHOST, "agents_port": cluster.ports["agents"],
+            "agents_advertise": ",".join(at("agents", cluster.hosts[rm]) for rm in cluster.resourcemanagers),
+            "standby_webhdfs": cluster.webhdfs if pair else None, "standby_every_s": 2 if pair else 60,
         },
     }
 

@@ -19,7 +19,10 @@ from pycontrol.config import TopologySpec, load_topology_spec
 BUILD = REPO / "build"
 LOCALHOST = "127.0.0.1"
 NAMENODE, DATANODE, RESOURCEMANAGER = "namenode", "datanode", "resourcemanager"
-ALIASES = {"nn": NAMENODE, "dn": DATANODE, "rm": RESOURCEMANAGER}
+STANDBY, ZOOKEEPER = "resourcemanager-2", "zookeeper"
+STANDBY_HOST = "127.0.9.2"
+"""The second ResourceManager and its control plane have the ports of the first, on this address."""
+ALIASES = {"nn": NAMENODE, "dn": DATANODE, "rm": RESOURCEMANAGER, "rm-2": STANDBY, "zk": ZOOKEEPER}
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Options:
     plain: bool = False
     bypass: bool = False
     gpus: str = "virtual"
+    standby: bool = False
     settings: tuple[str, ...] = ()
 
 
@@ -45,7 +49,9 @@ class Layout:
 
     def conf_of(self, role: str) -> Path:
         """The role's own configuration directory."""
-        return self.root / "conf-nodemanagers" / role if role.startswith("nodemanager") else self.conf
+        if role.startswith("nodemanager"):
+            return self.root / "conf-nodemanagers" / role
+        return self.root / f"conf-{STANDBY}" if role == STANDBY else self.conf
 
     @property
     def data(self) -> Path:
@@ -56,6 +62,11 @@ class Layout:
     def isonomy(self) -> Path:
         """State of the control plane."""
         return self.root / "isonomy"
+
+    @property
+    def isonomy_2(self) -> Path:
+        """State of the control plane beside the second ResourceManager."""
+        return self.root / "isonomy-2"
 
     @property
     def topology(self) -> Path:
@@ -100,6 +111,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.hosts = {NAMENODE: LOCALHOST, DATANODE: LOCALHOST, RESOURCEMANAGER: LOCALHOST}
+        if self.options.standby:
+            self.hosts |= {ZOOKEEPER: LOCALHOST, STANDBY: STANDBY_HOST}
         self.hosts |= {f"nodemanager-{i}": m.host for i, m in enumerate(self.spec.machines)}
 
     @property
@@ -111,6 +124,11 @@ class Cluster:
     def nodemanagers(self) -> list[str]:
         """The NodeManagers' roles, in the topology's order."""
         return [r for r in self.roles if r.startswith("nodemanager")]
+
+    @property
+    def resourcemanagers(self) -> list[str]:
+        """One, or a pair."""
+        return [r for r in self.roles if r in (RESOURCEMANAGER, STANDBY)]
 
     def role(self, name: str) -> str:
         """A role by its name or a short one: rm, nn, dn, nm-0."""
@@ -126,8 +144,8 @@ class Cluster:
 
     @property
     def rm_web(self) -> str:
-        """URL of the ResourceManager's web app."""
-        return f"http://{self.address('rm_web')}"
+        """URL of the ResourceManager's web app; of a pair both, joined by a comma."""
+        return ",".join(self.web(r) for r in self.resourcemanagers)
 
     @property
     def webhdfs(self) -> str:
@@ -136,7 +154,8 @@ class Cluster:
 
     def web(self, role: str) -> str:
         """URL of a role's web app."""
-        port = {NAMENODE: "namenode_web", DATANODE: "datanode_web", RESOURCEMANAGER: "rm_web"}.get(role, "nm_web")
+        port = {NAMENODE: "namenode_web", DATANODE: "datanode_web", RESOURCEMANAGER: "rm_web", STANDBY: "rm_web",
+                ZOOKEEPER: ZOOKEEPER}.get(role, "nm_web")
         return f"http://{self.address(port, self.hosts[role])}"
 
     def save(self, pids: dict[str, int | None], java_home: str) -> None:
@@ -151,6 +170,7 @@ class Cluster:
             "roles": {r: {"pid": pids.get(r), "host": self.hosts[r], "log": str(self.layout.log(r)),
                           "web": self.web(r), "data": str(self.layout.data / r)} for r in self.roles},
             "topology": str(self.layout.topology), "isonomy_yaml": str(self.layout.conf / "isonomy.yaml"),
+            "isonomy_yamls": [str(self.layout.conf_of(r) / "isonomy.yaml") for r in self.resourcemanagers],
             "python": sys.executable, "user": getpass.getuser(),
             "env": {"HADOOP_CONF_DIR": str(self.layout.conf), "JAVA_HOME": java_home},
             "ports": self.ports, "options": asdict(self.options),

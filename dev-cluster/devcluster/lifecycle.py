@@ -13,7 +13,7 @@ from typing import Any
 
 from devcluster import configure, gpus, ports, prerequisites, processes, readiness
 from devcluster.errors import DevClusterError
-from devcluster.layout import NAMENODE, RESOURCEMANAGER, Cluster, Layout, Options, load
+from devcluster.layout import NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
 
 Say = Callable[[str], None]
 
@@ -103,7 +103,7 @@ def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cl
     options = options or Options()
     spec = gpus.topology(topology, options.gpus)
     hosts = [m.host for m in spec.machines]
-    for host in hosts:
+    for host in [*hosts, STANDBY_HOST] if options.standby else hosts:
         ports.check_host(host)
     chosen = before.ports if before and not ports.taken(before.ports, hosts) else ports.choose(hosts)
     cluster = Cluster(layout, options, chosen, spec)
@@ -115,7 +115,8 @@ def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cl
 
 def _forget_applications(layout: Layout) -> None:
     """Their containers ended with `down`: a new start does not recover them. HDFS and logs are kept."""
-    shutil.rmtree(layout.data / RESOURCEMANAGER, ignore_errors=True)
+    for role in (RESOURCEMANAGER, ZOOKEEPER):
+        shutil.rmtree(layout.data / role, ignore_errors=True)
     for folder in layout.data.glob("nodemanager-*"):
         for part in ("local", "recovery"):
             shutil.rmtree(folder / part, ignore_errors=True)
@@ -131,7 +132,10 @@ def _start(cluster: Cluster, roles: list[str], await_roles: list[str], java_home
     started: dict[str, Popen[bytes]] = {}
     if roles:
         say(f"starting {', '.join(roles)}")
-    for role in [r for r in roles if r not in hdfs]:
+    if ZOOKEEPER in roles:  # a ResourceManager that does not find it ends
+        started[ZOOKEEPER] = processes.start(cluster, ZOOKEEPER, java_home)
+        readiness.wait(cluster, [ZOOKEEPER], started, say)
+    for role in [r for r in roles if r not in (*hdfs, *started)]:
         started[role] = processes.start(cluster, role, java_home)
     if NAMENODE in hdfs:
         processes.format_namenode(cluster, java_home)

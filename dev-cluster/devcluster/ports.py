@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from devcluster.errors import DevClusterError
-from devcluster.layout import LOCALHOST
+from devcluster.layout import LOCALHOST, STANDBY_HOST
 
 LOCAL = ("namenode_rpc", "namenode_web", "datanode", "datanode_ipc", "datanode_web", "rm", "rm_scheduler",
-         "rm_tracker", "rm_admin", "rm_web", "bridge", "agents")
+         "rm_tracker", "rm_admin", "rm_web", "bridge", "agents", "zookeeper")
 NODEMANAGER = ("nm", "nm_localizer", "nm_web")
 """The same numbers on each NodeManager's own address."""
 
@@ -36,7 +36,7 @@ def choose(hosts: Iterable[str]) -> dict[str, int]:
     random.SystemRandom().shuffle(candidates)
     ports: dict[str, int] = {}
     for name in LOCAL + NODEMANAGER:
-        where = addresses if name in NODEMANAGER else [LOCALHOST]
+        where = addresses if name in NODEMANAGER else [LOCALHOST, STANDBY_HOST]
         while candidates:
             port = candidates.pop()
             if all(is_free(host, port) for host in where):
@@ -48,10 +48,10 @@ def choose(hosts: Iterable[str]) -> dict[str, int]:
 
 
 def taken(ports: dict[str, int], hosts: Iterable[str]) -> list[str]:
-    """Those of `ports` on which something listens."""
+    """Those on which something listens, or that `ports` lacks."""
     addresses = list(hosts)
-    return [name for name, port in ports.items()
-            if not all(is_free(h, port) for h in (addresses if name in NODEMANAGER else [LOCALHOST]))]
+    return [name for name in LOCAL + NODEMANAGER if name not in ports or not all(
+        is_free(h, ports[name]) for h in (addresses if name in NODEMANAGER else [LOCALHOST, STANDBY_HOST]))]
 
 
 def check_host(host: str) -> None:

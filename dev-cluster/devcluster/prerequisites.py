@@ -103,7 +103,7 @@ def _count(jars: int) -> None:
 
 def plugin_jar(role: str) -> Path | None:
     """Our jar on the role's class path; None for HDFS."""
-    jar = PLUGIN_JARS.get("nodemanager" if role.startswith("nodemanager") else role)
+    jar = PLUGIN_JARS.get(role.split("-")[0])
     if jar and not jar.exists():
         raise DevClusterError(f"{jar.relative_to(REPO)} is missing: `make java` builds it (or use --plain)")
     return jar

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from devcluster import prerequisites
 from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, DATANODE, NAMENODE, RESOURCEMANAGER, Cluster, Layout
+from devcluster.layout import BUILD, DATANODE, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
 
 MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
 """Environment variable of every daemon: the cluster's directory."""
@@ -23,9 +23,11 @@ _MAIN = {
     DATANODE: "org.apache.hadoop.hdfs.server.datanode.DataNode",
     RESOURCEMANAGER: "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nodemanager": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    ZOOKEEPER: "org.apache.zookeeper.server.ZooKeeperServerMain",
 }
-_HEAP_MB = {RESOURCEMANAGER: 384}
+_HEAP_MB = {RESOURCEMANAGER: 384, ZOOKEEPER: 64}
 _HEAP_DEFAULT_MB = 256
+ZOO_CFG = "zoo.cfg"
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -37,11 +39,11 @@ def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
     class_path = [str(cluster.layout.conf_of(role)), str(root / "web"), f"{jars}/lib/*"]
     class_path += [str(plugin)] if plugin else []
     return [
-        str(java_home / "bin" / "java"), f"-Xmx{_HEAP_MB.get(role, _HEAP_DEFAULT_MB)}m", "-Xss512k",
+        str(java_home / "bin" / "java"), f"-Xmx{_HEAP_MB.get(kind, _HEAP_DEFAULT_MB)}m", "-Xss512k",
         "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true",
         f"-Djava.io.tmpdir={root}/tmp", f"-Dhadoop.log.dir={root}/log",
         f"-XX:ErrorFile={root}/log/{role}-hs_err.log",
-        "-cp", ":".join(class_path), _MAIN[kind],
+        "-cp", ":".join(class_path), _MAIN[kind], *([str(root / ZOO_CFG)] if role == ZOOKEEPER else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from subprocess import Popen
@@ -11,7 +12,7 @@ from typing import Any
 import requests
 
 from devcluster.errors import DevClusterError
-from devcluster.layout import DATANODE, NAMENODE, RESOURCEMANAGER, Cluster
+from devcluster.layout import DATANODE, NAMENODE, ZOOKEEPER, Cluster
 from devcluster.processes import pid_of, tail
 
 START_DEADLINE_S = 120.0
@@ -54,29 +55,40 @@ def is_ready(cluster: Cluster, role: str) -> bool:
             return bool(_namenode(cluster, "NameNodeInfo").get("Safemode") == "")
         if role == DATANODE:
             return bool(_namenode(cluster, "FSNamesystemState").get("NumLiveDataNodes") == 1)
-        if role == RESOURCEMANAGER:
-            return bool(_get(f"{cluster.rm_web}/ws/v1/cluster/info")["clusterInfo"]["haState"] == "ACTIVE")
+        if role == ZOOKEEPER:
+            return _zookeeper(cluster)
+        if role in cluster.resourcemanagers:
+            state = _get(f"{cluster.web(role)}/ws/v1/cluster/info")["clusterInfo"]["haState"]
+            return state == "ACTIVE" or (state == "STANDBY" and cluster.options.standby)
         return _nodemanager(cluster, role)
-    except (requests.RequestException, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
 def nodes(cluster: Cluster) -> list[dict[str, Any]]:
-    """The NodeManagers as the ResourceManager lists them."""
-    answer = _get(f"{cluster.rm_web}/ws/v1/cluster/nodes")
+    """The NodeManagers as the ResourceManager lists them; one that stands by names the active one."""
+    rms = [r for r in cluster.resourcemanagers if pid_of(cluster.layout, r) is not None]
+    answer = _get(f"{cluster.web((rms or cluster.resourcemanagers)[0])}/ws/v1/cluster/nodes")
     return list((answer.get("nodes") or {}).get("node") or [])
 
 
 def _nodemanager(cluster: Cluster, role: str) -> bool:
     """Serves, is healthy, and the ResourceManager has heard of this start of it."""
     info = _get(f"{cluster.web(role)}/ws/v1/node/info")["nodeInfo"]
-    if pid_of(cluster.layout, RESOURCEMANAGER) is None:
+    if all(pid_of(cluster.layout, r) is None for r in cluster.resourcemanagers):
         return bool(info["nodeHealthy"])
     wanted = cluster.address("nm", cluster.hosts[role])
     return bool(info["nodeHealthy"]) and any(
         n["id"] == wanted and n["state"] == "RUNNING" and n["lastHealthUpdate"] >= info["nmStartupTime"]
         for n in nodes(cluster)
     )
+
+
+def _zookeeper(cluster: Cluster) -> bool:
+    at = (cluster.hosts[ZOOKEEPER], cluster.ports[ZOOKEEPER])
+    with socket.create_connection(at, REQUEST_TIMEOUT_S) as connection:
+        connection.sendall(b"srvr")
+        return b"Mode: standalone" in connection.makefile("rb").read()
 
 
 def _namenode(cluster: Cluster, bean: str) -> dict[str, Any]:

@@ -43,9 +43,12 @@ class Unreachable(Failure):
 
 
 def rm_address(option: str | None) -> str:
-    """The ResourceManager's web address: --rm or ISONOMY_RM, else yarn-site.xml in HADOOP_CONF_DIR."""
+    """The ResourceManager's web address: --rm or ISONOMY_RM, else yarn-site.xml in HADOOP_CONF_DIR.
+
+    Of a pair both, joined by a comma.
+    """
     if option:
-        return (option if "://" in option else f"http://{option}").rstrip("/")
+        return ",".join((a if "://" in a else f"http://{a}").rstrip("/") for a in option.split(","))
     try:
         return rm_web_url()
     except ConfigError as e:
@@ -55,26 +58,31 @@ def rm_address(option: str | None) -> str:
 
 
 class Rm:
-    """A ResourceManager with Isonomy in it."""
+    """A ResourceManager with Isonomy in it; of a pair, one that is there: who stands by names the active one."""
 
-    def __init__(self, base: str) -> None:
-        self.base = base
+    def __init__(self, bases: str) -> None:
+        self._bases = bases.split(",")
         self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._http = requests.Session()
         self._http.trust_env = False  # like Hadoop's clients: no proxy from the environment
         self._http.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
 
+    @property
+    def base(self) -> str:
+        """The web address in use."""
+        return self._bases[0]
+
     def get(self, path: str, read_s: float = READ_S, **params: str | int) -> dict[str, Any]:
         """A view of the control plane."""
-        return self._answer("GET", f"{self.base}{RESOURCE}/{path}", read_s, params)
+        return self._answer("GET", f"{RESOURCE}/{path}", read_s, params)
 
     def post(self, path: str, **params: str | int) -> dict[str, Any]:
         """A verb of the control plane."""
-        return self._answer("POST", f"{self.base}{RESOURCE}/{path}", READ_S, params)
+        return self._answer("POST", f"{RESOURCE}/{path}", READ_S, params)
 
     def yarn(self, path: str) -> dict[str, Any]:
         """A resource of YARN itself, below /ws/v1/cluster/."""
-        return self._answer("GET", f"{self.base}/ws/v1/cluster/{path}", READ_S, {})
+        return self._answer("GET", f"/ws/v1/cluster/{path}", READ_S, {})
 
     def text(self, url: str, accept: str = "*/*") -> str | None:
         """A page of any daemon as text; None where there is none."""
@@ -97,9 +105,20 @@ class Rm:
             reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
         return reply
 
-    def _answer(self, method: str, url: str, read_s: float, params: dict[str, str | int]) -> dict[str, Any]:
+    def _reach(self, method: str, path: str, read_s: float, params: dict[str, str | int]) -> requests.Response:
+        """The answer of the first ResourceManager to which there is a connection; it is asked first from then on."""
+        for left in reversed(range(len(self._bases))):
+            try:
+                return self._call(method, self.base + path, read_s, params)
+            except requests.ConnectionError:
+                if not left:
+                    raise
+                self._bases.append(self._bases.pop(0))
+        raise AssertionError("there is at least one")
+
+    def _answer(self, method: str, path: str, read_s: float, params: dict[str, str | int]) -> dict[str, Any]:
         try:
-            reply = self._call(method, url, read_s, params)
+            reply = self._reach(method, path, read_s, params)
         except requests.RequestException as e:
             why = "does not answer in time" if isinstance(e, requests.Timeout) else "cannot be reached"
             raise Unreachable(
@@ -119,7 +138,7 @@ class Rm:
         if isinstance(answer, dict) and "RemoteException" in answer:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
         raise Unreachable(
-            f"{url}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
+            f"{self.base}{path}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
             " (yarn-site.xml: yarn.webapp.custom.webservice.class)?"
         )
 

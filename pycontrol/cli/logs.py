@@ -118,7 +118,7 @@ def _local_folders(client: Rm, app_id: str, cluster_dir: Path) -> list[Path]:
     """The containers' log folders of a dev-cluster, if it is this ResourceManager's."""
     try:
         cluster = json.loads((cluster_dir / "cluster.json").read_text(encoding="utf-8"))
-        if str(cluster["rm_web"]).rstrip("/") != client.base:
+        if client.base not in str(cluster["rm_web"]).split(","):
             return []
         logs = [Path(role["data"]) / "log" / app_id for role in cluster["roles"].values() if "data" in role]
     except (OSError, ValueError, KeyError, TypeError):

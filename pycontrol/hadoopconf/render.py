@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
 
-FREE_FORM = frozenset({"core.racks", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
+FREE_FORM = frozenset({"core.racks", "yarn.rm_hosts", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
 
 Values = dict[str, Any]

@@ -35,7 +35,7 @@ def hadoop_conf_dir() -> Path | None:
 
 
 def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> str:
-    """The ResourceManager's web URL: from isonomy.yaml's rm_web, else from yarn-site.xml."""
+    """The ResourceManager's web URL, of a pair both, joined by a comma: from rm_web, else from yarn-site.xml."""
     if config and config.rm_web:
         return config.rm_web.rstrip("/")
     conf_dir = conf_dir or hadoop_conf_dir()
@@ -44,9 +44,14 @@ def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> st
     site = read_site(conf_dir / "yarn-site.xml")
     https = site.get("yarn.http.policy") == "HTTPS_ONLY"
     kind, port = ("webapp.https.address", 8090) if https else ("webapp.address", 8088)
-    address = site.get(f"yarn.resourcemanager.{kind}", "")
-    host = site.get("yarn.resourcemanager.hostname", "")
-    address = address.replace("${yarn.resourcemanager.hostname}", host) or (f"{host}:{port}" if host else "")
-    if not address:
-        raise ConfigError([f"yarn-site.xml: yarn.resourcemanager.{kind}: is missing; add it"])
-    return f"{'https' if https else 'http'}://{address}"
+    pair = site.get("yarn.resourcemanager.ha.enabled") == "true"
+    ids = [f".{i.strip()}" for i in site.get("yarn.resourcemanager.ha.rm-ids", "").split(",")] if pair else [""]
+    urls = []
+    for rm in ids:
+        address = site.get(f"yarn.resourcemanager.{kind}{rm}", "")
+        host = site.get(f"yarn.resourcemanager.hostname{rm}", "")
+        address = address.replace("${yarn.resourcemanager.hostname}", host) or (f"{host}:{port}" if host else "")
+        if not address:
+            raise ConfigError([f"yarn-site.xml: yarn.resourcemanager.{kind}{rm}: is missing; add it"])
+        urls.append(f"{'https' if https else 'http'}://{address}")
+    return ",".join(urls)

@@ -47,22 +47,25 @@ class Installation:
 def reach_rm(conf: Path) -> None:
     """Raises Unreachable where the ResourceManager's web app, which the submission needs, takes no connection.
 
-    The stock command line would try for a minute or more without a word. Where yarn-site.xml names no such
-    address (high availability), it is left to the stock command line.
+    The stock command line would try for a minute or more without a word. Of a pair one must be there. Where
+    yarn-site.xml names no such address, it is left to the stock command line.
     """
     try:
-        url = rm_web_url(conf_dir=conf)
+        urls = rm_web_url(conf_dir=conf)
     except ConfigError:
         return
-    place = urlsplit(url)
-    try:
-        socket.create_connection((place.hostname, place.port), CONNECT_S).close()
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise Unreachable(
-            f"the ResourceManager at {url} cannot be reached ({why}); nothing was submitted. Is it running, and is"
-            f" {conf}/yarn-site.xml the right one?"
-        ) from error
+    why = ""
+    for url in urls.split(","):
+        place = urlsplit(url)
+        try:
+            socket.create_connection((place.hostname, place.port), CONNECT_S).close()
+            return
+        except OSError as error:
+            why = error.strerror or str(error)
+    raise Unreachable(
+        f"the ResourceManager at {urls} cannot be reached ({why}); nothing was submitted. Is it running, and is"
+        f" {conf}/yarn-site.xml the right one?"
+    )
 
 
 def find(env: Mapping[str, str]) -> Installation:

@@ -122,6 +122,16 @@ def test_the_resource_manager_of_yarn_site(rm: Rm, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
+def test_of_a_pair_the_one_that_is_there_is_asked(rm: Rm, tmp_path: Path) -> None:
+    result = run(None, "status", "--rm", f"127.0.0.1:9,{rm.address}")
+    assert result.exit_code == 0, result.output
+    site = {"ha.enabled": "true", "ha.rm-ids": "a,b", "webapp.address.a": "127.0.0.1:9", "webapp.address.b": rm.address}
+    rows = (f"<property><name>yarn.resourcemanager.{k}</name><value>{v}</value></property>" for k, v in site.items())
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
+    result = CliRunner().invoke(main, ["status"], env={"HADOOP_CONF_DIR": str(tmp_path), "ISONOMY_RM": None})
+    assert result.exit_code == 0, result.output
+
+
 def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     app_id = next(c.app_id for c in rm.scene.world.containers.values() if c.app_id != SHELL)
     workers = [c for c in rm.scene.world.containers.values() if c.app_id == app_id]

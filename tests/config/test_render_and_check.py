@@ -44,6 +44,19 @@ def test_rendered_files_are_right_and_pass_the_check(conf: Path) -> None:
     assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
 
 
+def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
+    over = {"yarn": {"rm_hosts": {"rm1": "a", "rm2": "b"}, "rm_id": "rm2", "rm_web": "0.0.0.0:8888"}}
+    render.write(render.render(over), tmp_path)
+    site = read_site(tmp_path / "yarn-site.xml")
+    prefix = "yarn.resourcemanager."
+    assert (site[f"{prefix}ha.rm-ids"], site[f"{prefix}ha.id"]) == ("rm1,rm2", "rm2")
+    assert [site[f"{prefix}scheduler.address.{i}"] for i in ("rm1", "rm2")] == ["a:8030", "b:8030"]
+    assert site[f"{prefix}store.class"].endswith(".ZKRMStateStore")
+    assert rm_web_url(None, tmp_path) == load_config(tmp_path / "isonomy.yaml").rm_web == "http://a:8888,http://b:8888"
+    result = run("check", str(tmp_path), "-o", "json")
+    assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
+
+
 def test_exchange_reaches_the_control_plane(tmp_path: Path) -> None:
     how = {"policy": "auction", "mode": "auto", "idle_s": 60, "traders": {"root.a": ["alice"]}}
     (tmp_path / "isonomy.yaml").write_text(
