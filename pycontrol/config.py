@@ -68,7 +68,8 @@ class Agents(Section):
     """The address it listens on."""
     port: Port = 26501
     advertise: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
-    """host:port that Agents dial; by default this machine's name and `port`."""
+    """host:port that Agents dial, of a pair of control planes both, joined by a comma; by default this machine's
+    name and `port`."""
     tls: Tls | None = None
 
 

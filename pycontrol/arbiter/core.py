@@ -134,6 +134,7 @@ class Arbiter(State):
         """Taken over before the first snapshot of the cluster, by a control plane that knows nothing yet."""
         if self.durable.pristine:
             self.record(Restored(e.data))
+            self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
         self.nodes = {n.node_id: n for n in e.nodes}

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,6 +65,7 @@ class SqliteJournal:
         known = self._meta("version", VERSION)
         if known != VERSION:
             raise JournalError(f"{path}: written by version {known} of the journal, this one reads {VERSION}")
+        self.id = self._meta("id", uuid.uuid4().hex)
         self.epoch = int(self._meta("epoch", "0")) + 1
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
 
@@ -71,6 +73,12 @@ class SqliteJournal:
         self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return str(row[0])
+
+    def follow(self, epoch: int) -> int:
+        """Goes on in an epoch later than this one, which was another journal's; returns it."""
+        self.epoch = max(self.epoch, epoch + 1)
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        return self.epoch
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
         """Makes these facts durable in one transaction."""
@@ -112,9 +120,14 @@ class SqliteJournal:
         )
         return [json.loads(data)["receipt"] for (data,) in rows]
 
-    def close(self) -> None:
-        """Gives the journal up."""
+    def close(self, aside: str = "") -> None:
+        """Gives the journal up; `aside`: under a name with this in it, so that the next one begins empty."""
         self._db.close()
+        if aside:
+            for suffix in ("-wal", "-shm", ""):
+                part = self.path.with_name(self.path.name + suffix)
+                if part.exists():
+                    part.rename(self.path.with_name(f"{self.path.stem}-{aside}{self.path.suffix}{suffix}"))
         os.close(self._lock)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import getpass
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import requests
 from hdfs import HdfsError, InsecureClient
 
-VERSION = 1
+VERSION = 2
 KEEP = 3
 TIMEOUT_S = (3.0, 10.0)
 """To connect, and to wait for each answer."""
@@ -25,6 +27,17 @@ class KeptError(Exception):
     """HDFS does not answer or refuses; the message names the folder."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What one control plane kept."""
+
+    by: str
+    """The id of its journal; empty: nobody's."""
+    epoch: int
+    """Its journal's; who goes on from here has a later one, so that no id is given twice."""
+    state: Mapping[str, Any]
+
+
 class Kept:
     """Snapshots in one folder."""
 
@@ -33,11 +46,11 @@ class Kept:
         self._where = f"{webhdfs}{self.folder}"
         self._hdfs = InsecureClient(webhdfs, user=user or getpass.getuser(), timeout=TIMEOUT_S)
 
-    def put(self, state: dict[str, Any], now_s: float) -> None:
+    def put(self, kept: KeptState, now_s: float) -> None:
         """Keeps a state and drops all but the newest few."""
         name = f"clocks-{round(now_s * 1000):015d}.json"
         try:
-            text = json.dumps({"version": VERSION, "at_s": now_s, "state": state})
+            text = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
             self._hdfs.write(f"{self.folder}/_{name}", data=text.encode(), overwrite=True)
             self._hdfs.rename(f"{self.folder}/_{name}", f"{self.folder}/{name}")
             for old in self._names()[KEEP:]:
@@ -45,7 +58,7 @@ class Kept:
         except (HdfsError, requests.RequestException) as e:
             raise KeptError(f"{self._where}: {e}") from e
 
-    def newest(self) -> dict[str, Any] | None:
+    def newest(self) -> KeptState | None:
         """The newest whole state, None where there is none."""
         try:
             for name in self._names():
@@ -56,7 +69,7 @@ class Kept:
                 except ValueError:
                     continue
                 if found["version"] == VERSION:
-                    return dict(found["state"])
+                    return KeptState(found["by"], found["epoch"], found["state"])
         except (HdfsError, requests.RequestException) as e:
             raise KeptError(f"{self._where}: {e}") from e
         return None

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,12 +17,12 @@ import structlog
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.driver import Driver, SteadyClock
+from pycontrol.arbiter.driver import Driver, Overloaded, SteadyClock
 from pycontrol.arbiter.journal import JournalError, SqliteJournal
 from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
-from pycontrol.bridge.kept import Kept, KeptError
+from pycontrol.bridge.kept import Kept, KeptError, KeptState
 from pycontrol.bridge.server import BridgeError, BridgeServer
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
@@ -96,6 +97,8 @@ class ControlPlane:
         self._topology_held = False
         """The nodes agreed with the topology file once, or GPUs are leased: a disagreement is only reported."""
         self._wrong_topology = False
+        self._stale = False
+        """Another control plane has served since this journal was written."""
 
     def start(self) -> None:
         """Opens the journal and both ports; on failure nothing is left open."""
@@ -108,7 +111,7 @@ class ControlPlane:
         self._topology = load_topology(config.topology) if config.topology else None
         ca = _ca_of(config)
         self._journal = SqliteJournal(config.journal_file)
-        parts.callback(self._journal.close)
+        parts.callback(self._close_journal)
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
         self._pristine = durable.pristine
@@ -127,12 +130,14 @@ class ControlPlane:
             lambda event: self._driver.submit(event),
             lambda: arbiter.known,
             now_s=clock.now_s,
+            serving=lambda: keep is None or endpoint.connected,
         )
         endpoint = BridgeEndpoint(
             self._from_cluster,
             lambda *query: router.handle(*query),
             lambda: self._driver.call(lambda arbiter, now_s: None),
         )
+        self._agents, self._endpoint = agents, endpoint
         arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
         feed = Feed(self._journal, durable=durable)
         self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
@@ -159,17 +164,38 @@ class ControlPlane:
 
     def _from_cluster(self, event: Event) -> None:
         """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""
-        if isinstance(event, ClusterSnapshot) and self._pristine and self._kept is not None:
-            self._pristine = False
+        if isinstance(event, ClusterSnapshot) and self._kept is not None:
             try:
-                data = self._kept.newest()
+                self._take_over(self._kept)
             except KeptError as e:
-                log.error("apps and clocks of an earlier control plane are lost", problem=str(e))
-            else:
-                if data is not None:
-                    self._driver.submit(StateKept(data))
-                    log.info("apps and clocks of an earlier control plane are taken over", apps=len(data["apps"]))
+                log.error("what other control planes kept on HDFS is not known", problem=str(e))
+            self._pristine = False
         self._driver.submit(event)
+
+    def _take_over(self, kept: Kept) -> None:
+        """This control plane's ResourceManager is the active one now: goes on from what the one before kept.
+
+        A journal from before another one took over must not be believed: it is set aside, and the next start takes
+        over like any other.
+        """
+        found = kept.newest()
+        if found is not None and found.by == self._journal.id:
+            return
+        if found is not None and not self._pristine:
+            log.error("another control plane has served since: this journal is set aside; start again")
+            self._stale = True
+            self._stop.set()
+            raise Overloaded
+        if found is not None:
+            before = found.epoch
+            epoch = self._driver.call(lambda arbiter, now_s: self._journal.follow(before))
+            self._driver.submit(StateKept(found.state, epoch))
+            log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
+        state = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept())
+        kept.put(KeptState(self._journal.id, self._journal.epoch, state), self._driver.clock.now_s())
+
+    def _close_journal(self) -> None:
+        self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
 
     def _keep(self, kept: Kept) -> None:
         """Keeps apps and clocks on HDFS as long as this control plane's ResourceManager is the active one."""
@@ -178,7 +204,7 @@ class ControlPlane:
             try:
                 data = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept() if arbiter.ready else None)
                 if data is not None:
-                    kept.put(data, self._driver.clock.now_s())
+                    kept.put(KeptState(self._journal.id, self._journal.epoch, data), self._driver.clock.now_s())
             except (KeptError, TimeoutError, queue.Full) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
 
@@ -226,6 +252,8 @@ class ControlPlane:
         pruned_s = float("-inf")
         while not self._stop.wait(HOUSEKEEPING_S):
             now_s = self._driver.clock.now_s()
+            if self._kept is not None and not self._endpoint.connected:
+                self._agents.stand_by()
             try:
                 self._report_mismatches()
                 if now_s - pruned_s >= PRUNE_EVERY_S:
@@ -238,7 +266,7 @@ class ControlPlane:
             log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
             return 1
         log.info("stopped")
-        return 1 if self._wrong_topology else 0
+        return 1 if self._wrong_topology or self._stale else 0
 
     def _prune(self, arbiter: Arbiter, now_s: float) -> None:
         self._journal.prune(arbiter.durable, now_s, self.config.journal.retention_days * DAY_S)

@@ -270,6 +270,8 @@ class StateKept:
     """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
 
     data: Mapping[str, Any]
+    epoch: int = 1
+    """That of the control plane that goes on from it."""
 
 
 @value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,6 +29,7 @@ FIRST_MESSAGE_S = 10.0
 MESSAGES_PER_S = 500.0
 MESSAGES_AT_ONCE = 5000.0
 RETRY_S = 0.2
+STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
@@ -85,8 +87,10 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         topology: Callable[[], Topology],
         now_s: Callable[[], float],
         first_message_s: float,
+        serving: Callable[[], bool],
     ) -> None:
         self.sessions = Sessions()
+        self._serving = serving
         self._tokens, self._submit, self._topology = tokens, submit, topology
         self._now_s, self._first_message_s = now_s, first_message_s
 
@@ -182,6 +186,8 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
     # ---- both
 
     async def _claims(self, context: Context) -> Claims:
+        if not self._serving():
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
         metadata = context.invocation_metadata() or ()
         token = next((value for key, value in metadata if key == TOKEN_KEY), "")
         text = token.decode("ascii", "replace") if isinstance(token, bytes) else token
@@ -245,11 +251,12 @@ class AgentServer:
         *,
         now_s: Callable[[], float] = time.time,
         first_message_s: float = FIRST_MESSAGE_S,
+        serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self.host, self.port = host, port
         self._tls = tls
         self._topology = topology
-        self._service = ArbiterService(tokens, submit, topology, now_s, first_message_s)
+        self._service = ArbiterService(tokens, submit, topology, now_s, first_message_s, serving)
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None
         self._started: Future[int] = Future()
@@ -273,6 +280,12 @@ class AgentServer:
             self._loop.call_soon_threadsafe(self._service.sessions.to_agent, effect.app_id, message)
         except RuntimeError:
             log.debug("the server has stopped", app_id=effect.app_id)
+
+    def stand_by(self) -> None:
+        """Ends all streams: Agents and workers try the other control plane."""
+        sessions = self._service.sessions
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(sessions.end_all, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
 
     def _run(self) -> None:
         try:

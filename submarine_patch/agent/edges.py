@@ -47,7 +47,8 @@ class ArbiterSession:
         deliver: Callable[[pb.ArbiterMessage], None],
         lost: Callable[[], None],
     ) -> None:
-        self._address, self._ca_file = address, ca_file
+        self._addresses, self._ca_file = address.split(","), ca_file
+        """Of a pair of control planes both; one serves at a time."""
         self._metadata = (("isonomy-token", token),)
         self._register, self._deliver, self._lost = register, deliver, lost
         self._outbox: Outbox = queue.Queue(OUTBOX)
@@ -82,7 +83,7 @@ class ArbiterSession:
         failures, problem = 0, ""
         while True:
             try:
-                with channel_to(self._address, self._ca_file) as channel:
+                with channel_to(self._addresses[0], self._ca_file) as channel:
                     stub = agent_pb2_grpc.ArbiterStub(channel)  # type: ignore[no-untyped-call]
                     for message in stub.Session(self._messages(self._outbox), metadata=self._metadata):
                         failures, problem = 0, ""
@@ -90,12 +91,13 @@ class ArbiterSession:
             except grpc.RpcError as e:
                 why = e.details() if isinstance(e, grpc.Call) else str(e)
                 if why != problem:
-                    log.warning("the Arbiter at %s is away: %s", self._address, why)
+                    log.warning("the Arbiter at %s is away: %s", self._addresses[0], why)
                 problem = why
             if self._closed.is_set():
                 return
             self._lost()
             self._renew()
+            self._addresses.append(self._addresses.pop(0))
             failures += 1
             if self._closed.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]):
                 return

@@ -39,7 +39,10 @@ _Call = Any
 
 
 class Link:
-    """One worker's stream; belongs to the event loop that runs it."""
+    """One worker's stream; belongs to the event loop that runs it.
+
+    `address`: host:port of the Arbiter; of a pair both, joined by a comma, of which one serves at a time.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Link:
         worker_id: str,
         on_command: Callable[[pb.WorkerCommand], None],
     ) -> None:
-        self._address, self._ca_pem, self._worker_id = address, ca_pem, worker_id
+        self._addresses, self._ca_pem, self._worker_id = address.split(","), ca_pem, worker_id
         self._metadata = (("isonomy-token", token),)
         self._on_command = on_command
         self._newest: dict[str, pb.WorkerMessage] = {}
@@ -78,7 +81,8 @@ class Link:
                 return
             self._failures += 1
             if self._failures == 1:
-                _say(f"no stream to the Arbiter at {self._address} ({why}); trying on")
+                _say(f"no stream to the Arbiter at {self._addresses[0]} ({why}); trying on")
+            self._addresses.append(self._addresses.pop(0))
             pause_s = BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1]
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
@@ -96,9 +100,9 @@ class Link:
         """One stream, from its beginning to its end; why it ended."""
         async with self._channel() as channel:
             try:
-                await asyncio.wait_for(channel.channel_ready(), CONNECT_S)
+                await asyncio.wait_for(channel.channel_ready(), CONNECT_S / len(self._addresses))
             except TimeoutError:
-                return f"no connection within {CONNECT_S:g} s"
+                return f"no connection within {CONNECT_S / len(self._addresses):g} s"
             call = agent_pb2_grpc.ArbiterStub(channel).Worker(metadata=self._metadata)  # type: ignore[no-untyped-call]
             reader = asyncio.ensure_future(self._read(call))
             writer = asyncio.ensure_future(self._write(call))
@@ -155,9 +159,9 @@ class Link:
 
     def _channel(self) -> grpc.aio.Channel:
         if self._ca_pem is None:
-            return grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self._addresses[0], options=_OPTIONS)
         trust = grpc.ssl_channel_credentials(root_certificates=self._ca_pem)
-        return grpc.aio.secure_channel(self._address, trust, options=_OPTIONS)
+        return grpc.aio.secure_channel(self._addresses[0], trust, options=_OPTIONS)
 
 
 def channel_to(address: str, ca_file: str | None) -> grpc.Channel:

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_from_a_grant_to_done_over_a_broken_stream(arbiter: Arbiter, tmp_path: P
     saved = StateStore(files).load()
     assert saved is not None
     assert saved["succeeded"]
+
+
+def test_of_a_pair_the_other_one_is_asked_when_a_stream_ends(arbiter: Arbiter, tmp_path: Path) -> None:
+    other = Arbiter()
+    spec = replace(spec_for(arbiter, tmp_path), arbiter=f"{arbiter.address},{other.address}")
+    agent = entry.Agent(spec, MemoryShell(), 1, "secret", LocalFiles(tmp_path / "agent"))  # type: ignore[arg-type]
+    run(agent)
+    arbiter.wait_for("register")
+    arbiter.break_stream()
+    other.wait_for("register")
+    other.break_stream()
+    arbiter.wait_for("register")
+    other.server.stop(0)
 
 
 def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,7 +17,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
-from pycontrol.bridge.kept import KEEP, Kept, KeptError
+from pycontrol.bridge.kept import KEEP, Kept, KeptError, KeptState
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StateKept
@@ -80,8 +81,8 @@ class WebHdfs(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-@pytest.fixture
-def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
+@contextmanager
+def web_hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
     """The address of a WebHDFS and its files."""
     files: dict[str, bytes] = {}
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (WebHdfs,), {"files": files}))
@@ -91,18 +92,25 @@ def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
     server.server_close()
 
 
+@pytest.fixture
+def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """One for a test."""
+    with web_hdfs() as made:
+        yield made
+
+
 def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
     kept = Kept(address, "/isonomy/clocks", "u")
     assert kept.newest() is None
     for k in range(KEEP + 2):
-        kept.put({"rounds": k}, 1e9 + k)
+        kept.put(KeptState("journal", 1, {"rounds": k}), 1e9 + k)
     assert len(files) == KEEP
     newest = max(files)
     files[newest.replace("/clocks-", "/_clocks-").replace("json", "9.json")] = b'{"half'
-    assert kept.newest() == {"rounds": KEEP + 1}
+    assert kept.newest() == KeptState("journal", 1, {"rounds": KEEP + 1})
     files[newest] = b'{"damaged'
-    assert kept.newest() == {"rounds": KEEP}
+    assert kept.newest() == KeptState("journal", 1, {"rounds": KEEP})
 
 
 def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 
-def _free_ports(n: int) -> list[int]:
+def free_ports(n: int) -> list[int]:
+    """Ports that nothing listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for s in sockets:
@@ -18,7 +19,7 @@ def _free_ports(n: int) -> list[int]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    bridge, agents = _free_ports(2)
+    bridge, agents = free_ports(2)
     file = tmp_path / "isonomy.yaml"
     data = {
         "state_dir": "state",

@@ -3,8 +3,10 @@
 import base64
 import json
 import queue
+import shutil
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 import yaml
 from py4j import protocol
 
+from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
+from tests.bridge.test_kept import web_hdfs
+from tests.rpc.conftest import free_ports
 from tests.rpc.serving import LIMIT_S, serving
 
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
@@ -25,8 +30,8 @@ class PluginLink:
     """One py4j connection to the control plane's bridge."""
 
     def __init__(self, file: Path, epoch: str) -> None:
-        port = yaml.safe_load(file.read_text())["bridge"]["port"]
-        token = (file.parent / "state" / "bridge.token").read_text().strip()
+        config = yaml.safe_load(file.read_text())
+        port, token = config["bridge"]["port"], (file.parent / config["state_dir"] / "bridge.token").read_text().strip()
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
         self._lines = self._socket.makefile("rb")
         self._send(protocol.AUTH_COMMAND_NAME, token)
@@ -48,14 +53,15 @@ class PluginLink:
         assert answer.startswith(prefix), answer
         return bridge_pb2.Response.FromString(base64.b64decode(answer.removeprefix(prefix)))
 
-    def hello(self) -> None:
+    def hello(self) -> str:
+        """What is wrong, if anything is."""
         node = bridge_pb2.Node(node_id="n1:8041", host="n1", rack="/a", gpus=2)
         app = bridge_pb2.Application(
             app_id=APP, user="ann", queue="root.default", name="a", tags=["isonomy"], attempt_id=ATTEMPT,
             submit_time_ms=1_000,
         )  # fmt: skip
         snapshot = bridge_pb2.Snapshot(ready=True, nodes=[node], applications=[app])
-        assert not self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
+        return self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
 
     def get(self, path: str, **parameters: str) -> dict[str, Any]:
         query = bridge_pb2.Query(method="GET", path=path, parameters=parameters, user="ann")
@@ -78,6 +84,7 @@ class Agent:
         self._channel = grpc.insecure_channel(access["arbiter"])
         self._out: queue.Queue[pb.AgentMessage | None] = queue.Queue()
         self._in: queue.Queue[pb.ArbiterMessage] = queue.Queue()
+        self._refused: queue.Queue[str] = queue.Queue()
         self._call = ArbiterStub(self._channel).Session(
             iter(self._out.get, None), metadata=[("isonomy-token", access["token"])]
         )
@@ -91,8 +98,12 @@ class Agent:
         try:
             for message in self._call:
                 self._in.put(message)
-        except grpc.RpcError:
-            return
+        except grpc.RpcError as e:
+            self._refused.put(e.details() if isinstance(e, grpc.Call) else str(e))
+
+    def refusal(self) -> str:
+        """Why the control plane ended the stream."""
+        return self._refused.get(timeout=LIMIT_S)
 
     def until(self, kind: str) -> Any:
         """Plays along until a message of this kind."""
@@ -126,7 +137,7 @@ def test_from_hello_to_a_placed_worker_and_over_a_crash(config: Path) -> None:
     with serving(config):
         plugin = PluginLink(config, "e1")
         assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
-        plugin.hello()
+        assert not plugin.hello()
         agent = Agent(plugin.get("token", app=APP))
         registered = agent.until("registered")
         assert [(h.host, h.gpus) for h in registered.hosts] == [("n1", 2)]
@@ -148,9 +159,50 @@ def test_from_hello_to_a_placed_worker_and_over_a_crash(config: Path) -> None:
     with serving(config):
         plugin = PluginLink(config, "e1")
         assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
-        plugin.hello()
+        assert not plugin.hello()
         agent = Agent(plugin.get("token", app=APP))
         held = agent.until("registered").grants
         assert [g.grant_id for g in held] == [grant.grant_id]
         agent.close()
         plugin.close()
+
+
+@pytest.mark.timeout(120)
+def test_of_a_pair_one_serves_and_a_journal_from_before_the_failover_is_set_aside(config: Path) -> None:
+    address, ports, state = yaml.safe_load(config.read_text())["agents"]["advertise"], free_ports(2), config.parent
+    there = f"127.0.0.1:{ports[1]}"
+    with web_hdfs() as (webhdfs, files):
+        values = yaml.safe_load(config.read_text()) | {"standby": {"webhdfs": webhdfs, "every_s": 0.2}}
+        config.write_text(yaml.safe_dump(values))
+        own = {"state_dir": "other", "bridge": {"port": ports[0]}, "agents": {"host": "127.0.0.1", "port": ports[1]}}
+        (state / "second.yaml").write_text(yaml.safe_dump(values | own))
+        access = {"token": Tokens.of_file(state / "state" / "tokens.key").issue(APP, "ann", 600, time.time())}
+        (state / "other").mkdir()
+        shutil.copy2(state / "state" / "tokens.key", state / "other")
+        with serving(config) as first, serving(state / "second.yaml"):
+            plugin = PluginLink(config, "e1")
+            assert not plugin.hello()
+            assert "stands by" in Agent(access | {"arbiter": there}).refusal()
+            agent = Agent(access | {"arbiter": address})
+            grant = agent.until("grant")
+            arrived_s = plugin.get("explain", app=APP)["app"]["arrived_s"]
+            while not any(APP.encode() in data for data in files.values()):
+                time.sleep(0.05)
+            plugin.close()
+            assert "stands by" in agent.refusal(), "its plugin is silent"
+
+            plugin = PluginLink(state / "second.yaml", "e2")
+            assert not plugin.hello()
+            assert plugin.get("explain", app=APP)["app"]["arrived_s"] == arrived_s
+            granted = Agent(access | {"arbiter": there}).until("grant")
+            assert granted.grant_id != grant.grant_id, "no id is given by both"
+            plugin.close()
+
+            assert PluginLink(config, "e3").hello(), "no snapshot is taken on the old journal"
+            assert first.wait(LIMIT_S) == 1
+        assert len(list((state / "state").glob("journal-*.sqlite"))) == 1
+        with serving(config):
+            plugin = PluginLink(config, "e4")
+            assert not plugin.hello()
+            assert plugin.get("explain", app=APP)["app"]["arrived_s"] == arrived_s
+            plugin.close()

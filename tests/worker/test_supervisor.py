@@ -190,6 +190,20 @@ def test_trains_on_while_the_arbiter_is_away(arbiter: FakeArbiter, run: Run) -> 
     assert arbiter.streams == 2
 
 
+def test_goes_to_the_other_arbiter_of_a_pair(arbiter: FakeArbiter, run: Run) -> None:
+    other = FakeArbiter()
+    worker = run(_program(TRAINING), ISONOMY_ARBITER=f"127.0.0.1:{arbiter.port},127.0.0.1:{other.port}")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    before = arbiter.wait_for("progress", lambda p: p.step > 5).step
+    arbiter.stop()
+    assert other.wait_for("progress").step >= before
+    assert next(m.WhichOneof("kind") for m in other.messages) == "ready"
+    other.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="enough"))
+    assert worker.wait(10) == 75
+    other.stop()
+
+
 def test_no_start(arbiter: FakeArbiter, run: Run) -> None:
     worker = run("true", ISONOMY_START_TIMEOUT_S="0.5")
     _, err = worker.communicate(timeout=20)
