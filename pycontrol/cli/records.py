@@ -32,27 +32,31 @@ EVIDENCE_FILE = "isonomy-evidence.jsonl"
 class Records:
     """Where a run's records are."""
 
-    journal: Path
+    journals: tuple[Path, ...]
+    """One; of a pair of control planes all."""
     evidence: tuple[str, ...]
     rm_log: tuple[str, ...]
     topology: Path | None = None
 
 
 def records_of(
-    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...]
+    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...]
 ) -> Records:
     """As given; what is not, from the dev-cluster, where a journal is not given either."""
-    if journal is not None:
-        return Records(journal, evidence, rm_log)
+    if journals:
+        return Records(journals, evidence, rm_log)
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
         roles: dict[str, Any] = cluster["roles"]
-        journal = load_config(cluster["isonomy_yaml"]).journal_file
+        files = cluster.get("isonomy_yamls") or [cluster["isonomy_yaml"]]
+        journals = tuple(load_config(file).journal_file for file in files)
+        if len(journals) > 1:  # of a pair, with those that were set aside at a failover
+            journals = tuple(file for j in journals for file in sorted(j.parent.glob(f"{j.stem}*{j.suffix}")))
         nodes = [r for name, r in roles.items() if name.startswith("nodemanager")]
         evidence = evidence or tuple(str(Path(r["data"]) / EVIDENCE_FILE) for r in nodes)
-        rm_log = rm_log or (str(roles["resourcemanager"]["log"]),)
-        return Records(journal, evidence, rm_log, Path(cluster["topology"]))
+        rm_log = rm_log or tuple(str(r["log"]) for name, r in roles.items() if name.startswith("resourcemanager"))
+        return Records(journals, evidence, rm_log, Path(cluster["topology"]))
     except OSError as e:
         raise Misused(f"{file}: {e.strerror}; give --journal, or --cluster-dir of a dev-cluster") from e
     except (ValueError, KeyError, TypeError) as e:
@@ -71,13 +75,19 @@ def facts_of(journal: Path) -> Iterator[tuple[int, float, Fact]]:
         raise Failure(f"{journal}: is not a journal that this version reads ({e})") from e
 
 
+def histories_of(journals: tuple[Path, ...]) -> History:
+    """What these journals say, one control plane after the other; an empty one was never in charge."""
+    begun = [(first[1], j) for j in journals if (first := next(facts_of(j), None)) is not None]
+    return History.of(*(facts_of(journal) for _, journal in sorted(begun)))
+
+
 def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str, Any]:
     """The audit of these records."""
     try:
         evidence, yarn = read_evidence(records.evidence), read_rm_log(records.rm_log)
     except EvidenceError as e:
         raise Failure(str(e)) from e
-    return audit(History.of(facts_of(records.journal)), evidence, yarn, now_s, gang_deadline_s)
+    return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s)
 
 
 def _options(command: Any) -> Any:
@@ -88,8 +98,9 @@ def _options(command: Any) -> Any:
                      help="The ResourceManager's log with its audit lines; may be repeated."),
         click.option("--evidence", multiple=True, metavar="GLOB",
                      help="Evidence files of the NodeManagers; may be repeated."),
-        click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-                     help="The control plane's journal [default: the dev-cluster's]."),
+        click.option("--journal", "journals", multiple=True, metavar="FILE",
+                     type=click.Path(path_type=Path, dir_okay=False),
+                     help="The control plane's journal, of a pair each [default: the dev-cluster's]."),
         cluster_dir_option,
     ):
         command = option(command)
@@ -100,7 +111,7 @@ def _options(command: Any) -> Any:
 @_options
 @output_option
 def audit_command(
-    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
     gang_deadline: float, output: str,
 ) -> None:  # fmt: skip
     """Check the journal against what the NodeManagers and the ResourceManager recorded.
@@ -114,7 +125,7 @@ def audit_command(
     isonomy audit --journal state/journal.sqlite \\
         --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl' --rm-audit-log /var/log/hadoop/rm-audit.log
     """
-    found = audited(records_of(cluster_dir, journal, evidence, rm_log), gang_deadline, time.time())
+    found = audited(records_of(cluster_dir, journals, evidence, rm_log), gang_deadline, time.time())
     emit(found, output, screens.audit)
     sys.exit(1 if found["violations"] or not found["complete"] else 0)
 
@@ -127,7 +138,7 @@ def audit_command(
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
 @output_option
 def report_command(
-    cluster_dir: Path, journal: Path | None, evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
     gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None, output: str,
 ) -> None:  # fmt: skip
     """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
@@ -136,7 +147,9 @@ def report_command(
     isonomy report --out build/demo/report.json
     isonomy report --journal state/journal.sqlite --gpus 64 -o json
     """
-    records = records_of(cluster_dir, journal, evidence, rm_log)
+    records = records_of(cluster_dir, journals, evidence, rm_log)
+    if len(records.journals) != 1:
+        raise click.UsageError("a report is of one journal: give one --journal FILE")
     file = topology or records.topology
     if gpus is None and file is None:
         raise click.UsageError("give --gpus N or --topology FILE: rho needs the GPUs of the cluster")
@@ -146,7 +159,7 @@ def report_command(
         raise Misused(e.lines[0]) from e
     assert cluster_gpus is not None
     found = audited(records, gang_deadline, time.time())
-    data = reports.build(facts_of(records.journal), cluster_gpus, found)
+    data = reports.build(facts_of(records.journals[0]), cluster_gpus, found)
     if out is not None:
         _write(out, data)
     emit(data, output, screens.report)

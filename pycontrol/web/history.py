@@ -74,16 +74,21 @@ class History:
     problems: list[Problem] = field(default_factory=list)
     _next: dict[Gpu, tuple[str, str]] = field(default_factory=dict)
     _running: dict[tuple[str, str], set[Gpu]] = field(default_factory=dict)
+    _left: set[Gpu] = field(default_factory=set)
+    """GPUs whose lease the journal before left open; who took over goes on with it, or knows nothing of it."""
 
     @classmethod
-    def of(cls, facts: Iterable[tuple[int, float, Fact]]) -> History:
-        """Reads facts in their order."""
+    def of(cls, *journals: Iterable[tuple[int, float, Fact]]) -> History:
+        """Reads facts in their order; of control planes that followed each other, one journal after the other."""
         history = cls()
-        for _, time_s, fact in facts:
-            history.facts += 1
-            history.from_s = history.from_s or time_s
-            history.until_s = time_s
-            history._take(fact, time_s)
+        for facts in journals:
+            history._left = {gpu for gpu in history.spans if history.open(gpu) is not None}
+            history._next.clear()
+            for _, time_s, fact in facts:
+                history.facts += 1
+                history.from_s = history.from_s or time_s
+                history.until_s = time_s
+                history._take(fact, time_s)
         return history
 
     def open(self, gpu: Gpu) -> Span | None:
@@ -99,7 +104,9 @@ class History:
         match fact:
             case AppEnded():
                 self.ended_s.setdefault(fact.app_id, fact.at_s)
-            case RoundHeld():
+                self._let_go(time_s, fact.app_id)
+            case RoundHeld():  # whoever took over has seen all containers by then
+                self._let_go(time_s)
                 for award in fact.receipt.get("awards", ()):
                     sizes = self.gang_sizes.setdefault(award["app_id"], set())
                     sizes.update(sum(n for _, n in gang) for gang in award["gangs"])
@@ -119,20 +126,34 @@ class History:
         if fact.after_current:
             self._next[fact.gpu] = (fact.app_id, fact.grant_id)
             return
-        if present is not None:
+        if present is not None and fact.gpu in self._left:
+            self._left.discard(fact.gpu)
+            if present.app_id == fact.app_id:
+                return
+            self._close(present, time_s, "not taken over")
+        elif present is not None:
             what = f"GPU {fact.gpu}: granted to {fact.app_id} while leased to {present.app_id}"
             self.problems.append(Problem("gpu_leased_twice", what, time_s))
             self._close(present, time_s, "overwritten")
         # A gang's lease begins when its last GPU is free at the latest; its containers may come earlier.
         self._begin(fact.gpu, fact.app_id, fact.grant_id, min(fact.at_s, time_s))
 
+    def _let_go(self, time_s: float, app_id: str | None = None) -> None:
+        """Closes the leases (all, or an app's) that the control plane that took over did not find."""
+        for gpu in list(self._left):
+            present = self.open(gpu)
+            if present is None or app_id in (None, present.app_id):
+                self._left.discard(gpu)
+                if present is not None:
+                    self._close(present, time_s, "not taken over")
+
     def _begin(self, gpu: Gpu, app_id: str, grant_id: str, at_s: float) -> None:
         self.spans.setdefault(gpu, []).append(Span(gpu, app_id, grant_id, at_s))
 
     def _started(self, fact: LeaseStarted) -> None:
         span = self.open(fact.gpu)
-        if span is None:
-            return
+        if span is None or (span.job and fact.gpu in self.started.get(fact.container_id, ())):
+            return  # the same container goes on under another control plane
         self.started.setdefault(fact.container_id, set()).add(fact.gpu)
         self.started_s.setdefault(fact.container_id, fact.at_s)
         self.app_of[fact.container_id] = span.app_id

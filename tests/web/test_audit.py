@@ -103,6 +103,41 @@ def test_a_clean_run_is_clean_and_says_what_it_checked() -> None:
     assert checked["gpu_ids_compared"] == checked["yarn_allocations_compared"] == 4
 
 
+def taken_over(*, by_s: float = 60.0) -> dict[str, Any]:
+    """A run whose control plane was replaced while two gangs trained; one container ended before anybody saw it."""
+    before, after = Run(), Run()
+    receipt = {"awards": [{"app_id": a, "gangs": [[["n1", 2]], [["n2", 2]]]} for a in (APP, OTHER)]}
+    before.fact(1.5, f.RoundHeld("r1", T0 + 1.5, receipt))
+    before.grant(2, APP, A + B, "r1.0")
+    before.start(5, container(2), A, job="j1")
+    before.start(6, container(3), B, job="j2")
+    before.record("end", 55, container(3), B)
+    after.grant(by_s, APP, A, "r1.0")
+    after.start(by_s, container(2), A, job="", seen=False)
+    after.fact(70, f.RoundHeld("r2", T0 + 70, receipt))
+    after.grant(71, OTHER, B, "r3.0")
+    after.start(72, container(4, OTHER), B, job="j1")
+    after.stop(90, container(2), A)
+    after.stop(91, container(4, OTHER), B)
+    after.fact(100, f.AppEnded(APP, "FINISHED", T0 + 100), f.AppEnded(OTHER, "FINISHED", T0 + 100))
+    evidence = Evidence(["e.jsonl"])
+    for line in sorted(before.evidence + after.evidence, key=lambda x: x["time_ms"]):
+        add_event(evidence, line)
+    journals = (sorted(run.facts, key=lambda x: x[0]) for run in (before, after))
+    history = History.of(*([(i, t, x) for i, (t, x) in enumerate(facts)] for facts in journals))
+    return audit(history, evidence, YarnRecords(), T0 + 1000)
+
+
+def test_one_control_plane_after_the_other_is_clean() -> None:
+    found = taken_over()
+    assert found["violations"] == []
+    assert found["checked"]["leases"] == 6, "those that were taken over are not counted twice"
+
+
+def test_a_container_that_nobody_took_over_has_no_lease() -> None:
+    assert [v["kind"] for v in taken_over(by_s=75.0)["violations"]] == ["container_without_lease"] * 2
+
+
 def two_containers(run: Run) -> None:
     next(e for e in run.evidence if e["event"] == "end" and e["container"] == container(2))["time_ms"] += 5000
 
