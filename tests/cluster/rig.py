@@ -22,9 +22,9 @@ SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30",
 class Rig:
     """Cluster, control plane, clients."""
 
-    def __init__(self, folder: Path, policy: str = "themis") -> None:
+    def __init__(self, folder: Path, policy: str = "themis", *options: str) -> None:
         self.folder = folder
-        words = [str(REPO / "dev-cluster/up"), "--dir", str(folder), "--fresh"]
+        words = [str(REPO / "dev-cluster/up"), "--dir", str(folder), "--fresh", *options]
         for setting in SETTINGS:
             words += ["--set", setting]
         subprocess.run(words, check=True, timeout=400)
@@ -35,12 +35,17 @@ class Rig:
 
     def serve(self, policy: str = "themis") -> None:
         """Starts the control plane and waits until it is ready."""
-        with (self.folder / "log" / "control-plane.log").open("ab") as log:
-            words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"], "--policy", policy]
-            self.control = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
-        assert self.control.stdout is not None
-        assert self.control.stdout.readline().startswith(b"ready")
+        self.control = self.control_plane(self.cluster["isonomy_yaml"], policy)
         self.wait(lambda: self.get("status").get("ready"), 60, "the plugin says hello")
+
+    def control_plane(self, config: str, policy: str = "themis") -> subprocess.Popen[bytes]:
+        """A control plane whose ports are open."""
+        with (self.folder / "log" / "control-plane.log").open("ab") as log:
+            words = [str(BIN / "isonomy"), "serve", "--config", config, "--policy", policy]
+            started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
+        assert started.stdout is not None
+        assert started.stdout.readline().startswith(b"ready")
+        return started
 
     def stop(self) -> None:
         """Ends the control plane; leases and journal stay."""
@@ -60,20 +65,22 @@ class Rig:
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """A REST resource; {} while it is not to be had."""
-        try:
-            url = f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/{path}"
-            reply = requests.get(url, params=params, timeout=10)
-            return dict(reply.json()) if reply.ok else {}
-        except (requests.RequestException, ValueError):
-            return {}
+        return self._ask(f"isonomy/{path}", **params)
 
     def app(self, name: str) -> dict[str, Any]:
         """YARN's word on an app."""
-        try:
-            found = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/apps", timeout=10).json()["apps"] or {}
-        except (requests.RequestException, ValueError):
-            return {}
+        found = self._ask("apps").get("apps") or {}
         return next((a for a in found.get("app", []) if a["name"] == name), {})
+
+    def _ask(self, path: str, **params: str) -> dict[str, Any]:
+        """Of a pair the first ResourceManager that answers; one that stands by names the active one."""
+        for base in self.cluster["rm_web"].split(","):
+            try:
+                reply = requests.get(f"{base}/ws/v1/cluster/{path}", params=params, timeout=10)
+                return dict(reply.json()) if reply.ok else {}
+            except (requests.RequestException, ValueError):
+                continue
+        return {}
 
     def wait(self, condition: Callable[[], Any], limit_s: float, what: str) -> Any:
         """Polls until the condition holds."""
