@@ -92,6 +92,12 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
         if theirs != ours:
             got = theirs or "not set"
             yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
+    if site.get("yarn.resourcemanager.ha.enabled") == "true":
+        if "," not in (config.agents.advertise or ""):
+            yield error("isonomy.yaml", "agents.advertise",
+                        "must name the control planes of both ResourceManagers, else Agents do not find the other one")
+        if config.standby is None:
+            yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
 
 
 def resource_types(site: dict[str, str]) -> Iterator[Finding]:

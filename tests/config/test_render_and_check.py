@@ -47,6 +47,10 @@ def test_rendered_files_are_right_and_pass_the_check(conf: Path) -> None:
 def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
     over = {"yarn": {"rm_hosts": {"rm1": "a", "rm2": "b"}, "rm_id": "rm2", "rm_web": "0.0.0.0:8888"}}
     render.write(render.render(over), tmp_path)
+    found = json.loads(run("check", str(tmp_path), "-o", "json").output)
+    assert [f["key"] for f in found["findings"] if f["level"] == "error"] == ["agents.advertise", "standby"]
+    own = {"agents_advertise": "a:1,b:1", "standby_webhdfs": "http://n:9870"}
+    render.write(render.render({**over, "isonomy": own}), tmp_path)
     site = read_site(tmp_path / "yarn-site.xml")
     prefix = "yarn.resourcemanager."
     assert (site[f"{prefix}ha.rm-ids"], site[f"{prefix}ha.id"]) == ("rm1,rm2", "rm2")
