@@ -80,19 +80,21 @@ class ArbiterSession:
             yield message
 
     def _run(self) -> None:
-        failures, problem = 0, ""
+        failures = 0
+        problems: dict[str, str] = {}
+        """By address, what was said already."""
         while True:
             try:
                 with channel_to(self._addresses[0], self._ca_file) as channel:
                     stub = agent_pb2_grpc.ArbiterStub(channel)  # type: ignore[no-untyped-call]
                     for message in stub.Session(self._messages(self._outbox), metadata=self._metadata):
-                        failures, problem = 0, ""
+                        failures, problems = 0, {}
                         self._deliver(message)
             except grpc.RpcError as e:
                 why = e.details() if isinstance(e, grpc.Call) else str(e)
-                if why != problem:
+                if why != problems.get(self._addresses[0]):
                     log.warning("the Arbiter at %s is away: %s", self._addresses[0], why)
-                problem = why
+                problems[self._addresses[0]] = why
             if self._closed.is_set():
                 return
             self._lost()

@@ -142,8 +142,8 @@ class Machine(RuleBasedStateMachine):
         running = list(self.cells.groups.values())
         if any(space.bad for space in self.cells.spaces) or any(g.state is not GroupState.ALLOCATED for g in running):
             return
-        if self.static and self.exchange.deals:
-            return  # what was lent stays where it is bound, which layouts do not tell: the control plane refuses it
+        if self.static and self.exchange.number:
+            return  # exchange changes what is bound where, and no layout tells of it: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
         found = adopt_all(lambda: Cells(self.cells.layout), held)
