@@ -26,14 +26,13 @@ def bind_trees(space: Space, wanted: Mapping[Holder, Collection[int]]) -> list[C
     for root, key in space.holder.items():
         if space.v2p[root[0]][root[1]] == FREE and space.forest.free[root[0]][root[1]] == sizes[root[0]]:
             trees.setdefault((key, root[0]), []).append(root)
-    taken = [{n for n, bound in enumerate(p2v) if bound != FREE} for p2v in space.p2v]
     places = sorted(
         {(key, k, leaf // sizes[k]) for leaf, key in of.items() for k in range(len(sizes)) if (key, k) in trees},
         key=lambda place: (-place[1], place[2]),
     )
     places = [
         (key, k, n) for key, k, n in places
-        if n not in taken[k] and all(of.get(leaf, key) == key for leaf in space.chain.leaves((k, n)))
+        if all(of.get(leaf, key) == key for leaf in space.chain.leaves((k, n)))
     ]  # fmt: skip
     bound: list[Cell] = []
     for key, k, n in _chosen(places, of, {kind: len(roots) for kind, roots in trees.items()}, sizes):
