@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table as Grid
+from rich.console import Console, RenderableType
+from rich.text import Text
 
+from pycontrol.cli.tables import Data, emit, lines, out, table
 from pycontrol.experiments import catalogue
-from pycontrol.experiments.kit import Setup
+from pycontrol.experiments.kit import Setup, Table
 from pycontrol.experiments.report import Entry, as_json, plain, read, text, write, write_pages
 
 STYLE = {True: "green", False: "red", None: "dim"}
@@ -46,9 +47,9 @@ def experiment_command(
 
     Exit status 0 also where a claim does not hold: that is a finding, not a failure.
     """
-    console, log = Console(), Console(stderr=True)
+    log = Console(stderr=True)
     if name == ("list",):
-        _list(console, output)
+        emit({n: catalogue.title(n) for n in catalogue.names()}, output, _draw_list)
         return
     try:
         chosen = [n for word in name for n in _chosen(word)]
@@ -68,7 +69,7 @@ def experiment_command(
         if kept is not None:
             log.print(f"{one}: kept, of {kept.day}")
         if output == "table":
-            _show(console, entries[-1])
+            out(_draw(entries[-1]))
         if report is not None and kept is None:
             _put(entries[-1], report, log)
     if output == "json":
@@ -117,30 +118,23 @@ def _chosen(word: str) -> list[str]:
     return [word]
 
 
-def _list(console: Console, output: str) -> None:
-    found = {n: catalogue.title(n) for n in catalogue.names()}
-    if output == "json":
-        click.echo(json.dumps(found, indent=1))
-        return
-    grid = Grid("experiment", "what it is about")
-    for name, about in found.items():
-        grid.add_row(name, about)
-    console.print(grid)
+def _draw_list(data: Data) -> RenderableType:
+    return table(("experiment", "what it is about"), data.items())
 
 
-def _show(console: Console, entry: Entry) -> None:
-    console.rule(f"[bold]{entry.name}[/]: {entry.title}")
-    for table in entry.findings.tables:
-        grid = Grid(*table.columns, title=table.title, title_justify="left")
-        for row in table.rows:
-            grid.add_row(*(text(v) for v in row))
-        console.print(grid)
-    for c in entry.findings.claims:
-        said = f"[{STYLE[c.holds]}]{c.verdict}[/]: {c.claim} Paper: {c.paper}; ours: {c.ours}. {c.why}"
-        console.print(said, highlight=False)
-    if entry.findings.conventions:
-        console.print(f"[dim]Assumed: {'; '.join(entry.findings.conventions)}.[/]", highlight=False)
-    for note in entry.findings.notes:
-        console.print(f"[dim]{note}[/]", highlight=False)
-    seeds = f"{entry.findings.seeds} seeds, 95 % confidence intervals; " if entry.findings.seeds else ""
-    console.print(f"[dim]{seeds}{entry.wall_s:.0f} s{' (quick)' if entry.quick else ''}[/]\n", highlight=False)
+def _draw(entry: Entry) -> RenderableType:
+    found = entry.findings
+    tables = [part for t in found.tables for part in (Text(t.title, "italic"), table(t.columns, _cells(t)), "")]
+    claims = [
+        Text.assemble((c.verdict, STYLE[c.holds]), f": {c.claim} Paper: {c.paper}; ours: {c.ours}. {c.why}")
+        for c in found.claims
+    ]
+    assumed = [f"Assumed: {'; '.join(found.conventions)}."] if found.conventions else []
+    seeds = f"{found.seeds} seeds, 95 % confidence intervals; " if found.seeds else ""
+    end = f"{seeds}{entry.wall_s:.0f} s{' (quick)' if entry.quick else ''}"
+    small = [Text(said, "dim") for said in (*assumed, *found.notes, end)]
+    return lines(Text(f"{entry.name}: {entry.title}", "bold"), "", *tables, *claims, *small, "")
+
+
+def _cells(found: Table) -> list[list[str]]:
+    return [[text(v) for v in row] for row in found.rows]

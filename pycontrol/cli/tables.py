@@ -22,14 +22,19 @@ def emit(data: Data, output: str, draw: Callable[[Data], RenderableType]) -> Non
     """Prints JSON or what `draw` makes of it."""
     if output == "json":
         click.echo(json.dumps(data, indent=2))
-        return
+    else:
+        out(draw(data))
+
+
+def out(drawn: RenderableType) -> None:
+    """Prints as wide as the terminal is; into a pipe or a file as wide as it is, without blanks at ends of lines."""
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(draw(data))
+        console.print(drawn)
         return
     wide = Console(highlight=False, width=PIPE_WIDTH, color_system=None)
     with wide.capture() as text:
-        wide.print(draw(data))
+        wide.print(drawn)
     click.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 

@@ -24,6 +24,8 @@ APPS = 8
 WORK_H = 2.0
 GRID = (10, 20, 30, 34, 36, 40, 50, 60, 70, 80, 90, 100)
 QUICK_GRID = (20, 40, 100)
+SLIGHT = 0.02
+"""A gain that the seeds need not exclude."""
 LIE = {
     "slowdown": lambda x: Misreport(slowdown=1 + x / 100),
     "work left": lambda x: Misreport(work=1 + x / 100),
@@ -99,11 +101,7 @@ def _claims18(
     honest = [others[rule, "slowdown", x] for x in grid]
     loses = next((x for x in grid if lines["slowdown"][x].low > 1), None)
     return [
-        *(
-            Claim(f"Over-reporting {about} never pays ({rule}).", "the liar never gains" if about == "slowdown" else
-                  "not tried", _range(line), not any(v.high < 1 for v in line.values()), _gains(line))
-            for about, line in lines.items()
-        ),
+        *(_claim_lie(about, rule, line) for about, line in lines.items()),
         Claim(f"Honest apps gain from the lie ({rule}).", "their mean completion time falls",
               f"x {min(v.mean for v in honest):.3g} to x {max(v.mean for v in honest):.3g}",
               all(v.mean < 1 for v in honest) and any(v.high < 1 for v in honest),
@@ -112,6 +110,19 @@ def _claims18(
               "it never loses measurably" if loses is None else f"it loses from X = {loses} % on "
               f"(x {shown(lines['slowdown'][loses])})", loses is not None and 34 < loses <= 40),
     ]  # fmt: skip
+
+
+def _claim_lie(about: str, rule: str, line: Mapping[int, Interval]) -> Claim:
+    paper = "the liar never gains" if about == "slowdown" else "not tried"
+    holds, sure = never_pays(list(line.values()))
+    return Claim(f"Over-reporting {about} never pays ({rule}).", paper, _range(line), holds, _gains(line), sure)
+
+
+def never_pays(ratios: Sequence[Interval]) -> tuple[bool, bool]:
+    """Whether no lie pays, and whether that leaves no doubt: a gain at 95 %, or none of more than `SLIGHT`."""
+    if any(v.high < 1 for v in ratios):
+        return False, True
+    return all(v.mean > 1 - SLIGHT for v in ratios), all(v.low > 1 - SLIGHT for v in ratios)
 
 
 def _range(line: Mapping[int, Interval]) -> str:
@@ -288,13 +299,15 @@ def _time(result: Result, who: set[int]) -> float:
 def _claim_many(rule: str, gain: Mapping[tuple[str, str], Interval]) -> Claim:
     mine = {lie: v for (of, lie), v in gain.items() if of == rule}
     best = min(mine, key=lambda lie: mine[lie].mean)
+    holds, sure = never_pays(list(mine.values()))
     pays = [f"{lie} (x {shown(v)})" for lie, v in mine.items() if v.high < 1]
     unsure = [lie for lie, v in mine.items() if v.mean < 1 <= v.high]
     return Claim(
         f"Over many rounds lies do not pay ({rule}).",
         "theorem 3.3: strategy-proof over rounds" if rule.startswith("themis") else "no claim: the paper's strawman",
         f"best lie: {best}, the liar's completion time x {shown(mine[best])}",
-        not pays,
+        holds,
         (f"Pays at 95 %, each by itself: {', '.join(pays)}. " if pays else f"{_excluded(list(mine.values()))} ")
         + (f"Not told from 1, but on the gaining side: {', '.join(unsure)}." if unsure else ""),
+        sure,
     )

@@ -15,7 +15,7 @@ from pycontrol.experiments import themis_small_round as one
 from pycontrol.experiments.kit import Setup
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.simulation.clusters import uniform
-from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.runs import Interval, simulate
 
 TINY = Setup(quick=True, seeds=2, processes=1)
 
@@ -67,6 +67,20 @@ def test_a_liar_of_eight_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = lies.fig18(TINY)
     assert set(found.values["liar"]) == {f"{r.label} | {about} | 40" for r in lies.RULES_18 for about in lies.LIE}
     assert len(found.claims) == 8
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([(1.2, 1.1, 1.3), (0.995, 0.985, 1.005)], (True, True)),
+        ([(0.995, 0.9, 1.09)], (True, False)),
+        ([(0.92, 0.84, 1.01), (1.2, 1.1, 1.3)], (False, False)),
+        ([(0.997, 0.995, 0.999)], (False, True)),
+    ],
+    ids=["no gain above 2 % left open", "a gain is not excluded", "gains, as the means go", "a small gain, surely"],
+)
+def test_verdicts_on_lies(ratios: list[tuple[float, float, float]], verdict: tuple[bool, bool]) -> None:
+    assert lies.never_pays([Interval(*r, 8) for r in ratios]) == verdict
 
 
 def test_a_lie_reaches_the_simulation() -> None:
