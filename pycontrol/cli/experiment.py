@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console, RenderableType
+from rich.status import Status
 from rich.text import Text
 
 from pycontrol.cli.tables import Data, emit, lines, out, table
@@ -17,6 +20,7 @@ from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Setup, Table
 from pycontrol.experiments.report import Entry, as_json, plain, read, text, write, write_pages
 
+LINE_EVERY_S = 60.0
 STYLE = {True: "green", False: "red", None: "dim"}
 
 
@@ -60,10 +64,8 @@ def experiment_command(
     entries: list[Entry] = []
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
-            setup = Setup(
-                quick, seeds, **({"processes": processes} if processes else {}), data=data,
-                note=lambda said, one=one: status.update(f"{one}: {said}"),  # type: ignore[misc]
-            )  # fmt: skip
+            note = partial(_note, one, status if log.is_terminal else Lines(log))
+            setup = Setup(quick, seeds, **({"processes": processes} if processes else {}), data=data, note=note)
             kept = _kept(one, setup, report) if resume and report is not None else None
             entries.append(kept or _run(one, setup))
         if kept is not None:
@@ -77,6 +79,24 @@ def experiment_command(
     elif report is not None:
         log.print(f"{report / 'index.html'}")
     sys.exit(0)
+
+
+@dataclass
+class Lines:
+    """Progress where there is no terminal: a line a minute at most."""
+
+    log: Console
+    said_s: float = field(default_factory=time.monotonic)
+
+    def update(self, said: str) -> None:
+        """Prints it if the last one is old enough."""
+        if time.monotonic() - self.said_s >= LINE_EVERY_S:
+            self.said_s = time.monotonic()
+            self.log.print(said, highlight=False, soft_wrap=True)
+
+
+def _note(name: str, status: Status | Lines, said: str) -> None:
+    status.update(f"{name}: {said}")
 
 
 def _run(name: str, setup: Setup) -> Entry:

@@ -20,6 +20,7 @@ def found(setup: Setup) -> Findings:
 
     For tests.
     """
+    setup.note("half way")
     return Findings(
         claims=(Claim("a < b.", "2.0", "1.5", False, "Because."), Claim("not here.", "1", "-", None)),
         tables=(Table("Numbers", ("a", "b"), ((1.23456, "x"), (math.nan, None))),),
@@ -92,6 +93,14 @@ def test_a_report_grows_and_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyP
     broken = run("first")
     assert broken.exit_code == 1
     assert "a report of another version" in broken.output
+
+
+def test_a_log_file_shows_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
+    run = CliRunner()
+    assert "half way" not in run.invoke(experiment_command, ["made-up"]).stderr
+    monkeypatch.setattr("pycontrol.cli.experiment.LINE_EVERY_S", 0.0)
+    assert "made-up: half way" in run.invoke(experiment_command, ["made-up"]).stderr
 
 
 def test_resume_needs_a_report() -> None:
