@@ -169,14 +169,16 @@ def measure(
     seeds = setup.seeds_of(usual, quick)
 
     def jobs_of(seed: int) -> list[Job]:
-        setup.note(f"{where.label}: seed {seed + 1} of at most {len(seeds)}, {len(variants)} variants")
         workload = where.load(seed)
         return [v.job(workload, where, seed) for v in variants]
 
-    return _remembered(
-        (where, tuple(variants), seeds, metric),
-        lambda: _by_label(where, variants, run_until(jobs_of, metric, seeds, processes=setup.processes)),
-    )
+    def done(k: int, n: int) -> None:
+        setup.note(f"{where.label}: {k} of {n} runs, {len(variants)} variants")
+
+    def found() -> Runs:
+        return _by_label(where, variants, run_until(jobs_of, metric, seeds, processes=setup.processes, done=done))
+
+    return _remembered((where, tuple(variants), seeds, metric), found)
 
 
 def _by_label(where: Scene, variants: Sequence[Variant], groups: Sequence[Sequence[Result]]) -> Runs:

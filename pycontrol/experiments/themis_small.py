@@ -15,7 +15,7 @@ from pycontrol.policies.registry import names, options
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, testbed_64
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio, run_many
+from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio, run_groups
 from pycontrol.simulation.settings import ARBITER, Settings
 
 VGG16_S = 103.6 / 80.4
@@ -55,16 +55,7 @@ def over_seeds(
 ) -> list[list[Result]]:
     """The results of `jobs_of(seed)`, seed by seed."""
     groups = [list(jobs_of(seed)) for seed in seeds]
-    jobs = [job for group in groups for job in group]
-    done = 0
-
-    def note(_: Job) -> None:
-        nonlocal done
-        done += 1
-        setup.note(f"{what}: {done} of {len(jobs)} runs")
-
-    found = run_many(jobs, setup.processes, note)
-    return [[next(found) for _ in group] for group in groups]
+    return run_groups(groups, setup.processes, lambda k, n: setup.note(f"{what}: {k} of {n} runs"))
 
 
 # ---- Table 1 and Figure 5

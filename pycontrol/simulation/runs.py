@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -92,6 +93,15 @@ def run_many(
             yield result
 
 
+def run_groups(
+    groups: Sequence[Sequence[Job]], processes: int | None = None, done: Callable[[int, int], None] | None = None
+) -> list[list[Result]]:
+    """The results, group by group; `done` is told how many runs of how many are done."""
+    jobs, count = [job for group in groups for job in group], itertools.count(1)
+    found = run_many(jobs, processes, lambda _: done(next(count), len(jobs)) if done else None)
+    return [[next(found) for _ in group] for group in groups]
+
+
 # ---- what the seeds say
 
 
@@ -143,17 +153,17 @@ def run_until(
     least: int = 8,
     precision: float = PRECISION,
     processes: int | None = None,
+    done: Callable[[int, int], None] | None = None,
 ) -> list[list[Result]]:
     """Seed by seed the results of `jobs_of(seed)`, its first job being the one that the others are held against.
 
     Stops once at least `least` seeds ran and every ratio of `metric` to the first job's is known to `precision`.
     """
     results: list[list[Result]] = []
-    batch = max(1, processes or cores())
-    for k in range(0, len(seeds), batch):
-        groups = [list(jobs_of(seed)) for seed in seeds[k : k + batch]]
-        found = run_many([job for group in groups for job in group], processes)
-        results += [[next(found) for _ in group] for group in groups]
+    while len(results) < len(seeds):
+        batch = max(least - len(results), processes or cores())  # many at once, so that no core waits for the slowest
+        groups = [list(jobs_of(seed)) for seed in seeds[len(results) : len(results) + batch]]
+        results += run_groups(groups, processes, done)
         values = [[metrics(r)[metric] for r in group] for group in results]
         ratios = [paired_ratio(other, column) for column, *others in [zip(*values, strict=True)] for other in others]
         if len(results) >= least and all(r.known(precision) for r in ratios):
