@@ -16,6 +16,7 @@ from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
 from pycontrol.fairness.gangs import Phase
 from pycontrol.model.auction import Bid, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies.themis import Nothing, with_nothing
 
 LEASE_S, RESTART_S, BUDGET_S = 600.0, 40.0, 10.0
 HOPELESS = 1e9
@@ -166,11 +167,15 @@ def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bo
 
 
 def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> bool:
-    """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder)."""
+    """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder).
+
+    By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.
+    """
     for i in bids:
         wanted = []
         for bid in bids:
-            rho = best.wins[bid.app_id].rho * (1 - 1e-6 if bid is i else 1 + 1e-12)
+            win = best.wins[bid.app_id]
+            rho = (bid.rho_nothing if win.row is None else win.rho) * (1 - 1e-6 if bid is i else 1 + 1e-12)
             rows = tuple(r for r in bid.rows if r.rho <= rho)
             wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
         found = determine(wanted, market, 0, BUDGET_S)
@@ -182,15 +187,16 @@ def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> b
 # ---- one round's measures
 
 
-def measure(seed: int, tries: int) -> dict[str, Any]:
+def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[str, Any]:
     """All about one random auction: the best gain of its first app's lies by kind and reading, envy, efficiency."""
     apps, market = round_of(seed)
-    bids = [a.bid(market) for a in apps]
+    true = [a.bid(market) for a in apps]
+    bids = with_nothing(true, (), convention)
     liar, rng = apps[0], random.Random(f"lies {seed}")
     truth = dataclasses.asdict(worth(liar, bids, market, seed))
     gain: dict[str, dict[str, float]] = {reading: {} for reading in truth}
     for kind, lie in lies(liar, market, rng, tries):
-        said = dataclasses.asdict(worth(liar, [lie, *bids[1:]], market, seed))
+        said = dataclasses.asdict(worth(liar, with_nothing([lie, *true[1:]], (), convention), market, seed))
         for reading, honest in truth.items():
             gain[reading][kind] = max(gain[reading].get(kind, 0.0), said[reading] / honest - 1)
     outcome = auction(bids, market, random.Random(seed), BUDGET_S)
@@ -200,7 +206,7 @@ def measure(seed: int, tries: int) -> dict[str, Any]:
         "gain": gain,
         "envy": envy(apps, outcome, market.topology, False),
         "envy_paid": envy(apps, outcome, market.topology, True),
-        "dominated": dominated(bids, market, outcome),
+        "dominated": dominated(true, market, outcome),
         "paid_share": paid / won if won else 0.0,
         "proved": outcome.proved_optimal,
     }

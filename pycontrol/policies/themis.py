@@ -13,7 +13,7 @@ import bisect
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,6 +29,9 @@ HUGE = 1e6
 """rho of an app with nothing, as a multiple of the auction's worst, where it is to be all but unbounded."""
 
 
+Nothing = Literal["projected", "twice_worst", "huge"]
+
+
 @dataclass(frozen=True)
 class Themis:
     """Themis' partial-allocation auction among the apps with the worst rho."""
@@ -41,7 +44,7 @@ class Themis:
     """Whether bidders may get leftovers too (which gives payments back)."""
     rounding: Rounding = "unbiased"
     """Of payments, to whole gangs."""
-    rho_nothing: Literal["projected", "twice_worst", "huge"] = "projected"
+    rho_nothing: Nothing = "projected"
     """rho of an app that would hold nothing: as it bids, twice the largest one in the auction, or a huge one."""
     cached_tables: bool = False
     """Whether the offer goes by the bid table of an app's last auction, rather than by the rho that it reports."""
@@ -79,7 +82,8 @@ class Themis:
         rng = random.Random(seed)
         limits = queue_limits(snapshot)
         room = room_gpus(snapshot, limits)
-        ordered = self._with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], snapshot)
+        holding = {v.app_id for v in snapshot.apps if v.kept_gpus}
+        ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)
         market = Market(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
         outcome = auction(ordered, market, rng, self.budget_s, self.engine, self.rounding)
         free = dict(snapshot.free)
@@ -103,15 +107,6 @@ class Themis:
             memory=self._remember(snapshot, bids),
         )
 
-    def _with_nothing(self, bids: Sequence[Bid], snapshot: Snapshot) -> list[Bid]:
-        """The bids, with the conventional rho of apps that would hold nothing."""
-        holding = {v.app_id for v in snapshot.apps if v.kept_gpus}
-        known = [b.rho_nothing for b in bids if b.app_id in holding] + [r.rho for b in bids for r in b.rows]
-        if self.rho_nothing == "projected" or not known:
-            return list(bids)
-        rho = max(known) * (2.0 if self.rho_nothing == "twice_worst" else HUGE)
-        return [b if b.app_id in holding else replace(b, rho_nothing=rho) for b in bids]
-
     def _remember(self, snapshot: Snapshot, bids: Mapping[str, Bid]) -> dict[str, Any]:
         """For each app, rho by GPUs held, as its last bid says."""
         if not self.cached_tables:
@@ -120,6 +115,15 @@ class Themis:
         views = {v.app_id: v for v in snapshot.apps}
         kept = {a: table for a, table in tables.items() if a in views}
         return {"tables": kept | {a: _table(bid, views[a].kept_gpus) for a, bid in bids.items() if a in views}}
+
+
+def with_nothing(bids: Sequence[Bid], holding: Container[str], convention: Nothing) -> list[Bid]:
+    """The bids, with the conventional rho of apps that would hold nothing."""
+    known = [b.rho_nothing for b in bids if b.app_id in holding] + [r.rho for b in bids for r in b.rows]
+    if convention == "projected" or not known:
+        return list(bids)
+    rho = max(known) * (2.0 if convention == "twice_worst" else HUGE)
+    return [b if b.app_id in holding else replace(b, rho_nothing=rho) for b in bids]
 
 
 def _table(bid: Bid, kept_gpus: int) -> list[list[float]]:
