@@ -64,7 +64,7 @@ def variant(label: str, policy: str = "themis", arbiter: Mapping[str, Any] | Non
 THEMIS = variant("themis")
 OPEN_HANDED = variant("themis, leftovers worst first, bidders too", leftovers="worst_first", participants=True)
 TWICE_WORST = variant("rho with nothing: twice the worst", rho_nothing="twice_worst")
-"""Nearer to the paper's unbounded rho of an app with nothing, but no round is truthful or efficient by it."""
+"""Nearer to the paper's unbounded rho of an app with nothing; larger payments, and theorem 3.2 does not hold."""
 WORST_FIRST = variant("worst_first", "worst_first")
 BASELINES = ("gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf", "drf")
 PACKED = tuple(variant(name, name) for name in BASELINES)
