@@ -169,8 +169,7 @@ def philly(setup: Setup) -> Findings:
     for recipe in ("B",) if setup.quick else RECIPES:
         path = setup.trace(f"philly/themis_w1_apps_{recipe}.csv.gz")
         if path is not None:
-            limit = 8 if setup.quick else None
-            scenes.append(TraceScene(recipe, "testbed-64" if setup.quick else "paper-256", path=path, limit=limit))
+            scenes.append(TraceScene(recipe, "testbed-64", path=path, limit=8 if setup.quick else 24))
     claim = "On real Philly jobs Themis has the smallest max rho of all."
     source = "2.2x to 3.25x smaller on a trace of Philly (section 6.2, Figure 9)"
     if not scenes:
