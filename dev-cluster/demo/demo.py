@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,12 +22,15 @@ import click
 import requests
 from hdfs import InsecureClient
 
+from pycontrol.web.report import spread
+
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
 BIN = Path(sys.executable).parent
 SETTINGS = ("isonomy.lease_s=30", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=4")
 """f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth."""
 DEADLINE_S = 600.0
+SAVED = re.compile(r"Saved checkpoint for \d+ into \S+ \(([\d.]+) sec\)")
 DIGITS = "python -m submarine_patch.examples.digits"
 PROMISED = {
     "rounds_with_two_bidders": "an auction with two bidders",
@@ -242,7 +246,8 @@ class Demo:
         subprocess.run(words, env=self.env, check=False)
         if not self.out.exists():
             raise click.ClickException(f"no report could be made from {journal}")
-        data = json.loads(self.out.read_text())
+        data = {**json.loads(self.out.read_text()), "checkpoint_s": spread(self.checkpoints_s())}
+        self.out.write_text(json.dumps(data, indent=2) + "\n")
         good = bool(data["audit"]["complete"])
         for violation in data["audit"]["violations"]:
             good = False
@@ -254,6 +259,11 @@ class Demo:
                 good = good and bool(names)
                 self.say(f"model of {app.name} on HDFS: {app.model}/{names[-1] if names else 'MISSING'}")
         return data, good
+
+    def checkpoints_s(self) -> list[float]:
+        """What each checkpoint took by its worker's log, until it lay whole on HDFS."""
+        logs = (self.folder / "data").glob("nodemanager-*/log/*/*/stderr")
+        return [float(s) for log in logs for s in SAVED.findall(log.read_text(errors="replace"))]
 
     def isonomy(self, *words: str) -> None:
         """Runs a command of the operator's, its output as it is."""

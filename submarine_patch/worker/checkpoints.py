@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import io
 import json
 import re
 import secrets
@@ -16,9 +17,11 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlparse
@@ -32,13 +35,21 @@ TIMEOUT_S = (5.0, 20.0)
 TRIES = 3
 WRITERS = 4
 """Parts written at once."""
+CHUNK_BYTES = 1 << 20
+"""What is sent or read at once: a connection's timeout is for each chunk, not for a model of gigabytes."""
 _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
 
 T = TypeVar("T")
+Data = bytes | memoryview | Callable[[], Iterator[bytes]]
+"""What is written: the bytes, or what begins to give them in chunks, anew for each try."""
 
 
 class StoreError(Exception):
     """The checkpoints' directory cannot be reached or used; the message names it."""
+
+
+class _Damaged(Exception):
+    """A file that is not what the manifest says, or no manifest."""
 
 
 class Files(Protocol):
@@ -50,7 +61,10 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """A whole file; FileNotFoundError where it is not there or its data is lost."""
 
-    def write(self, path: str, data: bytes) -> None:
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """The same in chunks, for what need not fit into memory."""
+
+    def write(self, path: str, data: Data) -> None:
         """A new file, its directory made as needed."""
 
     def rename(self, old: str, new: str) -> None:
@@ -75,11 +89,18 @@ class LocalFiles:
         """A whole file."""
         return (self.root / path).read_bytes()
 
-    def write(self, path: str, data: bytes) -> None:
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """A file in chunks."""
+        with (self.root / path).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def write(self, path: str, data: Data) -> None:
         """A new file."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        with target.open("wb") as file:
+            file.writelines(_chunked(data))
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
@@ -114,23 +135,30 @@ class HdfsFiles:
 
     def read(self, path: str) -> bytes:
         """A whole file."""
-        from hdfs.util import HdfsError
 
         def call() -> bytes:
-            with self.client.read(self._at(path)) as stream:
-                return bytes(stream.read())
+            whole = io.BytesIO()  # gives its buffer away, where joined chunks would be held twice
+            whole.writelines(self.chunks(path))
+            return whole.getvalue()
+
+        return self._tried(call)
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """A file in chunks; what the connection raises where it breaks off."""
+        from hdfs.util import HdfsError
 
         try:
-            return self._tried(call)
+            with self.client.read(self._at(path), chunk_size=CHUNK_BYTES) as chunks:
+                yield from chunks
         except HdfsError as e:
             raise FileNotFoundError(f"{path} of {self.where}: {_first_line(e)}") from e
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         """A new file."""
         from hdfs.util import HdfsError
 
         try:
-            self._tried(lambda: self.client.write(self._at(path), data=data, overwrite=True))
+            self._tried(lambda: self.client.write(self._at(path), data=_chunked(data), overwrite=True))
         except HdfsError as e:
             raise StoreError(f"{self.where}: {path} cannot be written: {_first_line(e)}") from e
 
@@ -164,6 +192,14 @@ class HdfsFiles:
                     raise StoreError(f"{self.where} cannot be reached: {_first_line(e)}") from e
                 time.sleep(0.5 * 2.0**attempt)
         raise AssertionError("TRIES > 0")
+
+
+def _chunked(data: Data) -> Iterator[bytes]:
+    if callable(data):
+        yield from data()
+    else:
+        view = memoryview(data)
+        yield from (bytes(view[at : at + CHUNK_BYTES]) for at in range(0, len(view), CHUNK_BYTES))
 
 
 def hdfs_path(url: str) -> str:
@@ -208,11 +244,13 @@ def _complete(names: list[str]) -> list[Checkpoint]:
     return [Checkpoint.of(step, nonce) for step, nonce in sorted(found, reverse=True)]
 
 
-def save(files: Files, step: int, parts: Mapping[str, bytes]) -> Checkpoint:
+def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Checkpoint:
     """Writes a checkpoint and drops all but the newest few."""
     now_ms = int(time.time() * 1000)
     checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
-    _write_whole(files, checkpoint, parts, f"_{checkpoint.name}")
+    about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
+    manifest = json.dumps({"step": step, "parts": about}).encode()
+    _write_whole(files, checkpoint, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
     for old in _complete(names)[KEEP:]:
         files.delete(old.name)
@@ -223,31 +261,40 @@ def save(files: Files, step: int, parts: Mapping[str, bytes]) -> Checkpoint:
     return checkpoint
 
 
-def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, bytes], staged: str) -> None:
-    about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
-    manifest = json.dumps({"step": checkpoint.step, "parts": about}).encode()
+def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, Data], staged: str) -> None:
     with ThreadPoolExecutor(WRITERS) as writers:  # HDFS takes longer to close a file than to fill it
-        written = [
-            writers.submit(files.write, f"{staged}/{name}", data)
-            for name, data in [*parts.items(), (MANIFEST, manifest)]
-        ]
+        written = [writers.submit(files.write, f"{staged}/{name}", data) for name, data in parts.items()]
     for part in written:
         part.result()
     files.rename(staged, checkpoint.name)
 
 
+def _digests(files: Files, checkpoint: Checkpoint) -> tuple[bytes, dict[str, str]]:
+    """The manifest, and each part's SHA-256 by it."""
+    manifest = files.read(f"{checkpoint.name}/{MANIFEST}")
+    try:
+        return manifest, {name: str(told["sha256"]) for name, told in json.loads(manifest)["parts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise _Damaged(f"{checkpoint.name}/{MANIFEST}") from e
+
+
+def _as_told(files: Files, path: str, digest: str) -> Iterator[bytes]:
+    seen = hashlib.sha256()
+    for chunk in files.chunks(path):
+        seen.update(chunk)
+        yield chunk
+    if seen.hexdigest() != digest:
+        raise _Damaged(path)
+
+
 def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
     """Its parts; None where one is missing or differs from the manifest."""
     try:
-        about = json.loads(files.read(f"{checkpoint.name}/{MANIFEST}"))["parts"]
-        parts = {n: files.read(f"{checkpoint.name}/{n}") for n in about}
-        whole = all(
-            len(d) == about[n]["bytes"] and hashlib.sha256(d).hexdigest() == about[n]["sha256"]
-            for n, d in parts.items()
-        )
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        _, digests = _digests(files, checkpoint)
+        parts = {n: files.read(f"{checkpoint.name}/{n}") for n in digests}
+    except (FileNotFoundError, _Damaged):
         return None
-    return parts if whole else None
+    return parts if all(hashlib.sha256(d).hexdigest() == digests[n] for n, d in parts.items()) else None
 
 
 def newest(files: Files) -> tuple[Checkpoint, dict[str, bytes]] | None:
@@ -256,23 +303,45 @@ def newest(files: Files) -> tuple[Checkpoint, dict[str, bytes]] | None:
         parts = load(files, checkpoint)
         if parts is not None:
             return checkpoint, parts
-        print(f"WARNING:isonomy:{checkpoint.name} is incomplete or damaged: not used", file=sys.stderr)
+        _pass_over(checkpoint)
     return None
 
 
 def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str) -> str:
     """Publishes the newest complete checkpoint of `from_dir` under `to_dir`; returns its path there.
 
-    May be repeated: what lies there whole is left alone.
+    In chunks: the AM that copies has less memory than a model may have bytes. May be repeated: what lies there
+    whole is left alone.
     """
-    found = newest(files_at(from_dir, webhdfs, user))
-    if found is None:
-        raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
-    checkpoint, parts = found
-    target = files_at(to_dir, webhdfs, user)
-    if checkpoint.name not in target.names(""):
-        _write_whole(target, checkpoint, parts, f"_{checkpoint.name}-{secrets.token_hex(3)}")
-    return f"{to_dir.rstrip('/')}/{checkpoint.name}"
+    source, target = files_at(from_dir, webhdfs, user), files_at(to_dir, webhdfs, user)
+    there = target.names("")
+    for checkpoint in listed(source):
+        if checkpoint.name in there or _copied(source, checkpoint, target):
+            return f"{to_dir.rstrip('/')}/{checkpoint.name}"
+        _pass_over(checkpoint)
+    raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
+
+
+def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
+    """False where the source has no whole one."""
+    staged = f"_{checkpoint.name}-{secrets.token_hex(3)}"
+    try:
+        manifest, digests = _digests(source, checkpoint)
+        parts: dict[str, Data] = {
+            n: partial(_as_told, source, f"{checkpoint.name}/{n}", digest) for n, digest in digests.items()
+        }
+        _write_whole(target, checkpoint, {**parts, MANIFEST: manifest}, staged)
+    except Exception as e:
+        with suppress(StoreError):
+            target.delete(staged)
+        if isinstance(e, FileNotFoundError | _Damaged):
+            return False
+        raise
+    return True
+
+
+def _pass_over(checkpoint: Checkpoint) -> None:
+    print(f"WARNING:isonomy:{checkpoint.name} is incomplete or damaged: not used", file=sys.stderr)
 
 
 def scratch() -> LocalFiles:

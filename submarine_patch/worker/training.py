@@ -317,7 +317,7 @@ def _write(
     began_s = time.monotonic()
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    saved = checkpoints.save(files, step, {STATE: buffer.getvalue(), **parts})
+    saved = checkpoints.save(files, step, {STATE: buffer.getbuffer(), **parts})
     _log(f"Saved checkpoint for {step} into {where}/{saved.name} ({time.monotonic() - began_s:.3f} sec)")
 
 

@@ -126,8 +126,13 @@ def test_overheads_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: object)
     found = facts.overheads(TINY)
     assert verdicts(found)[2:] == ["not tried", "not tried"], "there is no demo here"
     facts.DEMO.parent.mkdir(parents=True)
-    facts.DEMO.write_text('{"allocation_change_s": {"median": 20.0, "p95": 80.0, "n": 15}}')
-    assert verdicts(facts.overheads(TINY))[2] == "does not hold", "the tail is longer"
+    facts.DEMO.write_text(
+        '{"allocation_change_s": {"median": 20.0, "p95": 80.0, "n": 15},'
+        ' "checkpoint_s": {"median": 0.125, "p95": 0.5, "n": 40}}'
+    )
+    found = facts.overheads(TINY)
+    assert verdicts(found)[2] == "does not hold", "the tail is longer"
+    assert found.claims[3].ours == "0.12 s (0.5 s)"
 
 
 def test_facts_from_the_generator_alone(tmp_path: object) -> None:

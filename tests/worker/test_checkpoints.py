@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,53 @@ def test_copy_model_may_be_repeated(tmp_path: Path) -> None:
     assert os.listdir(target) == [path.name]
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
         copy_model("", "", str(tmp_path / "empty"), str(target))
+
+
+def test_a_model_is_copied_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "CHUNK_BYTES", 4)
+    source, target = tmp_path / "from", tmp_path / "to"
+    save(files_at(str(source)), 20, {"state.npz": b"more than one chunk"})
+    monkeypatch.setattr(LocalFiles, "read", lambda self, path: _only_manifests(self, path))
+    path = Path(copy_model("", "", str(source), str(target)))
+    assert (path / "state.npz").read_bytes() == b"more than one chunk"
+
+
+def _only_manifests(files: LocalFiles, path: str) -> bytes:
+    assert path.endswith(MANIFEST), f"{path} was read whole"
+    return (files.root / path).read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone", "bad manifest"])
+def test_a_damaged_model_is_not_published(tmp_path: Path, damage: str) -> None:
+    source, target = LocalFiles(tmp_path / "from"), LocalFiles(tmp_path / "to")
+    save(source, 10, {"state.npz": b"good"})
+    name = save(source, 20, {"state.npz": b"bad"}).name
+    if damage == "changed":
+        source.write(f"{name}/state.npz", b"bed")
+    elif damage == "gone":
+        (source.root / name / "state.npz").unlink()
+    else:
+        source.write(f"{name}/{MANIFEST}", b"[]")
+    path = Path(copy_model("", "", str(source.root), str(target.root)))
+    assert (path / "state.npz").read_bytes() == b"good"
+    assert target.names("") == [path.name]  # nothing of the damaged one is left
+
+
+def test_webhdfs_gets_each_try_from_the_start_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's timeout is for one chunk; a model of gigabytes sent at once would always run into it."""
+    monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
+    monkeypatch.setattr(checkpoints, "CHUNK_BYTES", 4)
+    files, tries = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a"), list[list[bytes]]()
+
+    class Client:
+        def write(self, path: str, data: Iterator[bytes], overwrite: bool) -> None:
+            tries.append([next(data)] if len(tries) == 1 else list(data))
+            if len(tries) < 3:
+                raise requests.ConnectionError("reset by peer")
+
+    files.client = Client()
+    files.write("x", memoryview(b"0123456789"))
+    assert tries == [[b"0123", b"4567", b"89"], [b"0123"], [b"0123", b"4567", b"89"]]
 
 
 def test_webhdfs_that_is_away_is_no_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
