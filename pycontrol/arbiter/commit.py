@@ -100,6 +100,9 @@ class _Commit:
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
             revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in lost]
             leases.take_back(s, lost, self.now_s, deadline_s, f"lost round {self.round_id}")
+            for x in lost:  # what no container used is free by now
+                if x.gpu not in s.durable.leases:
+                    self.coming[x.gpu.host].discard(x.gpu)
         return revoked
 
     def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:

@@ -373,6 +373,8 @@ class Rounds:
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
             moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
+            if r.ending and not moved:  # the same leases would call for the same round at once
+                self._not_before_s = now_s + s.settings.round_retry_s
         s.receipts.append(receipt)
         s.record(RoundHeld(r.round_id, r.at_s, receipt))
         self._go_on(now_s)

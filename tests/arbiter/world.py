@@ -138,7 +138,9 @@ class World:
         effects = self.arbiter.handle(event, self.now)
         facts = self.arbiter.take_facts()
         self.journal += [from_json(type(f).__name__, to_json(f)) for f in facts]
-        assert not [f.gpu for f in facts if isinstance(f, LeaseGranted) and self.arbiter.bad(f.gpu)]
+        granted = [f.gpu for f in facts if isinstance(f, LeaseGranted)]
+        assert not any(map(self.arbiter.bad, granted))
+        assert len(granted) == len(set(granted)), "a GPU is granted twice"
         self.check()
         for effect in effects:
             self.carry_out(effect)
@@ -164,6 +166,8 @@ class World:
         a = self.arbiter
         for gpu, lease in a.durable.leases.items():
             assert lease.gpu == gpu
+        for gpu, coming in a.durable.next.items():
+            assert a.durable.leases[gpu].grant_id != coming.grant_id, f"{gpu} is promised to who was given it"
         for worker in list(a.workers):
             for gpu in worker.plan.gpus:
                 at = a.workers.at.get(gpu)  # the newest plan for this GPU
