@@ -94,10 +94,14 @@ class _Search:
             return
         job, ends = self.jobs[i], self.ends
         tried: set[float] = set()
-        for m in sorted(range(len(ends)), key=ends.__getitem__):
+        by_end = sorted(range(len(ends)), key=ends.__getitem__)
+        last = ends[by_end[-1]]
+        for m in by_end:
             below = self.best * (1 - TINY)
-            room = sum(max(0.0, below - e) for e in ends)
-            if self.nodes <= 0 or self.best <= self.least * (1 + TINY) or room < self.left[i]:
+            if self.nodes <= 0 or self.best <= self.least * (1 + TINY):
+                return
+            # While all end below, there is room, for `least` is no less than the mean load.
+            if last >= below and sum(max(0.0, below - e) for e in ends) < self.left[i]:
                 return
             if ends[m] in tried or ends[m] + job >= below:
                 continue
