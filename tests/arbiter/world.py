@@ -167,7 +167,8 @@ class World:
         for gpu, lease in a.durable.leases.items():
             assert lease.gpu == gpu
         for gpu, coming in a.durable.next.items():
-            assert a.durable.leases[gpu].grant_id != coming.grant_id, f"{gpu} is promised to who was given it"
+            present = a.durable.leases[gpu]
+            assert present.state == REVOKING, f"{gpu} is promised to {coming.app_id}, and {present.app_id} keeps it"
         for worker in list(a.workers):
             for gpu in worker.plan.gpus:
                 at = a.workers.at.get(gpu)  # the newest plan for this GPU
