@@ -26,6 +26,8 @@ from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
+SPURNED_MAX = 3
+"""After so many rounds of which all was given back unused, the next one waits."""
 SOLVE_PATIENCE = 10.0
 """A round is given up when its solution has not come after this many solve deadlines."""
 
@@ -79,6 +81,10 @@ class Rounds:
         """Rounds in a row that moved no GPU: the next one without a new event waits longer."""
         self._not_before_s = 0.0
         """After a round that failed, the next one waits a little."""
+        self._granted: tuple[str, frozenset[str]] = ("", frozenset())
+        """The last round that granted anything, and to which apps."""
+        self._spurned = 0
+        """Rounds in a row of which all grants were given back before the next."""
         self._waiting = Waiting(state)
         self._agenda: Agenda | None = None
 
@@ -173,9 +179,24 @@ class Rounds:
             if not s.free.count and not s.revoking:
                 leases.close_open(s, now_s)
                 return
+        if not ending and self._spurned_again(now_s):
+            return
         if ending or wanting:
             self._agenda = Agenda(s, wanting, ending, now_s)
             self._go_on(now_s)
+
+    def _spurned_again(self, now_s: float) -> bool:
+        """Puts the round off where apps give back whatever they get, say, for its type: they would go on at once."""
+        s, (round_id, app_ids) = self.s, self._granted
+        self._granted = ("", frozenset())
+        if not app_ids:
+            return False
+        theirs = (x for a in app_ids for x in (*s.leases_of(a), *s.next_of(a)))
+        self._spurned = 0 if any(x.grant_id.startswith(f"{round_id}.") for x in theirs) else self._spurned + 1
+        if self._spurned < SPURNED_MAX:
+            return False
+        s.want_round(now_s + s.settings.round_retry_s * 2 ** min(4, self._spurned - SPURNED_MAX))
+        return True
 
     def _go_on(self, now_s: float) -> None:
         """Holds the agenda's rounds until one has to wait for answers, or none is left."""
@@ -371,6 +392,8 @@ class Rounds:
                 leases.close_open(s, now_s)
             if unused and wanting:
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
+            if receipt["granted"]:
+                self._granted = (r.round_id, frozenset(x["app_id"] for x in receipt["granted"]))
             moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
             if r.ending and not moved:  # the same leases would call for the same round at once

@@ -14,8 +14,9 @@ from pycontrol.arbiter.reasons import REASONS, reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
+from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
-from tests.arbiter.world import World
+from tests.arbiter.world import FakeAgent, World
 
 
 def world(**changes: float) -> World:
@@ -238,6 +239,23 @@ def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
     assert late.finished
 
 
+@pytest.mark.parametrize("policy", ["themis", "isonomy"])
+def test_who_gives_everything_back_does_not_make_rounds_spin(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = World(registry.make(policy), settings=Settings(lease_s=30, round_retry_s=3, f=0.0))
+    fussy = w.add_app("fussy", 2, 2, 100)
+
+    def give_back(agent: FakeAgent) -> None:
+        given, agent.held = frozenset(agent.held), set()
+        w.submit(ev.GpusReleased(agent.app_id, given, "no use"))
+
+    with monkeypatch.context() as m:
+        m.setattr(w, "use", give_back)
+        w.run(300)
+    assert 5 < len(w.arbiter.receipts) < 30
+    w.run(600)
+    assert fussy.finished
+
+
 def test_a_lease_that_no_round_can_move_does_not_make_rounds_spin() -> None:
     w = world()
     w.add_app("early", 1, 12, 800)
@@ -306,3 +324,39 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     assert not w.arbiter.durable.next
     for app_id in w.agents:
         assert reason(w.arbiter, app_id, w.now).code in REASONS
+
+
+TROUBLES = ("pause", "drain", "resource manager", "silence", "lost agent", "failure")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    policy=st.sampled_from(registry.names()),
+    seed=st.integers(0, 10_000),
+    apps=st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5), st.integers(20, 300), st.integers(0, 60)),
+        min_size=1,
+        max_size=4,
+    ),
+    troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=6),
+    crash_s=st.none() | st.floats(5, 150),
+)
+def test_under_any_policy_all_apps_finish_whatever_goes_wrong(
+    policy: str,
+    seed: int,
+    apps: list[tuple[int, int, int, int]],
+    troubles: list[tuple[float, str]],
+    crash_s: float | None,
+) -> None:
+    how = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.5)
+    w = World(registry.make(policy), seed, how)
+    for i, (gang, jobs, work, arrival) in enumerate(apps):
+        w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
+    for at_s, kind in troubles:
+        w.at(at_s, lambda kind=kind: w.trouble(kind))
+    if crash_s is not None:
+        w.at(crash_s, w.crash)
+    w.run(5000)
+    assert [a.app_id for a in w.agents.values() if not a.finished] == [], w.history[-40:]
+    assert not w.arbiter.durable.leases
+    assert not w.arbiter.durable.next

@@ -40,6 +40,8 @@ class FakeAgent:
     held: set[Gpu] = field(default_factory=set)
     requests: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     launches: dict[str, int] = field(default_factory=dict)
+    current: dict[str, set[int]] = field(default_factory=dict)
+    """The requests of each job's newest launch."""
     topologies: int = 0
     """How often it was told of the machines again."""
     silent: bool = False
@@ -262,6 +264,7 @@ class World:
             worker_id = f"{job}/{agent.launches[job]}/{rank}"
             plans.append(ev.WorkerPlan(worker_id, job, here, next(agent.requests)))
         use_id = f"{job}/{agent.launches[job]}"
+        agent.current[job] = {p.allocation_request_id for p in plans}
         self.submit(ev.UsePlanned(agent.app_id, use_id, tuple(plans)))
         app = self.apps[agent.app_id]
         for plan in plans:
@@ -341,7 +344,9 @@ class World:
         if agent is None:
             return
         job = next((j for j, gpus in agent.running.items() if set(container.gpus) <= set(gpus)), None)
-        if job is not None and job not in agent.since:
+        if job is None or container.allocation_request_id not in agent.current[job]:
+            self.at(0.1, lambda: self.container_ends(container.container_id))  # it came too late: nobody waits for it
+        elif job not in agent.since:
             agent.since[job] = self.now
             self.tick_job(agent, job, agent.launches[job])
 
@@ -433,6 +438,34 @@ class World:
         for at_s, host, n in bad:
             self.at(at_s, lambda host=host, n=n: f"{host}:1" in self.nodes and self.mark(host, *range(n)))
             self.at(at_s + heal_s, lambda host=host: f"{host}:1" in self.nodes and self.mark(host))
+
+    def trouble(self, kind: str) -> None:
+        """Something that goes wrong, or an operator does, now; it is over a while later."""
+        agents = [a for a in self.agents.values() if not a.finished]
+        agent = self.rng.choice(agents) if agents else None
+        if kind in ("pause", "drain"):
+            undo = {"pause": "resume", "drain": "undrain"}[kind]
+            self.submit(ev.OperatorCommand(kind, "n2", "root"))
+            self.at(25.0, lambda: self.submit(ev.OperatorCommand(undo, "n2", "root")))
+        elif kind == "resource manager":
+            self.submit(ev.ClusterLost())
+            self.at(4.0, lambda: self.submit(self.snapshot()))
+        elif agent is None:
+            return
+        elif kind == "silence":
+            agent.silent = True
+            self.at(40.0, lambda: setattr(agent, "silent", False))
+        elif kind == "lost agent":
+            self.submit(ev.AgentLost(agent.app_id))
+            self.at(12.0, lambda: agent.finished or self.agent_back(agent))
+        elif kind == "failure" and (job := next(iter(agent.running), None)) is not None:
+            self.stop_job(agent, job)
+            self.at(2.5, lambda: self.use(agent))
+
+    def agent_back(self, agent: FakeAgent) -> None:
+        """Its Agent registers again."""
+        self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
+        self.use(agent)
 
     def revoking(self) -> int:
         """Leases that are being revoked."""
