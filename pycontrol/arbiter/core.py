@@ -256,10 +256,7 @@ class Arbiter(State):
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = f"node {host} {reason}"
-        for gpu, lease in list(self.durable.next.items()):
-            if gpu.host == host:
-                self.revoke_notice(lease.app_id, [gpu], now_s, why)
-                leases.drop_next(self, lease.app_id, why, host)
+        leases.lose_next(self, host, now_s, why)
         lost: dict[str, list[Any]] = {}
         for lease in list(self.durable.leases.values()):
             if lease.gpu.host == host:
@@ -468,10 +465,10 @@ class Arbiter(State):
             self.market.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
-        for app_id in {x.app_id for x in self.durable.next.values() if x.gpu.host == host}:
-            leases.drop_next(self, app_id, "drained", host)
+        why = f"{host} is being drained"
+        leases.lose_next(self, host, now_s, why)
         taken = [x for x in self.durable.leases.values() if x.gpu.host == host and not self.is_foreign(x.app_id)]
-        leases.take_back(self, taken, now_s, now_s + self.lead_s, f"{host} is being drained")
+        leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
         if app_id in self.agents:

@@ -99,11 +99,22 @@ def _placing(s: State, gpu: Gpu) -> bool:
     return worker is not None and bool(worker.directive_id)
 
 
-def drop_next(s: State, app_id: str, reason: str, host: str = "") -> None:
-    """The app is no longer next on the GPUs it was promised (all, or those of a host)."""
+def drop_next(s: State, app_id: str, reason: str) -> None:
+    """The app is no longer next on any GPU it was promised."""
     for lease in s.next_of(app_id):
-        if not host or lease.gpu.host == host:
-            s.record(NextDropped(lease.gpu, reason))
+        s.record(NextDropped(lease.gpu, reason))
+
+
+def lose_next(s: State, host: str, now_s: float, reason: str) -> None:
+    """Nobody is next on a host's GPUs any more; who was is told, for it plans with them already."""
+    promised: dict[str, list[Gpu]] = {}
+    for gpu, lease in s.durable.next.items():
+        if gpu.host == host:
+            promised.setdefault(lease.app_id, []).append(gpu)
+    for app_id, gpus in promised.items():
+        s.revoke_notice(app_id, gpus, now_s, reason)
+        for gpu in gpus:
+            s.record(NextDropped(gpu, reason))
 
 
 def leave_bad(s: State, now_s: float) -> None:

@@ -16,7 +16,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
-from tests.arbiter.world import FakeAgent, World
+from tests.arbiter.world import TROUBLES, FakeAgent, World
 
 
 def world(**changes: float) -> World:
@@ -324,9 +324,6 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     assert not w.arbiter.durable.next
     for app_id in w.agents:
         assert reason(w.arbiter, app_id, w.now).code in REASONS
-
-
-TROUBLES = ("pause", "drain", "resource manager", "silence", "lost agent", "failure")
 
 
 @settings(max_examples=100, deadline=None)

@@ -23,6 +23,7 @@ from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.port import Policy
 
+TROUBLES = ("pause", "drain", "resource manager", "silence", "lost agent", "failure")
 NODES = (("n1", "a", 4), ("n2", "a", 4), ("n3", "b", 2), ("n4", "b", 2))
 
 
@@ -102,6 +103,8 @@ class World:
         self.done_directives: set[str] = set()
         self.occupied: dict[Gpu, str] = {}
         self.history: list[tuple[str, str]] = []
+        self.depth = 0
+        """How many events wait for what follows from them."""
         self.submit(self.snapshot())
 
     def snapshot(self) -> ev.ClusterSnapshot:
@@ -144,8 +147,21 @@ class World:
         assert not any(map(self.arbiter.bad, granted))
         assert len(granted) == len(set(granted)), "a GPU is granted twice"
         self.check()
+        self.depth += 1
         for effect in effects:
             self.carry_out(effect)
+        self.depth -= 1
+        if not self.depth:
+            self.check_agents()
+
+    def check_agents(self) -> None:
+        """An Agent that was told all counts on no GPU that is not its app's, now or next."""
+        a = self.arbiter
+        for app_id, agent in self.agents.items():
+            if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
+                mine = {x.gpu for x in a.leases_of(app_id) if x.state != REVOKING}
+                lost = agent.held - mine - {x.gpu for x in a.next_of(app_id)}
+                assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:
         """kill -9 of the control plane, and its restart: journal and snapshot give the state back."""
