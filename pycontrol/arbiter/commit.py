@@ -8,7 +8,7 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.durable import REVOKING, Lease
-from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, NextDropped, PolicyMemory
+from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, PolicyMemory
 from pycontrol.arbiter.state import State, as_gang
 from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.model.auction import BidReceipt, Gang, Plan
@@ -154,9 +154,8 @@ class _Commit:
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
                 self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in lost]
                 leases.take_back(s, lost, self.now_s, deadline_s, f"the cells of {lot.vc} need it")
-        for promised in [x for x in s.durable.next.values() if x.grant_id in placed.evicted]:
-            s.revoke_notice(promised.app_id, [promised.gpu], self.now_s, f"the cells of {lot.vc} need it")
-            s.record(NextDropped(promised.gpu, f"the cells of {lot.vc} need it"))
+        promised = [x for x in s.durable.next.values() if x.grant_id in placed.evicted]
+        leases.lose_next(s, promised, self.now_s, f"the cells of {lot.vc} need it")
         return list(placed.gpus)
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:

@@ -256,7 +256,7 @@ class Arbiter(State):
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = f"node {host} {reason}"
-        leases.lose_next(self, host, now_s, why)
+        leases.lose_next(self, self.next_on(host), now_s, why)
         lost: dict[str, list[Any]] = {}
         for lease in list(self.durable.leases.values()):
             if lease.gpu.host == host:
@@ -466,7 +466,7 @@ class Arbiter(State):
 
     def _drain(self, host: str, now_s: float) -> None:
         why = f"{host} is being drained"
-        leases.lose_next(self, host, now_s, why)
+        leases.lose_next(self, self.next_on(host), now_s, why)
         taken = [x for x in self.durable.leases.values() if x.gpu.host == host and not self.is_foreign(x.app_id)]
         leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
 

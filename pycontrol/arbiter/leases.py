@@ -105,16 +105,14 @@ def drop_next(s: State, app_id: str, reason: str) -> None:
         s.record(NextDropped(lease.gpu, reason))
 
 
-def lose_next(s: State, host: str, now_s: float, reason: str) -> None:
-    """Nobody is next on a host's GPUs any more; who was is told, for it plans with them already."""
-    promised: dict[str, list[Gpu]] = {}
-    for gpu, lease in s.durable.next.items():
-        if gpu.host == host:
-            promised.setdefault(lease.app_id, []).append(gpu)
-    for app_id, gpus in promised.items():
+def lose_next(s: State, promised: Iterable[Lease], now_s: float, reason: str) -> None:
+    """Takes promises back; who has them is told, for it plans with these GPUs already."""
+    by_app: dict[str, list[Gpu]] = {}
+    for lease in list(promised):
+        by_app.setdefault(lease.app_id, []).append(lease.gpu)
+        s.record(NextDropped(lease.gpu, reason))
+    for app_id, gpus in by_app.items():
         s.revoke_notice(app_id, gpus, now_s, reason)
-        for gpu in gpus:
-            s.record(NextDropped(gpu, reason))
 
 
 def leave_bad(s: State, now_s: float) -> None:
@@ -137,11 +135,9 @@ def _leave(s: State, lease: Lease, now_s: float, why: str) -> None:
     running = any(x.gpu in s.container_at for x in gang)
     if running and s.is_foreign(app_id) and not s.settings.standin_revocable:
         return
-    coming = [x.gpu for x in s.next_of(app_id) if s.gang_key(x) == key]
-    for gpu in coming:
-        s.record(NextDropped(gpu, why))
+    coming = [x for x in s.next_of(app_id) if s.gang_key(x) == key]
     if coming:
-        s.revoke_notice(app_id, coming, now_s, why)
+        lose_next(s, coming, now_s, why)
         s.want_round(now_s + s.settings.settle_s)
     take_back(s, gang, now_s, now_s + s.lead_s, why)
 

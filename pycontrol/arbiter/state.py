@@ -364,6 +364,10 @@ class State:
         """Its leases that begin when the present ones of the GPUs end."""
         return list(self.durable.next_by_app.get(app_id, {}).values())
 
+    def next_on(self, host: str) -> list[Lease]:
+        """The leases that begin when the present ones of a machine's GPUs end."""
+        return [x for gpu, x in self.durable.next.items() if gpu.host == host]
+
     def holding(self, app_id: str) -> int:
         """GPUs it holds or will hold, less those it is losing."""
         return self.durable.held.get(app_id, 0)
