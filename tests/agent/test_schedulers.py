@@ -178,6 +178,10 @@ class TestAsha:
         assert scheduler.finished
         assert scheduler.best() == "job002"
 
+    def test_the_budget_holds_where_there_is_one_rung(self) -> None:
+        spec = hyperband(app_scheduler="asha", eta=4, max_iterations=3, min_iterations=0, jobs=17, budget_iterations=50)
+        assert len(schedulers.create(spec).runnable()) == 16
+
     def test_the_budget_holds_though_each_job_beats_those_before(self) -> None:
         def spent(budget: int) -> int:
             scheduler, steps, good = (

@@ -29,6 +29,8 @@ class Asha(Scheduler):
             self.steps, wanted = [max(1, int(min(budget, last)))], 1
         else:
             wanted = plan.counts[0]
+            if budget < math.inf:  # the plan's rungs may be lower than these
+                wanted = min(wanted, int(budget - last) // self.steps[0] + 1)
         self.committed = wanted * self.steps[0]
         """Iterations that all jobs were told to train."""
         self.at = {self.suggest()[0]: 0 for _ in range(wanted)}
