@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
@@ -105,10 +105,10 @@ def drop_next(s: State, app_id: str, reason: str) -> None:
         s.record(NextDropped(lease.gpu, reason))
 
 
-def lose_next(s: State, promised: Iterable[Lease], now_s: float, reason: str) -> None:
+def lose_next(s: State, promised: Sequence[Lease], now_s: float, reason: str) -> None:
     """Takes promises back; who has them is told, for it plans with these GPUs already."""
     by_app: dict[str, list[Gpu]] = {}
-    for lease in list(promised):
+    for lease in promised:
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
         s.record(NextDropped(lease.gpu, reason))
     for app_id, gpus in by_app.items():

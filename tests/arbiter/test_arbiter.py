@@ -349,8 +349,7 @@ def test_under_any_policy_all_apps_finish_whatever_goes_wrong(
     w = World(registry.make(policy), seed, how)
     for i, (gang, jobs, work, arrival) in enumerate(apps):
         w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
-    for at_s, kind in troubles:
-        w.at(at_s, lambda kind=kind: w.trouble(kind))
+    w.troubles(troubles)
     if crash_s is not None:
         w.at(crash_s, w.crash)
     w.run(5000)

@@ -187,8 +187,7 @@ def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
     if lost_s is not None:
         w.at(lost_s, lambda: w.lose_node("n1"))
         w.at(lost_s + 60, lambda: w.node_back("n1"))
-    for at_s, kind in troubles:
-        w.at(at_s, lambda kind=kind: w.trouble(kind))
+    w.troubles(troubles)
     w.marks(bad)
     w.run(4000)
     assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]

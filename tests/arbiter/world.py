@@ -478,6 +478,11 @@ class World:
             self.stop_job(agent, job)
             self.at(2.5, lambda: self.use(agent))
 
+    def troubles(self, troubles: Sequence[tuple[float, str]]) -> None:
+        """Each of these kinds at its time."""
+        for at_s, kind in troubles:
+            self.at(at_s, lambda kind=kind: self.trouble(kind))
+
     def agent_back(self, agent: FakeAgent) -> None:
         """Its Agent registers again."""
         self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
