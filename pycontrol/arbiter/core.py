@@ -7,6 +7,7 @@ reads no clock, does no I/O and logs nothing: the driver (cluster) and the simul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from pycontrol.arbiter import leases, standin, workers
@@ -28,7 +29,6 @@ from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
 from pycontrol.arbiter.supply import Held, Supply
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Topology
 from pycontrol.policies.port import Policy
 
@@ -63,6 +63,7 @@ class Arbiter(State):
             ev.NodeUp: self._node_up,
             ev.NodeDown: self._node_down,
             ev.AppAdded: self._app_added,
+            ev.AppUpdated: self._app_updated,
             ev.AppRemoved: self._app_removed,
             ev.AttemptAdded: self._attempt_added,
             ev.AttemptRemoved: self._attempt_removed,
@@ -137,7 +138,7 @@ class Arbiter(State):
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
-        self.nodes = {n.node_id: n for n in e.nodes}
+        self.nodes = {n.node_id: n for n in e.nodes if not n.decommissioning}
         self.down.clear()
         self.queues = {q.path: q for q in e.queues}
         self.yarn_apps = {a.app_id: a for a in e.apps}
@@ -180,7 +181,7 @@ class Arbiter(State):
         for app_id in list(self.asks):
             self._arrive(app_id, now_s)
         for container in list(self.containers.values()):
-            if container.gpus:
+            if container.gpus and not container.ending:
                 self._arrive(container.app_id, now_s)
                 leases.adopt(self, container, now_s)
         for lease in list(self.durable.leases.values()):
@@ -234,6 +235,8 @@ class Arbiter(State):
         self.ready = False
 
     def _node_up(self, e: ev.NodeUp, now_s: float) -> None:
+        if e.node.decommissioning:
+            return
         stale = [n for n in self.nodes.values() if n.host == e.node.host and n.node_id != e.node.node_id]
         for node in stale:
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
@@ -296,6 +299,11 @@ class Arbiter(State):
         if early is not None:
             self._agent_up(early, now_s)
 
+    def _app_updated(self, e: ev.AppUpdated, now_s: float) -> None:
+        if e.app.app_id in self.yarn_apps:
+            self.yarn_apps[e.app.app_id] = e.app
+            self.recast(e.app.app_id)
+
     def _app_removed(self, e: ev.AppRemoved, now_s: float) -> None:
         self._end_app(e.app_id, e.final_state, now_s)
         self.yarn_apps.pop(e.app_id, None)
@@ -324,10 +332,7 @@ class Arbiter(State):
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
         app = self.yarn_apps.get(e.app_id)
         if app is not None:
-            self.yarn_apps[e.app_id] = YarnApp(
-                app.app_id, app.user, app.queue, app.name, app.application_type, app.submitted_s, app.tags,
-                e.attempt_id,
-            )  # fmt: skip
+            self.yarn_apps[e.app_id] = replace(app, attempt_id=e.attempt_id)
 
     def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
         mine = self.asks.get(e.app_id, {})

@@ -41,7 +41,7 @@ Route = Callable[[str, str, Mapping[str, str], str, bool], tuple[int, Mapping[st
 """(method, path, parameters, user, admin) -> (HTTP status, JSON object, or an object of the keys in TEXT)."""
 JSON = "application/json"
 TEXT = frozenset({"content_type", "text"})
-"""An answer that is text and no JSON has these keys."""
+"""An answer that is text and no JSON has these keys, and `headers` (name -> value) where it needs more of HTTP's."""
 log = structlog.get_logger("isonomy.bridge")
 
 
@@ -282,14 +282,15 @@ class BridgeEndpoint:
             status, answer = self._route(
                 query.method, query.path, dict(query.parameters), query.user, query.admin
             )
-            is_text = answer.keys() == TEXT
+            is_text = answer.keys() - {"headers"} == TEXT
+            headers = {str(k): str(v) for k, v in answer.get("headers", {}).items()} if is_text else {}
             content_type = str(answer["content_type"]) if is_text else JSON
             body = str(answer["text"]).encode() if is_text else to_json(answer)
         except Exception:
             log.exception("a query failed", method=query.method, path=query.path)
-            status, content_type = 500, JSON
+            status, content_type, headers = 500, JSON, {}
             body = to_json({"error": f"the control plane failed on {query.path}; see its log"})
-        reply = pb.QueryReply(status=status, content_type=content_type, body=body)
+        reply = pb.QueryReply(status=status, content_type=content_type, body=body, headers=headers)
         return pb.Response(query_reply=reply)
 
     # ---- the plugin's silence

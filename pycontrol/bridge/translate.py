@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pycontrol.model import cluster
-from pycontrol.model.cluster import Container, YarnApp, attribute
+from pycontrol.model.cluster import Container, PartitionCapacity, YarnApp, attribute
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
+    AppUpdated,
     AskChanged,
     AttemptAdded,
     AttemptRemoved,
@@ -64,6 +65,10 @@ def node_of(message: pb.Node) -> cluster.Node:
         attributes=dict(message.attributes),
         bad_gpus=bad,
         note=note,
+        decommissioning=message.decommissioning,
+        partition=message.partition,
+        untagged_gpus=message.untagged_gpus,
+        withheld=message.withheld,
     )
 
 
@@ -83,9 +88,28 @@ def _bad_gpus(attributes: Mapping[str, str], gpus: int) -> tuple[frozenset[int],
 
 
 def queue_of(message: pb.Queue) -> cluster.Queue:
-    """A leaf queue."""
-    path = _named(message.path, "queue.path")
-    return cluster.Queue(path, message.absolute_capacity, message.absolute_max_capacity)
+    """A queue of the tree."""
+    return cluster.Queue(
+        path=_named(message.path, "queue.path"),
+        capacity=message.absolute_capacity,
+        max_capacity=message.absolute_max_capacity,
+        leaf=not message.parent,
+        user_limit=message.user_limit if message.HasField("user_limit") else 1.0,
+        user_limit_factor=message.user_limit_factor if message.HasField("user_limit_factor") else -1.0,
+        partitions={name: _partition_of(p) for name, p in message.partitions.items()},
+        default_partition=message.default_partition,
+        stopped=message.stopped,
+        unmanaged=message.unmanaged,
+    )
+
+
+def _partition_of(message: pb.PartitionCapacity) -> PartitionCapacity:
+    return PartitionCapacity(
+        message.absolute_capacity,
+        message.absolute_max_capacity,
+        message.gpus if message.HasField("gpus") else None,
+        message.max_gpus if message.HasField("max_gpus") else None,
+    )
 
 
 def app_of(message: pb.Application) -> YarnApp:
@@ -99,6 +123,7 @@ def app_of(message: pb.Application) -> YarnApp:
         submitted_s=message.submit_time_ms / 1000.0,
         tags=frozenset(message.tags),
         attempt_id=message.attempt_id,
+        priority=message.priority,
     )
 
 
@@ -114,6 +139,8 @@ def ask_of(message: pb.Ask) -> cluster.Ask:
         memory_mb=message.memory_mb,
         vcores=message.vcores,
         only_on=tuple(message.only_on),
+        partition=message.node_label_expression if message.HasField("node_label_expression") else None,
+        placement_constraint=message.placement_constraint,
     )
 
 
@@ -129,18 +156,21 @@ def container_of(message: pb.GpuContainer) -> Container:
         lease_id=message.lease_id,
         allocation_request_id=message.allocation_request_id,
         attempt_id=message.attempt_id,
+        gpu_count=message.gpus,
+        ending=message.ending,
     )
 
 
 def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
-    """What YARN knows; containers that have ended are left out."""
+    """What YARN knows; containers that have ended are left out, those whose processes may run are not."""
     return ClusterSnapshot(
         ready=message.ready,
         nodes=tuple(node_of(n) for n in message.nodes),
         apps=tuple(app_of(a) for a in message.applications),
         asks=tuple(ask_of(a) for a in message.asks),
-        containers=tuple(container_of(c) for c in message.containers if c.state not in ENDED_STATES),
+        containers=tuple(container_of(c) for c in message.containers if c.ending or c.state not in ENDED_STATES),
         queues=tuple(queue_of(q) for q in message.queues),
+        rm_life=message.rm_life,
     )
 
 
@@ -153,6 +183,8 @@ def event_of(message: pb.Event) -> Event | None:
             return NodeDown(_named(message.node_down.node_id, "node_down.node_id"), message.node_down.reason)
         case "app_added":
             return AppAdded(app_of(message.app_added))
+        case "app_updated":
+            return AppUpdated(app_of(message.app_updated))
         case "app_removed":
             removed = message.app_removed
             return AppRemoved(_named(removed.app_id, "app_removed.app_id"), removed.final_state)

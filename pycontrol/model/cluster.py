@@ -25,6 +25,14 @@ class Node:
     """Indices of GPUs that are out of order: nobody gets them."""
     note: str = ""
     """What an operator should know of it."""
+    decommissioning: bool = False
+    """It is being taken out of the cluster: its containers may end, YARN starts no more on it."""
+    partition: str = ""
+    """YARN's node label; empty: the default partition."""
+    untagged_gpus: int = 0
+    """GPUs of containers that the control plane did not place; which ones they use is unknown."""
+    withheld: str = ""
+    """Why the plugin places nothing on it; empty: it does."""
 
     @property
     def good_gpus(self) -> Sequence[int]:
@@ -38,12 +46,34 @@ def attribute(attributes: Mapping[str, str], name: str) -> list[str]:
 
 
 @value
+class PartitionCapacity:
+    """What a queue has of a partition: fractions of it, or GPUs where absolute resources are configured."""
+
+    capacity: float = 1.0
+    max_capacity: float = 1.0
+    gpus: int | None = None
+    max_gpus: int | None = None
+
+
+@value
 class Queue:
-    """A leaf queue; capacities are fractions of the cluster."""
+    """A queue; capacities are fractions of the default partition."""
 
     path: str
     capacity: float = 1.0
     max_capacity: float = 1.0
+    leaf: bool = True
+    user_limit: float = 1.0
+    """The least share of the queue that each of its users can count on, 0 to 1."""
+    user_limit_factor: float = -1.0
+    """How many times the queue's capacity one user may have; negative: no limit."""
+    partitions: Mapping[str, PartitionCapacity] = field(default_factory=dict)
+    """By node label, the default partition under "": those that the queue may use."""
+    default_partition: str = ""
+    """Where asks without a node label expression go."""
+    stopped: bool = False
+    unmanaged: bool = False
+    """CapacityScheduler serves its asks for GPUs, not the control plane."""
 
 
 @value
@@ -58,6 +88,8 @@ class YarnApp:
     submitted_s: float = 0.0
     tags: frozenset[str] = frozenset()
     attempt_id: str = ""
+    priority: int = 0
+    """YARN's application priority; higher is more important."""
 
 
 @value
@@ -73,6 +105,11 @@ class Ask:
     memory_mb: int = 0
     vcores: int = 0
     only_on: tuple[str, ...] = ()
+    """Hosts or racks that it is limited to; empty: any."""
+    partition: str | None = None
+    """Its node label expression; None: that of its queue."""
+    placement_constraint: str = ""
+    """As YARN prints it; empty: none."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -91,3 +128,7 @@ class Container:
     lease_id: str = ""
     allocation_request_id: int = 0
     attempt_id: str = ""
+    gpu_count: int = 0
+    """GPUs of its resource, also where `gpus` does not name them: nobody but YARN placed it."""
+    ending: bool = False
+    """YARN has ended it, its NodeManager has not said so yet: its GPUs are in use."""

@@ -28,11 +28,13 @@ class ClusterSnapshot:
     asks: tuple[Ask, ...]
     containers: tuple[Container, ...]
     queues: tuple[Queue, ...] = ()
+    rm_life: str = ""
+    """One life of the ResourceManager's scheduler; empty: not known."""
 
 
 @value
 class NodeUp:
-    """A node registered, or its resources or the health of its GPUs changed."""
+    """A node registered, or something of it changed: resources, health, partition, decommissioning, use."""
 
     node: Node
 
@@ -48,6 +50,13 @@ class NodeDown:
 @value
 class AppAdded:
     """An application was accepted by the ResourceManager."""
+
+    app: YarnApp
+
+
+@value
+class AppUpdated:
+    """An application was moved to another queue, or its priority changed."""
 
     app: YarnApp
 
@@ -289,8 +298,8 @@ class Decided:
 
 
 Event = (
-    ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged
-    | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
+    ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved
+    | AskChanged | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
     | OperatorCommand | ExchangePosted | StateKept | Tick | Decided
 )  # fmt: skip

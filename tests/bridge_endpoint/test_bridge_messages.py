@@ -3,10 +3,11 @@
 import pytest
 
 from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
+    AppUpdated,
     AskChanged,
     AttemptAdded,
     AttemptRemoved,
@@ -25,24 +26,28 @@ from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 WIRE_NODE = pb.Node(
-    node_id="n1:8041", host="n1", rack="/a", gpus=4, memory_mb=1024, vcores=8, attributes={"k": "v"}
-)
-NODE = Node("n1:8041", "n1", "/a", 4, 1024, 8, {"k": "v"})
+    node_id="n1:8041", host="n1", rack="/a", gpus=4, memory_mb=1024, vcores=8, attributes={"k": "v"},
+    decommissioning=True, partition="fast", untagged_gpus=1, withheld="w",
+)  # fmt: skip
+NODE = Node(
+    "n1:8041", "n1", "/a", 4, 1024, 8, {"k": "v"},
+    decommissioning=True, partition="fast", untagged_gpus=1, withheld="w",
+)  # fmt: skip
 WIRE_APP = pb.Application(
     app_id="app", user="ann", queue="root.q", name="n", application_type="YARN", submit_time_ms=1500,
-    tags=["isonomy"], attempt_id="at",
+    tags=["isonomy"], attempt_id="at", priority=4,
 )  # fmt: skip
-APP = YarnApp("app", "ann", "root.q", "n", "YARN", 1.5, frozenset({"isonomy"}), "at")
+APP = YarnApp("app", "ann", "root.q", "n", "YARN", 1.5, frozenset({"isonomy"}), "at", 4)
 WIRE_ASK = pb.Ask(
     attempt_id="at", app_id="app", allocation_request_id=7, priority=3, gpus=2, memory_mb=512, vcores=1,
-    count=2, only_on=["n1"],
+    count=2, only_on=["n1"], node_label_expression="", placement_constraint="in,node,x",
 )  # fmt: skip
-ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",))
+ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "", "in,node,x")
 WIRE_CONTAINER = pb.GpuContainer(
     container_id="c1", attempt_id="at", app_id="app", node_id="n1:8041", gpu_ids=[2, 0], lease_id="l1",
     allocation_request_id=7, state="RUNNING", gpus=2,
 )  # fmt: skip
-CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1", 7, "at")
+CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1", 7, "at", 2)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,7 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
         ({"node_up": WIRE_NODE}, NodeUp(NODE)),
         ({"node_down": pb.NodeDown(node_id="n1:1", reason="LOST")}, NodeDown("n1:1", "LOST")),
         ({"app_added": WIRE_APP}, AppAdded(APP)),
+        ({"app_updated": WIRE_APP}, AppUpdated(APP)),
         ({"app_removed": pb.AppRemoved(app_id="app", final_state="FAILED")}, AppRemoved("app", "FAILED")),
         ({"attempt_added": pb.AttemptAdded(attempt_id="at", app_id="app")}, AttemptAdded("at", "app")),
         ({"attempt_removed": pb.AttemptRemoved(attempt_id="at", app_id="app")}, AttemptRemoved("at", "app")),
@@ -97,14 +103,36 @@ def test_node_attributes_name_bad_gpus(attributes: dict[str, str], bad: set[int]
 
 def test_snapshot_leaves_ended_containers_out() -> None:
     ended = pb.GpuContainer(container_id="c2", app_id="app", node_id="n1:8041", state="COMPLETED")
+    killed = pb.GpuContainer(
+        container_id="c3", app_id="app", node_id="n1:8041", gpu_ids=[1], gpus=1, state="KILLED", ending=True
+    )
+    ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True)
     queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)
+    parent = pb.Queue(
+        path="root", parent=True, absolute_capacity=1.0, absolute_max_capacity=1.0, user_limit=0.25,
+        user_limit_factor=2.0, default_partition="fast", stopped=True, unmanaged=True,
+        partitions={
+            "": pb.PartitionCapacity(absolute_capacity=0.5, absolute_max_capacity=0.75),
+            "fast": pb.PartitionCapacity(absolute_capacity=1.0, absolute_max_capacity=1.0, gpus=0, max_gpus=4),
+        },
+    )  # fmt: skip
+    tree = Queue(
+        "root", 1.0, 1.0, False, 0.25, 2.0,
+        {"": PartitionCapacity(0.5, 0.75), "fast": PartitionCapacity(1.0, 1.0, 0, 4)}, "fast", True, True,
+    )  # fmt: skip
     snapshot = pb.Snapshot(
         ready=True, nodes=[WIRE_NODE], applications=[WIRE_APP], asks=[WIRE_ASK],
-        containers=[WIRE_CONTAINER, ended], queues=[queue],
+        containers=[WIRE_CONTAINER, ended, killed], queues=[queue, parent], rm_life="e",
     )  # fmt: skip
     assert snapshot_of(snapshot) == ClusterSnapshot(
-        True, (NODE,), (APP,), (ASK,), (CONTAINER,), (Queue("root.q", 0.5, 1.0),)
+        True, (NODE,), (APP,), (ASK,), (CONTAINER, ending), (Queue("root.q", 0.5, 1.0), tree), "e"
     )
+
+
+def test_an_ask_without_a_label_follows_its_queue() -> None:
+    event = event_of(pb.Event(ask=pb.Ask(attempt_id="at", app_id="app", gpus=1, count=1)))
+    assert isinstance(event, AskChanged)
+    assert event.ask.partition is None
 
 
 def test_directives() -> None:

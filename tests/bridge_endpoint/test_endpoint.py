@@ -40,6 +40,8 @@ class Plugin:
         self.queries.append((method, path, params, user, admin))
         if path == "broken":
             raise RuntimeError("oops")
+        if path == "page":
+            return 200, {"content_type": "text/html", "text": "<p>", "headers": {"Cache-Control": "no-store"}}
         return 200, {"n": len(self.queries), "loss": math.nan}
 
     def request(self, **body) -> pb.Request:
@@ -234,6 +236,13 @@ def test_queries_are_routed_even_before_hello(plugin: Plugin) -> None:
     assert (reply.status, reply.content_type) == (200, "application/json")
     assert json.loads(reply.body) == {"n": 1, "loss": None}
     assert plugin.queries == [("GET", "status", {"app": "a"}, "ann", True)]
+
+
+def test_a_text_answer_may_bring_headers(plugin: Plugin) -> None:
+    reply = plugin.ask(query=_query("GET", "page")).query_reply
+    assert (reply.content_type, reply.body, dict(reply.headers)) == (
+        "text/html", b"<p>", {"Cache-Control": "no-store"},
+    )  # fmt: skip
 
 
 def test_repeated_post_acts_once(plugin: Plugin) -> None:

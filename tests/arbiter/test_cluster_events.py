@@ -1,0 +1,40 @@
+"""What the plugin tells beside the arrival and the end of things: the Arbiter's state after each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Container, Node, YarnApp
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.themis import Themis
+
+NODE = Node("n1:1", "n1", "/r", 4)
+APP = YarnApp("app", "ann", "root.a", "name", submitted_s=1000.0, attempt_id="at")
+
+
+def arbiter(*containers: Container) -> Arbiter:
+    a = Arbiter(Settings(recovery_s=0.0), Themis())
+    a.handle(ev.ClusterSnapshot(True, (NODE,), (APP,), (), containers, rm_life="life"), 1000.0)
+    return a
+
+
+def test_an_app_that_is_moved_or_changes_its_priority_is_known_so() -> None:
+    a = arbiter()
+    a.handle(ev.AppUpdated(replace(APP, queue="root.b", priority=3)), 1001.0)
+    assert (a.yarn_apps["app"].queue, a.yarn_apps["app"].priority) == ("root.b", 3)
+    a.handle(ev.AttemptAdded("at2", "app"), 1002.0)
+    assert (a.yarn_apps["app"].attempt_id, a.yarn_apps["app"].priority) == ("at2", 3)
+    a.handle(ev.AppUpdated(replace(APP, app_id="unheard-of")), 1003.0)
+    assert "unheard-of" not in a.yarn_apps
+
+
+def test_gpus_of_an_ending_container_are_in_use_and_leased_to_nobody() -> None:
+    gpu = Gpu("n1", 2)
+    a = arbiter(Container("c", "app", "n1:1", (gpu,), "lease", 1, "at", 1, ending=True))
+    assert gpu not in a.free_gpus()
+    assert gpu not in a.durable.leases
+    a.handle(ev.ContainerGone("c"), 1001.0)
+    assert gpu in a.free_gpus()
