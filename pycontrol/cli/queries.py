@@ -24,9 +24,10 @@ def status_command(rm: str | None, output: str) -> None:
 @click.command("queue")
 @remote
 def queue_command(rm: str | None, output: str) -> None:
-    """Apps that share the cluster: what each holds, its rho, and why it has no more.
+    """Apps that share the cluster: what each holds, its place in the order of service, and why it has no more.
 
-    Apps that want more GPUs come first, the worst rho at the top: the next offer goes to them.
+    Apps that can use more GPUs come first, in the order in which the policy in force serves them; the column before
+    LEASE is what it orders by (DUE: the virtual finish time, when an equal share would have finished the app).
     GPUS is held/wanted in all; LEASE is the time until its next lease ends.
     """
     emit(Rm(rm_address(rm)).get("queue"), output, screens.queue)

@@ -43,11 +43,11 @@ def queue(d: Data) -> RenderableType:
         return lines("no app shares the cluster now")
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
-         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", a["rho"], a["n_avg"],
+         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
          left(a["next_lease_end_s"], d["now_s"]), a["reason"], _detail(a["sentence"]))
         for a in d["apps"]
     ]  # fmt: skip
-    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", ">RHO", ">N_AVG", ">LEASE", "REASON", "WHY")
+    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "REASON", "WHY")
     why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_detail(a['sentence'])}") for a in d["apps"]]
     return ByWidth(table(names, rows), lines(short_queue(d), "", table((">#", "APP AND WHY"), why)), WIDE)
 
@@ -56,12 +56,38 @@ def short_queue(d: Data) -> Group:
     """The same in 80 columns: a line an app."""
     rows = [
         (a["position"], a["name"], a["queue"].rpartition(".")[2],
-         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", a["rho"],
+         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
          left(a["next_lease_end_s"], d["now_s"]), a["reason"])
         for a in d["apps"]
     ]  # fmt: skip
-    names = (">#", "NAME", "QUEUE", ">GPUS", ">RHO", ">LEASE", "REASON")
+    names = (">#", "NAME", "QUEUE", ">GPUS", *_by_column(d), ">LEASE", "REASON")
     return lines(table(names, rows) if rows else "no app shares the cluster now")
+
+
+COLUMNS = {"virtual finish time": "DUE", "attained service": "SERVED", "dominant share": "SHARE"}
+"""Short names of what policies order by."""
+
+
+def _by_column(d: Data) -> list[str]:
+    """The column of what the policy orders by; none where that is no number."""
+    name = d["measure"]["name"]
+    return [f">{COLUMNS.get(name, name.upper())}"] if name else []
+
+
+def _by(a: Data, d: Data) -> list[str]:
+    if not d["measure"]["name"]:
+        return []
+    amount = a["rho"] if d["measure"]["name"] == "rho" else a["amount"]
+    return [standing(amount, d["measure"])]
+
+
+def standing(amount: float | None, measure: Data) -> str:
+    """What the policy orders by: `in 4 m 00 s` or `12 m 01 s ago` of a virtual finish time, else the number."""
+    if amount is None:
+        return "-"
+    if measure["name"] == "virtual finish time":
+        return f"in {span(amount)}" if amount >= 0 else f"{span(-amount)} ago"
+    return span(amount) if measure["unit"] == "s" else show(amount)
 
 
 def _detail(sentence: str) -> str:

@@ -45,6 +45,8 @@ class Filling(ABC):
     """Whether `queue_key` says which queue comes first."""
     migrates: ClassVar[bool] = False
     """Whether `moves` may say yes."""
+    measure: ClassVar[tuple[str, str]] = ("", "")
+    """Name and unit of what `standing` gives, for people; no name where the key does not read as a number."""
 
     @abstractmethod
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
@@ -53,6 +55,14 @@ class Filling(ABC):
     @abstractmethod
     def why(self, view: AppView, pool: Offered) -> str:
         """One sentence on why the app was served."""
+
+    def prepared(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot as `key` wants it: its memory brought up to the snapshot's time."""
+        return snapshot
+
+    def standing(self, view: AppView, pool: Offered) -> float:
+        """Where the app stands in the order, in the unit of `measure`; the snapshot in `pool` is a prepared one."""
+        return self.key(view, view.kept_gpus, pool)
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
         """The smallest is the next queue; `view` is the first app of it, with so many GPUs, as in `key`."""

@@ -46,12 +46,20 @@ class Isonomy(Filling):
 
     name: ClassVar[str] = "isonomy"
     migrates: ClassVar[bool] = True
+    measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")
+
+    def prepared(self, snapshot: Snapshot) -> Snapshot:
+        """With the apps that are new."""
+        return replace(snapshot, memory=ledger(snapshot))
+
+    def standing(self, view: AppView, pool: Offered) -> float:
+        """Seconds until its turn, if the number of apps stays; below 0 where it is over."""
+        return (self.key(view, 0, pool) - equal_share_s(pool.snapshot)) * float(pool.snapshot.memory["clock"][2])
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """Takes note of new apps, then fills the pool by turn."""
-        memory = ledger(snapshot)
-        plan = super().decide(replace(snapshot, memory=memory), bids, rng)
-        return replace(plan, memory=memory)
+        seen = self.prepared(snapshot)
+        return replace(super().decide(seen, bids, rng), memory=seen.memory)
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """Its turn, in seconds of the equal share's clock."""
@@ -67,7 +75,7 @@ class Isonomy(Filling):
         """What it declared, and when its turn is if the number of apps stays."""
         memory = pool.snapshot.memory
         declared_gpu_s, apps = memory["apps"][view.app_id][1], memory["clock"][2]
-        due_s = (self.key(view, 0, pool) - equal_share_s(pool.snapshot)) * apps
+        due_s = self.standing(view, pool)
         turn = f"in {due_s:.0f} s" if due_s > 0 else f"{-due_s:.0f} s ago"
         over_gpu_s = view.attained_gpu_s - declared_gpu_s
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""

@@ -28,6 +28,7 @@ class MaxMin(Filling):
     """Equal GPUs: first among queues, by capacity, then among the apps of each."""
 
     name: ClassVar[str] = "max_min"
+    measure: ClassVar[tuple[str, str]] = ("GPUs", "")
     by_queue: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:

@@ -14,6 +14,7 @@ class Srsf(Filling):
     """Least GPU-time left first."""
 
     name: ClassVar[str] = "srsf"
+    measure: ClassVar[tuple[str, str]] = ("work left", "GPU-s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """Serial GPU-seconds left."""

@@ -17,6 +17,7 @@ class Srtf(Filling):
     """Least time left, given the whole offer, first."""
 
     name: ClassVar[str] = "srtf"
+    measure: ClassVar[tuple[str, str]] = ("time left", "s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """Seconds left: work x S / GPUs, in the narrowest scope that the offer has for its gangs."""

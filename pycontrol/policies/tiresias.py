@@ -25,6 +25,7 @@ class Tiresias(Filling):
     """Whether the first app takes all that it can use before the next gets any."""
 
     name: ClassVar[str] = "tiresias"
+    measure: ClassVar[tuple[str, str]] = ("attained service", "GPU-s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """GPU-seconds, or the number of its queue."""
@@ -32,6 +33,10 @@ class Tiresias(Filling):
         if not self.greedy:
             served += (gpus - view.kept_gpus) * pool.lease_s
         return float(served >= self.threshold_gpu_s) if self.threshold_gpu_s else served
+
+    def standing(self, view: AppView, pool: Offered) -> float:
+        """GPU-seconds."""
+        return view.attained_gpu_s
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Its service."""

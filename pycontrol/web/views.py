@@ -15,6 +15,7 @@ from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
 from pycontrol.web.lookup import find_app, names, user_of, whole_number
+from pycontrol.web.standing import Standing, measure_of, policy_of, standings
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
 ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
@@ -132,17 +133,27 @@ def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
 
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Apps that have not ended: those that want GPUs, worst rho first, then those that have all they can use."""
-    rows = [_queue_row(a, app_id, now_s) for app_id in a.in_system()]
+    """Apps that have not ended: those that can use more GPUs, in the order in which the policy in force would serve
+    them (with virtual clusters, in that of each), then those that have all they can use.
+    """
+    placed = standings(a, now_s)
+    rows = [_queue_row(a, app_id, now_s) | _standing(placed.get(app_id)) for app_id in a.in_system()]
     rows += [
-        _queue_row(a, app.app_id, now_s)
+        _queue_row(a, app.app_id, now_s) | _standing(None)
         for app in a.yarn_apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
-    rows.sort(key=lambda r: (r["gpus_wanted"] == 0, -(r["rho"] or 0.0), r["submitted_s"], r["app_id"]))
+    rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
     for position, row in enumerate(rows, 1):
         row["position"] = position
-    return {"now_s": now_s, "apps": rows}
+    return {"now_s": now_s, "policy": a.policy_name, "measure": measure_of(policy_of(a, "")), "apps": rows}
+
+
+def _standing(found: Standing | None) -> dict[str, Any]:
+    """Its rank among those that can use more GPUs, and by what; see `Standing`."""
+    if found is None:
+        return {"rank": None, "measure": "", "amount": None}
+    return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
 def _queue_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import COMMANDS, main, screens
+from pycontrol.policies import registry
 from tests.cli.conftest import ADMIN, AM, Rm, run
-from tests.web.scene import EARLY, LATE, SHELL
+from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
 def ok(server: Rm, *args: str, user: str = "u") -> str:
@@ -174,3 +175,21 @@ def test_every_command_has_help(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0, result.output
     assert name in CliRunner().invoke(main, ["--help"]).output
+
+
+def test_the_queue_shows_what_the_policy_orders_by() -> None:
+    measure = {"name": "virtual finish time", "unit": "s"}
+    assert screens.standing(240.0, measure) == "in 4 m 00 s"
+    assert screens.standing(-721.0, measure) == "12 m 01 s ago"
+    assert screens.standing(1.234, {"name": "rho", "unit": ""}) == "1.23"
+    assert screens.standing(None, measure) == "-"
+
+
+@pytest.mark.parametrize(("policy", "column"), [("themis", "RHO"), ("isonomy", "DUE"), ("yarn_cs", None)])
+def test_rho_is_shown_where_the_policy_uses_it(policy: str, column: str | None) -> None:
+    data = Scene(run_s=30, policy=registry.make(policy)).get("queue")
+    console = Console(width=200)
+    with console.capture() as text:
+        console.print(screens.queue(data))
+    head = text.get().splitlines()[0].split()
+    assert [c for c in head if c in ("RHO", "DUE")] == ([column] if column else [])

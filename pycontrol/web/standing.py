@@ -1,0 +1,122 @@
+"""The order in which the policy in force would serve the apps, and the measure by which it does.
+
+Policies that fill by a key give theirs; those that hold auctions go by the worst rho. Policies by shares keep accounts
+of tenants and have no order of apps: theirs is by submission, and no measure is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycontrol.arbiter.audience import view
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.standin import rho as standin_rho
+from pycontrol.model.auction import AppView, Snapshot
+from pycontrol.model.value import value
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.pool import Pool
+from pycontrol.policies.port import Policy
+
+
+@value
+class Standing:
+    """An app's place in the order of service of its virtual cluster's policy."""
+
+    rank: int
+    """From 1; of apps that can use more GPUs."""
+    measure: str = ""
+    """What the policy orders by; empty where that does not read as a number."""
+    amount: float | None = None
+    """The measure's value, in its unit; of the virtual finish time the seconds until it."""
+
+
+RHO = ("rho", "")
+
+
+def measure_of(policy: Policy) -> dict[str, str]:
+    """{"name", "unit"} of what a policy orders by; no name where that does not read as a number."""
+    name, unit = policy.measure if isinstance(policy, Filling) else RHO if policy.asks_agents else ("", "")
+    return {"name": name, "unit": unit}
+
+
+def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
+    """All apps that can use more GPUs, by id, each ranked among those of its virtual cluster."""
+    by_vc: dict[str, list[AppView]] = {}
+    for app_id in (*a.unmet, *a.foreign):
+        record = a.durable.live.get(app_id)
+        if record is None:
+            continue
+        agent = a.agents.get(app_id)
+        rho = agent.rho if agent is not None else standin_rho(a, app_id, a.holding(app_id), now_s)
+        seen = view(a, app_id, rho, (), now_s)
+        if seen.demand.gpus > seen.kept_gpus:
+            by_vc.setdefault(record.vc, []).append(seen)
+    found: dict[str, Standing] = {}
+    for vc, views in by_vc.items():
+        found.update(_ranked(policy_of(a, vc), _snapshot(a, vc, views, now_s)))
+    return found
+
+
+def policy_of(a: Arbiter, vc: str) -> Policy:
+    policy = a.rounds.policy
+    return policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
+
+
+def _snapshot(a: Arbiter, vc: str, views: list[AppView], now_s: float) -> Snapshot:
+    present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
+    return Snapshot(
+        "", now_s, a.topology, dict(a.topology.gpus_by_host), tuple(views), a.settings.f, a.settings.lease_s,
+        queues=a.queues, vc=vc, memory=a.durable.memory.get(vc, {}), present=present,
+    )  # fmt: skip
+
+
+def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
+    amounts: dict[str, float] = {}
+    if isinstance(policy, Filling):
+        snapshot = policy.prepared(snapshot)
+        pool = Offered(snapshot, Pool(snapshot.free, snapshot.topology))
+        keys = {v.app_id: policy.key(v, v.kept_gpus, pool) for v in snapshot.apps}
+        order = _by_queue(policy, pool, keys) if policy.by_queue else _sorted(snapshot, lambda v: keys[v.app_id])
+        if policy.measure[0]:
+            amounts = {v.app_id: policy.standing(v, pool) for v in order}
+    elif policy.asks_agents:
+        amounts = {v.app_id: v.rho for v in snapshot.apps if v.rho is not None}
+        order = _sorted(snapshot, lambda v: -amounts.get(v.app_id, 0.0))
+    else:
+        order = _sorted(snapshot, lambda v: 0.0)
+    measure = measure_of(policy)["name"]
+    return {v.app_id: Standing(rank, measure, _finite(amounts.get(v.app_id))) for rank, v in enumerate(order, 1)}
+
+
+def _sorted(snapshot: Snapshot, key: Callable[[AppView], float]) -> list[AppView]:
+    return sorted(snapshot.apps, key=lambda v: (key(v), v.submitted_s, v.app_id))
+
+
+def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, float]) -> list[AppView]:
+    """The queue that comes first serves its first app with one gang, then all queues are compared again."""
+    waiting: dict[str, list[AppView]] = {}
+    used: dict[str, int] = {}
+    for v in reversed(_sorted(pool.snapshot, lambda v: keys[v.app_id])):
+        waiting.setdefault(v.queue, []).append(v)
+        used[v.queue] = used.get(v.queue, 0) + v.kept_gpus
+
+    def key(queue: str) -> tuple[tuple[float, ...], str]:
+        head = waiting[queue][-1]
+        return policy.queue_key(head, head.kept_gpus, used[queue], pool), queue
+
+    order = []
+    while waiting:
+        queue = min(waiting, key=key)
+        first = waiting[queue].pop()
+        order.append(first)
+        used[queue] += first.demand.gang_gpus
+        if not waiting[queue]:
+            del waiting[queue]
+    return order
+
+
+def _finite(number: Any) -> float | None:
+    return float(number) if number is not None and math.isfinite(number) else None
