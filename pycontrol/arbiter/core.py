@@ -267,9 +267,9 @@ class Arbiter(State):
         for app_id, gpus in lost.items():
             self.revoke_notice(app_id, gpus, now_s, why)
             for gpu in gpus:
-                worker = self.workers.at.get(gpu)
-                if worker is not None:
-                    self.drop_worker(worker)
+                for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
+                    if worker is not None:
+                        self.drop_worker(worker)
                 leases.end(self, gpu, now_s, why)
         for container in [c for c in self.containers.values() if c.gpus and c.gpus[0].host == host]:
             leases.container_gone(self, container.container_id, now_s)
@@ -317,14 +317,9 @@ class Arbiter(State):
             return
         leases.drop_next(self, app_id, "app ended")
         for worker in self.workers.of(app_id):
-            if not worker.container_id:
+            if not worker.directive_id:
                 self.drop_worker(worker)
-        for lease in self.leases_of(app_id):
-            container_id = self.container_at.get(lease.gpu)
-            if container_id is None:
-                leases.end(self, lease.gpu, now_s, "app ended")
-            else:
-                leases.take_back(self, [lease], now_s, now_s, "app ended")
+        leases.take_back(self, self.leases_of(app_id), now_s, now_s, "app ended")
         if record.finished_s is None or (final_state and final_state != record.final_state):
             self.record(AppEnded(app_id, final_state, now_s))
             self.recast(app_id)

@@ -19,6 +19,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
+from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
@@ -81,12 +82,7 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
     announced: set[str] = set()
     for lease in list(leases):
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        container_id = s.container_at.get(lease.gpu, "")
-        if not container_id and not _placing(s, lease.gpu):
-            end(s, lease.gpu, now_s, reason)
-            continue
-        if lease.state != REVOKING or deadline_s < lease.end_s:
-            s.record(LeaseRevoking(lease.gpu, deadline_s, reason))
+        container_id = _revoke(s, lease, now_s, deadline_s, reason)
         if container_id and container_id not in announced:
             announced.add(container_id)
             s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
@@ -94,9 +90,23 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
         s.revoke_notice(app_id, gpus, deadline_s, reason)
 
 
-def _placing(s: State, gpu: Gpu) -> bool:
-    worker = s.workers.at.get(gpu)
-    return worker is not None and bool(worker.directive_id)
+def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, reason: str) -> str:
+    """Ends a lease whose GPU no container uses or is about to use, else revokes it. Returns the container."""
+    container_id = s.container_at.get(lease.gpu, "")
+    if not container_id and lease.gpu not in s.workers.placing:
+        end(s, lease.gpu, now_s, reason)
+    elif lease.state != REVOKING or deadline_s < lease.end_s:
+        s.record(LeaseRevoking(lease.gpu, deadline_s, reason))
+    return container_id
+
+
+def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
+    """A placement on the GPU came to nothing: a lease that was only waiting for it ends."""
+    lease = s.durable.leases.get(gpu)
+    if lease is not None and lease.state == REVOKING and gpu not in s.container_at:
+        end(s, gpu, now_s, lease.reason)
+    else:
+        s.stir(gpu)
 
 
 def drop_next(s: State, app_id: str, reason: str) -> None:
@@ -147,12 +157,37 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
     s.containers[container.container_id] = container
     for gpu in container.gpus:
         s.occupy(gpu, container.container_id)
-    worker = s.workers.at.get(container.gpus[0]) if container.gpus else None
-    if worker is not None and worker.app_id == container.app_id:
+    worker = _worker_of(s, container)
+    if worker is not None:
         s.workers.carried(worker, container.container_id)
-    if running:
-        job_id = worker.plan.job_id if worker is not None and worker.app_id == container.app_id else ""
-        start(s, container, job_id, now_s)
+    if s.ready and now_s < s.recovering_until_s and not any(g in s.durable.leases for g in container.gpus):
+        adopt(s, container, now_s)  # on a machine that was late to come back
+    elif s.ready and not _leased(s, container):
+        _kill_unleased(s, container, now_s)
+    elif running:
+        start(s, container, worker.plan.job_id if worker is not None else "", now_s)
+
+
+def _worker_of(s: State, container: Container) -> Worker | None:
+    """The worker that it carries: the one being placed there, if any; its GPUs may be planned for others by now."""
+    for found in (s.workers.placing, s.workers.at):
+        worker = found.get(container.gpus[0]) if container.gpus else None
+        if worker is not None and worker.app_id == container.app_id:
+            return worker
+    return None
+
+
+def _leased(s: State, container: Container) -> bool:
+    """Whether its app holds all its GPUs."""
+    mine = s.durable.leases_by_app.get(container.app_id, {})
+    return all(gpu in mine for gpu in container.gpus)
+
+
+def _kill_unleased(s: State, container: Container, now_s: float) -> None:
+    """Has it killed, again and again until it is gone."""
+    s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
+    for gpu in container.gpus:
+        s.alarms.put(s.kills_sent[container.container_id] + KILL_RETRY_S, gpu)
 
 
 def start(s: State, container: Container, job_id: str, now_s: float) -> None:
@@ -205,10 +240,8 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != e.app_id:
             continue
-        if gpu in s.container_at:
-            s.record(LeaseRevoking(gpu, now_s + s.lead_s, "released"))
-        else:
-            end(s, gpu, now_s, "released")
+        deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
+        _revoke(s, lease, now_s, deadline_s, "released")
 
 
 def expire(s: State, now_s: float) -> None:
@@ -220,9 +253,21 @@ def expire(s: State, now_s: float) -> None:
     while heap and heap[0][0] <= now_s:
         due.add(s.alarms.pop()[1])
     for gpu in sorted(due):
+        worker, container = s.workers.placing.get(gpu), s.containers.get(s.container_at.get(gpu, ""))
+        if worker is not None and worker.placing_until_s <= now_s:
+            _give_placement_up(s, worker, now_s)
+        if container is not None and not _leased(s, container):
+            _kill_unleased(s, container, now_s)
         lease = s.durable.leases.get(gpu)
         if lease is not None:
             _time_touches(s, lease, now_s)
+
+
+def _give_placement_up(s: State, worker: Worker, now_s: float) -> None:
+    """Its container did not come; if it still does, it is killed unless the app holds the GPUs by then."""
+    s.drop_worker(worker)
+    for gpu in worker.plan.gpus:
+        not_placed(s, gpu, now_s)
 
 
 def _time_touches(s: State, lease: Lease, now_s: float) -> None:
@@ -231,7 +276,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
         if container_id:
             s.kill_container(container_id, now_s, "lease ended")
             s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
-        elif not _placing(s, lease.gpu):
+        elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, "revoked")
     elif _lapsed(s, lease, now_s):
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
@@ -246,7 +291,7 @@ def _lapsed(s: State, lease: Lease, now_s: float) -> bool:
         lease.state == GRANTED
         and since_s is not None
         and lease.gpu not in s.container_at
-        and not _placing(s, lease.gpu)
+        and lease.gpu not in s.workers.placing
         and since_s + s.settings.grant_timeout_s <= now_s
     )
 
@@ -265,16 +310,16 @@ def thaw(s: State, now_s: float) -> None:
 
 def adopt(s: State, container: Container, now_s: float) -> None:
     """A running container whose lease the journal does not know: its tags are the truth."""
-    for gpu in container.gpus:
-        lease = s.durable.leases.get(gpu)
-        if lease is not None and lease.app_id != container.app_id:
-            s.kill_container(container.container_id, now_s, f"{gpu} is leased to {lease.app_id}")
-            return
-        if lease is None:
-            grant_id = container.lease_id or f"adopted-{container.container_id}"
-            until_s = end_s(s, now_s, gpu.host)
-            s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
-                                  guaranteed=s.supply is None))  # fmt: skip
+    others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
+    free = [g for g in container.gpus if g not in s.durable.leases]
+    if others or (free and container.app_id not in s.durable.live):
+        _kill_unleased(s, container, now_s)
+        return
+    for gpu in free:
+        grant_id = container.lease_id or f"adopted-{container.container_id}"
+        until_s = end_s(s, now_s, gpu.host)
+        s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
+                              guaranteed=s.supply is None))  # fmt: skip
     start(s, container, "", now_s)
 
 

@@ -20,6 +20,8 @@ class Worker:
     plan: WorkerPlan
     container_id: str = ""
     directive_id: str = ""
+    placing_until_s: float = 0.0
+    """When a placement that brought no container is given up."""
     retry_at_s: float = 0.0
     refusals: int = 0
     problem: str = ""
@@ -40,6 +42,8 @@ class Roster:
         self._by_directive: dict[str, Worker] = {}
         self.at: dict[Gpu, Worker] = {}
         """The newest plan for each GPU."""
+        self.placing: dict[Gpu, Worker] = {}
+        """By GPU: workers whose placement was sent and whose container has not come."""
         self.pending: dict[GangKey, dict[str, Worker]] = {}
 
     def __iter__(self) -> Iterator[Worker]:
@@ -69,23 +73,30 @@ class Roster:
         for gpu in worker.plan.gpus:
             if self.at.get(gpu) is worker:
                 del self.at[gpu]
-        self._by_directive.pop(worker.directive_id, None)
+        self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
-    def sent(self, worker: Worker, directive_id: str) -> None:
-        """Its placement is under way."""
-        worker.directive_id = directive_id
+    def sent(self, worker: Worker, directive_id: str, until_s: float) -> None:
+        """Its placement is under way, for so long at most."""
+        worker.directive_id, worker.placing_until_s = directive_id, until_s
         self._by_directive[directive_id] = worker
+        self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
+        self._no_longer_waits(worker)
+
+    def acknowledged(self, worker: Worker, container_id: str) -> None:
+        """Its placement was carried out; the container is yet to come."""
+        worker.container_id = worker.container_id or container_id
         self._no_longer_waits(worker)
 
     def carried(self, worker: Worker, container_id: str) -> None:
         """It has its container."""
         worker.container_id = container_id
+        self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
     def back(self, worker: Worker) -> None:
         """Its placement did not come about: it waits again."""
-        self._by_directive.pop(worker.directive_id, None)
+        self._no_longer_placed(worker)
         worker.directive_id = worker.container_id = ""
         self._wait(worker)
 
@@ -95,6 +106,12 @@ class Roster:
 
     def _wait(self, worker: Worker) -> None:
         self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
+
+    def _no_longer_placed(self, worker: Worker) -> None:
+        self._by_directive.pop(worker.directive_id, None)
+        for gpu in worker.plan.gpus:
+            if self.placing.get(gpu) is worker:
+                del self.placing[gpu]
 
     def _no_longer_waits(self, worker: Worker) -> None:
         gang = self.pending.get(worker.gang)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pycontrol.arbiter import leases
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
@@ -67,7 +68,7 @@ def place_ready(s: State, now_s: float) -> None:
         if all(asks):
             for worker, ask in zip(gang, asks, strict=True):
                 assert ask is not None
-                _place(s, worker, ask)
+                _place(s, worker, ask, now_s)
 
 
 def _drop_void(s: State) -> None:
@@ -119,10 +120,12 @@ def _ask_of(s: State, worker: Worker) -> Ask | None:
     return None
 
 
-def _place(s: State, worker: Worker, ask: Ask) -> None:
+def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
     node = s.node_of(worker.plan.host)
     assert node is not None
-    s.workers.sent(worker, s.new_id("d"))
+    s.workers.sent(worker, s.new_id("d"), now_s + s.settings.grant_timeout_s)
+    for gpu in worker.plan.gpus:
+        s.alarms.put(worker.placing_until_s, gpu)
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
     s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
 
@@ -133,11 +136,11 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     if worker is None:
         return
     if e.ok:
-        s.workers.carried(worker, worker.container_id or e.container_id)
+        s.workers.acknowledged(worker, e.container_id)
         return
     s.workers.back(worker)
     for gpu in worker.plan.gpus:
-        s.stir(gpu)
+        leases.not_placed(s, gpu, now_s)
     worker.refusals += 1
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(5.0, 0.2 * 2**worker.refusals)

@@ -1,0 +1,151 @@
+"""One Arbiter, a clock that the test moves, effects kept in a list; decisions are taken at once.
+
+Unlike `World` nobody plays the cluster or the Agents: the test says every word of theirs, in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid, BidRow, Demand
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.policies import registry
+from pycontrol.policies.port import Policy
+
+SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
+T = TypeVar("T")
+
+
+class Mini:
+    """`nodes`: host and GPUs; all in rack r. `effects` (with their time) and `facts`: all that came so far."""
+
+    def __init__(
+        self,
+        policy: str | Policy = "isonomy",
+        settings: Settings = SETTINGS,
+        nodes: Iterable[tuple[str, int]] = (("n1", 4),),
+        queues: Iterable[Queue] = (),
+        durable: Durable | None = None,
+        **more: Any,
+    ) -> None:
+        self.policy = registry.make(policy) if isinstance(policy, str) else policy
+        self.nodes = tuple(Node(f"{h}:1", h, "r", n) for h, n in nodes)
+        self.queues = tuple(queues)
+        self.a = Arbiter(settings, self.policy, durable, **more)
+        self.now = 1000.0
+        self.effects: list[tuple[float, ev.Effect]] = []
+        self.facts: list[Fact] = []
+        self.problems: list[str] = []
+        """What the policy raised."""
+        self.rho = dict[str, float]()
+        """What Agents answer when asked; 2.0 otherwise, and a bid of one new gang."""
+        self._placed = 0
+        self._ids = 0
+        if durable is None:
+            self.send(self.snapshot())
+            self.run(0.1)
+
+    def snapshot(self, apps: Iterable[YarnApp] = (), containers: Iterable[Container] = ()) -> ev.ClusterSnapshot:
+        """The cluster as it is, with these applications and containers and no asks."""
+        return ev.ClusterSnapshot(True, self.nodes, tuple(apps), (), tuple(containers), self.queues)
+
+    def send(self, event: ev.Event) -> None:
+        """One event; what follows from it for the solver and from Agents' answers follows at once."""
+        effects = self.a.handle(event, self.now)
+        self.facts += self.a.take_facts()
+        for e in effects:
+            self.effects.append((self.now, e))
+            if isinstance(e, ev.Solve):
+                self.send(self._decide(e))
+            elif isinstance(e, ev.SendAskRho):
+                demand = self.a.agents[e.app_id].demand
+                self.send(ev.RhoReported(e.app_id, e.round_id, self.rho.get(e.app_id, 2.0), demand))
+            elif isinstance(e, ev.SendOffer):
+                gang = self.a.agents[e.app_id].demand.gang_gpus
+                row = BidRow(1.0, (), 1, gang, Scope.CLUSTER)
+                self.send(ev.BidReceived(e.app_id, e.round_id, Bid(e.app_id, 5.0, (row,))))
+
+    def _decide(self, e: ev.Solve) -> ev.Decided:
+        try:
+            return ev.Decided(e.snapshot.round_id, self.policy.decide(e.snapshot, e.bids, random.Random(e.seed)))
+        except Exception as failure:
+            self.problems.append(repr(failure))
+            return ev.Decided(e.snapshot.round_id, None, str(failure))
+
+    def run(self, seconds: float, step: float = 0.5) -> None:
+        """Time passes."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + step)
+            self.send(ev.Tick())
+
+    def of(self, kind: type[T], since_s: float = 0.0) -> list[T]:
+        """The effects of a kind."""
+        return [e for t, e in self.effects if isinstance(e, kind) and t >= since_s]
+
+    def app(
+        self, name: str, gang: int = 1, gangs: int = 1, queue: str = "root.q", work: float = 1e6, user: str = "u"
+    ) -> YarnApp:
+        """A Submarine application whose Agent registers."""
+        app = YarnApp(name, user, queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
+        self.send(ev.AppAdded(app))
+        self.send(ev.AttemptAdded(app.attempt_id, name))
+        self.send(ev.AgentUp(name, app.attempt_id, "hyperband", Demand(gang, gangs, gang, work, work, 0.0)))
+        return app
+
+    def foreign(self, name: str, gpus: int, count: int = 1, user: str = "u", submitted_s: float = 0.0) -> YarnApp:
+        """An application that knows nothing of Isonomy, and its ask."""
+        app = YarnApp(name, user, "root.q", name, "YARN", submitted_s or self.now, frozenset(), f"{name}_1")
+        self.send(ev.AppAdded(app))
+        self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, gpus, count)))
+        return app
+
+    def held(self, name: str) -> set[Gpu]:
+        """GPUs leased to it."""
+        return {x.gpu for x in self.a.leases_of(name)}
+
+    def use(self, name: str, job: str = "j") -> list[ev.WorkerPlan]:
+        """Its Agent plans one gang on all that it holds, and asks for the containers."""
+        hosts: dict[str, list[Gpu]] = {}
+        for gpu in sorted(self.held(name)):
+            hosts.setdefault(gpu.host, []).append(gpu)
+        plans = []
+        for gpus in hosts.values():
+            self._ids += 1
+            plans.append(ev.WorkerPlan(f"w{self._ids}", job, tuple(gpus), self._ids))
+        self.send(ev.UsePlanned(name, f"u{self._ids}", tuple(plans)))
+        for p in plans:
+            self.send(ev.AskChanged(Ask(f"{name}_1", name, p.allocation_request_id, len(p.gpus), 1)))
+        return plans
+
+    def places(self) -> list[ev.Place]:
+        """Placements asked for since the last call."""
+        found = self.of(ev.Place)
+        self._placed, since = len(found), self._placed
+        return found[since:]
+
+    def up(self, place: ev.Place, container_id: str = "", running: bool = True) -> Container:
+        """A placement comes about."""
+        self._ids += 1
+        c = Container(
+            container_id or f"c{self._ids}", place.ask.app_id, place.node_id, place.gpus, place.lease_id,
+            place.ask.allocation_request_id,
+        )  # fmt: skip
+        self.send(ev.ContainerUp(c))
+        self.send(ev.DirectiveDone(place.directive_id, True, c.container_id))
+        if running:
+            self.send(ev.ContainerUp(c, True))
+        return c
+
+    def start(self, name: str) -> list[Container]:
+        """Its Agent uses all that it holds, and the containers run."""
+        self.use(name)
+        return [self.up(p) for p in self.places()]
