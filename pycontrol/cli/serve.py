@@ -34,6 +34,7 @@ from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
+from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
 from pycontrol.web.feed import Feed
@@ -84,6 +85,15 @@ def notice_of(policy: Policy) -> str:
     return f"policy {policy.name}, auctions solved by the engine {engine}{slower}"
 
 
+def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
+    """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
+    app = arbiter.yarn_apps.get(app_id)
+    if app is not None:
+        return Owner(app.user, app.submitted_s)
+    record = None if arbiter.ready else arbiter.durable.apps.get(app_id)
+    return Owner(record.user, record.submitted_s) if record is not None else None
+
+
 class ControlPlane:
     """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
 
@@ -129,7 +139,7 @@ class ControlPlane:
             tokens,
             lambda event: self._driver.submit(event),
             lambda: arbiter.known,
-            now_s=clock.now_s,
+            lambda app_id: owner_of(arbiter, app_id),
             serving=lambda: keep is None or endpoint.connected,
         )
         endpoint = BridgeEndpoint(

@@ -17,8 +17,9 @@ from pycontrol.arbiter.driver import Overloaded
 from pycontrol.model.events import AgentEffect, AgentLost, Event
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import translate
+from pycontrol.rpc.admission import OWNER_WAIT_S, Admission, Owners, Refused
 from pycontrol.rpc.sessions import AgentStream, Sessions, Stream, WorkerStream
-from pycontrol.rpc.tokens import Claims, TokenError, Tokens
+from pycontrol.rpc.tokens import Claims, Tokens
 from pycontrol.rpc.translate import Malformed
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -82,23 +83,27 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     def __init__(
         self,
-        tokens: Tokens,
+        admission: Admission,
         submit: Callable[[Event], None],
         topology: Callable[[], Topology],
-        now_s: Callable[[], float],
         first_message_s: float,
         serving: Callable[[], bool],
     ) -> None:
         self.sessions = Sessions()
         self._serving = serving
-        self._tokens, self._submit, self._topology = tokens, submit, topology
-        self._now_s, self._first_message_s = now_s, first_message_s
+        self._admission, self._submit, self._topology = admission, submit, topology
+        self._first_message_s = first_message_s
 
     # ---- an Agent
 
     async def Session(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         """One Agent, from Register to the end of its stream."""
-        claims = await self._claims(context)
+        async with self._admitted(context) as claims:
+            await self._session(claims, requests, context)
+
+    async def _session(
+        self, claims: Claims, requests: AsyncIterator[pb.AgentMessage], context: Context
+    ) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         if first.WhichOneof("kind") != "register":
@@ -159,7 +164,12 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     async def Worker(self, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
         """One worker: its messages to the Agent of its app, the Agent's commands to it."""
-        claims = await self._claims(context)
+        async with self._admitted(context) as claims:
+            await self._worker(claims, requests, context)
+
+    async def _worker(
+        self, claims: Claims, requests: AsyncIterator[pb.WorkerMessage], context: Context
+    ) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         worker_id = first.worker_id
@@ -185,7 +195,9 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     # ---- both
 
-    async def _claims(self, context: Context) -> Claims:
+    @contextlib.asynccontextmanager
+    async def _admitted(self, context: Context) -> AsyncIterator[Claims]:
+        """Whose stream it is, as long as it is open; a stream that may not be is ended here."""
         if not self._serving():
             await _abort(context, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
         metadata = context.invocation_metadata() or ()
@@ -194,10 +206,11 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         if not text:
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, f"the metadata key {TOKEN_KEY} is missing")
         try:
-            return self._tokens.verify(text, self._now_s())
-        except TokenError as e:
+            async with self._admission.stream(text) as claims:
+                yield claims
+        except Refused as e:
             log.warning("a stream was refused", peer=context.peer(), why=str(e))
-            await _abort(context, grpc.StatusCode.UNAUTHENTICATED, str(e))
+            await _abort(context, e.code, str(e))
 
     async def _first(self, messages: AsyncIterator[M], context: Context) -> M:
         try:
@@ -248,15 +261,17 @@ class AgentServer:
         tokens: Tokens,
         submit: Callable[[Event], None],
         topology: Callable[[], Topology],
+        owners: Owners,
         *,
-        now_s: Callable[[], float] = time.time,
         first_message_s: float = FIRST_MESSAGE_S,
+        owner_wait_s: float = OWNER_WAIT_S,
         serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self.host, self.port = host, port
         self._tls = tls
         self._topology = topology
-        self._service = ArbiterService(tokens, submit, topology, now_s, first_message_s, serving)
+        admission = Admission(tokens, owners, owner_wait_s)
+        self._service = ArbiterService(admission, submit, topology, first_message_s, serving)
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None
         self._started: Future[int] = Future()

@@ -23,6 +23,8 @@ from pycontrol.model.events import (
     SendRegistered,
 )
 from pycontrol.model.topology import Machine, Topology
+from pycontrol.rpc import admission
+from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -82,9 +84,12 @@ class Site:
 
     def __init__(self, tls: Tls | None = None, first_message_s: float = 5.0) -> None:
         self.events: queue.Queue = queue.Queue()
+        self.owners = {APP: Owner("ann", time.time() - 5), OTHER: Owner("ann", time.time() - 5)}
+        """What YARN knows."""
         self.server = AgentServer(
-            "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, first_message_s=first_message_s
-        )
+            "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get,
+            first_message_s=first_message_s, owner_wait_s=1.0,
+        )  # fmt: skip
         self.server.start()
         address = f"localhost:{self.server.port}"
         if tls:
@@ -149,12 +154,77 @@ def _start(worker_id: str, until: int) -> pb.AgentMessage:
 def test_token_is_needed_and_must_be_the_apps_own(site: Site) -> None:
     assert site.session(token="").code() is grpc.StatusCode.UNAUTHENTICATED
     assert site.session(token="nonsense").code() is grpc.StatusCode.UNAUTHENTICATED
+    site.owners[APP] = Owner("ann", time.time() - 5)
     old = TOKENS.issue(APP, "ann", 1, time.time() - 10)
     assert site.session(token=old).code() is grpc.StatusCode.UNAUTHENTICATED
-    agent = site.session(token=TOKENS.issue(OTHER, "bob", 60, time.time()))
+    agent = site.session(token=TOKENS.issue(OTHER, "ann", 60, time.time()))
     agent.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
     assert agent.code() is grpc.StatusCode.PERMISSION_DENIED
     assert site.events.empty()
+
+
+def test_a_token_issued_before_the_app_was_anothers_acts_for_nobody(site: Site) -> None:
+    """Ids are sequential: mallory may ask for a token of the next one, which then is ann's."""
+    agent, worker = site.registered(), site.worker("w1")
+    assert agent.kind() == "from_worker"
+    forged = TOKENS.issue(APP, "mallory", 3600, time.time() - 60)
+    thief = site.session(token=forged)
+    thief.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
+    thief.send(pb.AgentMessage(done=pb.Done(succeeded=False)))
+    assert thief.code() is grpc.StatusCode.PERMISSION_DENIED
+    false_worker = Peer(site.stub.Worker, forged)
+    site.peers.append(false_worker)
+    false_worker.send(pb.WorkerMessage(worker_id="w1", exit=pb.WorkerExit(code=0)))
+    assert false_worker.code() is grpc.StatusCode.PERMISSION_DENIED
+    agent.send(_start("w1", 3))
+    assert worker.get().start.until_step == 3
+    assert site.events.empty()
+
+
+def test_an_app_that_yarn_does_not_know_yet_waits_untouched(site: Site) -> None:
+    app = "application_1_0003"
+    early = site.session(token=TOKENS.issue(app, "ann", 60, time.time()))
+    early.send(pb.AgentMessage(register=pb.Register(app_id=app)))
+    mallory = site.session(token=TOKENS.issue(app, "mallory", 60, time.time()))
+    mallory.send(pb.AgentMessage(register=pb.Register(app_id=app)))
+    _until(lambda: site.server._service._admission._waiting == {"ann": 1, "mallory": 1})
+    assert site.events.empty()
+    site.owners[app] = Owner("ann", time.time())
+    assert mallory.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert site.event().user == "ann"
+    unknown = site.session(token=TOKENS.issue("application_1_0004", "ann", 60, time.time()))
+    assert unknown.code() is grpc.StatusCode.UNAVAILABLE
+    assert not site.server._service._admission._waiting
+
+
+def test_streams_that_wait_or_are_open_are_bounded_by_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAITING_PER_USER", 1)
+    monkeypatch.setattr(admission, "STREAMS_PER_USER", 1)
+    app = "application_1_0003"
+    first, second = (site.session(token=TOKENS.issue(app, "bob", 60, time.time())) for _ in range(2))
+    ends = {first.code(), second.code()}
+    assert ends == {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    site.registered()
+    assert site.worker().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    site.owners[OTHER] = Owner("carol", 0.0)
+    carol = site.session(token=TOKENS.issue(OTHER, "carol", 60, time.time()))
+    carol.send(pb.AgentMessage(register=pb.Register(app_id=OTHER)))
+    assert site.event().app_id == OTHER
+
+
+def test_a_token_lives_as_long_as_its_app(site: Site) -> None:
+    """An Agent, a worker or an AM attempt of an app older than any token's life connects again."""
+    site.owners[APP] = Owner("ann", time.time() - 30 * 86400)
+    old = TOKENS.issue(APP, "ann", 7 * 86400, time.time() - 31 * 86400)
+    agent = site.session(token=old)
+    agent.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
+    assert site.event().app_id == APP
+    worker = Peer(site.stub.Worker, old)
+    site.peers.append(worker)
+    worker.send(pb.WorkerMessage(worker_id="w1", ready=pb.WorkerReady(host="n1")))
+    _until(lambda: _kept(site) == 1)
+    del site.owners[APP]
+    assert site.session(token=old).code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_first_message_must_be_register_and_come_in_time(site: Site) -> None:
@@ -327,7 +397,7 @@ def test_port_in_use_is_one_clear_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         server = AgentServer(
-            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY
+            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY, lambda app_id: None
         )
         with pytest.raises(ServerError, match=r"agents\.port: .*in use"):
             server.start()

@@ -44,7 +44,9 @@ def test_serves_agents_and_stops_cleanly(config: Path) -> None:
                 iter([pb.AgentMessage(register=pb.Register(app_id="application_1_1"))]),
                 metadata=[("isonomy-token", token)], timeout=LIMIT_S,
             )  # fmt: skip
-            assert list(call) == []
+            with pytest.raises(grpc.RpcError) as refused:  # no plugin has said that there is such an app
+                list(call)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 0
 

@@ -1,0 +1,108 @@
+"""Who may open a stream: the holder of a token whose application is, by YARN's word, its user's.
+
+A token alone proves only that its user asked for it: ids of applications are sequential, so anybody may ask for the
+next one before it is submitted. What it is worth YARN decides, once for each stream and before anything of the app is
+touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from pycontrol.rpc.tokens import Claims, TokenError, Tokens
+
+OWNER_WAIT_S = 10.0
+"""A stream of an app that YARN does not know yet waits so long, then is to try again."""
+LOOK_EVERY_S = 0.2
+WAITING_PER_USER = 64
+WAITING_MAX = 1024
+STREAMS_PER_USER = 8192
+STREAMS_MAX = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a live application is, and when it was submitted (Unix seconds)."""
+
+    user: str
+    submitted_s: float
+
+
+Owners = Callable[[str], Owner | None]
+"""YARN's word on a live application; None where it knows none. From any thread, never blocks."""
+
+
+class Refused(Exception):
+    """The stream is not opened: a status and one line."""
+
+    def __init__(self, code: grpc.StatusCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Admission:
+    """Admits streams; belongs to the server's event loop."""
+
+    def __init__(self, tokens: Tokens, owners: Owners, wait_s: float = OWNER_WAIT_S) -> None:
+        self._tokens, self._owners, self._wait_s = tokens, owners, wait_s
+        self._waiting, self._open = Counter[str](), Counter[str]()
+
+    @asynccontextmanager
+    async def stream(self, token: str) -> AsyncIterator[Claims]:
+        """What the token says, as long as the stream is open; raises Refused."""
+        claims = self._verified(token)
+        owner = await self._owner(claims)
+        if owner.user != claims.user:
+            why = f"the token is {claims.user}'s, {claims.app_id} is {owner.user}'s"
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, why)
+        if claims.expires_s <= owner.submitted_s:
+            why = f"the token expired before {claims.app_id} was submitted; fetch a new one"
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, why)
+        _need_room(self._open, claims.user, STREAMS_PER_USER, STREAMS_MAX, "streams are open")
+        with _counted(self._open, claims.user):
+            yield claims
+
+    def _verified(self, token: str) -> Claims:
+        try:
+            return self._tokens.verify(token)
+        except TokenError as e:
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, str(e)) from e
+
+    async def _owner(self, claims: Claims) -> Owner:
+        owner = self._owners(claims.app_id)
+        if owner is not None:
+            return owner
+        _need_room(self._waiting, claims.user, WAITING_PER_USER, WAITING_MAX, "streams wait for their apps")
+        end_s = time.monotonic() + self._wait_s
+        with _counted(self._waiting, claims.user):
+            while time.monotonic() < end_s:
+                await asyncio.sleep(LOOK_EVERY_S)
+                owner = self._owners(claims.app_id)
+                if owner is not None:
+                    return owner
+        raise Refused(grpc.StatusCode.UNAVAILABLE, f"YARN knows no running {claims.app_id} yet; connect again")
+
+
+def _need_room(counts: Counter[str], user: str, per_user: int, in_all: int, what: str) -> None:
+    if counts[user] >= per_user:
+        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what} of {user}; connect again later")
+    if counts.total() >= in_all:
+        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what}; connect again later")
+
+
+@contextmanager
+def _counted(counts: Counter[str], user: str) -> Iterator[None]:
+    counts[user] += 1
+    try:
+        yield
+    finally:
+        counts[user] -= 1
+        if not counts[user]:
+            del counts[user]
