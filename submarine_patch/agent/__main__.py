@@ -53,7 +53,7 @@ class Agent:
         self.spec, self.shell = spec, shell
         self.inbox: queue.Queue[Event] = queue.Queue(INBOX)
         staging = f"{spec.staging.rstrip('/')}/agent"
-        self.store = StateStore(files or files_at(staging, spec.webhdfs, spec.hdfs_user))
+        self.store = StateStore(files or files_at(staging, spec.webhdfs, spec.hdfs_user), attempt)
         saved = self.store.load() if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
         where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"

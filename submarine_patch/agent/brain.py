@@ -16,6 +16,7 @@ from submarine_patch.agent import gangs, jobs, leases, report
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
 from submarine_patch.agent.messages import Command, End, Event, KeepSpeeds, LinkLost, Publish, Published, Refused
+from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import file_of
@@ -94,7 +95,9 @@ class Brain(AgentState):
         if kind == "ready":
             gangs.ready(self, job, worker, m.ready)
         elif kind == "progress" and worker is job.workers[0]:
-            self._progressed(job, m.progress, now_s)
+            said = reading(m.progress)
+            if said is not None:
+                self._progressed(job, said, now_s)
         elif kind == "exit":
             gangs.said_exit(self, job, worker, m.exit, now_s)
 

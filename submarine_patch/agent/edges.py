@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import queue
+import re
 import socket
 import threading
 import uuid
@@ -27,6 +28,7 @@ CALL_TIMEOUT_S = 60
 OUTBOX = 5000
 COMMANDS = 5000
 STATES_KEPT = 3
+_STATE = re.compile(r"state-(\d{6})-(\d{8})\.json")
 
 Outbox = queue.Queue["pb.AgentMessage | None"]
 
@@ -186,10 +188,14 @@ class Shell:
 
 
 class StateStore:
-    """The Agent's state in numbered files; the newest readable one wins. Writing never blocks the mind."""
+    """The Agent's state in files numbered by attempt and write; the newest readable one wins.
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    An earlier attempt that still runs, cut off from YARN, can neither overtake a later one nor delete what it wrote.
+    Writing never blocks the mind.
+    """
+
+    def __init__(self, files: Files, attempt: int = 1) -> None:
+        self._files, self._attempt = files, attempt
         self._next: dict[str, Any] | None = None
         self._wake = threading.Condition()
         self._number = 0
@@ -201,17 +207,24 @@ class StateStore:
         self._thread.start()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state; None if there is none. Goes on counting after the newest file."""
-        names = sorted(n for n in self._files.names("") if n.startswith("state-") and n.endswith(".json"))
-        if names:
-            self._number = int(names[-1].split("-")[1].split(".")[0])
-        for name in reversed(names):
+        """The newest state; None if there is none."""
+        for attempt, number in sorted(self._kept(), reverse=True):
+            if attempt == self._attempt:
+                self._number = max(self._number, number)
+            name = _name(attempt, number)
             try:
-                state: dict[str, Any] = json.loads(self._files.read(name))
-                return state
-            except ValueError as e:
+                state = json.loads(self._files.read(name))
+                if isinstance(state, dict):
+                    return state
+                log.warning("%s is no state", name)
+            except (ValueError, FileNotFoundError) as e:
                 log.warning("%s is no state: %s", name, e)
         return None
+
+    def _kept(self) -> list[tuple[int, int]]:
+        """(attempt, number) of the files that are there."""
+        found = (_STATE.fullmatch(n) for n in self._files.names(""))
+        return [(int(m[1]), int(m[2])) for m in found if m]
 
     def save(self, state: dict[str, Any]) -> None:
         """Writes soon; a later state overtakes one that still waits."""
@@ -241,9 +254,13 @@ class StateStore:
         self._number += 1
         part = f"_{uuid.uuid4().hex}"
         self._files.write(part, data)
-        self._files.rename(part, _name(self._number))
+        self._files.rename(part, _name(self._attempt, self._number))
         if self._number > STATES_KEPT:
-            self._files.delete(_name(self._number - STATES_KEPT))
+            self._files.delete(_name(self._attempt, self._number - STATES_KEPT))
+        if self._number == STATES_KEPT:
+            for attempt, number in self._kept():
+                if attempt < self._attempt:
+                    self._files.delete(_name(attempt, number))
 
 
 class SpeedStore:
@@ -275,5 +292,5 @@ class SpeedStore:
             log.warning("the speeds could not be kept: %s", e)
 
 
-def _name(number: int) -> str:
-    return f"state-{number:08d}.json"
+def _name(attempt: int, number: int) -> str:
+    return f"state-{attempt:06d}-{number:08d}.json"

@@ -16,6 +16,10 @@ from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.state import AgentState, counts, gpus_in
 
 PROGRESS_S = 1.0
+RATE_MAX = 1e12
+"""Of loss_rate: a job that falls from a loss of 1e100 learns no faster than one that does so from 1e12."""
+JOBS_TOLD = 2000
+"""Of more jobs those under way and the newest are told; the Arbiter reads no more."""
 
 
 def done_gpu_s(s: AgentState) -> float:
@@ -61,7 +65,7 @@ def loss_rate(s: AgentState) -> float:
         if job.active and len({step for step, _ in job.losses}) > 1:
             steps, losses = zip(*job.losses, strict=True)
             rates.append(-statistics.linear_regression(steps, losses).slope / s.profiler.serial_s(job.job_id))
-    return max(0.0, statistics.fmean(rates)) if rates else 0.0
+    return min(RATE_MAX, max(0.0, statistics.fmean(rates))) if rates else 0.0
 
 
 def slots(s: AgentState, ending: Set[Gpu]) -> list[float]:
@@ -121,7 +125,10 @@ def _own(s: AgentState, ending: Set[Gpu]) -> list[Gang]:
 def progress(s: AgentState) -> pb.Progress:
     """How all jobs are doing."""
     now = rho(s, s.contention) if s.ending is None else 0.0
-    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in s.jobs.values()], rho=now)
+    told = list(s.jobs.values())
+    if len(told) > JOBS_TOLD:
+        told = sorted(told, key=lambda j: j.active)[-JOBS_TOLD:]
+    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in told], rho=now)
 
 
 def _job(s: AgentState, job: Job) -> pb.JobProgress:

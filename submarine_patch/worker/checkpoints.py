@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlparse
 
 KEEP = 3
 MANIFEST = "MANIFEST.json"
@@ -37,6 +36,7 @@ WRITERS = 4
 """Parts written at once."""
 CHUNK_BYTES = 1 << 20
 """What is sent or read at once: a connection's timeout is for each chunk, not for a model of gigabytes."""
+_LOCATION = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
 
 T = TypeVar("T")
@@ -72,6 +72,9 @@ class Files(Protocol):
 
     def delete(self, path: str) -> None:
         """Deletes a directory with what is in it."""
+
+    def modified_s(self, path: str) -> float | None:
+        """When something in the directory itself changed, by the store's own clock; None where it is not there."""
 
 
 class LocalFiles:
@@ -109,6 +112,13 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         """Deletes a directory."""
         shutil.rmtree(self.root / path, ignore_errors=True)
+
+    def modified_s(self, path: str) -> float | None:
+        """When it changed, Unix seconds."""
+        try:
+            return (self.root / path).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
 
 class HdfsFiles:
@@ -178,6 +188,11 @@ class HdfsFiles:
         """Deletes a directory."""
         self._tried(lambda: self.client.delete(self._at(path), recursive=True))
 
+    def modified_s(self, path: str) -> float | None:
+        """When it changed, Unix seconds of the NameNode."""
+        status = self._tried(lambda: self.client.status(self._at(path), strict=False))
+        return None if status is None else float(status["modificationTime"]) / 1000.0
+
     def _at(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
@@ -203,8 +218,8 @@ def _chunked(data: Data) -> Iterator[bytes]:
 
 
 def hdfs_path(url: str) -> str:
-    """The path of an hdfs:// URL, or the path itself."""
-    return urlparse(url).path.rstrip("/") or "/"
+    """The path of an hdfs:// or file: URL, or the path itself; all of it: in HDFS # and ? are letters like others."""
+    return _LOCATION.sub("", url, count=1).rstrip("/") or "/"
 
 
 def files_at(where: str, webhdfs: str = "", user: str = "") -> Files:
@@ -254,9 +269,11 @@ def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Ch
     names = files.names("")
     for old in _complete(names)[KEEP:]:
         files.delete(old.name)
-    for name in names:
-        left = _NAME.match(name)
-        if left and left[1] and now_ms - int(left[3][:11], 16) > ABANDONED_S * 1000:
+    staged = [n for n in names if n.startswith("_") and _NAME.match(n)]
+    now_s = files.modified_s(checkpoint.name) if staged else None
+    for name in staged:
+        left_s = files.modified_s(name)
+        if now_s is not None and left_s is not None and now_s - left_s > ABANDONED_S:
             files.delete(name)
     return checkpoint
 

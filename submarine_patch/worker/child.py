@@ -78,10 +78,18 @@ async def _pump(source: asyncio.StreamReader, sink: int, on_line: Callable[[str]
         *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             if line:
-                on_line(line[:_LINE_MAX_BYTES].decode("utf-8", "replace"))
+                _show(line[:_LINE_MAX_BYTES], on_line)
         pending = pending[:_LINE_MAX_BYTES]
     if pending:
-        on_line(pending.decode("utf-8", "replace"))
+        _show(pending, on_line)
+
+
+def _show(line: bytes, on_line: Callable[[str], None]) -> None:
+    """A line that cannot be handled is passed over: a full pipe would stop the program."""
+    try:
+        on_line(line.decode("utf-8", "replace"))
+    except Exception as e:
+        _write_all(sys.stderr.fileno(), f"isonomy worker: a line of the log was passed over: {e!r}\n".encode())
 
 
 def _write_all(sink: int, data: bytes) -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LINE_MAX_CHARS = 8192
+LINE_MAX_CHARS = 2048
 """What is longer is cut: no progress line is."""
+STEP_MAX = 10**15
+"""A line that says more says nothing: whatever counts so, it is no training."""
+ITERATION_MAX_S = 1e7
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))"
@@ -63,30 +66,35 @@ class LogParser:
         """What this line (without its end, read at `time_s` of any steady clock) says, if anything."""
         text = _ANSI.sub("", line[:LINE_MAX_CHARS])
         if epoch := _EPOCH.match(text):
-            self._steps_before_epoch = (int(epoch[1]) - 1) * self._epoch_steps
+            self._steps_before_epoch = (max(1, _whole(epoch[1]) or 1) - 1) * self._epoch_steps
             return None
         if saved := _CHECKPOINT.search(text):
-            return Checkpoint(int(saved[1]), saved[2])
+            at = _whole(saved[1])
+            return Checkpoint(at, saved[2]) if at is not None else None
         if rate := _STEPS_PER_S.search(text):
             return self._rate(float(rate[1]))
         if keras := _KERAS.match(text):
-            self._epoch_steps = int(keras[2])
-            return self._progress(self._steps_before_epoch + int(keras[1]), _find(_LOSS, text), text, time_s)
+            self._epoch_steps = _whole(keras[2]) or 0
+            within = _whole(keras[1])
+            step = None if within is None else self._steps_before_epoch + within
+            return self._progress(step, _find(_LOSS, text), text, time_s)
         if late := _LOSS_AT_STEP.search(text):
-            return self._progress(int(late[1]), float(late[2]), text, time_s)
-        step, loss = _STEP.search(text), _find(_LOSS, text)
-        if step is None or (loss is None and not _METRIC_ACCURACY.search(text)):
+            return self._progress(_whole(late[1]), float(late[2]), text, time_s)
+        found, loss = _STEP.search(text), _find(_LOSS, text)
+        if found is None or (loss is None and not _METRIC_ACCURACY.search(text)):
             return None
-        return self._progress(int(step[1]), loss, text, time_s)
+        return self._progress(_whole(found[1]), loss, text, time_s)
 
     def _rate(self, steps_per_s: float) -> Progress | None:
-        if self.last is None or not steps_per_s > 0:
+        if self.last is None or not steps_per_s >= 1.0 / ITERATION_MAX_S:
             return None
         last = self.last
         self.last = Progress(last.step, last.loss, last.accuracy, 1.0 / steps_per_s, last.paced)
         return self.last
 
-    def _progress(self, step: int, loss: float | None, text: str, time_s: float) -> Progress:
+    def _progress(self, step: int | None, loss: float | None, text: str, time_s: float) -> Progress | None:
+        if step is None or step > STEP_MAX:
+            return None
         last = self.last
         accuracy = _find(_METRIC_ACCURACY, text)
         iter_time_s = self._iter_time_s(step, text, time_s)
@@ -102,13 +110,20 @@ class LogParser:
     def _iter_time_s(self, step: int, text: str, time_s: float) -> float | None:
         """Seconds of a step: as said, else from the seconds said or passed since the last step seen."""
         if said := _PER_STEP.search(text):
-            return float(said[1]) * _UNIT_S[said[2]]
+            said_s = float(said[1]) * _UNIT_S[said[2]]
+            return said_s if said_s <= ITERATION_MAX_S else None
         if self.last is None or step <= self.last.step:
             return None
         elapsed_s = _find(_ELAPSED, text)
         if elapsed_s is None:
             elapsed_s = time_s - self._at_s
-        return elapsed_s / (step - self.last.step) if elapsed_s > 0 else None
+        each_s = elapsed_s / (step - self.last.step)
+        return each_s if 0 < each_s <= ITERATION_MAX_S else None
+
+
+def _whole(digits: str) -> int | None:
+    """A count; None where it is more than any (int() refuses thousands of digits, a message more than 64 bits)."""
+    return int(digits) if len(digits) <= len(str(STEP_MAX)) else None
 
 
 def _find(pattern: re.Pattern[str], text: str) -> float | None:

@@ -200,7 +200,7 @@ def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> 
         store.save({"k": k})
         store.flush(WAIT_S)
     assert len(files.names("")) == 3
-    files.write("state-00000099.json", b"{ half")
+    files.write("state-000001-00000099.json", b"{ half")
     again = StateStore(files)
     assert again.load() == {"k": 5}
     again.start()
@@ -246,3 +246,19 @@ def test_keys_that_the_runtime_passes_on_are_read(tmp_path: Path) -> None:
     spec = AppSpec.load(tmp_path / "isonomy-app.json")
     assert (spec.target, spec.sampler, spec.parallel, spec.gpu_type) == (0.9, "gp", 7, "V100")
     assert spec.speedups == {"K80": 1.0, "V100": 3.2}
+
+
+def test_an_attempt_that_was_cut_off_does_not_overtake_the_next_one(tmp_path: Path) -> None:
+    files = Disk(tmp_path)
+    first, second = StateStore(files, 1), StateStore(files, 2)
+    for k in range(5):
+        first._write(json.dumps({"first": k}).encode())
+    assert second.load() == {"first": 4}
+    second._write(b'{"second": 0}')
+    for k in range(5, 10):  # the old attempt knows nothing of it and goes on
+        first._write(json.dumps({"first": k}).encode())
+    assert StateStore(files, 3).load() == {"second": 0}
+    for k in range(1, 4):
+        second._write(json.dumps({"second": k}).encode())
+    assert StateStore(files, 3).load() == {"second": 3}
+    assert not [n for n in files.names("") if n.startswith("state-000001")]

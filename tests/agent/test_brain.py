@@ -7,10 +7,12 @@ import json
 import pytest
 
 from pycontrol.model.topology import Gpu
+from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
 from submarine_patch.agent.messages import Published
+from submarine_patch.agent.report import progress as reported
 from tests.agent.world import HOSTS, World, hyperband, machines, spec_of
 
 A = [Gpu("a1", i) for i in range(4)]
@@ -471,3 +473,18 @@ def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
     assert list(demand.slowdown) == pytest.approx([1.0, 1.1, 1.3])
     assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0, "gpu": 1.0}
     assert demand.gpu_type == "V100"
+
+
+@pytest.mark.parametrize("iter_time_s", [0.1, 1e300, 1e-300, float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("losses", [(1e300, -1e300, 1e308), (float("nan"), 1.0, 2.0), (float("inf"), 1e99, 0.0)])
+def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ...], iter_time_s: float) -> None:
+    world = World()
+    started(world, *A[:2])
+    (chief,) = world.gang("job000")
+    for step, loss in zip((1, 5, 1 << 60), losses, strict=True):
+        said = pb.WorkerProgress(step=step, loss=loss, accuracy=loss, iter_time_s=iter_time_s)
+        world.worker(chief, progress=said)
+    assert world.brain.jobs["job000"].step == 5
+    translate.agent_up("application_1_0001", "ann", world.brain.register().register)
+    report = pb.AgentMessage(progress=reported(world.brain))
+    assert translate.event_of("application_1_0001", report, {}) is not None

@@ -19,6 +19,7 @@ from submarine_patch.worker.checkpoints import (
     StoreError,
     copy_model,
     files_at,
+    hdfs_path,
     listed,
     newest,
     save,
@@ -85,10 +86,30 @@ def test_a_write_that_breaks_off_leaves_nothing_to_find(files: LocalFiles, monke
             save(files, 20, {"state.npz": b"half"})
     assert [c.step for c in listed(files)] == [10]
     assert len(files.names("")) == 2  # the temporary one may still have a writer
-    later_s = time.time() + checkpoints.ABANDONED_S + 1
-    monkeypatch.setattr(time, "time", lambda: later_s)
-    save(files, 30, {"state.npz": b"good"})
-    assert [n[:5] for n in files.names("")] == ["ckpt-", "ckpt-"]
+    ahead_s = time.time() + checkpoints.ABANDONED_S + 1
+    with monkeypatch.context() as m:
+        m.setattr(time, "time", lambda: ahead_s)
+        save(files, 30, {"state.npz": b"good"})
+    assert len(files.names("")) == 3, "by the store's clock it is new: another writer's is only slow"
+    left = next(n for n in files.names("") if n.startswith("_"))
+    long_ago_s = time.time() - checkpoints.ABANDONED_S - 1
+    os.utime(files.root / left, (long_ago_s, long_ago_s))
+    save(files, 40, {"state.npz": b"good"})
+    assert [n[:5] for n in files.names("")] == ["ckpt-", "ckpt-", "ckpt-"]
+
+
+@pytest.mark.parametrize("path", ["run#1", "run?lr=1", "a;b", "a%20b", "a b", "x:y"])
+@pytest.mark.parametrize("scheme", ["hdfs://nn:8020/user/ann/", "hdfs:///user/ann/", "/user/ann/", "viewfs://c/user/ann/"])
+def test_every_letter_of_a_path_counts(scheme: str, path: str) -> None:
+    assert hdfs_path(f"{scheme}{path}/application_1_0001/j0") == f"/user/ann/{path}/application_1_0001/j0"
+
+
+@pytest.mark.parametrize("path", ["run#1", "run?lr=1"])
+def test_jobs_under_an_odd_path_do_not_share_checkpoints(tmp_path: Path, path: str) -> None:
+    first, second = (files_at(f"file:{tmp_path}/{path}/application_1_0001/{job}") for job in ("j0", "j1"))
+    save(first, 500, {"state.npz": b"j0"})
+    assert newest(second) is None
+    assert newest(first) is not None
 
 
 def test_copy_model_may_be_repeated(tmp_path: Path) -> None:

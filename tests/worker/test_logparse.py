@@ -2,7 +2,7 @@
 
 import pytest
 
-from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
+from submarine_patch.worker.logparse import STEP_MAX, Checkpoint, LogParser, Progress
 
 LINES = [
     ("INFO:tensorflow:loss = 0.23, step = 100 (1.234 sec)", Progress(100, 0.23)),
@@ -33,6 +33,14 @@ LINES = [
     ("step = 3, learning rate = 0.1", None),
     ("downloading 3/10 files, 2s", None),
     ("we are at a loss", None),
+    ("Saved checkpoint for 99999999999999999999 into /x", None),
+    (f"Saved checkpoint for {'9' * 5000} into /x", None),
+    ("loss = 0.5, step = 99999999999999999999 (0.1 sec)", None),
+    (f"loss = 0.5, step = {'1' * 1900}", None),
+    (f"{'7' * 900}/{'8' * 900} - loss: 0.1", None),
+    ("12/99999999999999999999 - loss: 0.3", Progress(12, 0.3)),
+    (f"loss = 0.5, step = 4, {'9' * 400} sec/step", Progress(4, 0.5)),
+    ("loss = 1e999, step = 4", Progress(4, float("inf"))),
     ("", None),
 ]
 
@@ -45,6 +53,18 @@ def test_one_line(line: str, said: object) -> None:
         assert found.loss != found.loss
     else:
         assert found == said
+
+
+def test_no_number_of_a_log_is_too_large_to_be_reported() -> None:
+    parser = LogParser()
+    for line in (
+        "12/999999999999999 - loss: 0.3", f"Epoch {'9' * 30}/9", "Epoch 999999999999999/9", "3/9 - loss: 0.1",
+        "loss = 0.1, step = 10", "global_step/sec: 1e-300", "loss = 0.1, step = 11 (" + "9" * 400 + " sec)",
+    ):  # fmt: skip
+        said = parser.feed(line, 1e300)
+        if said is not None:
+            assert 0 <= said.step <= STEP_MAX
+    assert parser.last == Progress(11, 0.1, None, None)
 
 
 def test_time_of_a_step_from_the_seconds_said() -> None:

@@ -1,0 +1,34 @@
+"""What a worker's log says of its training, as far as it can be true: a script may print any number."""
+
+from __future__ import annotations
+
+import math
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.worker.logparse import ITERATION_MAX_S, STEP_MAX
+
+LOSS_MAX = 1e100
+"""A loss beyond it has diverged; its square is still a number."""
+ITERATION_MIN_S = 1e-9
+
+
+def reading(p: pb.WorkerProgress) -> pb.WorkerProgress | None:
+    """Progress with finite times and accuracy, 0 where unknown; None where there is no such step.
+
+    A diverged loss is what the job computed: it stays, as an infinite one or NaN.
+    """
+    if not 0 <= p.step <= STEP_MAX:
+        return None
+    timed = ITERATION_MIN_S <= p.iter_time_s <= ITERATION_MAX_S
+    return pb.WorkerProgress(
+        step=p.step,
+        loss=_loss(p.loss),
+        accuracy=p.accuracy if abs(p.accuracy) <= LOSS_MAX else 0.0,
+        iter_time_s=p.iter_time_s if timed else 0.0,
+        paced=p.paced,
+        time_s=p.time_s,
+    )
+
+
+def _loss(loss: float) -> float:
+    return loss if math.isnan(loss) or abs(loss) <= LOSS_MAX else math.copysign(math.inf, loss)
