@@ -126,6 +126,8 @@ class JournalKeeping(Section):
     """How long the journal keeps what is over."""
 
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    max_mb: Annotated[int, Field(ge=16)] = 2048
+    """What is older goes even within the retention."""
 
 
 class Config(Section):

@@ -6,7 +6,8 @@ It changes by `Durable.apply(fact)` alone, so replaying the journal gives the sa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from pycontrol.arbiter.facts import (
     AppArrived,
     AppChanged,
     AppEnded,
+    AppsForgotten,
     ExchangeChanged,
     Fact,
     LeaseBorrowed,
@@ -115,6 +117,8 @@ class Durable:
         self.apps: dict[str, AppRecord] = {}
         self.live: dict[str, AppRecord] = {}
         """Those of `apps` that have not ended, in the order of their arrival."""
+        self.ended: OrderedDict[str, AppRecord] = OrderedDict()
+        """Those that have, in the order of their end."""
         self.leases: dict[Gpu, Lease] = {}
         self.next: dict[Gpu, Lease] = {}
         self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
@@ -166,6 +170,7 @@ class Durable:
             self._turn_clock(app.vc, f.at_s, -1)
             app.finished_s = f.at_s
             self.live.pop(f.app_id, None)
+            self.ended[f.app_id] = app
         app.final_state = f.final_state or app.final_state
 
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
@@ -260,6 +265,11 @@ class Durable:
     def _on_PolicyMemory(self, f: PolicyMemory) -> None:
         self.memory[f.vc] = f.values
 
+    def _on_AppsForgotten(self, f: AppsForgotten) -> None:
+        for app_id in f.app_ids:
+            del self.apps[app_id]
+            self.ended.pop(app_id, None)
+
     def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
         self.exchange = f.values
 
@@ -270,6 +280,7 @@ class Durable:
         kept = Durable.load(f.data)
         self.apps.update(kept.apps)
         self.live.update(kept.live)
+        self.ended.update(kept.ended)
         self.switches.update(kept.switches)
         self.memory.update(kept.memory)
         self.clocks.update(kept.clocks)
@@ -284,16 +295,37 @@ class Durable:
     def kept(self) -> dict[str, Any]:
         """What a control plane elsewhere needs to go on: dump() without leases, which containers' tags tell."""
         live = [dataclasses.asdict(a) for a in self.live.values()]
-        return {**self.dump(), "apps": live, "leases": [], "next": []}
+        return {**self._dump_rest(), "apps": live}
+
+    def kept_here(self) -> dict[str, Any]:
+        """dump() without leases, for a journal whose tail is lost: containers' tags tell them."""
+        return {**self.dump(), "leases": [], "next": []}
 
     # ---- as plain values, for the journal's snapshots and for comparing two states
 
     def dump(self) -> dict[str, Any]:
         """JSON-able form."""
+        data = self._dump_rest()
+        for name, record in self._records():
+            data[name].append(record)
+        return data
+
+    def dump_lines(self) -> Iterator[Any]:
+        """dump() in small pieces: all but the records, then [list, record] for each record."""
+        yield self._dump_rest()
+        for name, record in self._records():
+            yield [name, record]
+
+    def _records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, records in (("apps", self.apps), ("leases", self.leases), ("next", self.next)):
+            for x in records.values():
+                yield name, dataclasses.asdict(x)
+
+    def _dump_rest(self) -> dict[str, Any]:
         return {
-            "apps": [dataclasses.asdict(a) for a in self.apps.values()],
-            "leases": [dataclasses.asdict(x) for x in self.leases.values()],
-            "next": [dataclasses.asdict(x) for x in self.next.values()],
+            "apps": [],
+            "leases": [],
+            "next": [],
             "switches": sorted(self.switches),
             "rounds": self.rounds,
             "memory": dict(self.memory),
@@ -307,6 +339,8 @@ class Durable:
         state = cls()
         state.apps = {a["app_id"]: AppRecord(**a) for a in data["apps"]}
         state.live = {a.app_id: a for a in state.apps.values() if a.finished_s is None}
+        ended = [(a.finished_s, a) for a in state.apps.values() if a.finished_s is not None]
+        state.ended = OrderedDict((a.app_id, a) for _, a in sorted(ended, key=lambda x: x[0]))
         for lease in map(_lease, data["leases"]):
             state._put(lease)
             state._hold(lease.app_id, lease.state != REVOKING)
@@ -320,6 +354,15 @@ class Durable:
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
         return state
+
+    @classmethod
+    def load_lines(cls, lines: Iterable[Any]) -> Durable:
+        """The inverse of dump_lines()."""
+        pieces = iter(lines)
+        data = dict(next(pieces, {}))
+        for name, record in pieces:
+            data[name].append(record)
+        return cls.load(data)
 
 
 _FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}

@@ -161,6 +161,13 @@ class ExchangeChanged:
 
 
 @value
+class AppsForgotten:
+    """Apps that ended long ago: their records are dropped."""
+
+    app_ids: tuple[str, ...]
+
+
+@value
 class Restored:
     """What another control plane knew before this one, which knew nothing: apps, clocks, switches, memory."""
 
@@ -170,7 +177,7 @@ class Restored:
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | ExchangeChanged | Restored
+    | LeaseBorrowed | ExchangeChanged | Restored | AppsForgotten
 )  # fmt: skip
 OF_GPU = (
     LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, NextDropped
@@ -181,14 +188,17 @@ FACTS: dict[str, type[Any]] = {
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed, ExchangeChanged, Restored,
+        LeaseBorrowed, ExchangeChanged, Restored, AppsForgotten,
     )
 }  # fmt: skip
 
 
+_FIELDS = {kind: tuple(f.name for f in dataclasses.fields(kind)) for kind in FACTS.values()}
+
+
 def to_json(fact: Fact) -> dict[str, Any]:
     """A fact's JSON-able form, without its name."""
-    return dataclasses.asdict(fact)
+    return {name: getattr(fact, name) for name in _FIELDS[type(fact)]}
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Fact:

@@ -1,4 +1,8 @@
-"""The journal: facts on disk before their effects (SQLite, WAL, synchronous=FULL, one writer)."""
+"""The journal: facts on disk before their effects (SQLite, WAL, synchronous=FULL, one writer).
+
+The Arbiter's thread only appends. Snapshots and pruning are the keeper's (`journal_keeper`), on a thread and a
+connection of its own; what is wrong with a file is `journal_check`'s.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,33 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.journal_rows import (
+    BAD,
+    SCHEMA,
+    VERSION,
+    JournalError,
+    Row,
+    RowError,
+    base_of,
+    fact_of,
+    fold,
+    raise_unless_harmless,
+    row_of,
+    rows_of,
+    unpacked,
+    version_of,
+)
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,
-                                  kind TEXT NOT NULL, data TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, time_s REAL NOT NULL, data TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
-VERSION = "1"
+__all__ = ["Journal", "JournalError", "NoJournal", "SqliteJournal", "open_journal", "read_facts", "reading"]
+
+BUSY_S = 30.0
+"""How long a transaction waits for the other connection's; each of them takes milliseconds."""
 
 
 class Journal(Protocol):
@@ -30,15 +48,79 @@ class Journal(Protocol):
         """Makes these facts durable, all or none."""
 
 
-class JournalError(Exception):
-    """The journal cannot be opened; the message names the file and what to do."""
-
-
 class NoJournal:
     """Keeps nothing: for simulation."""
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
         """Forgets them."""
+
+
+def lock_journal(path: Path) -> int:
+    """The descriptor of the lock of the one control plane at a time; JournalError where another one has it."""
+    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        os.close(lock)
+        raise JournalError(
+            f"{path}: another control plane holds this journal; stop it, or set another state_dir"
+        ) from e
+    return lock
+
+
+def open_journal(path: Path) -> sqlite3.Connection:
+    """A connection that writes; a new or an older file becomes one of this version."""
+    os.close(os.open(path, os.O_CREAT, 0o600))
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        version = version_of(db, path)
+        if not version:
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        if version < VERSION:
+            _upgrade(db, version)
+    except sqlite3.DatabaseError as e:
+        db.close()
+        raise JournalError(f"{path}: cannot be written as a journal ({e}); see `isonomy journal check {path}`") from e
+    except JournalError:
+        db.close()
+        raise
+    return db
+
+
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    """All or nothing: an older isonomy refuses the file from here on."""
+    with transaction(db):
+        if version == 1:
+            for table in ("facts", "snapshots"):
+                db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+            # Version 1 began to count anew when all facts had been pruned: such facts come after the snapshot.
+            db.execute(
+                "UPDATE facts SET seq = seq + (SELECT MAX(seq) FROM snapshots) WHERE (SELECT MAX(seq) FROM facts)"
+                " <= (SELECT MAX(seq) FROM snapshots) AND time_s > (SELECT MAX(time_s) FROM snapshots)"
+            )
+        for statement in filter(str.strip, SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+
+
+class transaction:
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK: nothing leaves one open."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
 
 
 class SqliteJournal:
@@ -47,27 +129,22 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        self._lock = lock_journal(path)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            raise JournalError(
-                f"{path}: another control plane holds this journal; stop it, or set another state_dir"
-            ) from e
-        os.close(os.open(path, os.O_CREAT, 0o600))
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(SCHEMA)
-        except sqlite3.DatabaseError as e:
-            raise JournalError(f"{path}: not a journal ({e}); move it away to start anew") from e
-        known = self._meta("version", VERSION)
-        if known != VERSION:
-            raise JournalError(f"{path}: written by version {known} of the journal, this one reads {VERSION}")
+            self._db = open_journal(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self.id = self._meta("id", uuid.uuid4().hex)
         self.epoch = int(self._meta("epoch", "0")) + 1
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        self.set_aside: list[str] = []
+        """What `recover` passed over, a line each."""
+        self.seq: int = max(
+            self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
+            for table in ("facts", "snapshots", "quarantine")
+        )
+        """Of the last fact. Counted here: SQLite's own numbers begin anew once all facts are pruned."""
 
     def _meta(self, key: str, default: str) -> str:
         self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
@@ -82,43 +159,56 @@ class SqliteJournal:
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
         """Makes these facts durable in one transaction."""
-        rows = [(self.epoch, now_s, type(f).__name__, json.dumps(to_json(f))) for f in facts]
+        rows = [(seq, self.epoch, now_s, *row_of(f)) for seq, f in enumerate(facts, self.seq + 1)]
         if not rows:
             return
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            self._db.executemany("INSERT INTO facts (epoch, time_s, kind, data) VALUES (?, ?, ?, ?)", rows)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with transaction(self._db):
+            self._db.executemany("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self.seq += len(rows)
 
     def recover(self) -> Durable:
-        """The durable state: the newest snapshot and the facts after it."""
-        row = self._db.execute("SELECT seq, data FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
-        state, seq = (Durable.load(json.loads(row[1])), row[0]) if row else (Durable(), 0)
-        for kind, data in self._db.execute("SELECT kind, data FROM facts WHERE seq > ? ORDER BY seq", (seq,)):
-            state.apply(from_json(kind, json.loads(data)))
+        """The durable state: the newest snapshot and the facts after it.
+
+        A row that cannot be read and does not say who has which GPU is set aside; any other is a JournalError.
+        """
+        problems: list[str] = []
+        bad: list[tuple[Row, RowError]] = []
+
+        def on_bad(row: Row, error: RowError) -> None:
+            raise_unless_harmless(row, error)
+            bad.append((row, error))
+
+        try:
+            state, seq = base_of(self._db, VERSION, problems)
+            fold(state, rows_of(self._db, seq, VERSION), on_bad)
+        except RowError as e:
+            raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
+        except JournalError as e:
+            raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
+        except sqlite3.DatabaseError as e:
+            raise JournalError(f"{self.path}: is damaged ({e}); {self._advice()}") from e
+        if bad:
+            with transaction(self._db):
+                quarantine(self._db, bad)
+        self.set_aside += [*problems, *(str(error) for _, error in bad)]
         return state
 
-    def prune(self, state: Durable, now_s: float, retention_s: float) -> None:
-        """Writes a snapshot of `state` (all facts so far applied) and drops what is older than the retention."""
-        seq = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM facts").fetchone()[0]
-        oldest = now_s - retention_s
-        self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(
-            "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (seq, now_s, json.dumps(state.dump()))
-        )
-        self._db.execute("DELETE FROM snapshots WHERE seq < ?", (seq,))
-        self._db.execute("DELETE FROM facts WHERE time_s < ? AND seq <= ?", (oldest, seq))
-        self._db.execute("COMMIT")
+    def _advice(self) -> str:
+        return f"see `isonomy journal check {self.path}`, and `isonomy journal repair`"
 
     def rounds(self, limit: int) -> list[dict[str, Any]]:
-        """The newest receipts, newest first."""
-        rows = self._db.execute(
-            "SELECT data FROM facts WHERE kind = ? ORDER BY seq DESC LIMIT ?", (RoundHeld.__name__, limit)
-        )
-        return [json.loads(data)["receipt"] for (data,) in rows]
+        """The newest receipts, newest first; from any thread."""
+        with closing(reading(self.path)) as db:
+            rows = db.execute(
+                "SELECT data FROM facts WHERE kind = 'RoundHeld' ORDER BY seq DESC LIMIT ?", (limit,)
+            ).fetchall()
+        receipts = []
+        for (data,) in rows:
+            try:
+                receipts.append(json.loads(unpacked(data))["receipt"])
+            except BAD:
+                continue
+        return receipts
 
     def close(self, aside: str = "") -> None:
         """Gives the journal up; `aside`: under a name with this in it, so that the next one begins empty."""
@@ -131,13 +221,29 @@ class SqliteJournal:
         os.close(self._lock)
 
 
+def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> None:
+    """Moves bad rows out of the facts, inside a transaction."""
+    for row, error in bad:
+        values = (row.seq, row.epoch, row.time_s, row.kind, row.data, row.crc, error.problem)
+        db.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        db.execute("DELETE FROM facts WHERE seq = ?", (row.seq,))
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, beside a control plane that may be writing."""
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)
+
+
 def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:
-    """(sequence, time, fact) of a journal that a control plane may be writing; for audits and replays."""
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        for seq, time_s, kind, data in db.execute(
-            "SELECT seq, time_s, kind, data FROM facts WHERE seq > ? ORDER BY seq", (since_seq,)
-        ):
-            yield seq, time_s, from_json(kind, json.loads(data))
-    finally:
-        db.close()
+    """(sequence, time, fact) of a journal that a control plane may be writing; for audits and replays.
+
+    JournalError where it cannot be understood.
+    """
+    with closing(reading(path)) as db:
+        try:
+            for row in rows_of(db, since_seq, version_of(db, path) or VERSION, whole=False):
+                yield row.seq, row.time_s, fact_of(row)
+        except RowError as e:
+            raise JournalError(f"{path}: {e}; see `isonomy journal check {path}`") from e
+        except sqlite3.DatabaseError as e:
+            raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check {path}`") from e

@@ -7,11 +7,21 @@ from collections import deque
 from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from pycontrol.arbiter.alarms import Alarms
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable, Lease
-from pycontrol.arbiter.facts import OF_GPU, Fact, LeaseEnded, LeaseGranted, LeaseRevoking, NextDropped
+from pycontrol.arbiter.facts import (
+    OF_GPU,
+    AppEnded,
+    AppsForgotten,
+    Fact,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseRevoking,
+    NextDropped,
+)
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.supply import Supply
@@ -35,6 +45,10 @@ PAUSED = "paused"
 DRAINED = "drained:"
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 """Facts by which an app holds less."""
+ENDED_APPS_MAX = 10_000
+"""So many records of ended apps are kept, beside the time for which they are."""
+ENDED_APPS_MIN_S = 600.0
+"""No record is dropped sooner, however many there are."""
 AskKey = tuple[str, int, int, int]
 """`Ask.key`."""
 
@@ -62,6 +76,8 @@ class Settings:
     open_leases: bool = False
     """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
     seed: int = 0
+    ended_apps_s: float = 30 * 86400.0
+    """For how long the records of ended apps are kept."""
 
     @property
     def lead(self) -> float:
@@ -152,6 +168,8 @@ class State:
         self.facts.append(fact)
         if not isinstance(fact, OF_GPU):
             self.durable.apply(fact)
+            if isinstance(fact, AppEnded):
+                self._forget_ended(fact.at_s)
             return
         gpu = fact.gpu
         before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
@@ -165,6 +183,25 @@ class State:
                     self.reckon(lease.app_id)
         if self.supply is not None:
             self._count_group(fact, before, coming)
+
+    def _forget_ended(self, now_s: float) -> None:
+        """Drops records of apps that ended long ago; none that YARN still knows, or that still has a lease."""
+        ended = self.durable.ended
+        gone: list[str] = []
+        too_many = len(ended) - ENDED_APPS_MAX
+        for app_id, app in islice(ended.items(), 100):
+            age_s = now_s - (app.finished_s or now_s)
+            if age_s < self.settings.ended_apps_s and (len(gone) >= too_many or age_s < ENDED_APPS_MIN_S):
+                break
+            known = app_id in self.yarn_apps or not self.ready
+            if not known and app_id not in self.durable.leases_by_app and app_id not in self.durable.next_by_app:
+                gone.append(app_id)
+        if gone:
+            self.record(AppsForgotten(tuple(gone)))
+            for app_id in gone:
+                self.agents.pop(app_id, None)
+                self.stale.discard(app_id)
+                self.doomed.discard(app_id)
 
     def _count_group(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
         """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""

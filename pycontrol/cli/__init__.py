@@ -21,6 +21,7 @@ COMMANDS = {
     "resume": "pycontrol.cli.verbs:resume_command",
     "audit": "pycontrol.cli.records:audit_command",
     "report": "pycontrol.cli.records:report_command",
+    "journal": "pycontrol.cli.journal:journal_group",
     "config": "pycontrol.cli.config:config_group",
     "policies": "pycontrol.cli.policies:policies_command",
     "simulate": "pycontrol.cli.simulate:simulate_command",

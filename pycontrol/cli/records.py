@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import click
 
 from pycontrol.arbiter.facts import Fact
-from pycontrol.arbiter.journal import read_facts
+from pycontrol.arbiter.journal import JournalError, read_facts
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
@@ -71,8 +70,8 @@ def facts_of(journal: Path) -> Iterator[tuple[int, float, Fact]]:
         raise Misused(f"{journal}: there is no such journal")
     try:
         yield from read_facts(journal)
-    except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as e:
-        raise Failure(f"{journal}: is not a journal that this version reads ({e})") from e
+    except JournalError as e:
+        raise Failure(str(e)) from e
 
 
 def histories_of(journals: tuple[Path, ...]) -> History:

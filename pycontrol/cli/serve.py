@@ -19,6 +19,7 @@ from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.driver import Driver, Overloaded, SteadyClock
 from pycontrol.arbiter.journal import JournalError, SqliteJournal
+from pycontrol.arbiter.journal_keeper import JournalKeeper
 from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
@@ -42,8 +43,6 @@ from pycontrol.web.router import Router
 
 TOKEN_KEY_FILE = "tokens.key"
 HOUSEKEEPING_S = 2.0
-PRUNE_EVERY_S = 3600.0
-PRUNE_LIMIT_S = 60.0
 DAY_S = 86400.0
 log = structlog.get_logger("isonomy.serve")
 
@@ -62,6 +61,7 @@ def settings_of(config: Config) -> Settings:
         solve_s=config.deadlines.solve_s,
         standin_revocable=config.standin.revocable,
         seed=config.seed,
+        ended_apps_s=config.journal.retention_days * DAY_S,
     )
 
 
@@ -124,6 +124,11 @@ class ControlPlane:
         parts.callback(self._close_journal)
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
+        for line in self._journal.set_aside:
+            log.error("the journal: set aside", file=str(config.journal_file), problem=line)
+        keeper = JournalKeeper(
+            config.journal_file, config.journal.retention_days * DAY_S, config.journal.max_mb << 20, clock.now_s
+        )
         self._pristine = durable.pristine
         keep = config.standby
         self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
@@ -165,7 +170,7 @@ class ControlPlane:
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle
         )
-        for part in (self._driver, agents, endpoint, bridge):
+        for part in (keeper, self._driver, agents, endpoint, bridge):
             part.start()
             parts.callback(part.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
@@ -259,16 +264,11 @@ class ControlPlane:
 
     def run(self) -> int:
         """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
-        pruned_s = float("-inf")
         while not self._stop.wait(HOUSEKEEPING_S):
-            now_s = self._driver.clock.now_s()
             if self._kept is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
                 self._report_mismatches()
-                if now_s - pruned_s >= PRUNE_EVERY_S:
-                    self._driver.call(self._prune, PRUNE_LIMIT_S)
-                    pruned_s = now_s
             except (TimeoutError, queue.Full):
                 log.warning("the Arbiter is busy; housekeeping waits")
         self._parts.close()
@@ -277,9 +277,6 @@ class ControlPlane:
             return 1
         log.info("stopped")
         return 1 if self._wrong_topology or self._stale else 0
-
-    def _prune(self, arbiter: Arbiter, now_s: float) -> None:
-        self._journal.prune(arbiter.durable, now_s, self.config.journal.retention_days * DAY_S)
 
     def _report_mismatches(self) -> None:
         """Says once what differs between the topology file and the NodeManagers that registered."""

@@ -14,6 +14,7 @@ from pycontrol.arbiter.facts import (
     AppArrived,
     AppChanged,
     AppEnded,
+    AppsForgotten,
     ExchangeChanged,
     Fact,
     LeaseEnded,
@@ -119,6 +120,10 @@ class Feed:
             case AppArrived():
                 self._names[fact.app_id] = fact.name
                 return fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", None
+            case AppsForgotten():
+                for app_id in fact.app_ids:
+                    self._names.pop(app_id, None)
+                return None
             case AppEnded():
                 return fact.app_id, f"ended {fact.final_state}".rstrip(), None
             case AppChanged():

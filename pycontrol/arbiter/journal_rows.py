@@ -1,0 +1,231 @@
+"""The rows of a journal: the schema, how facts and snapshots are written and read, what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
+from pycontrol.model.value import value
+
+VERSION = 2
+"""Of the file. 1: no checksums, nothing compressed, no index (isonomy 0.1.0)."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,
+                                  kind TEXT NOT NULL, data TEXT NOT NULL, crc INTEGER);
+CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, time_s REAL NOT NULL, data TEXT NOT NULL, crc INTEGER);
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, time_s REAL, kind TEXT, data TEXT,
+                                       crc INTEGER, problem TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
+"""
+DEFLATED_FROM = 2048
+"""Longer JSON, in characters, is deflated: receipts to about an eighth, at 1 ms for 165 kB."""
+DATA_MAX = 64 << 20
+"""No row inflates to more, in bytes."""
+HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__})
+"""Facts that do not say who has which GPU: one of them that cannot be read is set aside, and all else stands."""
+BAD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, zlib.error)
+"""What reading a damaged row, or applying a row that does not fit, may raise."""
+
+
+MISSING = "is missing"
+
+
+class JournalError(Exception):
+    """The journal cannot be opened or read; the message names the file and what to do."""
+
+
+class RowError(Exception):
+    """A row that is damaged, not known to this version, or does not fit those before it."""
+
+    def __init__(self, seq: int, kind: str, problem: str) -> None:
+        super().__init__(f"row {seq} ({kind or 'no kind'}) {problem}")
+        self.seq, self.kind, self.problem = seq, kind, problem
+
+
+@value
+class Row:
+    """A fact as it is stored."""
+
+    seq: int
+    epoch: int
+    time_s: float
+    kind: str
+    data: str | bytes
+    crc: int | None
+
+
+def packed(text: str) -> str | bytes:
+    """JSON as it is stored."""
+    return text if len(text) < DEFLATED_FROM else zlib.compress(text.encode(), 1)
+
+
+def unpacked(data: object) -> str:
+    """The inverse of packed(); ValueError or zlib.error for what it did not write."""
+    if isinstance(data, str):
+        return data
+    if not isinstance(data, bytes):
+        raise ValueError("is neither text nor deflated text")
+    inflate = zlib.decompressobj()
+    text = inflate.decompress(data, DATA_MAX)
+    if not inflate.eof:
+        raise ValueError("is cut off, or larger than any row")
+    return text.decode()
+
+
+def checksum(kind: str, data: str | bytes) -> int:
+    """Of a row's meaning."""
+    return zlib.crc32(data.encode() if isinstance(data, str) else data, zlib.crc32(kind.encode()))
+
+
+def row_of(fact: Fact) -> tuple[str, str | bytes, int]:
+    """(kind, data, checksum) of a fact."""
+    kind = type(fact).__name__
+    data = packed(json.dumps(to_json(fact), default=_plain, ensure_ascii=False))
+    return kind, data, checksum(kind, data)
+
+
+def _plain(of: object) -> object:
+    if isinstance(of, Mapping):
+        return dict(of)
+    if isinstance(of, set | frozenset):
+        return sorted(of)
+    if dataclasses.is_dataclass(of) and not isinstance(of, type):
+        return dataclasses.asdict(of)
+    raise TypeError(f"a fact holds a {type(of).__name__}, which JSON does not know")
+
+
+def fact_of(row: Row) -> Fact:
+    """The fact of a row; RowError."""
+    try:
+        if row.crc is not None and row.crc != checksum(row.kind, row.data):
+            raise RowError(row.seq, row.kind, "is damaged: its checksum is wrong")
+        if row.kind not in FACTS:
+            raise RowError(row.seq, row.kind, "is of a kind that this version does not know")
+        return from_json(row.kind, json.loads(unpacked(row.data)))
+    except BAD as e:
+        raise RowError(row.seq, str(row.kind), f"cannot be understood: {e}") from e
+
+
+def snapshot_data(state: Durable) -> bytes:
+    """A snapshot as it is stored: lines of JSON, deflated, a line for each app and lease.
+
+    One call for all of it would stop every other thread for as long.
+    """
+    deflate, parts = zlib.compressobj(1), []
+    for line in state.dump_lines():
+        parts.append(deflate.compress((json.dumps(line, ensure_ascii=False) + "\n").encode()))
+    return b"".join([*parts, deflate.flush()])
+
+
+def state_of(data: object, crc: int | None) -> Durable:
+    """The state of a stored snapshot, of version 1 as well; ValueError and its like where it is damaged."""
+    if isinstance(data, str):
+        if crc is not None and crc != checksum("", data):
+            raise ValueError("its checksum is wrong")
+        return Durable.load(json.loads(data))
+    if not isinstance(data, bytes) or crc != checksum("", data):
+        raise ValueError("its checksum is wrong")
+    return Durable.load_lines(json.loads(line) for line in _inflated_lines(data))
+
+
+def _inflated_lines(data: bytes) -> Iterator[bytes]:
+    inflate, rest = zlib.decompressobj(), b""
+    for at in range(0, len(data), 1 << 16):
+        *lines, rest = (rest + inflate.decompress(data[at : at + (1 << 16)])).split(b"\n")
+        yield from lines
+    yield from filter(None, (rest + inflate.flush()).split(b"\n"))
+    if not inflate.eof:
+        raise ValueError("is cut off")
+
+
+def version_of(db: sqlite3.Connection, path: Path) -> int:
+    """The version of a journal's file; 0 if it is empty; JournalError if it is none, or newer."""
+    try:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return 0
+        known = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() if "meta" in tables else None
+        version = int(known[0]) if known else 0
+    except (sqlite3.DatabaseError, ValueError) as e:
+        raise JournalError(f"{path}: not a journal ({e}); see `isonomy journal repair`, or move it away") from e
+    if not known and tables - {"meta", "facts", "snapshots"}:
+        raise JournalError(f"{path}: not a journal (it has tables of something else); move it away to start anew")
+    if version > VERSION:
+        raise JournalError(
+            f"{path}: written by version {version} of the journal, this one reads up to {VERSION}:"
+            " start the newer isonomy again, or move the file away to start anew"
+        )
+    return version
+
+
+def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool = True) -> Iterator[Row]:
+    """The facts after a sequence number, in order; a gap that was not left on purpose is a RowError.
+
+    `whole`: the first one must be the very next, unless all is read.
+    """
+    crc, set_aside = "NULL", set()
+    if version >= VERSION:
+        crc = "crc"
+        set_aside = {seq for (seq,) in db.execute("SELECT seq FROM quarantine WHERE seq > ?", (since_seq,))}
+    expected = since_seq + 1 if whole and since_seq else None
+    query = f"SELECT seq, epoch, time_s, kind, data, {crc} FROM facts WHERE seq > ? ORDER BY seq"
+    for values in db.execute(query, (since_seq,)):
+        row = Row(*values)
+        if expected is not None and row.seq != expected and expected not in set_aside:
+            raise RowError(expected, "", MISSING)
+        expected = row.seq + 1
+        yield row
+
+
+def snapshots_of(db: sqlite3.Connection, version: int) -> list[tuple[int, float, object, int | None]]:
+    """(sequence number of the last fact in it, time, data, checksum) of the snapshots, the newest first."""
+    crc = "crc" if version >= VERSION else "NULL"
+    return list(db.execute(f"SELECT seq, time_s, data, {crc} FROM snapshots ORDER BY seq DESC"))
+
+
+def base_of(db: sqlite3.Connection, version: int, problems: list[str]) -> tuple[Durable, int]:
+    """The newest snapshot that can be read and its last fact's number, (empty, 0) without any.
+
+    `problems`: what is wrong with newer ones. JournalError where no snapshot can be read and the facts before it
+    are gone.
+    """
+    found = snapshots_of(db, version)
+    first = db.execute("SELECT MIN(seq) FROM facts").fetchone()[0]
+    for seq, _, data, crc in found:
+        try:
+            return state_of(data, crc), seq
+        except BAD as e:
+            problems.append(f"the snapshot at {seq} cannot be understood: {e}")
+    if found and (first is None or first > 1):
+        raise JournalError(f"{problems[0]}, and the facts before it are gone")
+    return Durable(), 0
+
+
+def fold(state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None]) -> int:
+    """Applies the facts of these rows; returns how many. `on_bad` is told of a bad row, and raises unless it is
+    to be passed over."""
+    count = 0
+    for row in rows:
+        try:
+            fact = fact_of(row)
+            try:
+                state.apply(fact)
+            except BAD as e:
+                raise RowError(row.seq, row.kind, f"does not fit the rows before it: {e!r}") from e
+        except RowError as error:
+            on_bad(row, error)
+        count += 1
+    return count
+
+
+def raise_unless_harmless(row: Row, error: RowError) -> None:
+    """Passes over a bad row that does not say who has which GPU."""
+    if row.kind not in HARMLESS:
+        raise error

@@ -1,0 +1,338 @@
+"""The journal: what it holds survives versions, damage and pruning, and what it cannot read it says in one line."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import (
+    AppArrived,
+    AppChanged,
+    AppsForgotten,
+    Fact,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseStarted,
+    PolicyMemory,
+    RoundHeld,
+)
+from pycontrol.arbiter.journal import JournalError, SqliteJournal, read_facts
+from pycontrol.arbiter.journal_check import check_journal, repair_journal
+from pycontrol.arbiter.journal_keeper import JournalKeeper
+from pycontrol.model.topology import Gpu
+
+GOLDEN = Path(__file__).parents[1] / "journals"
+APP = "application_1_0001"
+
+
+def gpu(index: int) -> Gpu:
+    return Gpu("n1", index)
+
+
+def facts(rounds: int = 3) -> list[Fact]:
+    """An app that gets, starts and gives back a GPU in each round."""
+    found: list[Fact] = [AppArrived(APP, "sweep", "root.a", "alice", "job", 1.0, 2.0)]
+    for n in range(rounds):
+        found += [
+            LeaseGranted(gpu(n % 8), APP, f"r1.{n}", float(n), n + 600.0),
+            RoundHeld(f"r1.{n}", float(n), {"round_id": f"r1.{n}", "awards": [], "why": {APP: "x" * 50}}),
+            LeaseStarted(gpu(n % 8), f"c{n}", "j", n + 1.0, n + 600.0),
+            LeaseEnded(gpu(n % 8), n + 2.0, "released"),
+        ]
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def written(path: Path, what: list[Fact], now_s: float = 10.0) -> Durable:
+    """Appends facts in a life of their own; their fold."""
+    journal = SqliteJournal(path)
+    journal.append(what, now_s)
+    state = journal.recover()
+    journal.close()
+    return state
+
+
+def recovered(path: Path) -> Durable:
+    journal = SqliteJournal(path)
+    try:
+        return journal.recover()
+    finally:
+        journal.close()
+
+
+def keeper(path: Path, now_s: float = 100.0, retention_s: float = 1e9, max_bytes: int = 1 << 40) -> JournalKeeper:
+    return JournalKeeper(path, retention_s, max_bytes, lambda: now_s, rest_s=0.0)
+
+
+def execute(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(statement, values)
+        db.commit()
+
+
+def plain(state: Durable) -> object:
+    return json.loads(json.dumps(state.dump(), sort_keys=True))
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda p: p.stem)
+def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) -> None:
+    """`VERSION.sql` was written by that version, `VERSION.json` is the state that it recovered itself."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(golden.read_text(encoding="utf-8"))
+    expected = json.loads(golden.with_suffix(".json").read_text(encoding="utf-8"))
+    before = list(read_facts(path))
+    assert len({type(fact) for _, _, fact in before}) == 17, "every kind of fact of that version"
+    assert check_journal(path)["readable"]
+    journal = SqliteJournal(path)
+    assert plain(journal.recover()) == expected
+    assert [r["round_id"] for r in journal.rounds(10)] == ["r1.1"]
+    journal.append([AppChanged(APP, {"message": "goes on"})], 2000.0)
+    journal.close()
+    assert plain(recovered(path)) == expected | {
+        "apps": [a | {"message": "goes on"} if a["app_id"] == APP else a for a in expected["apps"]]
+    }
+    assert list(read_facts(path))[: len(before)] == before
+
+
+def test_version_one_began_to_count_anew_after_all_was_pruned(path: Path) -> None:
+    """Facts numbered from 1 again, though they come after the snapshot at 9, are facts after it."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((GOLDEN / "0.1.0.sql").read_text(encoding="utf-8"))
+        db.execute("DELETE FROM facts")
+        db.execute("INSERT INTO facts VALUES (1, 2, 9000, 'AppChanged', ?)",
+                   (json.dumps({"app_id": APP, "changes": {"message": "late"}}),))  # fmt: skip
+        db.commit()
+    assert recovered(path).apps[APP].message == "late"
+
+
+def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
+    written(path, facts())
+    execute(path, "UPDATE meta SET value = '3' WHERE key = 'version'")
+    with pytest.raises(JournalError, match="written by version 3 of the journal, this one reads up to 2"):
+        SqliteJournal(path)
+    with pytest.raises(JournalError, match="version 3"):
+        check_journal(path)
+    with pytest.raises(JournalError, match="version 3"):
+        repair_journal(path)
+
+
+def test_what_is_no_journal_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"hello\n" * 200)
+    with pytest.raises(JournalError, match="not a journal"):
+        SqliteJournal(path)
+    path.unlink()
+    execute(path, "CREATE TABLE guests (name TEXT)")
+    with pytest.raises(JournalError, match="tables of something else"):
+        SqliteJournal(path)
+
+
+# ---- sizes
+
+
+def test_large_rows_are_deflated_and_come_back(path: Path) -> None:
+    receipt = {"round_id": "r1.1", "why": {f"application_1_{n:04}": "outranked" for n in range(500)}}
+    written(path, [RoundHeld("r1.1", 1.0, receipt)])
+    with closing(sqlite3.connect(path)) as db:
+        stored = db.execute("SELECT length(data) FROM facts").fetchone()[0]
+    assert stored * 5 < len(json.dumps(receipt))
+    assert [fact for _, _, fact in read_facts(path)] == [RoundHeld("r1.1", 1.0, receipt)]
+
+
+def test_a_journal_stays_within_its_size(path: Path) -> None:
+    """Whatever its retention says; what a start needs is never dropped."""
+    state, house = Durable(), keeper(path, max_bytes=400_000)
+    for n in range(12):
+        state = written(path, facts(200) if n == 0 else facts(200)[1:])
+        house.keep()
+    assert path.stat().st_size < 1_200_000, "about 150 kB are written each time"
+    assert plain(recovered(path)) == plain(state)
+    assert sum(1 for _ in read_facts(path)) < 12 * 800
+
+
+def test_pruning_keeps_what_is_younger_than_the_retention(path: Path) -> None:
+    written(path, facts(5), now_s=10.0)
+    house = keeper(path, now_s=100.0, retention_s=50.0)
+    house.keep()
+    assert len(list(read_facts(path))) == 21, "facts after the last but one snapshot stay"
+    written(path, facts(5)[1:], now_s=90.0)
+    house.keep()
+    house.keep()
+    assert {time_s for _, time_s, _ in read_facts(path)} == {90.0}
+    assert recovered(path).apps[APP].leases == 10
+
+
+def test_facts_after_all_others_were_pruned_count(path: Path) -> None:
+    """SQLite numbers an empty table's rows from 1; a snapshot at 21 would hide them."""
+    written(path, facts(5), now_s=10.0)
+    house = keeper(path, now_s=1e6, retention_s=1.0)
+    house.keep()
+    written(path, [AppChanged(APP, {"message": "a"})], now_s=20.0)
+    house.keep()
+    execute(path, "DELETE FROM facts")
+    written(path, [AppChanged(APP, {"message": "b"})], now_s=1e6)
+    assert recovered(path).apps[APP].message == "b"
+
+
+def test_a_snapshot_is_the_fold_of_the_rows(path: Path) -> None:
+    """The keeper works beside the control plane that appends."""
+    journal = SqliteJournal(path)
+    journal.append(facts(50), 1.0)
+    house = keeper(path)
+    house.keep()
+    journal.append(facts(50)[1:], 2.0)
+    house.keep()
+    state = journal.recover()
+    journal.close()
+    assert check_journal(path)["facts_after_snapshot"] == 0
+    assert state.apps[APP].leases == 100
+    assert plain(recovered(path)) == plain(state)
+
+
+def test_a_failed_snapshot_leaves_no_transaction_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = SqliteJournal(path)
+    journal.append(facts(), 1.0)
+    house = keeper(path)
+
+    def full(*_: object) -> bytes:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as m:
+        m.setattr("pycontrol.arbiter.journal_keeper.checksum", full)
+        with pytest.raises(sqlite3.OperationalError):
+            house.keep()
+    journal.append([AppChanged(APP, {"message": "still"})], 2.0)
+    house.keep()
+    journal.close()
+    assert recovered(path).apps[APP].message == "still"
+
+
+def test_a_failed_append_leaves_no_transaction_open(path: Path) -> None:
+    journal = SqliteJournal(path)
+    with pytest.raises(TypeError):
+        journal.append([*facts(1), PolicyMemory({"no JSON": object()})], 1.0)
+    journal.append(facts(1), 1.0)
+    assert journal.recover().apps[APP].leases == 1
+    journal.close()
+
+
+def test_forgotten_apps_are_gone(path: Path) -> None:
+    written(path, facts(1))
+    state = written(path, [AppsForgotten((APP,))])
+    assert not state.apps
+
+
+# ---- damage
+
+
+def damaged(path: Path, kind: str, how: Callable[[str], object]) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        seq, data = db.execute("SELECT MAX(seq), data FROM facts WHERE kind = ?", (kind,)).fetchone()
+        db.execute("UPDATE facts SET data = ? WHERE seq = ?", (how(data), seq))
+        db.commit()
+
+
+@pytest.mark.parametrize("how", [
+    lambda data: data[:-5], lambda data: data.replace("r1.2", "r1.9"), lambda data: b"\x00\xff", lambda data: "",
+    lambda data: "[]", lambda data: 7,
+], ids=["cut", "changed", "bytes", "empty", "list", "number"])  # fmt: skip
+def test_a_damaged_receipt_is_set_aside(path: Path, how: Callable[[str], object]) -> None:
+    state = written(path, facts())
+    state.rounds -= 1  # ids of rounds stay unique: they carry the epoch of the start
+    damaged(path, "RoundHeld", how)
+    assert check_journal(path)["readable"]
+    journal = SqliteJournal(path)
+    assert plain(journal.recover()) == plain(state)
+    assert [line.partition(":")[0] for line in journal.set_aside] == ["row 11 (RoundHeld) is damaged"]
+    assert [r["round_id"] for r in journal.rounds(9)] == ["r1.1", "r1.0"]
+    journal.close()
+    assert plain(recovered(path)) == plain(state)
+    assert check_journal(path)["problems"] == []
+    assert check_journal(path)["set_aside"] == 1
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ("UPDATE facts SET data = substr(data, 1, 9) WHERE seq = 6", r"row 6 \(LeaseGranted\) is damaged"),
+    ("UPDATE facts SET kind = 'LeasePainted', crc = NULL WHERE seq = 6", "of a kind that this version does not know"),
+    ("UPDATE facts SET data = json_set(data, '$.colour', 'red'), crc = NULL WHERE seq = 6", "cannot be understood"),
+    ("UPDATE facts SET kind = 'LeaseExtended', data = '{\"gpu\": [\"n9\", 1], \"end_s\": 1}', crc = NULL WHERE seq = 6",
+     "does not fit the rows before it"),
+    ("DELETE FROM facts WHERE seq = 6", "row 6 .* is missing"),
+])  # fmt: skip
+def test_any_other_bad_row_is_one_clear_line_and_can_be_repaired(path: Path, change: str, problem: str) -> None:
+    written(path, facts(1))
+    before = written(path, [LeaseGranted(gpu(7), APP, "r1.9", 5.0, 600.0), *facts(4)[5:]])
+    execute(path, change)
+    with pytest.raises(JournalError, match=problem) as e:
+        recovered(path)
+    assert "\n" not in str(e.value)
+    assert f"isonomy journal check {path}" in str(e.value)
+    report = check_journal(path)
+    assert not report["readable"]
+    done = repair_journal(path)
+    assert len(done) == 1
+    assert "leases are taken from the containers that run" in done[0]
+    assert check_journal(path)["readable"]
+    state = recovered(path)
+    assert state.apps.keys() == before.apps.keys()
+    assert not state.leases
+    written(path, [AppChanged(APP, {"message": "on"})])
+    assert recovered(path).apps[APP].message == "on"
+    assert [type(f) for _, _, f in read_facts(path)] == [type(f) for f in facts(1)] + [AppChanged]
+    assert repair_journal(path) == []
+
+
+def test_a_damaged_snapshot_gives_way_to_the_one_before(path: Path) -> None:
+    written(path, facts(3))
+    house = keeper(path)
+    house.keep()
+    state = written(path, facts(3)[1:])
+    house.keep()
+    execute(path, "UPDATE snapshots SET data = x'0102' WHERE seq = (SELECT MAX(seq) FROM snapshots)")
+    journal = SqliteJournal(path)
+    assert plain(journal.recover()) == plain(state)
+    assert "checksum" in journal.set_aside[0]
+    journal.close()
+    assert "dropped" in repair_journal(path)[0]
+    assert check_journal(path)["problems"] == []
+    execute(path, "UPDATE snapshots SET data = x'0102'")
+    execute(path, "DELETE FROM facts WHERE seq < 5")
+    with pytest.raises(JournalError, match="the facts before it are gone"):
+        recovered(path)
+    with pytest.raises(JournalError, match="it cannot be mended"):
+        repair_journal(path)
+
+
+def test_a_torn_file_is_salvaged(path: Path) -> None:
+    """The tail of the file is lost, as on a disk that filled up or a copy that broke off."""
+    written(path, facts(400))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(JournalError) as e:
+        recovered(path)
+    assert "\n" not in str(e.value)
+    assert not check_journal(path)["readable"]
+    done = repair_journal(path)
+    assert "could be read" in done[0]
+    assert len(list(path.parent.glob("journal-damaged-*.sqlite"))) == 1
+    assert APP in recovered(path).apps
+    assert check_journal(path)["readable"]
+
+
+def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalError, match="another control plane holds this journal"):
+        repair_journal(path)
+    journal.close()
