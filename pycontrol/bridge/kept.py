@@ -14,12 +14,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import requests
+import structlog
 from hdfs import HdfsError, InsecureClient
+
+from pycontrol.arbiter.durable import Durable
 
 VERSION = 2
 KEEP = 3
 TIMEOUT_S = (3.0, 10.0)
 """To connect, and to wait for each answer."""
+log = structlog.get_logger("isonomy.kept")
 _NAME = re.compile(r"^clocks-\d{15}\.json$")
 
 
@@ -64,12 +68,10 @@ class Kept:
             for name in self._names():
                 with self._hdfs.read(f"{self.folder}/{name}") as reader:
                     text = reader.read()
-                try:
-                    found = json.loads(text)
-                except ValueError:
-                    continue
-                if found["version"] == VERSION:
-                    return KeptState(found["by"], found["epoch"], found["state"])
+                found = _state_in(text)
+                if found is not None:
+                    return found
+                log.warning("a file of kept apps and clocks is none", file=f"{self._where}/{name}")
         except (HdfsError, requests.RequestException) as e:
             raise KeptError(f"{self._where}: {e}") from e
         return None
@@ -79,3 +81,16 @@ class Kept:
         if self._hdfs.status(self.folder, strict=False) is None:
             return []
         return sorted((n for n in self._hdfs.list(self.folder) if _NAME.match(n)), reverse=True)
+
+
+def _state_in(text: bytes) -> KeptState | None:
+    """None where it is damaged, of another version, or no such thing."""
+    try:
+        found = json.loads(text)
+        by, epoch, state = found["by"], found["epoch"], found["state"]
+        if found["version"] != VERSION or not (isinstance(by, str) and type(epoch) is int):
+            return None
+        Durable.load(state)  # whatever it would raise later would end the control plane, at each start
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return None
+    return KeptState(by, epoch, state)

@@ -1,20 +1,25 @@
 """The listening end of the bridge: the plugin's `exchange(bytes) -> bytes`, over py4j on loopback.
 
 py4j's callback protocol lets a peer call any method of any pooled Python object. Here there is one object with
-one method: everything else is refused, and nothing is read from a peer that has not shown the token.
+one method: everything else is refused, and nothing is read from a peer that has not shown the token. py4j's own server
+ends at the first accept() that fails, silently; this one goes on.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import errno
 import hmac
-import logging
+import io
+import math
 import os
 import secrets
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,8 +27,6 @@ from typing import Any, BinaryIO
 import structlog
 from google.protobuf.message import DecodeError
 from py4j import protocol
-from py4j.java_gateway import CallbackConnection, CallbackServer, CallbackServerParameters, PythonProxyPool
-from py4j.protocol import Py4JNetworkError
 
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
@@ -31,12 +34,20 @@ Handler = Callable[[pb.Request], pb.Response]
 """Answers one request; called from one thread for each connection."""
 
 AUTH_S = 5.0
-"""A peer that has not shown the token within this time is cut off."""
+"""A peer that has not shown the token within this time of its connection is cut off."""
 AUTH_LINE_MAX = 256
 LINE_MAX = 128 * 2**20
 """The longest message, in base64 characters."""
+READ_BYTES = 1 << 16
 STOP_S = 3.0
-CONNECTIONS_MAX = 128
+BACKLOG = 128
+UNKNOWN_MAX = 64
+"""Peers that have not shown the token yet: of more the oldest gives way, so that they can keep nobody out."""
+KNOWN_MAX = 64
+ACCEPT_AGAIN_S = 0.1
+SAY_AGAIN_S = 60.0
+_CLOSED = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK}
+"""The listening socket is none any more."""
 
 log = structlog.get_logger("isonomy.bridge")
 
@@ -67,96 +78,195 @@ def bridge_token(path: Path) -> str:
 
 
 class BridgeServer:
-    """Serves `handler` to plugins that know the token. Port 0 takes a free one; see `port` once started."""
+    """Serves `handler` to plugins that know the token. Port 0 takes a free one; see `port` once started.
 
-    def __init__(self, host: str, port: int, token_file: Path, handler: Handler) -> None:
-        self._host, self._port, self._token_file, self._handler = host, port, token_file, handler
-        self._server: _Server | None = None
+    `failed` is told if it can take no connection any more: without a bridge nothing is decided, so the process is to
+    end and be started again.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token_file: Path,
+        handler: Handler,
+        failed: Callable[[BaseException], None] = lambda e: None,
+    ) -> None:
+        self._host, self._port, self._token_file = host, port, token_file
+        self._handler, self._failed = handler, failed
+        self._token = ""
+        self._listening: socket.socket | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._connections: list[_Connection] = []
+        """The open ones, oldest first."""
+        self._said_s = -math.inf
 
     def start(self) -> None:
         """Begins to listen; raises BridgeError where that is not possible."""
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        server = _Server(self._host, self._port, bridge_token(self._token_file), self._handler)
+        self._token = bridge_token(self._token_file)
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            server.start()
-        except Py4JNetworkError as e:
-            reason = e.__cause__ or e.cause
+            self._listening = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
+        except OSError as e:
             raise BridgeError(
-                f"bridge.port: cannot listen on {self._host}:{self._port} ({reason}); "
+                f"bridge.port: cannot listen on {self._host}:{self._port} ({e.strerror or e}); "
                 "is another control plane running, or is the port taken?"
             ) from None
-        self._server = server
+        accepting = threading.Thread(target=self._run, args=(self._listening,), name="isonomy-bridge", daemon=True)
+        accepting.start()
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        if self._server is None:
+        if self._listening is None:
             raise RuntimeError("the bridge has not been started")
-        return int(self._server.get_listening_port())
+        return int(self._listening.getsockname()[1])
 
     def stop(self) -> None:
         """Closes the port and all connections; requests being answered get no answer."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.join_connections(STOP_S)
-            self._server = None
-
-
-class _Server(CallbackServer):  # type: ignore[misc]
-    """py4j's callback server without its pool of objects."""
-
-    def __init__(self, host: str, port: int, token: str, handler: Handler) -> None:
-        parameters = CallbackServerParameters(
-            address=host, port=port, daemonize=True, daemonize_connections=True, auth_token=token
-        )
-        super().__init__(PythonProxyPool(), None, callback_server_parameters=parameters)
-        self._token, self._handler = token, handler
-
-    def start(self) -> None:
-        """Listens at once: py4j alone does so a little later, on its own thread."""
-        super().start()
-        self.server_socket.listen(CONNECTIONS_MAX)
-
-    def _create_connection(self, peer: socket.socket, stream: BinaryIO) -> CallbackConnection:
-        return _Connection(self, peer, stream, self._token, self._handler)
-
-    def join_connections(self, timeout_s: float) -> None:
-        """Waits for the connections' threads, which end once their handler returns."""
-        for connection in list(self.connections):
+        self._stopping.set()
+        if self._listening is None:
+            return
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        with self._lock:
+            left = list(self._connections)
+        for connection in left:
+            connection.cut()
+        end_s = time.monotonic() + STOP_S
+        for connection in left:
             if connection is not threading.current_thread():
-                connection.join(timeout_s)
+                connection.join(max(0.0, end_s - time.monotonic()))
+
+    # ---- taking connections
+
+    def _run(self, listening: socket.socket) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._accept(listening)
+        except Exception as e:
+            if not self._stopping.is_set():
+                log.exception("the bridge takes no connection any more")
+                self._failed(e)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Takes one connection. No descriptor, memory or thread for it is no reason to stop listening."""
+        try:
+            peer, _ = listening.accept()
+        except OSError as e:
+            if e.errno in _CLOSED:
+                raise
+            self._say_rarely("no connection can be taken; the bridge tries on", e)
+            self._stopping.wait(ACCEPT_AGAIN_S)
+            return
+        try:
+            self._take(peer)
+        except (OSError, RuntimeError) as e:  # no thread can be started
+            self._say_rarely("a connection cannot be served", e)
+            peer.close()
+
+    def _take(self, peer: socket.socket) -> None:
+        connection = _Connection(peer, self._token, self._handler, self._became_known, self._gone)
+        with self._lock:
+            unknown = [c for c in self._connections if not c.known]
+            self._connections.append(connection)
+        if len(unknown) >= UNKNOWN_MAX:
+            unknown[0].cut()
+            self._gone(unknown[0])
+            self._say_rarely("too many peers without the token; the oldest is cut off", f"at most {UNKNOWN_MAX}")
+        try:
+            connection.start()
+        except RuntimeError:
+            self._gone(connection)
+            raise
+
+    def _became_known(self, connection: _Connection) -> None:
+        """The plugin leaves connections behind when it starts anew: the one that was idle for longest gives way."""
+        with self._lock:
+            idle = [c for c in self._connections if c.known and c is not connection and c.idle_since_s is not None]
+            known = sum(c.known for c in self._connections)
+        if known > KNOWN_MAX and idle:
+            min(idle, key=lambda c: c.idle_since_s or 0.0).cut()
+
+    def _gone(self, connection: _Connection) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._connections.remove(connection)
+
+    def _say_rarely(self, what: str, why: object) -> None:
+        if time.monotonic() > self._said_s + SAY_AGAIN_S:
+            self._said_s = time.monotonic()
+            log.error(what, why=str(why))
 
 
-class _Connection(CallbackConnection):  # type: ignore[misc]
+class _Incoming(io.RawIOBase):
+    """What a peer sends; until `deadline_s` (of time.monotonic) is lifted, no read lasts beyond it."""
+
+    def __init__(self, peer: socket.socket, deadline_s: float) -> None:
+        self._peer = peer
+        self.deadline_s: float | None = deadline_s
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """What has come; waits for something. Raises TimeoutError."""
+        if self.deadline_s is not None:
+            left_s = self.deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("the token did not come in time")
+            self._peer.settimeout(left_s)
+        return self._peer.recv_into(buffer)
+
+
+class _Connection(threading.Thread):
     """One connection: the token first, then calls of exchange() one after the other."""
 
     def __init__(
-        self, server: _Server, peer: socket.socket, stream: BinaryIO, token: str, handler: Handler
+        self,
+        peer: socket.socket,
+        token: str,
+        handler: Handler,
+        became_known: Callable[[_Connection], None],
+        gone: Callable[[_Connection], None],
     ) -> None:
-        super().__init__(server.pool, stream, peer, None, server.callback_server_parameters, server)
-        self._token, self._handler = token, handler
-        self._full = sum(c.is_alive() for c in list(server.connections)) >= CONNECTIONS_MAX
+        super().__init__(name="isonomy-bridge-peer", daemon=True)
+        self._peer, self._token, self._handler = peer, token, handler
+        self._became_known, self._gone = became_known, gone
+        self.known = False
+        """It has shown the token."""
+        self.idle_since_s: float | None = None
+        """Since when it waits for a call; None while one is answered."""
+
+    def cut(self) -> None:
+        """Ends it, from any thread."""
+        with contextlib.suppress(OSError):
+            self._peer.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
         """Serves until the peer leaves or does what is not allowed."""
-        peer, stream = self.socket, self.input
+        peer = self._peer
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._full:
-                log.error("too many connections to the bridge; one is refused", at_most=CONNECTIONS_MAX)
-                return
-            peer.settimeout(AUTH_S)
+            incoming = _Incoming(peer, time.monotonic() + AUTH_S)
+            stream = io.BufferedReader(incoming, READ_BYTES)
             if not self._authenticated(stream):
                 log.warning("a peer without the token was refused")
                 return
-            peer.sendall(protocol.OUTPUT_VOID_COMMAND.encode())
+            self.known, incoming.deadline_s = True, None
             peer.settimeout(None)
+            self._became_known(self)
+            peer.sendall(protocol.OUTPUT_VOID_COMMAND.encode())
+            self.idle_since_s = time.monotonic()
             while self._serve_one(peer, stream):
-                pass
+                self.idle_since_s = time.monotonic()
         except (OSError, ValueError) as e:
             log.debug("a connection of the bridge ended", why=str(e))
         finally:
-            self.close()
+            self._gone(self)
+            peer.close()
 
     def _authenticated(self, stream: BinaryIO) -> bool:
         command = _line(stream, AUTH_LINE_MAX)
@@ -166,6 +276,7 @@ class _Connection(CallbackConnection):  # type: ignore[misc]
     def _serve_one(self, peer: socket.socket, stream: BinaryIO) -> bool:
         """Answers one call; False once the peer has left or strayed from the protocol."""
         command = _line(stream, LINE_MAX)
+        self.idle_since_s = None
         if not command:
             return False
         if command == protocol.END:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import queue
+import resource
 import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
@@ -107,6 +108,8 @@ class ControlPlane:
         self._topology_held = False
         """The nodes agreed with the topology file once, or GPUs are leased: a disagreement is only reported."""
         self._wrong_topology = False
+        self._failure = ""
+        """What ended by itself, if anything did."""
         self._stale = False
         """Another control plane has served since this journal was written."""
 
@@ -146,6 +149,7 @@ class ControlPlane:
             lambda: arbiter.known,
             lambda app_id: owner_of(arbiter, app_id),
             serving=lambda: keep is None or endpoint.connected,
+            failed=lambda e: self._fail("the Agents' server ended", e),
         )
         endpoint = BridgeEndpoint(
             self._from_cluster,
@@ -168,8 +172,9 @@ class ControlPlane:
             traders=config.exchange.traders,
         )
         bridge = BridgeServer(
-            config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle
-        )
+            config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle,
+            failed=lambda e: self._fail("the bridge ended", e),
+        )  # fmt: skip
         for part in (keeper, self._driver, agents, endpoint, bridge):
             part.start()
             parts.callback(part.stop)
@@ -222,6 +227,8 @@ class ControlPlane:
                     kept.put(KeptState(self._journal.id, self._journal.epoch, data), self._driver.clock.now_s())
             except (KeptError, TimeoutError, queue.Full) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
+            except Exception:  # the next try may do better; a thread that ends would keep nothing any more
+                log.exception("apps and clocks could not be kept on HDFS")
 
     def _cells(self) -> CellSupply:
         """The cells file's assignment, and how its queues exchange cells."""
@@ -258,6 +265,11 @@ class ControlPlane:
         self._driver.stopped.wait()
         self._stop.set()
 
+    def _fail(self, what: str, why: BaseException) -> None:
+        """A part that all else depends on is gone: ends `run` with an error, so that a supervisor starts anew."""
+        self._failure = f"{what}: {why}"
+        self._stop.set()
+
     def stop(self) -> None:
         """Asks `run` to return; from any thread or signal handler."""
         self._stop.set()
@@ -274,6 +286,9 @@ class ControlPlane:
         self._parts.close()
         if self._driver.failed is not None:
             log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
+            return 1
+        if self._failure:
+            log.error("the control plane stops", error=self._failure)
             return 1
         log.info("stopped")
         return 1 if self._wrong_topology or self._stale else 0
@@ -345,6 +360,7 @@ def set_up_logging(as_json: bool, level: str) -> None:
 def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str) -> None:
     """Run the control plane until SIGTERM. Prints `ready` once both ports are open."""
     set_up_logging(log_json, log_level)
+    raise_descriptor_limit()
     try:
         config = load_config(file)
         plane = ControlPlane(config, policy or config.policy)
@@ -363,6 +379,13 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     )
     click.echo(plane.notice)
     sys.exit(plane.run())
+
+
+def raise_descriptor_limit() -> None:
+    """As many file descriptors as this process may have: each Agent and worker has one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # no limit at all may be more than the kernel grants
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fail(*lines: str) -> None:

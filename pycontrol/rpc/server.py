@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +18,7 @@ from pycontrol.arbiter.driver import Overloaded
 from pycontrol.model.events import AgentEffect, AgentLost, Event
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import translate
-from pycontrol.rpc.admission import OWNER_WAIT_S, Admission, Owners, Refused
+from pycontrol.rpc.admission import OWNER_WAIT_S, STREAMS_MAX, WAITING_MAX, Admission, Owners, Refused
 from pycontrol.rpc.sessions import AgentStream, Sessions, Stream, WorkerStream
 from pycontrol.rpc.tokens import Claims, Tokens
 from pycontrol.rpc.translate import Malformed
@@ -31,8 +32,14 @@ MESSAGES_PER_S = 500.0
 MESSAGES_AT_ONCE = 5000.0
 RETRY_S = 0.2
 STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
+CONNECTIONS_MAX = 50_000
+DESCRIPTORS_LEFT = 256
+"""File descriptors that connections of Agents leave to all else: the bridge, the journal, HDFS."""
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 256),
     ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -266,7 +273,10 @@ class AgentServer:
         first_message_s: float = FIRST_MESSAGE_S,
         owner_wait_s: float = OWNER_WAIT_S,
         serving: Callable[[], bool] = lambda: True,
+        failed: Callable[[BaseException], None] = lambda e: None,
     ) -> None:
+        """`failed` is told if the server ends by itself: the process is to end, too, and be started again."""
+        self._failed = failed
         self.host, self.port = host, port
         self._tls = tls
         self._topology = topology
@@ -307,14 +317,17 @@ class AgentServer:
             self._loop.run_until_complete(self._main())
         except BaseException as e:
             if self._started.done():
-                raise
-            self._started.set_exception(e)
+                log.exception("the Agents' server ended")
+                self._failed(e)
+            else:
+                self._started.set_exception(e)
         finally:
             self._loop.close()
 
     async def _main(self) -> None:
         self._stopping = asyncio.Event()
-        server = grpc.aio.server(options=_OPTIONS)
+        limit = ("grpc.max_allowed_incoming_connections", connections_max())
+        server = grpc.aio.server(options=[*_OPTIONS, limit], maximum_concurrent_rpcs=STREAMS_MAX + WAITING_MAX)
         agent_pb2_grpc.add_ArbiterServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         port = self._bind(server)
         await server.start()
@@ -333,6 +346,14 @@ class AgentServer:
             raise ServerError(
                 f"agents.port: {address} cannot be listened on (is it in use?); set another or stop who has it"
             ) from e
+
+
+def connections_max() -> int:
+    """How many connections are taken: what descriptors there are, less a reserve."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(soft // 2, min(CONNECTIONS_MAX, soft - DESCRIPTORS_LEFT))
 
 
 def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:

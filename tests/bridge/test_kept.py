@@ -104,13 +104,22 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
     kept = Kept(address, "/isonomy/clocks", "u")
     assert kept.newest() is None
     for k in range(KEEP + 2):
-        kept.put(KeptState("journal", 1, {"rounds": k}), 1e9 + k)
+        kept.put(KeptState("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
     assert len(files) == KEEP
     newest = max(files)
     files[newest.replace("/clocks-", "/_clocks-").replace("json", "9.json")] = b'{"half'
-    assert kept.newest() == KeptState("journal", 1, {"rounds": KEEP + 1})
-    files[newest] = b'{"damaged'
-    assert kept.newest() == KeptState("journal", 1, {"rounds": KEEP})
+    assert kept.newest() == KeptState("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
+    whole = json.loads(files[newest])
+    for damaged in (
+        b'{"damaged', b"[]", b"7", b"null", b"{}", b'{"version": 2}', b"\xff\xfe", b"[" * 100_000,
+        *(json.dumps({**whole, key: x}).encode() for key in ("by", "epoch", "state") for x in (None, [1], {"a": 1})),
+        json.dumps({**whole, "state": {**whole["state"], "apps": [{"app_id": "x", "colour": 1}]}}).encode(),
+        json.dumps({**whole, "version": 99}).encode(),
+    ):  # fmt: skip
+        files[newest] = damaged
+        found = kept.newest()
+        assert found is not None, damaged[:50]
+        assert found.state["rounds"] == KEEP, damaged[:50]
 
 
 def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
+import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pycontrol.bridge import server as bridge_server
 from pycontrol.bridge.server import BridgeError, BridgeServer, bridge_token
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
@@ -173,3 +179,107 @@ def test_the_token_is_made_once_for_its_owner_alone(token_file: Path) -> None:
     token_file.write_text("short")
     with pytest.raises(BridgeError, match="64 hexadecimal"):
         bridge_token(token_file)
+
+
+def _greet(port: int, token: str) -> bytes:
+    """What a new connection of the plugin gets."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+        try:
+            peer.sendall(f"A\n{token}\n".encode())
+            return peer.recv(100)
+        except ConnectionError:
+            return b""
+
+
+def test_a_connection_that_cannot_be_taken_ends_nothing(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accept() fails while there is no file descriptor left; py4j's own server ends then, for good and silently."""
+    before = socket.socket.accept
+    failures = iter([errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM])
+
+    def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
+        number = next(failures, None)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        return before(listening)
+
+    server = serve(echo)
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    token = bridge_token(token_file)
+    for _ in range(3):  # the first one is taken by the accept() that waits already
+        assert _greet(server.port, token) == b"!yv\n"
+    assert next(failures, None) is None
+
+
+def test_a_thread_that_cannot_be_started_ends_nothing(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(echo)
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as m:
+        m.setattr(threading.Thread, "start", start)
+        assert _greet(server.port, bridge_token(token_file)) == b""
+    assert _greet(server.port, bridge_token(token_file)) == b"!yv\n"
+
+
+def test_a_bridge_that_cannot_listen_any_more_says_so(token_file: Path) -> None:
+    told: queue.Queue[BaseException] = queue.Queue()
+    server = BridgeServer("127.0.0.1", 0, token_file, echo, told.put)
+    server.start()
+    assert server._listening is not None
+    server._listening.shutdown(socket.SHUT_RDWR)
+    assert isinstance(told.get(timeout=10), OSError)
+    server.stop()
+    assert told.empty()
+
+
+def test_peers_without_the_token_keep_nobody_out(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_server, "UNKNOWN_MAX", 8)
+    server, token = serve(echo), bridge_token(token_file)
+    plugin = Plugin(server.port, token)
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(40)]
+    assert _greet(server.port, token) == b"!yv\n"
+    assert plugin.exchange(pb.Request(id=3, query=pb.Query())).id == 3
+    assert [peer.recv(1) for peer in idle[:30]] == [b""] * 30, "the oldest are cut off first"
+    for peer in idle:
+        peer.close()
+
+
+def test_the_token_has_one_deadline_however_slowly_it_comes(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_server, "AUTH_S", 0.5)
+    server = serve(echo)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as peer:
+        peer.settimeout(0.1)
+        for _ in range(100):  # a byte each tenth of a second, always within a time-out of its own
+            try:
+                peer.sendall(b"A")
+                if peer.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it was kept")
+    plugin = Plugin(server.port, bridge_token(token_file))
+    time.sleep(1.0)
+    assert plugin.exchange(pb.Request(id=4, query=pb.Query())).id == 4, "the deadline is the handshake's alone"
+
+
+def test_connections_left_behind_give_way(serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_server, "KNOWN_MAX", 3)
+    server, token = serve(echo), bridge_token(token_file)
+    plugins = [Plugin(server.port, token) for _ in range(3)]
+    plugins[0].exchange(pb.Request(id=1, query=pb.Query()))
+    newest = Plugin(server.port, token)
+    assert newest.exchange(pb.Request(id=2, query=pb.Query())).id == 2
+    assert plugins[0].exchange(pb.Request(id=3, query=pb.Query())).id == 3
+    assert plugins[1].stream.readline() == b"", "it was idle for longest"

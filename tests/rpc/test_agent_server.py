@@ -24,6 +24,7 @@ from pycontrol.model.events import (
 )
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.rpc import admission
+from pycontrol.rpc import server as server_module
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import Tokens
@@ -416,3 +417,41 @@ def test_tls(tmp_path) -> None:
         site.registered().close()
     finally:
         site.close()
+
+
+def test_idle_connections_leave_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody on the network may connect; a flood neither uses up the descriptors nor cuts who is there."""
+    monkeypatch.setattr(server_module, "connections_max", lambda: 10)
+    site = Site()
+    try:
+        agent = site.registered()
+        flood = [socket.create_connection(("127.0.0.1", site.server.port), timeout=10) for _ in range(30)]
+        for peer in flood:
+            peer.settimeout(0.2)
+        closed = sum(_is_closed(peer) for peer in flood)
+        assert 20 <= closed < 30
+        site.server.send(SendOffer(APP, "r1", CONTENTION, {}, (), 1.0))
+        assert agent.get().offer.round_id == "r1"
+        for peer in flood:
+            peer.close()
+        _until(lambda: _reaches(site.server.port))
+    finally:
+        site.close()
+
+
+def _is_closed(peer: socket.socket) -> bool:
+    """Whether the server closed it; it greets those that it keeps."""
+    try:
+        while peer.recv(1000):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def _reaches(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+        peer.settimeout(0.2)
+        return not _is_closed(peer)

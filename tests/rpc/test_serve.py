@@ -4,12 +4,16 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import grpc
 import pytest
 import yaml
 
+from pycontrol.cli.serve import ControlPlane
+from pycontrol.config import load_config
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -85,3 +89,26 @@ def test_wrong_configuration(config: Path) -> None:
     assert "cannot be read" in _refused(config.with_name("missing.yaml"))
     _change(config, f=0.8, topology="missing.yaml")
     assert "missing.yaml" in _refused(config)
+
+
+def test_ends_with_an_error_when_the_bridge_is_gone(config: Path) -> None:
+    """A supervisor can only start again what ends."""
+    plane = ControlPlane(load_config(config), "isonomy")
+    plane.start()
+    try:
+        bridge = next(t for t in threading.enumerate() if t.name == "isonomy-bridge")
+        listening = bridge._args[0]  # type: ignore[attr-defined]
+        listening.shutdown(socket.SHUT_RDWR)
+        assert plane.run() == 1
+    finally:
+        plane.stop()
+
+
+def test_as_many_descriptors_as_may_be() -> None:
+    code = (
+        "import resource as r; from pycontrol.cli.serve import raise_descriptor_limit as go;"
+        "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, hard)); go();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert done.stdout == "True\n"
