@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State, as_gang
-from pycontrol.model.auction import AppView
+from pycontrol.model.auction import AppView, Demand
 
 UNLIMITED_GPUS = 1 << 30
 
 
 def view(s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lease]], now_s: float) -> AppView:
     """One app; `ending`: its gangs on offer."""
-    agent, app = s.agents.get(app_id), s.durable.apps[app_id]
+    app = s.durable.apps[app_id]
     ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
     return AppView(
         app_id=app_id,
         queue=app.queue,
         rho=rho,
-        demand=agent.demand if agent is not None else standin.demand(s, app_id, now_s),
+        demand=demand_of(s, app_id, now_s),
         ending=ending_gpus,
         ending_gangs=tuple(as_gang(x.gpu for x in gang) for gang in ending),
         kept_gpus=s.holding(app_id) - len(ending_gpus),
@@ -30,6 +31,14 @@ def view(s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lea
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
         kept_gangs=s.kept_gangs(app_id, ending_gpus),
     )
+
+
+def demand_of(s: State, app_id: str, now_s: float) -> Demand:
+    """What the app could use, cut at what the cluster could hold: policies take steps by its gangs."""
+    agent = s.agents.get(app_id)
+    demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s)
+    most = max(1, s.topology.gpus // max(1, demand.gang_gpus))
+    return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 
 class Waiting:

@@ -107,6 +107,10 @@ class _Commit:
 
     def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:
         s, grant_id = self.s, f"{self.round_id}.{k}"
+        ask = standin.ask_for(s, app_id, gang) if app_id in s.foreign else None
+        if app_id in s.foreign and ask is None:
+            self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
+            return
         gpus = self._pick(gang) if s.supply is None else self._pick_cells(s.supply, app_id, gang, grant_id)
         if gpus is None:
             self.dropped.append(f"{app_id}: its gang {dict(gang)} is no longer there")
@@ -121,8 +125,8 @@ class _Commit:
             self.granted.append({"gpu": str(gpu), "app_id": app_id})
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
-        if app_id not in s.agents:
-            standin.assign(s, app_id, [gpus])
+        if ask is not None:
+            standin.assign(s, app_id, gpus, ask)
 
     def _used(self, gpus: Sequence[Gpu]) -> None:
         for gpu in gpus:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from pycontrol.arbiter import leases, standin, workers
+from pycontrol.arbiter import leases, workers
+from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
@@ -102,6 +103,8 @@ class Arbiter(State):
             self._handlers[type(event)](event, now_s)
         if self.recovering_until_s:
             self._settle_recovery(now_s)
+        if len(self.refusals):
+            self._try_again(now_s)
         if self.alarms.heap and self.alarms.heap[0][0] <= now_s:
             leases.expire(self, now_s)
         if self.workers.pending:
@@ -123,6 +126,7 @@ class Arbiter(State):
         for at_s in (
             workers.next_wake_s(self) if self.workers.pending else None,
             self.rounds.next_wake_s(now_s),
+            self.refusals.next_end_s(),
             self.market.next_wake_s() if self.market is not None else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
@@ -138,14 +142,11 @@ class Arbiter(State):
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
-        self.nodes = {n.node_id: n for n in e.nodes if not n.decommissioning}
+        self.nodes = {n.node_id: n for n in e.nodes}
         self.down.clear()
         self.queues = {q.path: q for q in e.queues}
         self.yarn_apps = {a.app_id: a for a in e.apps}
-        self.asks = {}
-        for ask in e.asks:
-            if ask.count > 0:
-                self.asks.setdefault(ask.app_id, {})[ask.key] = ask
+        self.asks = Asks(e.asks)
         self.containers.clear()
         self.container_at.clear()
         self.kills_sent.clear()
@@ -154,6 +155,7 @@ class Arbiter(State):
             for gpu in container.gpus:
                 self.container_at[gpu] = container.container_id
         self.retopology()
+        self.update_closed()
         self.stir_all()
         self._supply_anew(now_s)
         for app_id in self.in_system():
@@ -178,7 +180,7 @@ class Arbiter(State):
         for app_id in list(self.in_system()):
             if app_id not in self.yarn_apps:
                 self._end_app(app_id, "UNKNOWN", now_s)
-        for app_id in list(self.asks):
+        for app_id in self.asks.apps():
             self._arrive(app_id, now_s)
         for container in list(self.containers.values()):
             if container.gpus and not container.ending:
@@ -229,23 +231,33 @@ class Arbiter(State):
             self._lose_host(host, now_s, "did not come back")
         leases.thaw(self, now_s)
         leases.leave_bad(self, now_s)
+        for host in filter(self.drained, hosts):
+            self._drain(host, now_s)
         self.want_round(now_s)
+
+    def _try_again(self, now_s: float) -> None:
+        """Machines that were avoided for long enough are tried again."""
+        if self.refusals.lapse(now_s):
+            self.update_closed()
+            self.want_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
         self.ready = False
 
     def _node_up(self, e: ev.NodeUp, now_s: float) -> None:
-        if e.node.decommissioning:
-            return
         stale = [n for n in self.nodes.values() if n.host == e.node.host and n.node_id != e.node.node_id]
         for node in stale:
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
         self.nodes[e.node.node_id] = e.node
         self.down.pop(e.node.node_id, None)
+        self.refusals.forget(e.node.host)
         self.retopology()
+        self.update_closed()
         self.stir_host(e.node.host)
         if self.ready and now_s >= self.recovering_until_s:
             leases.leave_bad(self, now_s)
+            if e.node.decommissioning:
+                self._drain(e.node.host, now_s)
         self.want_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
@@ -253,6 +265,8 @@ class Arbiter(State):
         self.down[e.node_id] = e.reason
         self.retopology()
         if node is not None:
+            self.refusals.forget(node.host)
+            self.update_closed()
             self.stir_host(node.host)
         if node is not None and self.ready and now_s >= self.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
@@ -309,7 +323,8 @@ class Arbiter(State):
         self.yarn_apps.pop(e.app_id, None)
         self.agents.pop(e.app_id, None)
         self.rounds.app_gone(e.app_id, now_s)
-        self.asks.pop(e.app_id, None)
+        self.asks.drop(e.app_id)
+        self.refusals.forget_app(e.app_id)
 
     def _end_app(self, app_id: str, final_state: str, now_s: float) -> None:
         record = self.durable.apps.get(app_id)
@@ -330,19 +345,14 @@ class Arbiter(State):
             self.yarn_apps[e.app_id] = replace(app, attempt_id=e.attempt_id)
 
     def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
-        mine = self.asks.get(e.app_id, {})
-        for key in [k for k, a in mine.items() if a.attempt_id == e.attempt_id]:
-            del mine[key]
+        self.asks.drop(e.app_id, e.attempt_id)
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
+        self.asks.put(e.ask)
         if e.ask.count > 0:
-            self.asks.setdefault(e.ask.app_id, {})[e.ask.key] = e.ask
             self._arrive(e.ask.app_id, now_s)
-            if self.is_foreign(e.ask.app_id):
-                self._note_demand(e.ask.app_id, standin.demand(self, e.ask.app_id, now_s).gpus)
+            if e.ask.app_id in self.foreign:
                 self.want_round(now_s + self.settings.settle_s)
-        else:
-            self.asks.get(e.ask.app_id, {}).pop(e.ask.key, None)
 
     # ---- Agents
 
@@ -451,10 +461,10 @@ class Arbiter(State):
         elif verb in ("drain", "undrain"):
             self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
             self.stir_host(e.target)
-            if verb == "drain":
-                self._drain(e.target, now_s)
-            else:
+            if verb == "undrain":
                 self.want_round(now_s)
+            elif self.ready and now_s >= self.recovering_until_s:  # else when what runs there is known
+                self._drain(e.target, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
         else:
@@ -465,9 +475,11 @@ class Arbiter(State):
             self.market.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
-        why = f"{host} is being drained"
+        node = self.node_of(host)
+        why = f"{host} is being {'decommissioned' if node is not None and node.decommissioning else 'drained'}"
         leases.lose_next(self, self.next_on(host), now_s, why)
-        taken = [x for x in self.durable.leases.values() if x.gpu.host == host and not self.is_foreign(x.app_id)]
+        here = [x for x in self.durable.leases.values() if x.gpu.host == host and x.state != REVOKING]
+        taken = [x for x in here if not self.is_foreign(x.app_id)]
         leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:

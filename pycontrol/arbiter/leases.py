@@ -157,6 +157,8 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
     s.containers[container.container_id] = container
     for gpu in container.gpus:
         s.occupy(gpu, container.container_id)
+    if container.gpus and s.refusals.placed(container.gpus[0].host, container.app_id):
+        s.update_closed()
     worker = _worker_of(s, container)
     if worker is not None:
         s.workers.carried(worker, container.container_id)
@@ -256,7 +258,7 @@ def expire(s: State, now_s: float) -> None:
         worker, container = s.workers.placing.get(gpu), s.containers.get(s.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
             _give_placement_up(s, worker, now_s)
-        if container is not None and not _leased(s, container):
+        if container is not None and not container.ending and not _leased(s, container):
             _kill_unleased(s, container, now_s)
         lease = s.durable.leases.get(gpu)
         if lease is not None:

@@ -126,7 +126,7 @@ class Market:
             found[vc] = found.get(vc, 0) + s.agents[app_id].demand.gpus - s.holding(app_id)
         for app_id in s.foreign:
             vc = s.durable.apps[app_id].vc
-            found[vc] = found.get(vc, 0) + sum(ask.gpus for ask in standin.open_asks(s, app_id))
+            found[vc] = found.get(vc, 0) + sum(ask.gpus * n for ask, n in standin.open_asks(s, app_id))
         return {vc: gpus for vc, gpus in found.items() if vc}
 
 

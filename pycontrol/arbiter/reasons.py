@@ -24,6 +24,8 @@ REASONS = {
     "BadBid": "its bid was malformed",
     "WaitingForRevocation": "its GPUs are still held by the app that lost them",
     "Starting": "its containers are being started",
+    "Refused": "machines with room refuse its containers",
+    "NotAllowedThere": "its asks or its node label keep it off the machines with room",
     "HiddenPayment": "it won, and gave these GPUs up as its payment",
     "LostAuction": "others gained more from the GPUs",
     "NotOffered": "others are worse off and were offered the GPUs",

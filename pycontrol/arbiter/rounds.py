@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.audience import Waiting, view
+from pycontrol.arbiter.audience import Waiting, demand_of, view
 from pycontrol.arbiter.commit import commit
 from pycontrol.arbiter.durable import REVOKING, Lease
+from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.lots import Agenda
 from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.relocation import relocate
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
@@ -57,6 +59,7 @@ class Round:
     bid_s: dict[str, float] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     seed: int = 0
+    eligibility: Eligibility | None = None
 
     @property
     def memory_key(self) -> str:
@@ -163,7 +166,7 @@ class Rounds:
 
     def _wanting(self, now_s: float) -> list[str]:
         """Apps that could use more GPUs than they hold."""
-        return [*self.s.unmet, *(a for a in self.s.foreign if standin.open_asks(self.s, a))]
+        return [*self.s.unmet, *(a for a in self.s.foreign if standin.waits(self.s, a))]
 
     # ---- rho
 
@@ -217,11 +220,14 @@ class Rounds:
         self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
+        r.eligibility = Eligibility(s)
         if not r.policy.asks_agents:
             self._offer(now_s)
             return
         for app_id in dict.fromkeys([*ending, *wanting]):
             agent = s.agents.get(app_id)
+            if self._left_out(app_id, now_s):
+                continue
             if app_id in s.foreign:
                 self._stand_in(app_id, now_s)
             elif agent is None or not agent.connected:
@@ -233,6 +239,18 @@ class Rounds:
                 )
         if not r.waiting:
             self._offer(now_s)
+
+    def _left_out(self, app_id: str, now_s: float) -> bool:
+        """Whether an app that has nothing on offer could use none of it; notes why."""
+        r = self.current
+        assert r is not None
+        assert r.eligibility is not None
+        if app_id in r.ending:
+            return False
+        why = r.eligibility.why_out(app_id, demand_of(self.s, app_id, now_s), r.offered)
+        if why:
+            r.out[app_id] = why
+        return bool(why)
 
     def _stand_in(self, app_id: str, now_s: float) -> None:
         """The rho of an app without an Agent."""
@@ -274,10 +292,10 @@ class Rounds:
         for app_id in s.foreign:
             if s.supply is not None and s.durable.apps[app_id].vc != r.lot.vc:
                 continue
-            if app_id in r.ending or standin.open_asks(s, app_id):
+            if app_id in r.ending or standin.waits(s, app_id):
                 self._stand_in(app_id, now_s)
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s)
-        return views
+        return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
 
     def _present(self, vc: str) -> frozenset[str]:
         """The apps of the virtual cluster; all where there are none."""
@@ -386,6 +404,9 @@ class Rounds:
             self._not_before_s = now_s + s.settings.round_retry_s
             s.want_round(self._not_before_s)
         else:
+            assert r.eligibility is not None
+            kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
+            plan = relocate(plan, r.views, r.offered, s.topology, kept_out)
             unused = commit(s, r.round_id, r.lot, r.ending, plan, r.memory_key, receipt, now_s)
             wanting = self._wanting(now_s)
             if wanting and s.open_leases:

@@ -6,6 +6,7 @@ container. Running containers are renewed outside the auction (see leases), so o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter.roster import Worker
@@ -18,25 +19,36 @@ from pycontrol.model.topology import Gpu, Scope
 STANDIN = "standin"
 
 
-def open_asks(s: State, app_id: str) -> list[Ask]:
-    """Its asks not yet carried by a container, one entry a container, largest first."""
+def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
+    """Its asks with their number of containers that are not on their way; those of the most GPUs first.
+
+    A number is cut at what the cluster could hold.
+    """
     app = s.yarn_apps.get(app_id)
     if app is None or app_id in s.doomed:
         return []
+    in_flight = Counter(w.ask_key for w in s.workers.of(app_id) if not w.container_id)
     result = []
-    for ask in s.asks.get(app_id, {}).values():
-        if ask.attempt_id == app.attempt_id:
-            in_flight = sum(w.ask_key == ask.key and not w.container_id for w in s.workers.of(app_id))
-            result += [ask] * max(0, ask.count - in_flight)
-    return sorted(result, key=lambda a: (-a.gpus, a.allocation_request_id, a.priority))
+    for ask in s.asks.of(app_id).values():
+        left = ask.count - in_flight[ask.key]
+        if ask.attempt_id == app.attempt_id and left > 0:
+            result.append((ask, min(left, max(1, s.topology.gpus // ask.gpus))))
+    return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
+
+
+def waits(s: State, app_id: str) -> bool:
+    """Whether it has open asks."""
+    return bool(s.asks.of(app_id)) and bool(open_asks(s, app_id))
 
 
 def demand(s: State, app_id: str, now_s: float) -> Demand:
-    """Its demand: containers it holds and asks for, of the size of its largest open ask."""
+    """Its demand: containers it holds and asks for, of the size of its largest open ask that fits a machine."""
     asks = open_asks(s, app_id)
     held = s.holding(app_id)
-    size = asks[0].gpus if asks else max(1, held)
-    wanted = sum(a.gpus == size for a in asks)
+    largest = max((m.gpus for m in s.topology.machines.values()), default=0)
+    fitting = [entry for entry in asks if entry[0].gpus <= largest] or asks
+    size = fitting[0][0].gpus if fitting else max(1, held)
+    wanted = sum(n for ask, n in fitting if ask.gpus == size)
     attained = s.attained_gpu_s(app_id, now_s)
     work_left = max(attained, s.settings.lease_s * max(1, held + wanted * size))
     return Demand(
@@ -55,7 +67,7 @@ def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
     app, want = s.durable.apps[app_id], demand(s, app_id, now_s)
     parallel = max(1, min(s.gpus_of(app.vc), want.gpus))
     t_id_s = want.work_total_gpu_s / parallel * s.durable.n_avg(app_id, now_s)
-    elapsed_s = now_s - app.submitted_s
+    elapsed_s = max(0.0, now_s - app.submitted_s)  # the ResourceManager's clock may be ahead
     if gpus:
         return (elapsed_s + want.work_left_gpu_s / gpus) / t_id_s
     return (elapsed_s + s.settings.lease_s + want.work_left_gpu_s / want.gang_gpus) / t_id_s
@@ -72,22 +84,27 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
     return Bid(view.app_id, rho(s, view.app_id, view.kept_gpus, now_s), rows)
 
 
-def assign(s: State, app_id: str, gangs: Sequence[Sequence[Gpu]]) -> None:
-    """Pairs awarded GPUs with open asks of their size."""
-    asks = open_asks(s, app_id)
-    for gpus in gangs:
-        ask = next((a for a in asks if a.gpus == len(gpus)), None)
-        if ask is None:
-            continue
-        asks.remove(ask)
-        worker_id = s.new_id(f"{STANDIN}-{app_id}-")
-        plan = WorkerPlan(worker_id, worker_id, tuple(sorted(gpus)), ask.allocation_request_id)
-        s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
+def ask_for(s: State, app_id: str, gang: Gang) -> Ask | None:
+    """An open ask that a container on these GPUs would carry."""
+    if len(gang) != 1:
+        return None
+    ((host, gpus),) = gang
+    return next((a for a, _ in open_asks(s, app_id) if a.gpus == gpus and admits(s, a, host)), None)
 
 
-def as_gangs(gpus: Sequence[Gpu], size: int) -> list[Gang]:
-    """Ending GPUs of a revocable app as gangs of one machine each."""
-    hosts: dict[str, int] = {}
-    for gpu in gpus:
-        hosts[gpu.host] = hosts.get(gpu.host, 0) + 1
-    return [((host, size),) for host, n in hosts.items() for _ in range(n // size)]
+def assign(s: State, app_id: str, gpus: Sequence[Gpu], ask: Ask) -> None:
+    """Plans the container of an ask on awarded GPUs."""
+    worker_id = s.new_id(f"{STANDIN}-{app_id}-")
+    plan = WorkerPlan(worker_id, worker_id, tuple(sorted(gpus)), ask.allocation_request_id)
+    s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
+
+
+def admits(s: State, ask: Ask, host: str) -> bool:
+    """Whether a container for an ask of any app may start on a host: by locality and by node label."""
+    node = s.node_of(host)
+    if node is None or (ask.only_on and host not in ask.only_on and node.rack not in ask.only_on):
+        return False
+    app = s.yarn_apps.get(ask.app_id)
+    queue = s.queues.get(app.queue) if app is not None else None
+    partition = ask.partition if ask.partition is not None else queue.default_partition if queue is not None else ""
+    return node.partition == partition

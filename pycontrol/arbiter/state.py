@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from pycontrol.arbiter.alarms import Alarms
+from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
     OF_GPU,
@@ -23,10 +24,12 @@ from pycontrol.arbiter.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.pool import Pool
+from pycontrol.arbiter.refusals import Refusals
 from pycontrol.arbiter.roster import Roster, Worker
+from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model.auction import Demand, Gang, gang_of
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp, attribute
+from pycontrol.model.cluster import Container, Node, Queue, YarnApp, attribute
 from pycontrol.model.events import (
     Contention,
     Effect,
@@ -37,7 +40,6 @@ from pycontrol.model.events import (
     SendRevoke,
 )
 from pycontrol.model.topology import Gpu, Machine, Topology
-from pycontrol.model.value import value
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
@@ -49,40 +51,6 @@ ENDED_APPS_MAX = 10_000
 """So many records of ended apps are kept, beside the time for which they are."""
 ENDED_APPS_MIN_S = 600.0
 """No record is dropped sooner, however many there are."""
-AskKey = tuple[str, int, int, int]
-"""`Ask.key`."""
-
-
-@value
-class Settings:
-    """The Arbiter's settings; times in seconds."""
-
-    lease_s: float = 600.0
-    lead_s: float | None = None
-    """How long before leases end their round is held: 60 s, at most a fifth of the lease."""
-    grant_timeout_s: float = 60.0
-    f: float = 0.8
-    round_retry_s: float = 5.0
-    rho_s: float = 0.5
-    bid_s: float = 2.0
-    solve_s: float = 2.0
-    settle_s: float = 0.3
-    """Apps that arrive within this time meet in one round."""
-    recovery_s: float = 5.0
-    """After a restart, the time Agents and nodes get to come back before leases move again."""
-    standin_revocable: bool = False
-    lease_timing: str = "aligned"
-    """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
-    open_leases: bool = False
-    """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
-    seed: int = 0
-    ended_apps_s: float = 30 * 86400.0
-    """For how long the records of ended apps are kept."""
-
-    @property
-    def lead(self) -> float:
-        """The lead in force, seconds."""
-        return min(60.0, self.lease_s / 5) if self.lead_s is None else self.lead_s
 
 
 @dataclass(slots=True)
@@ -111,8 +79,7 @@ class State:
     down: dict[str, str] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     yarn_apps: dict[str, YarnApp] = field(default_factory=dict)
-    asks: dict[str, dict[AskKey, Ask]] = field(default_factory=dict)
-    """By app."""
+    asks: Asks = field(default_factory=Asks)
     containers: dict[str, Container] = field(default_factory=dict)
     container_at: dict[Gpu, str] = field(default_factory=dict)
     agents: dict[str, AgentState] = field(default_factory=dict)
@@ -132,6 +99,9 @@ class State:
     """Apps that a policy would see differently than in the round before."""
     foreign: dict[str, None] = field(default_factory=dict)
     """Live apps for which the stand-in bids."""
+    refusals: Refusals = field(default_factory=Refusals)
+    closed: dict[str, str] = field(default_factory=dict)
+    """Hosts on which nobody's new container may start, and why; what runs there goes on."""
     doomed: set[str] = field(default_factory=set)
     """Apps without an Agent that the operator ended: their asks are not served."""
     kills_sent: dict[str, float] = field(default_factory=dict)
@@ -229,7 +199,7 @@ class State:
         if lease is None:
             self.revoking.discard(gpu)
             self.open_leases.discard(gpu)
-            if gpu not in self.container_at and self.usable(gpu):
+            if gpu not in self.container_at and self.usable(gpu) and gpu.host not in self.closed:
                 self.free.put(gpu)
             else:
                 self.free.take(gpu)
@@ -282,6 +252,20 @@ class State:
         """Whether the GPU of a node that is up is out of order, or not there any more."""
         node = self.node_at.get(gpu.host)
         return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
+
+    def update_closed(self) -> None:
+        """Which hosts take no new container: the plugin or an ending node keeps them, or they refuse everybody."""
+        closed = self.refusals.closed()
+        for node in self.nodes.values():
+            if node.withheld:
+                closed[node.host] = node.withheld
+            elif node.untagged_gpus:
+                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
+                closed[node.host] = f"{others}; which ones is not known"
+        changed = {h for h in {*closed, *self.closed} if (h in closed) != (h in self.closed)}
+        self.closed = closed
+        for host in changed:
+            self.stir_host(host)
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
@@ -358,8 +342,9 @@ class State:
         return self.node_at.get(host)
 
     def drained(self, host: str) -> bool:
-        """Whether the operator takes the host out of use."""
-        return DRAINED + host in self.durable.switches
+        """Whether the operator takes the host out of use, or YARN decommissions it."""
+        node = self.node_at.get(host)
+        return DRAINED + host in self.durable.switches or (node is not None and node.decommissioning)
 
     @property
     def paused(self) -> bool:
@@ -367,9 +352,9 @@ class State:
         return PAUSED in self.durable.switches
 
     def usable_gpus(self) -> Iterator[Gpu]:
-        """GPUs in order of nodes that are up and not drained."""
+        """GPUs in order of nodes that are up, not drained and take containers."""
         for node in self.nodes.values():
-            if not self.drained(node.host):
+            if not self.drained(node.host) and node.host not in self.closed:
                 yield from (Gpu(node.host, i) for i in node.good_gpus)
 
     def free_gpus(self) -> set[Gpu]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import leases
+from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
@@ -10,7 +10,7 @@ from pycontrol.model.cluster import Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.topology import Gpu
 
-REFUSALS_MAX = 30
+RETRY_MAX_S = 5.0
 
 
 def use_planned(s: State, e: UsePlanned) -> None:
@@ -99,23 +99,18 @@ def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
         return None
     ask = _ask_of(s, worker)
     worker.problem = "" if ask else "its ask has not reached YARN yet"
+    if ask is not None and not standin.admits(s, ask, worker.plan.host):
+        worker.problem = f"its ask does not allow {worker.plan.host}: other hosts or another node label"
+        return None
     return ask
 
 
 def _ask_of(s: State, worker: Worker) -> Ask | None:
-    asks = s.asks.get(worker.app_id, {})
     if worker.ask_key is not None:
-        return asks.get(worker.ask_key)
+        return s.asks.of(worker.app_id).get(worker.ask_key)
     app = s.yarn_apps.get(worker.app_id)
-    wanted = worker.plan.allocation_request_id
-    for ask in asks.values():
-        if (
-            app is not None
-            and ask.attempt_id == app.attempt_id
-            and ask.allocation_request_id == wanted
-            and ask.gpus == len(worker.plan.gpus)
-            and ask.count > 0
-        ):
+    for ask in s.asks.under(worker.app_id, worker.plan.allocation_request_id):
+        if app is not None and ask.attempt_id == app.attempt_id and ask.gpus == len(worker.plan.gpus):
             return ask
     return None
 
@@ -131,7 +126,10 @@ def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
 
 
 def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
-    """A Place succeeded (its container follows) or was refused: then it is tried again a little later."""
+    """A Place succeeded (its container follows) or was refused: then it is tried again a little later.
+
+    After a while the app keeps off a machine that goes on refusing: the gang's leases end, others are found in a round.
+    """
     worker = s.workers.sent_as(e.directive_id)
     if worker is None:
         return
@@ -143,9 +141,22 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
         leases.not_placed(s, gpu, now_s)
     worker.refusals += 1
     worker.problem = e.reason
-    worker.retry_at_s = now_s + min(5.0, 0.2 * 2**worker.refusals)
-    if worker.refusals >= REFUSALS_MAX:
-        s.drop_worker(worker)
+    worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
+    app = s.durable.apps.get(worker.app_id)
+    user = app.user if app is not None else ""
+    if s.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
+        s.update_closed()
+        _give_up(s, worker, now_s, f"{worker.plan.host} refuses its container: {e.reason}")
+
+
+def _give_up(s: State, worker: Worker, now_s: float, why: str) -> None:
+    """Takes back all that a worker's gang holds; what has a container gets the usual notice."""
+    mine = s.durable.leases_by_app.get(worker.app_id, {})
+    keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}
+    gang = [x for x in s.leases_of(worker.app_id) if x.state != REVOKING and s.gang_key(x) in keys]
+    for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and not w.directive_id]:
+        s.drop_worker(mate)
+    leases.take_back(s, gang, now_s, now_s + s.lead_s, why)
 
 
 def forget_directives(s: State) -> None:

@@ -52,7 +52,7 @@ class Trends:
             self._at_s.append(now_s)
             counts = views.gpu_counts(a)
             wanted = sum(max(0, x.demand.gpus - a.holding(i)) for i, x in a.agents.items() if i in a.durable.live)
-            wanted += sum(ask.gpus * ask.count for i in a.foreign for ask in a.asks.get(i, {}).values())
+            wanted += sum(ask.gpus * ask.count for i in a.foreign for ask in a.asks.of(i).values())
             out = counts["drained"] + counts["bad"] + counts["down"]
             for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
                 self._gpus[state].append(n)

@@ -86,8 +86,8 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "free": sum(g.host == node.host for g in free),
             "leased": sum(holders.values()),
             "apps": holders,
-            "state": "drained" if a.drained(node.host) else "up",
-            "reason": node.note,
+            "state": "drained" if a.drained(node.host) else "closed" if node.host in a.closed else "up",
+            "reason": a.closed.get(node.host, node.note),
         })  # fmt: skip
     for node_id, why in sorted(a.down.items()):
         host = node_id.rpartition(":")[0]

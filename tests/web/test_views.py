@@ -1,5 +1,6 @@
 """The REST views of a running Arbiter: what they say agrees with its state, and is JSON."""
 
+import dataclasses
 import json
 import re
 
@@ -116,6 +117,14 @@ def test_a_lost_node_and_a_drained_one_are_shown() -> None:
     assert states == {"n1": "up", "n2": "up", "n3": "drained", "n4": "down"}
     assert d["drained"] == ["n3"]
     assert d["gpus"]["total"] == 10
+
+
+def test_a_machine_that_takes_no_containers_is_shown_with_the_reason() -> None:
+    scene = Scene(run_s=10)
+    node = dataclasses.replace(scene.world.nodes["n2:1"], withheld="its executor is another one")
+    scene.world.submit(ev.NodeUp(node))
+    (n2,) = (n for n in scene.get("status")["nodes"] if n["host"] == "n2")
+    assert (n2["state"], n2["reason"], n2["free"]) == ("closed", "its executor is another one", 0)
 
 
 def test_bad_gpus_are_shown() -> None:

@@ -1,0 +1,56 @@
+"""Outstanding asks for GPUs, by app and by the request that a plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pycontrol.model.cluster import Ask
+
+AskKey = tuple[str, int, int, int]
+"""`Ask.key`."""
+NONE: Mapping[AskKey, Ask] = {}
+
+
+class Asks:
+    """The newest ask under each key, those for nothing left out."""
+
+    def __init__(self, asks: Iterable[Ask] = ()) -> None:
+        self._by_app: dict[str, dict[AskKey, Ask]] = {}
+        self._by_request: dict[tuple[str, int], dict[AskKey, Ask]] = {}
+        for ask in asks:
+            self.put(ask)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_app.values()))
+
+    def apps(self) -> list[str]:
+        """Apps that have any."""
+        return list(self._by_app)
+
+    def of(self, app_id: str) -> Mapping[AskKey, Ask]:
+        """Those of an app."""
+        return self._by_app.get(app_id, NONE)
+
+    def under(self, app_id: str, request_id: int) -> Iterable[Ask]:
+        """Those of an app under an allocationRequestId."""
+        return self._by_request.get((app_id, request_id), NONE).values()
+
+    def put(self, ask: Ask) -> None:
+        """The ask as it is now; a count of 0 ends it."""
+        mine = self._by_app.setdefault(ask.app_id, {})
+        alike = self._by_request.setdefault((ask.app_id, ask.allocation_request_id), {})
+        for asks in (mine, alike):
+            if ask.count > 0:
+                asks[ask.key] = ask
+            else:
+                asks.pop(ask.key, None)
+        if not alike:
+            del self._by_request[ask.app_id, ask.allocation_request_id]
+        if not mine:
+            del self._by_app[ask.app_id]
+
+    def drop(self, app_id: str, attempt_id: str | None = None) -> None:
+        """Ends those of an app, or of one attempt of it."""
+        for ask in list(self.of(app_id).values()):
+            if attempt_id is None or ask.attempt_id == attempt_id:
+                self.put(Ask(ask.attempt_id, app_id, ask.allocation_request_id, ask.gpus, 0, ask.priority))

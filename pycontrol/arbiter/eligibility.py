@@ -1,0 +1,88 @@
+"""Where an app's new containers may start: machines that refuse it, node labels, strict locality."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.state import State
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Ask
+from pycontrol.model.topology import Scope
+
+
+class Eligibility:
+    """The answers for one round."""
+
+    def __init__(self, s: State) -> None:
+        self.s = s
+        self._partitions = {n.host: n.partition for n in s.nodes.values()}
+        self._mixed = any(self._partitions.values())
+        self._gpus: dict[str, int] = {}
+        """GPUs by host that may be leased at all."""
+        for gpu in s.usable_gpus():
+            self._gpus[gpu.host] = self._gpus.get(gpu.host, 0) + 1
+        self._possible: dict[tuple[int, Scope, str], bool] = {}
+        """Whether all these GPUs could hold a gang of such a size, scope and type."""
+
+    def kept_out(self, app_id: str) -> dict[str, str]:
+        """Hosts that are up and where no new container of the app may start, with the reason."""
+        s = self.s
+        found = dict(s.closed)
+        if len(s.refusals):
+            found.update(s.refusals.avoided(app_id))
+        asks = [a for a, _ in standin.open_asks(s, app_id)] if app_id in s.foreign else list(s.asks.of(app_id).values())
+        if self._mixed or any(a.only_on for a in asks):
+            found.update(self._limits(app_id, asks))
+        return found
+
+    def _limits(self, app_id: str, asks: list[Ask]) -> dict[str, str]:
+        """Hosts that none of its asks admits; before it asks, those that are not of its queue's partition."""
+        s, app = self.s, self.s.yarn_apps.get(app_id)
+        if asks:
+            asks = [a for a in asks if a.gpus == max(x.gpus for x in asks)]
+            return {h: "" for h in self._partitions if not any(standin.admits(s, a, h) for a in asks)}
+        queue = s.queues.get(app.queue) if app is not None else None
+        own = queue.default_partition if queue is not None else ""
+        return {h: "" for h, partition in self._partitions.items() if partition != own}
+
+    def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> str:
+        """Why no gang of the app can start on the GPUs on offer, or ever on those that are there; else empty.
+
+        A policy might else save GPUs for it, or give it those that it may not use, and leave them idle.
+        """
+        if demand.gang_gpus <= 0:
+            return ""
+        shape = demand.gang_gpus, demand.scope, demand.gpu_type
+        if shape not in self._possible:
+            self._possible[shape] = self._fits(demand, self._gpus)
+        if not self._possible[shape]:
+            size = f"{demand.gang_gpus} GPUs in one gang"
+            return f"NoMachineLargeEnough: {size}" if demand.scope is Scope.MACHINE else f"ExceedsClusterSize: {size}"
+        kept_out = self.kept_out(app_id)
+        if not kept_out:
+            return ""
+        here = {h for h, n in offered.items() if n > 0 and h in kept_out}
+        ever = self._fits(demand, {h: n for h, n in self._gpus.items() if h not in kept_out})
+        now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
+        if ever and (now or not self._fits(demand, offered)):
+            return ""
+        said = [f"{h}: {kept_out[h]}" for h in sorted(here or kept_out) if kept_out[h]]
+        return f"Refused: {'; '.join(said)}" if said else f"NotAllowedThere: {', '.join(sorted(here or kept_out))}"
+
+    def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
+        """Whether one gang fits: quick where one machine or the mere number of GPUs says so."""
+        size, topology = demand.gang_gpus, self.s.topology
+        if demand.gpu_type:
+            machines = topology.machines
+            free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == demand.gpu_type}
+        if any(n >= size for n in free.values()):
+            return True
+        if demand.scope is Scope.MACHINE:
+            return False
+        racks = {h: topology.rack_of(h) for h in free} if demand.scope is Scope.RACK else dict.fromkeys(free, "")
+        gpus = Counter[str]()
+        for host, n in free.items():
+            gpus[racks[host]] += n
+        return any(n >= size for n in gpus.values())

@@ -1,0 +1,103 @@
+"""Machines that refuse placements: which apps keep off which machines, for how long, and why.
+
+An app keeps off a machine that refused it REFUSALS times in a row, over REFUSED_S at least; each further time twice
+as long. A machine that does so to apps of several users, and took nobody's container meanwhile, is closed to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+REFUSALS = 5
+REFUSED_S = 15.0
+AVOIDED_S = 120.0
+"""For how long an app keeps off a machine the first time."""
+AVOIDED_MAX_S = 1800.0
+CLOSED_USERS = 2
+"""Apps of so many users refused: a machine, rather than one user's asks, is at fault."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """Refusals in a row of one app by one machine."""
+
+    user: str
+    reason: str
+    first_s: float
+    count: int = 0
+    times: int = 0
+    until_s: float | None = None
+    """Until when the app keeps off the machine; None: it does not."""
+
+
+class Refusals:
+    """By machine and app. Times in seconds."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, dict[str, _Run]] = {}
+        """Host -> app -> its refusals."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs.values()))
+
+    def refused(self, host: str, app_id: str, user: str, reason: str, now_s: float) -> bool:
+        """A placement was refused; whether the app keeps off the machine from now on."""
+        run = self._runs.setdefault(host, {}).setdefault(app_id, _Run(user, reason, now_s))
+        run.count += 1
+        run.reason = reason
+        if run.until_s is not None or run.count < REFUSALS or now_s < run.first_s + REFUSED_S:
+            return False
+        run.until_s = now_s + min(AVOIDED_MAX_S, AVOIDED_S * 2**run.times)
+        run.times += 1
+        return True
+
+    def placed(self, host: str, app_id: str) -> bool:
+        """The machine took a container of the app; whether that opened it to all."""
+        closed = host in self.closed()
+        runs = self._runs.get(host, {})
+        runs.pop(app_id, None)
+        if closed:  # it is not the machine
+            runs.clear()
+        if not runs:
+            self._runs.pop(host, None)
+        return closed
+
+    def avoided(self, app_id: str) -> dict[str, str]:
+        """The machines that the app keeps off, with their last word; those closed to all left out."""
+        found = ((host, runs.get(app_id)) for host, runs in self._runs.items())
+        return {host: run.reason for host, run in found if run is not None and run.until_s is not None}
+
+    def closed(self) -> dict[str, str]:
+        """The machines that are closed to all, with their last word."""
+        found: dict[str, str] = {}
+        for host, runs in self._runs.items():
+            barred = [r for r in runs.values() if r.until_s is not None]
+            if len({r.user for r in barred}) >= CLOSED_USERS:
+                found[host] = max(barred, key=lambda r: r.until_s or 0.0).reason
+        return found
+
+    def next_end_s(self) -> float | None:
+        """When an app next stops to keep off a machine."""
+        return min((r.until_s for r in self._all() if r.until_s is not None), default=None)
+
+    def lapse(self, now_s: float) -> bool:
+        """Apps whose time is over try their machines again; whether there are any."""
+        over = [r for r in self._all() if r.until_s is not None and r.until_s <= now_s]
+        for run in over:
+            run.until_s, run.count, run.first_s = None, REFUSALS - 1, now_s - REFUSED_S
+        return bool(over)
+
+    def forget(self, host: str) -> None:
+        """The machine is not what it was."""
+        self._runs.pop(host, None)
+
+    def forget_app(self, app_id: str) -> None:
+        """The app ended."""
+        for host in [h for h, runs in self._runs.items() if runs.pop(app_id, None) is not None and not runs]:
+            del self._runs[host]
+
+    def _all(self) -> Iterator[_Run]:
+        runs: Mapping[str, _Run]
+        for runs in self._runs.values():
+            yield from runs.values()

@@ -1,0 +1,77 @@
+"""A plan's new gangs, moved off machines where their apps may not start any.
+
+Policies share out GPUs and know nothing of machines that refuse one app, of labels and of locality. Where a plan puts
+a gang where it may not start, the round's new gangs are placed anew: first those that are limited, then the others,
+each where the policy put it if that is still free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from pycontrol.model.auction import AppView, Gang, Plan, gang_gpus
+from pycontrol.model.topology import Topology
+from pycontrol.policies.pool import Pool
+
+NOWHERE: Collection[str] = ()
+
+
+@dataclass
+class _New:
+    award: int
+    view: AppView
+    gang: Gang
+    kept_out: Collection[str]
+    place: Gang | None = None
+
+
+def relocate(
+    plan: Plan,
+    views: Mapping[str, AppView],
+    offered: Mapping[str, int],
+    topology: Topology,
+    kept_out: Mapping[str, Collection[str]],
+) -> Plan:
+    """The plan with admissible places; its note tells of each gang for which there is none."""
+    awards = plan.awards
+    stay: list[list[Gang]] = []
+    fresh: list[_New] = []
+    for k, award in enumerate(awards):
+        view = views[award.app_id]
+        own, stay_here = list(view.ending_gangs), list[Gang]()
+        for gang in award.gangs:
+            if gang in own:
+                own.remove(gang)
+                stay_here.append(gang)
+            else:
+                fresh.append(_New(k, view, gang, kept_out.get(award.app_id, NOWHERE)))
+        stay.append(stay_here)
+    if not any(host in new.kept_out for new in fresh for host, _ in new.gang):
+        return plan
+    room = Pool(offered, topology)
+    for gang in (g for gangs in stay for g in gangs):
+        if room.holds(gang):
+            room.take(gang)
+    for new in sorted(fresh, key=lambda n: not n.kept_out):
+        new.place = _place(new, room)
+        if new.place is not None:
+            room.take(new.place)
+    result = []
+    for k, award in enumerate(awards):
+        gangs = (*stay[k], *(n.place for n in fresh if n.award == k and n.place is not None))
+        if gangs:
+            result.append(replace(award, gangs=gangs))
+    lost = [f"{n.view.app_id}: its gang {dict(n.gang)} may not start there" for n in fresh if n.place is None]
+    return replace(plan, awards=tuple(result), note="; ".join(filter(None, [plan.note, *lost])))
+
+
+def _place(new: _New, room: Pool) -> Gang | None:
+    if room.holds(new.gang) and not any(host in new.kept_out for host, _ in new.gang):
+        return new.gang
+    open_ = {h: n for h, n in room.left.items() if n > 0 and h not in new.kept_out}
+    free = Pool(open_, room.topology)
+    demand, types = new.view.demand, {room.type_of(host) for host, _ in new.gang}
+    wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
+    places = (free.place(gang_gpus(new.gang), demand.scope, gpu_type) for gpu_type in wishes)
+    return next((p for p in places if p is not None), None)

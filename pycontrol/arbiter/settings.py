@@ -1,0 +1,37 @@
+"""The Arbiter's settings."""
+
+from __future__ import annotations
+
+from pycontrol.model.value import value
+
+
+@value
+class Settings:
+    """The Arbiter's settings; times in seconds."""
+
+    lease_s: float = 600.0
+    lead_s: float | None = None
+    """How long before leases end their round is held: 60 s, at most a fifth of the lease."""
+    grant_timeout_s: float = 60.0
+    f: float = 0.8
+    round_retry_s: float = 5.0
+    rho_s: float = 0.5
+    bid_s: float = 2.0
+    solve_s: float = 2.0
+    settle_s: float = 0.3
+    """Apps that arrive within this time meet in one round."""
+    recovery_s: float = 5.0
+    """After a restart, the time Agents and nodes get to come back before leases move again."""
+    standin_revocable: bool = False
+    lease_timing: str = "aligned"
+    """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
+    open_leases: bool = False
+    """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
+    seed: int = 0
+    ended_apps_s: float = 30 * 86400.0
+    """For how long the records of ended apps are kept."""
+
+    @property
+    def lead(self) -> float:
+        """The lead in force, seconds."""
+        return min(60.0, self.lease_s / 5) if self.lead_s is None else self.lead_s

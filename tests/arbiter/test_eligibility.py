@@ -1,0 +1,188 @@
+"""Who may start where: withheld and decommissioned machines, node labels, locality, asks that nothing can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
+from pycontrol.model.topology import Gpu
+from pycontrol.policies import registry
+from tests.arbiter.mini import SETTINGS, Mini
+
+
+def change(m: Mini, k: int, **changes: object) -> None:
+    """Something of the k-th node changes."""
+    m.nodes = tuple(dataclasses.replace(n, **changes) if i == k else n for i, n in enumerate(m.nodes))  # type: ignore[arg-type]
+    m.send(ev.NodeUp(m.nodes[k]))
+
+
+def hosts_of(m: Mini, name: str) -> set[str]:
+    return {gpu.host for gpu in m.held(name)}
+
+
+@pytest.mark.parametrize("changes", [{"withheld": "no Isonomy executor"}, {"untagged_gpus": 1}])
+def test_a_machine_that_takes_no_container_is_not_offered(changes: dict[str, object]) -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    change(m, 0, **changes)
+    m.app("a", gang=2, gangs=4)
+    m.run(10)
+    assert hosts_of(m, "a") == {"n2"}
+    assert len(m.held("a")) == 4
+    assert "n1" in m.a.closed
+    change(m, 0, withheld="", untagged_gpus=0)
+    m.run(10)
+    assert len(m.held("a")) == 8
+
+
+def test_what_runs_on_a_machine_that_takes_no_more_stays_and_is_renewed() -> None:
+    m = Mini()
+    m.app("a", gang=4)
+    m.run(2)
+    m.start("a")
+    change(m, 0, untagged_gpus=1)
+    m.run(3 * SETTINGS.lease_s)
+    assert len(m.held("a")) == 4
+    assert not m.of(ev.Kill)
+
+
+def test_a_machine_being_decommissioned_is_drained_with_the_usual_notice() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    m.app("a", gang=4)
+    m.run(2)
+    (container,) = m.start("a")
+    host = container.gpus[0].host
+    change(m, 0 if host == "n1" else 1, decommissioning=True)
+    (told,) = m.of(ev.SendRevoke)
+    assert told.deadline_s == pytest.approx(m.now + SETTINGS.lead)
+    assert "decommissioned" in told.reason
+    m.send(ev.ContainerGone(container.container_id))
+    m.run(10)
+    assert hosts_of(m, "a") == {"n1", "n2"} - {host}
+
+
+def test_a_machine_being_decommissioned_while_the_control_plane_restarts_gives_notice_too() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4), ("n2", 4)))
+    app = m.app("a", gang=8)
+    m.run(2)
+    containers = m.start("a")
+    assert len(containers) == 2
+    settings = dataclasses.replace(SETTINGS, recovery_s=5)
+    again = Mini("tiresias", settings, nodes=(("n1", 4), ("n2", 4)), durable=m.a.durable, epoch=2)
+    again.now = m.now
+    again.nodes = (dataclasses.replace(again.nodes[0], decommissioning=True), again.nodes[1])
+    again.send(again.snapshot([app], containers))
+    again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
+    again.run(6)
+    (told,) = again.of(ev.SendRevoke)
+    assert told.deadline_s >= again.now + SETTINGS.lead - 6
+    assert {c.container_id for c in containers} == set(again.a.containers)
+
+
+def test_a_drain_told_before_the_cluster_is_known_gives_notice_when_it_is() -> None:
+    m = Mini("tiresias")
+    app = m.app("a", gang=4)
+    m.run(2)
+    containers = m.start("a")
+    again = Mini("tiresias", dataclasses.replace(SETTINGS, recovery_s=5), durable=m.a.durable, epoch=2)
+    again.now = m.now
+    again.send(ev.OperatorCommand("drain", "n1", "root"))
+    assert len(again.a.durable.leases) == 4
+    again.send(again.snapshot([app], containers))
+    again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
+    again.run(6)
+    assert [p.container_id for p in again.of(ev.Preempt)] == [containers[0].container_id]
+    assert len(again.a.durable.leases) == 4
+
+
+def ask(m: Mini, name: str, queue: str = "root.q", **more: object) -> YarnApp:
+    """An app without an Agent, and its ask for one container of 2 GPUs."""
+    app = YarnApp(name, "u", queue, name, "YARN", m.now, frozenset(), f"{name}_1")
+    m.send(ev.AppAdded(app))
+    m.send(ev.AskChanged(Ask(app.attempt_id, name, 0, 2, 1, **more)))  # type: ignore[arg-type]
+    return app
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_an_ask_limited_to_a_host_is_served_there_or_waits(policy: str) -> None:
+    m = Mini(policy, nodes=(("n1", 2), ("n2", 4), ("n3", 4)))
+    m.app("busy", gang=2)
+    m.run(2)
+    m.start("busy")
+    ask(m, "here", only_on=("n2",))
+    ask(m, "elsewhere", only_on=("n9",))
+    m.run(30)
+    assert hosts_of(m, "here") == {"n2"}
+    assert not m.held("elsewhere")
+    assert reason(m.a, "elsewhere", m.now).code == "NotAllowedThere"
+
+
+def test_an_ask_limited_to_a_rack_is_served_in_it() -> None:
+    m = Mini(nodes=(("n1", 2), ("n2", 4)))
+    change(m, 1, rack="far")
+    ask(m, "a", only_on=("far",))
+    m.run(5)
+    assert hosts_of(m, "a") == {"n2"}
+
+
+QUEUES = (Queue("root.q"), Queue("root.ml", default_partition="ml"))
+
+
+@pytest.mark.parametrize(
+    ("queue", "partition", "host"),
+    [("root.q", None, "n1"), ("root.ml", None, "n2"), ("root.q", "ml", "n2"), ("root.ml", "", "n1")],
+)
+def test_an_ask_is_served_in_its_partition(queue: str, partition: str | None, host: str) -> None:
+    """That of its node label expression, else that of its queue."""
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), queues=QUEUES)
+    change(m, 1, partition="ml")
+    ask(m, "a", queue, partition=partition)
+    m.run(5)
+    assert hosts_of(m, "a") == {host}
+
+
+def test_an_agents_app_is_served_in_the_partition_of_its_queue() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), queues=QUEUES)
+    change(m, 1, partition="ml")
+    m.app("a", gang=4, queue="root.ml")
+    m.app("b", gang=4, queue="root.q")
+    m.app("c", gang=8, queue="root.q")
+    m.run(10)
+    assert (hosts_of(m, "a"), hosts_of(m, "b")) == ({"n2"}, {"n1"})
+    assert not m.held("c")
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_an_ask_that_fits_no_machine_leaves_the_gpus_to_the_others(policy: str) -> None:
+    m = Mini(policy, Settings(lease_s=30, grant_timeout_s=20, recovery_s=0, round_retry_s=3), (("n1", 8), ("n2", 4)))
+    m.foreign("big", 9, user="mallory")
+    m.run(5)
+    for k in range(3):
+        m.app(f"a{k}", gang=4, user=f"u{k}")
+    for _ in range(200):
+        m.run(1)
+        for k in range(3):
+            if m.held(f"a{k}") and not m.a.workers.of(f"a{k}"):
+                m.start(f"a{k}")
+    assert [len(m.held(f"a{k}")) for k in range(3)] == [4, 4, 4]
+    assert reason(m.a, "big", m.now).code == "NoMachineLargeEnough"
+
+
+def test_the_asks_that_fit_are_served_where_a_larger_one_does_not() -> None:
+    m = Mini()
+    m.foreign("a", 9)
+    m.send(ev.AskChanged(Ask("a_1", "a", 1, 2, 1)))
+    m.run(5)
+    assert m.held("a") == {Gpu("n1", 0), Gpu("n1", 1)}
+
+
+def test_two_nodes_of_one_host_are_one_machine() -> None:
+    m = Mini()
+    m.send(ev.NodeUp(Node("n1:2", "n1", "r", 4, untagged_gpus=1)))
+    assert set(m.a.closed) == {"n1"}
+    m.send(ev.NodeDown("n1:2"))
+    assert not m.a.closed

@@ -1,0 +1,154 @@
+"""Who keeps off a machine that refuses: the table, and apps that are served elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.refusals import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
+from pycontrol.model import events as ev
+from pycontrol.policies import registry
+from tests.arbiter.mini import Mini
+
+STEP_S = REFUSED_S / (REFUSALS - 1)
+
+
+def refuse(r: Refusals, host: str, app_id: str, user: str, at_s: float, times: int = REFUSALS) -> float:
+    """So many refusals in a row; returns the time of the last."""
+    for k in range(times):
+        r.refused(host, app_id, user, "too little memory", at_s + k * STEP_S)
+    return at_s + (times - 1) * STEP_S
+
+
+def test_an_app_keeps_off_a_machine_after_some_refusals_in_a_row() -> None:
+    r = Refusals()
+    refuse(r, "n1", "a", "u", 0.0, REFUSALS - 1)
+    assert not r.avoided("a")
+    assert r.refused("n1", "a", "u", "too little memory", REFUSED_S)
+    assert r.avoided("a") == {"n1": "too little memory"}
+    assert not r.avoided("b")
+    assert not r.closed()
+    assert r.next_end_s() == REFUSED_S + AVOIDED_S
+
+
+def test_refusals_in_a_hurry_do_not_count() -> None:
+    r = Refusals()
+    assert not any(r.refused("n1", "a", "u", "busy", 0.1 * k) for k in range(3 * REFUSALS))
+
+
+def test_a_container_that_came_up_forgives() -> None:
+    r = Refusals()
+    last_s = refuse(r, "n1", "a", "u", 0.0, REFUSALS - 1)
+    r.placed("n1", "a")
+    assert len(r) == 0
+    assert not r.refused("n1", "a", "u", "x", last_s + STEP_S)
+
+
+def test_each_time_it_keeps_off_for_twice_as_long() -> None:
+    r = Refusals()
+    now_s, spans = refuse(r, "n1", "a", "u", 0.0), []
+    for _ in range(7):
+        end_s = r.next_end_s()
+        assert end_s is not None
+        spans.append(end_s - now_s)
+        assert not r.lapse(end_s - 1)
+        assert r.lapse(end_s)
+        assert not r.avoided("a")
+        assert r.refused("n1", "a", "u", "x", end_s), "one more is enough"
+        now_s = end_s
+    assert spans[:4] == [AVOIDED_S, 2 * AVOIDED_S, 4 * AVOIDED_S, 8 * AVOIDED_S]
+    assert max(spans) == AVOIDED_MAX_S
+
+
+@pytest.mark.parametrize(("users", "closed"), [(["u", "u", "u"], False), (["u", "v"], True)])
+def test_a_machine_is_closed_where_it_refuses_apps_of_several_users(users: list[str], closed: bool) -> None:
+    r = Refusals()
+    for k, user in enumerate(users):
+        refuse(r, "n1", f"a{k}", user, 0.0)
+    assert bool(r.closed()) == closed
+    assert r.placed("n1", "other") == closed
+    assert not r.closed()
+
+
+def test_what_ended_is_forgotten() -> None:
+    r = Refusals()
+    refuse(r, "n1", "a", "u", 0.0)
+    refuse(r, "n2", "a", "u", 0.0)
+    r.forget_app("a")
+    assert len(r) == 0
+    refuse(r, "n1", "a", "u", 0.0)
+    r.forget("n1")
+    assert len(r) == 0
+
+
+# ---- in the Arbiter
+
+
+def serve(m: Mini, names: list[str], seconds: float, refusing: set[str]) -> None:
+    """Agents use what they get; machines in `refusing` refuse."""
+    end = m.now + seconds
+    while m.now < end:
+        m.run(0.5)
+        for name in names:
+            if m.held(name) and not m.a.workers.of(name):
+                m.use(name)
+        for place in m.places():
+            if place.ask.app_id in names and place.node_id.split(":")[0] in refusing:
+                m.send(ev.DirectiveDone(place.directive_id, False, "", "too little memory"))
+            else:
+                m.up(place)
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_an_app_that_a_machine_refuses_is_placed_elsewhere(policy: str) -> None:
+    m = Mini(policy, nodes=(("n1", 4), ("n2", 8)))
+    m.app("a", gang=4)
+    serve(m, ["a"], 400, {"n1"})
+    assert {c.node_id for c in m.a.containers.values()} == {"n2:1"}
+
+
+@pytest.mark.parametrize("policy", registry.names())
+def test_an_app_with_nowhere_else_to_go_does_not_keep_others_from_the_machine(policy: str) -> None:
+    """And says why it waits."""
+    m = Mini(policy, nodes=(("n1", 4),))
+    m.app("a", gang=4, work=1.0, user="u")
+    m.rho["a"] = 9.0
+    serve(m, ["a"], 100, {"n1"})
+    assert not m.held("a")
+    m.app("b", gang=4, user="v")
+    m.run(10)
+    assert len(m.held("b")) == 4, "while a keeps off"
+    said = reason(m.a, "a", m.now)
+    assert (said.code, "n1: too little memory" in said.sentence) == ("Refused", True)
+
+
+def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_again() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4), ("n2", 4)))
+    for k in range(2):
+        m.app(f"a{k}", gang=4, user=f"u{k}")
+    serve(m, ["a0", "a1"], 100, {"n1", "n2"})
+    assert m.a.refusals.closed() == m.a.closed == {"n1": "too little memory", "n2": "too little memory"}
+    assert m.a.free.count == 0
+    serve(m, ["a0", "a1"], 600, set())
+    assert not m.a.closed
+    assert all(len(m.held(f"a{k}")) == 4 for k in range(2)), "they take containers again"
+
+
+def test_a_node_that_changed_is_tried_at_once() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4),))
+    m.app("a", gang=4)
+    serve(m, ["a"], 60, {"n1"})
+    assert m.a.refusals.avoided("a")
+    m.send(ev.NodeUp(dataclasses.replace(m.nodes[0], memory_mb=64_000)))
+    m.run(2)
+    assert len(m.held("a")) == 4
+
+
+def test_refusals_of_apps_that_ended_are_forgotten() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4),))
+    m.app("a", gang=4)
+    serve(m, ["a"], 60, {"n1"})
+    m.send(ev.AppRemoved("a", "KILLED"))
+    assert len(m.a.refusals) == 0
