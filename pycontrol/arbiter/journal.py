@@ -12,7 +12,7 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -209,6 +209,15 @@ class SqliteJournal:
             except BAD:
                 continue
         return receipts
+
+    def newest(self, limit: int) -> list[tuple[float, Fact]]:
+        """The newest facts with their times, oldest first; what cannot be read is left out."""
+        found: list[tuple[float, Fact]] = []
+        with closing(reading(self.path)) as db:
+            for row in rows_of(db, max(0, self.seq - limit), VERSION, whole=False):
+                with suppress(RowError):
+                    found.append((row.time_s, fact_of(row)))
+        return found
 
     def close(self, aside: str = "") -> None:
         """Gives the journal up; `aside`: under a name with this in it, so that the next one begins empty."""

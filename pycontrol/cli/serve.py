@@ -41,9 +41,12 @@ from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
+from pycontrol.web.trends import SAMPLE_S
 
 TOKEN_KEY_FILE = "tokens.key"
 HOUSEKEEPING_S = 2.0
+FACTS_READ = 50_000
+"""Of the journal at the start, for what the page shows of the past."""
 DAY_S = 86400.0
 log = structlog.get_logger("isonomy.serve")
 
@@ -158,7 +161,7 @@ class ControlPlane:
         )
         self._agents, self._endpoint = agents, endpoint
         arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
-        feed = Feed(self._journal, durable=durable)
+        feed = self._feed = Feed(self._journal, durable=durable, past=self._journal.newest(FACTS_READ))
         self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
         router = Router(
             self._driver,
@@ -276,11 +279,16 @@ class ControlPlane:
 
     def run(self) -> int:
         """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
+        sampled_s = float("-inf")
         while not self._stop.wait(HOUSEKEEPING_S):
             if self._kept is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
                 self._report_mismatches()
+                now_s = self._driver.clock.now_s()
+                if now_s - sampled_s >= SAMPLE_S:
+                    self._driver.call(self._feed.trends.sample)
+                    sampled_s = now_s
             except (TimeoutError, queue.Full):
                 log.warning("the Arbiter is busy; housekeeping waits")
         self._parts.close()

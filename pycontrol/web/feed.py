@@ -33,6 +33,8 @@ from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.topology import Gpu
 from pycontrol.web.metrics import Metrics
+from pycontrol.web.spans import Spans
+from pycontrol.web.trends import Trends
 
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4
@@ -47,10 +49,13 @@ class Feed:
 
     def __init__(
         self, journal: Journal, metrics: Metrics | None = None, durable: Durable | None = None,
-        first_seq: int | None = None,
+        first_seq: int | None = None, past: Iterable[tuple[float, Fact]] = (),
     ) -> None:  # fmt: skip
+        """`past`: (when, fact), the newest of the journal, oldest first."""
         self._journal = journal
         self.metrics = metrics or Metrics()
+        self.trends = Trends()
+        self.spans = Spans(durable, past)
         self._holder: dict[Gpu, str] = {}
         self._next: dict[Gpu, str] = {}
         self._names: dict[str, str] = {}
@@ -74,6 +79,7 @@ class Feed:
             return
         for fact in facts:
             self.metrics.observe(fact, now_s)
+        self.spans.take(facts, now_s)
         with self._changed:
             for event in self._merged(facts, now_s):
                 self._seq += 1

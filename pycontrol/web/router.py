@@ -20,6 +20,7 @@ from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.web import cells, exchange, explain, metrics, views
 from pycontrol.web.feed import Feed
 from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
+from pycontrol.web.page.site import Page
 
 T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
@@ -86,6 +87,7 @@ class Router:
         self._read_cells = read_cells
         self._traders = traders or {}
         """Virtual cluster -> users who may exchange its cells, beside admins."""
+        self._page = Page()
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
             "queue": self._get(views.queue),
@@ -94,6 +96,8 @@ class Router:
             "explain": self._get(explain.explain, "app", "n"),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
+            "trends": self._get(self._feed.trends.trends, "app", "hours"),
+            "spans": self._get(self._spans, "app"),
             "cells": self._get(cells.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
             "exchange": self._get(exchange.exchange),
@@ -116,6 +120,8 @@ class Router:
     ) -> tuple[int, dict[str, Any]]:
         """(HTTP status, JSON object). A text answer is {"content_type": ..., "text": ...}."""
         request = Request(path.strip("/"), params, user, admin)
+        if request.path == "ui" or request.path.startswith("ui/"):
+            return self._page.answer(method, request.path, params, lambda name, more: self._read(request, name, more))
         try:
             return 200, self._route(method, request).answer(request)
         except Refusal as e:
@@ -139,6 +145,17 @@ class Router:
         return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)), frozenset(params))
 
     # ---- reading
+
+    def _read(self, request: Request, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+        """A view for the page; raises Refusal."""
+        inner = Request(path, params, request.user, request.admin)
+        return self._route("GET", inner).answer(inner)
+
+    def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The app's recent leases, and what was taken back from it."""
+        app_id, spans = find_app(a, params), self._feed.spans
+        return {"now_s": now_s, "app_id": app_id, "leases": spans.spans(app_id),
+                "revocations": spans.revocations(app_id)}  # fmt: skip
 
     def _rounds(self, request: Request) -> dict[str, Any]:
         """Receipts of this life from memory; older ones from the journal, on its own thread."""

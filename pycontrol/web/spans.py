@@ -14,7 +14,6 @@ from typing import Any
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AllocationChanged,
-    AppEnded,
     Fact,
     LeaseEnded,
     LeaseGranted,
@@ -64,18 +63,21 @@ class _App:
 class Spans:
     """Written by one thread, read by others."""
 
-    def __init__(self, durable: Durable | None = None) -> None:
-        """`durable`: leases that there are already."""
+    def __init__(self, durable: Durable | None = None, past: Iterable[tuple[float, Fact]] = ()) -> None:
+        """`past`: (when, fact), the newest of the journal, oldest first; `durable`: how things are after them."""
         self._lock = threading.Lock()
         self._open: dict[Gpu, LeaseSpan] = {}
         self._next: dict[Gpu, str] = {}
         self._apps: dict[str, _App] = {}
+        for at_s, fact in past:
+            self._take(fact, at_s)
         if durable is not None:
-            for gpu, lease in durable.leases.items():
-                span = LeaseSpan(gpu, lease.app_id, lease.granted_s, lease.job_id, lease.started_s)
-                self._open[gpu] = span
-                self._of(lease.app_id).spans.append(span)
             self._next = {gpu: lease.app_id for gpu, lease in durable.next.items()}
+            for gpu, lease in durable.leases.items():
+                if gpu not in self._open:
+                    span = LeaseSpan(gpu, lease.app_id, lease.granted_s, lease.job_id, lease.started_s)
+                    self._open[gpu] = span
+                    self._of(lease.app_id).spans.append(span)
 
     def _of(self, app_id: str) -> _App:
         found = self._apps.get(app_id)
@@ -122,8 +124,6 @@ class Spans:
                     self._begin(fact.gpu, following, fact.at_s)
             case AllocationChanged():
                 self._of(fact.app_id).restarts.append((fact.at_s, fact.job_id, fact.seconds))
-            case AppEnded():
-                pass
 
     def _begin(self, gpu: Gpu, app_id: str, at_s: float) -> None:
         span = self._open[gpu] = LeaseSpan(gpu, app_id, at_s)
@@ -151,7 +151,7 @@ class Spans:
             for span in app.spans:
                 if span.revoking_s is not None and span.started_s is not None:
                     gangs.setdefault((span.revoking_s, span.job_id, span.reason), []).append(span)
-            return [self._revocation(app, *key, gang) for key, gang in gangs.items()]
+            return [self._revocation(app, *key, gang) for key, gang in sorted(gangs.items(), key=lambda item: item[0])]
 
     @staticmethod
     def _revocation(app: _App, at_s: float, job_id: str, reason: str, gang: list[LeaseSpan]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of tenants and have no order of apps: theirs is by submission, and no measure is
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,8 +26,8 @@ from pycontrol.policies.port import Policy
 class Standing:
     """An app's place in the order of service of its virtual cluster's policy."""
 
-    rank: int
-    """From 1; of apps that can use more GPUs."""
+    rank: int | None
+    """From 1 among the apps that can use more GPUs; None of an app that has all that it can use."""
     measure: str = ""
     """What the policy orders by; empty where that does not read as a number."""
     amount: float | None = None
@@ -43,17 +44,15 @@ def measure_of(policy: Policy) -> dict[str, str]:
 
 
 def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
-    """All apps that can use more GPUs, by id, each ranked among those of its virtual cluster."""
+    """Every app that said what it could use, by id; those that can use more are ranked in their virtual cluster."""
     by_vc: dict[str, list[AppView]] = {}
-    for app_id in (*a.unmet, *a.foreign):
-        record = a.durable.live.get(app_id)
-        if record is None:
-            continue
+    for app_id, record in a.durable.live.items():
         agent = a.agents.get(app_id)
-        rho = agent.rho if agent is not None else standin_rho(a, app_id, a.holding(app_id), now_s)
-        seen = view(a, app_id, rho, (), now_s)
-        if seen.demand.gpus > seen.kept_gpus:
-            by_vc.setdefault(record.vc, []).append(seen)
+        if agent is not None:
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s))
+        elif app_id in a.foreign:
+            rho = standin_rho(a, app_id, a.holding(app_id), now_s)
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s))
     found: dict[str, Standing] = {}
     for vc, views in by_vc.items():
         found.update(_ranked(policy_of(a, vc), _snapshot(a, vc, views, now_s)))
@@ -87,8 +86,13 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
         order = _sorted(snapshot, lambda v: -amounts.get(v.app_id, 0.0))
     else:
         order = _sorted(snapshot, lambda v: 0.0)
-    measure = measure_of(policy)["name"]
-    return {v.app_id: Standing(rank, measure, _finite(amounts.get(v.app_id))) for rank, v in enumerate(order, 1)}
+    measure, ranks = measure_of(policy)["name"], itertools.count(1)
+    return {
+        v.app_id: Standing(
+            next(ranks) if v.demand.gpus > v.kept_gpus else None, measure, _finite(amounts.get(v.app_id))
+        )
+        for v in order
+    }
 
 
 def _sorted(snapshot: Snapshot, key: Callable[[AppView], float]) -> list[AppView]:

@@ -24,7 +24,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The cluster in one view."""
     nodes = _nodes(a)
-    rows = [_queue_row(a, app_id, now_s) for app_id in a.in_system()]
+    running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
     return {
         "now_s": now_s,
         "ready": a.ready,
@@ -39,11 +39,12 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "gpus": gpu_counts(a),
         "nodes": nodes,
         "apps": {
-            "running": sum(r["gpus_held"] > 0 for r in rows),
-            "waiting": sum(r["gpus_held"] == 0 for r in rows),
+            "running": running,
+            "waiting": len(a.durable.live) - running,
             "ended": sum(x.finished_s is not None for x in a.durable.apps.values()),
         },
         "rounds": a.durable.rounds,
+        "next_round_s": a.rounds.due_s(),
         "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
 
@@ -67,14 +68,17 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
 
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    free = a.free_gpus()
+    free: dict[str, int] = {}
+    for gpu in a.free_gpus():
+        free[gpu.host] = free.get(gpu.host, 0) + 1
+    held: dict[str, dict[str, int]] = {}
+    for gpu, lease in a.durable.leases.items():
+        holders = held.setdefault(gpu.host, {})
+        holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
     rows = []
     for node in sorted(a.nodes.values(), key=lambda n: n.host):
         machine = a.topology.machines.get(node.host)
-        holders: dict[str, int] = {}
-        for gpu, lease in a.durable.leases.items():
-            if gpu.host == node.host:
-                holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
+        holders = held.get(node.host, {})
         rows.append({
             "host": node.host,
             "node_id": node.node_id,
@@ -83,7 +87,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual),
             "bad_gpus": sorted(node.bad_gpus),
-            "free": sum(g.host == node.host for g in free),
+            "free": free.get(node.host, 0),
             "leased": sum(holders.values()),
             "apps": holders,
             "state": "drained" if a.drained(node.host) else "closed" if node.host in a.closed else "up",
@@ -96,7 +100,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
             "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual), "bad_gpus": [], "free": 0,
-            "leased": sum(g.host == host for g in a.durable.leases), "apps": {},
+            "leased": sum(held.get(host, {}).values()), "apps": {},
             "state": "down", "reason": why,
         })  # fmt: skip
     return rows
@@ -201,11 +205,12 @@ def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
 
 def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
     """A lease; `coming`: the GPU's present lease ends first."""
+    known = a.yarn_apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     return {
         "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
         "container_id": lease.container_id, "job_id": lease.job_id, "guaranteed": lease.guaranteed,
-        "reason": lease.reason, "name": names(a).get(lease.app_id, ""),
+        "reason": lease.reason, "name": known.name if known is not None else "",
     }  # fmt: skip
 
 

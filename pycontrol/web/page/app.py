@@ -1,0 +1,150 @@
+"""The model of an app's page, from the views' JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycontrol.arbiter.standin import STANDIN
+from pycontrol.web.page import Read, Row, drawing, text
+from pycontrol.web.page.cluster import charts
+
+ROUNDS_SHOWN = 12
+JOBS_SHOWN = 200
+HOSTS_DRAWN = 40
+CHART_WIDE = 1000.0
+HOURS_MAX = 24 * 3600.0
+
+
+def model(read: Read, app: str) -> dict[str, Any]:
+    """What `app.html` needs."""
+    d = read("explain", {"app": app, "n": str(ROUNDS_SHOWN)})
+    app_id = d["app"]["app_id"]
+    queue = read("queue", {})
+    row = next((r for r in queue["apps"] if r["app_id"] == app_id), None)
+    trends = read("trends", {"app": app_id})
+    held = read("spans", {"app": app_id})
+    jobs = [_job(j, trends["losses"]) for j in d["jobs"][:JOBS_SHOWN]]
+    job_names = sorted({x["job_id"] for x in held["leases"]} | {j["job_id"] for j in d["jobs"]})
+    return {
+        "title": d["app"]["name"],
+        "now_s": d["now_s"],
+        "app": d["app"],
+        "row": row,
+        "measure": queue["measure"],
+        "waiting": sum(r["rank"] is not None for r in queue["apps"]),
+        "reason": d["reason"],
+        "rho": d["rho"],
+        "agent": d["agent"],
+        "progress": _progress(d["rho"]),
+        "gantt": _gantt(held["leases"], text.colours(job_names), d["now_s"]),
+        "jobs": jobs,
+        "more_jobs": len(d["jobs"]) - len(jobs),
+        "job_colour": text.colours(job_names),
+        "leases": _leases(d["leases"], d["now_s"]),
+        "revocations": [_revocation(r) for r in reversed(held["revocations"])],
+        "rounds": [_round(r, d["names"]) for r in d["rounds"]],
+        "deals": d["deals"],
+        "charts": charts(trends, d["names"]),
+        "standin": STANDIN,
+    }
+
+
+def _progress(terms: Row | None) -> float | None:
+    """Part of its work that is done, in percent; None where it is not known."""
+    if terms is None or terms["work_total_gpu_s"] <= 0:
+        return None
+    left: float = terms["work_left_gpu_s"] / terms["work_total_gpu_s"]
+    return round(100.0 * min(1.0, max(0.0, 1.0 - left)), 1)
+
+
+def _job(j: Row, losses: Mapping[str, Any]) -> dict[str, Any]:
+    seen = losses.get(j["job_id"], ())
+    return {**j, "spark": drawing.spark([(s, x) for s, x in seen]), "points": len(seen)}
+
+
+def _gantt(leases: list[Row], colour: Mapping[str, int], now_s: float) -> dict[str, Any] | None:
+    """Rows of hosts, bars of leases on each GPU by job, marks where one was revoked."""
+    if not leases:
+        return None
+    begin = max(min(x["granted_s"] for x in leases), now_s - HOURS_MAX)
+    end = now_s
+    wide = max(60.0, end - begin)
+    shown = [x for x in leases if (x["ended_s"] or end) >= begin]
+    hosts: dict[str, list[Row]] = {}
+    for x in shown:
+        hosts.setdefault(x["host"], []).append(x)
+
+    def at(moment_s: float) -> float:
+        part: float = (moment_s - begin) / wide
+        return round(CHART_WIDE * min(1.0, max(0.0, part)), 1)
+
+    rows = []
+    for host, mine in sorted(hosts.items())[:HOSTS_DRAWN]:
+        gpus = sorted({x["gpu"] for x in mine}, key=lambda g: int(g.rpartition(":")[2]))
+        thick = max(3.0, min(8.0, 32.0 / len(gpus)))
+        bars = [_bar(x, at, gpus.index(x["gpu"]) * thick, thick, colour, end) for x in mine]
+        rows.append({"host": host, "bars": bars, "high": round(thick * len(gpus) + 2, 1)})
+    return {
+        "rows": rows, "wide": CHART_WIDE, "more": max(0, len(hosts) - HOSTS_DRAWN), "begin_s": begin,
+        "end_s": end,
+        "ticks": [{"x": at(t), "label": time.strftime("%H:%M", time.localtime(t))}
+                  for t in drawing.ticks(begin, end)],
+    }  # fmt: skip
+
+
+def _bar(
+    x: Row, at: Callable[[float], float], y: float, thick: float, colour: Mapping[str, int], end: float
+) -> dict[str, Any]:
+    left, right = at(x["granted_s"]), at(x["ended_s"] or end)
+    job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
+    what = f"{x['gpu']}, {f'job {job}' if job else 'not used'}, {text.clock(x['granted_s'], end)} to "
+    what += text.clock(x["ended_s"], end) if x["ended_s"] else "now"
+    if x["reason"]:
+        what += f"; revoked: {x['reason']}"
+    return {
+        "x": left, "width": round(max(1.5, right - left), 1), "y": round(y + 1, 1), "high": round(thick - 1, 1),
+        "colour": f"c{colour[x['job_id']]}" if x["started_s"] else "unused", "what": what,
+        "revoked": at(x["revoking_s"]) if x["revoking_s"] else None,
+    }  # fmt: skip
+
+
+def _leases(leases: list[Row], now_s: float) -> list[dict[str, Any]]:
+    """Gang by gang."""
+    gangs: dict[tuple[Any, ...], list[str]] = {}
+    for x in leases:
+        job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
+        end_s = x["end_s"]
+        open_end = end_s is None or end_s == float("inf")
+        ends = "no end set" if open_end else f"in {text.span(end_s - now_s)}" if end_s > now_s else "now"
+        key = (job, x["state"], x["reason"], ends, x["guaranteed"])
+        gangs.setdefault(key, []).append(x["gpu"])
+    return [
+        {"job": job, "state": state, "reason": reason, "ends": ends, "guaranteed": own, "gpus": ", ".join(gpus),
+         "count": len(gpus)}
+        for (job, state, reason, ends, own), gpus in gangs.items()
+    ]  # fmt: skip
+
+
+def _revocation(r: Row) -> dict[str, Any]:
+    parts = [x for x in (r["stop_gpu_s"], r["start_gpu_s"]) if x is not None]
+    return {**r, "cost_gpu_s": sum(parts) if parts else None, "complete": len(parts) == 2}
+
+
+ROLES = {
+    "sat out": "took no part", "not offered": "was not offered any", "leftovers": "got leftovers",
+    "offered": "was offered, and no auction came of it", "served": "was served", "outranked": "others came first",
+    "won": "won", "lost": "bid and won nothing",
+}  # fmt: skip
+
+
+def _round(r: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    others = ", ".join(f"{names.get(o['app_id'], o['app_id'])} {o['gpus']}" for o in r["others"][:5])
+    more = len(r["others"]) - 5
+    return {
+        "round_id": r["round_id"], "at_s": r["at_s"], "offered": sum(r["offered"].values()),
+        "role": ROLES.get(r["role"], r["role"]), "why": r["why"] or r["out"], "rho": r["rho"],
+        "got": "; ".join(map(text.gang, r["got"])), "lost": ", ".join(r["revoked"]),
+        "others": others + (f" and {more} more" if more > 0 else ""), "bid": r["bid"], "note": r["note"],
+    }  # fmt: skip

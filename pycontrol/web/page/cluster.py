@@ -1,0 +1,127 @@
+"""The model of the cluster's page, from the views' JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pycontrol.web.lookup import Refusal
+from pycontrol.web.page import Read, Row, drawing, text
+from pycontrol.web.page.machines import Drawer
+from pycontrol.web.page.rounds import lived
+
+ROWS_SHOWN = 100
+ROUNDS_SHOWN = 12
+POINTS_DRAWN = 288
+SHOWN = ("all", "waiting", "running")
+PARAMS = frozenset({"show", "q", "rows", "rack"})
+
+
+def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
+    """What `cluster.html` needs."""
+    unknown = sorted(set(params) - PARAMS)
+    if unknown:
+        raise Refusal(400, f"unknown parameter {unknown[0]}; known: {', '.join(sorted(PARAMS))}")
+    status, queue = read("status", {}), read("queue", {})
+    colour = text.colours(app["app_id"] for app in sorted(queue["apps"], key=lambda r: (r["submitted_s"], r["app_id"])))
+    names = {app["app_id"]: app["name"] for app in queue["apps"]}
+    trends = read("trends", {})
+    return {
+        "title": "Cluster",
+        "now_s": status["now_s"],
+        "status": status,
+        "state": _state(status),
+        "whole": _bar(status["gpus"]),
+        "map": Drawer(colour, names, status["now_s"]).map(read, status, params.get("rack", "")),
+        "queue": _queue(queue, params),
+        "measure": queue["measure"],
+        "colour": colour,
+        "charts": charts(trends, names),
+        "rounds": _rounds(read, names),
+        "cells": _cells(read),
+    }
+
+
+def _state(status: Row) -> str:
+    return "paused" if status["paused"] else "recovering" if status["recovering"] else "ready"
+
+
+def _bar(gpus: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The states of all GPUs as parts of a bar, in percent."""
+    states = ("leased", "free", "unleased_in_use", "drained", "bad", "down")
+    whole = max(1, sum(gpus[s] for s in states))
+    return drawing.stacked([(s, gpus[s]) for s in states], whole)
+
+
+# ---- the queue
+
+
+def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
+    """The rows that are shown, and how many there are."""
+    show, sought = params.get("show", "all"), params.get("q", "").strip().lower()
+    if show not in SHOWN:
+        raise Refusal(400, f"show: must be one of {', '.join(SHOWN)} (got {show})")
+    rows = [row for row in queue["apps"] if _is_shown(row, show) and _matches(row, sought)]
+    most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
+    return {
+        "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
+        "shown": SHOWN, "waiting": sum(r["rank"] is not None for r in queue["apps"]),
+    }  # fmt: skip
+
+
+def _is_shown(row: Row, show: str) -> bool:
+    return show == "all" or (row["gpus_held"] > 0 if show == "running" else row["rank"] is not None)
+
+
+def _matches(row: Row, sought: str) -> bool:
+    fields = ("app_id", "name", "queue", "user", "reason")
+    return not sought or any(sought in str(row[f]).lower() for f in fields)
+
+
+# ---- the charts
+
+
+def charts(trends: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    """The GPUs' and the apps' chart: a drawing for all, and the numbers for the script."""
+    at_s = drawing.thinned(trends["at_s"], POINTS_DRAWN)
+    gpus = {state: drawing.thinned(series, POINTS_DRAWN) for state, series in trends["gpus"].items()}
+    measure = trends["measure"]
+    unit = 3600.0 if measure == "virtual finish time" else 1.0
+    apps = {
+        app_id: [None if x is None else round(x / unit, 3) for x in drawing.thinned(series, POINTS_DRAWN)]
+        for app_id, series in trends["apps"].items()
+    }
+    label = {"virtual finish time": "hours until the virtual finish time", "": "rho"}.get(measure, measure)
+    shades = text.colours(apps)
+    series = [{"name": names.get(a, a), "colour": shades[a], "values": values} for a, values in apps.items()]
+    kinds = ("leased", "free", "out", "waiting")
+    states = [{"name": f"{state} GPUs", "colour": state, "values": gpus[state]} for state in kinds]
+    return {
+        "points": len(at_s),
+        "from_s": at_s[0] if at_s else None,
+        "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states),
+                 "data": json.dumps({"at_s": at_s, "series": states, "line": None})},
+        "apps": {"label": label, "lines": drawing.lines(at_s, series),
+                 "data": json.dumps({"at_s": at_s, "series": series, "line": _line(measure)})},
+        "any_app": any(x is not None for values in apps.values() for x in values),
+    }  # fmt: skip
+
+
+def _line(measure: str) -> float | None:
+    """Where fairness lies: rho 1; a virtual finish time that is now."""
+    return {"rho": 1.0, "virtual finish time": 0.0}.get(measure)
+
+
+# ---- rounds and cells
+
+
+def _rounds(read: Read, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    found = read("rounds", {"n": str(ROUNDS_SHOWN)})
+    return [lived(receipt, {**found["names"], **names}) for receipt in found["rounds"]]
+
+
+def _cells(read: Read) -> dict[str, Any]:
+    found = read("cells", {})
+    tenants: Iterable[Row] = found["tenants"]
+    return {"tenants": list(tenants), "deals": list(found["deals"])}

@@ -1,0 +1,112 @@
+"""The map of the machines: GPU by GPU, or with many of them rack by rack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pycontrol.web.lookup import Refusal
+from pycontrol.web.page import Read, Row, drawing, text
+
+GPUS_DRAWN = 1024
+"""With more GPUs, racks are drawn as bars; a rack's hosts where it is asked for."""
+NAMED = 12
+"""Apps of a rack that its tooltip names."""
+
+
+@dataclass(frozen=True)
+class Drawer:
+    """What all parts of the map need."""
+
+    colour: Mapping[str, int]
+    """By app."""
+    names: Mapping[str, str]
+    now_s: float
+
+    def map(self, read: Read, status: Row, rack: str) -> dict[str, Any]:
+        """All racks, or one."""
+        racks: dict[str, list[Row]] = {}
+        for node in status["nodes"]:
+            racks.setdefault(node["rack"] or "no rack", []).append(node)
+        if rack:
+            if rack not in racks:
+                raise Refusal(404, f"there is no rack {rack}")
+            racks = {rack: racks[rack]}
+        gpus = sum(node["gpus"] or 0 for nodes in racks.values() for node in nodes)
+        if gpus > GPUS_DRAWN:
+            drawn = [self._rack(name, nodes) for name, nodes in sorted(racks.items())]
+            return {"racks": drawn, "collapsed": True, "rack": rack}
+        leases: dict[str, dict[str, Row]] = {}
+        for lease in read("leases", {})["leases"]:
+            leases.setdefault(lease["gpu"], {})["next" if lease["state"] == "next" else "now"] = lease
+        drawn = [
+            {"name": name, "hosts": [self._host(node, leases) for node in nodes]}
+            for name, nodes in sorted(racks.items())
+        ]
+        return {"racks": drawn, "collapsed": False, "rack": rack}
+
+    def _rack(self, name: str, nodes: list[Row]) -> dict[str, Any]:
+        """A rack in one bar: its GPUs by app, the largest first, then the others."""
+        held: dict[str, int] = {}
+        for node in nodes:
+            for app_id, n in node["apps"].items():
+                held[app_id] = held.get(app_id, 0) + n
+        up = [node for node in nodes if node["state"] != "down"]
+        gpus = {
+            "gpus": sum(node["gpus"] or 0 for node in nodes),
+            "free": sum(node["free"] for node in up),
+            "bad": sum(len(node["bad_gpus"]) for node in up),
+            "drained": sum(node["gpus"] - node["leased"] for node in up if node["state"] == "drained"),
+            "down": sum(node["gpus"] or 0 for node in nodes if node["state"] == "down"),
+        }
+        apps = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+        parts: list[tuple[str, int]] = [(f"c{self.colour.get(app_id, 0)}", n) for app_id, n in apps]
+        parts += [(state, gpus[state]) for state in ("free", "drained", "bad", "down")]
+        who = ", ".join(f"{self.names.get(app_id, app_id)} {n}" for app_id, n in apps[:NAMED])
+        if len(apps) > NAMED:
+            who += f" and {text.count(len(apps) - NAMED, 'other app')}"
+        return {"name": name, "hosts": len(nodes), "parts": drawing.stacked(parts, max(1, gpus["gpus"])), "who": who,
+                **gpus}  # fmt: skip
+
+    def _host(self, node: Row, leases: Mapping[str, Mapping[str, Row]]) -> dict[str, Any]:
+        gpus = [self._gpu(node, i, leases.get(f"{node['host']}:{i}", {})) for i in range(node["gpus"] or 0)]
+        words = [node["state"]] if node["state"] != "up" else []
+        note = ": ".join([*words, *filter(None, [node["reason"]])])
+        label = f"{text.count(len(gpus), 'GPU')}: {node['leased']} leased, {node['free']} free"
+        return {"host": node["host"], "type": node["gpu_type"], "state": node["state"], "note": note, "label": label,
+                "gpus": gpus}  # fmt: skip
+
+    def _gpu(self, node: Row, index: int, leases: Mapping[str, Row]) -> dict[str, str]:
+        """Classes and words of one GPU."""
+        now, following = leases.get("now"), leases.get("next")
+        what = [f"{node['host']}:{index}"]
+        if node["state"] == "down":
+            kinds = ["down"]
+        elif index in node["bad_gpus"]:
+            kinds = ["bad"]
+        elif now is None:
+            kinds = ["drained" if node["state"] == "drained" else "free"]
+        else:
+            kinds = [f"c{self.colour.get(now['app_id'], 0)}"]
+            kinds += ["revoking"] if now["state"] == "revoking" else []
+            kinds += [] if now["guaranteed"] else ["lent"]
+        if now is None:
+            what.append(kinds[0])
+        else:
+            what += [self._name(now), f"job {now['job_id']}" if now["job_id"] else "no job yet", self._until(now)]
+            what += [] if now["guaranteed"] else ["borrowed"]
+        if following is not None:
+            kinds.append(f"next n{self.colour.get(following['app_id'], 0)}")
+            what.append(f"next: {self._name(following)}")
+        return {"kinds": " ".join(kinds), "what": ", ".join(what)}
+
+    def _name(self, lease: Row) -> str:
+        return self.names.get(lease["app_id"], lease["app_id"])
+
+    def _until(self, lease: Row) -> str:
+        if lease["state"] == "revoking":
+            return f"being revoked: {lease['reason']}"
+        end_s = lease["end_s"]
+        return text.ends(end_s, self.now_s) if end_s is not None and math.isfinite(end_s) else "no end set"

@@ -1,0 +1,105 @@
+"""Numbers, times and colours as the page writes them."""
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jinja2 import pass_context
+from jinja2.runtime import Context
+
+COLOURS = 16
+"""Classes c0 to c15 of page.css."""
+
+
+def span(seconds: float | None) -> str:
+    """A duration of two units at most: 8 s, 3 min, 5 h 02 min, 3 d 4 h."""
+    if seconds is None:
+        return "–"
+    seconds = abs(seconds)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def clock(at_s: float | None, now_s: float) -> str:
+    """The control plane's local time of day, with the day where that is not `now_s`'s."""
+    if at_s is None:
+        return "–"
+    then = time.localtime(at_s)
+    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%d %b %H:%M", then)
+
+
+@pass_context
+def _clock(context: Context, at_s: float | None) -> str:
+    return clock(at_s, context["now_s"] or 0.0)
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """A number, short."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.{digits}f}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def gpu_time(gpu_s: float | None) -> str:
+    """GPU-seconds as people say them."""
+    if gpu_s is None:
+        return "–"
+    return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
+
+
+def count(n: int, one: str, many: str = "") -> str:
+    """1 app, 2 apps."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def standing(amount: float | None, measure: Mapping[str, str]) -> str:
+    """What the policy orders by: `in 4 min` or `12 min ago` of a virtual finish time, else the number."""
+    if amount is None:
+        return "–"
+    if measure["name"] == "virtual finish time":
+        return f"in {span(amount)}" if amount >= 0 else f"{span(amount)} ago"
+    if measure["unit"] == "GPU-s":
+        return gpu_time(amount)
+    return span(amount) if measure["unit"] == "s" else number(amount)
+
+
+def ends(end_s: float, now_s: float) -> str:
+    """How long a lease lasts."""
+    return f"ends in {span(end_s - now_s)}" if end_s > now_s else "ends now"
+
+
+def gang(hosts: Iterable[Sequence[Any]]) -> str:
+    """A gang: host and GPUs, joined by +."""
+    return " + ".join(f"{host} × {gpus}" for host, gpus in hosts)
+
+
+FILTERS = {
+    "span": span, "clock": _clock, "number": number, "gpu_time": gpu_time, "count": count, "standing": standing,
+    "gang": gang,
+}  # fmt: skip
+
+
+def colours(keys: Iterable[str]) -> dict[str, int]:
+    """A colour for each key: its own by hash, or the next that is free while there are any."""
+    found: dict[str, int] = {}
+    taken = [0] * COLOURS
+    for key in keys:
+        at = zlib.crc32(key.encode()) % COLOURS
+        fewest = min(taken)
+        while taken[at] > fewest:
+            at = (at + 1) % COLOURS
+        taken[at] += 1
+        found[key] = at
+    return found

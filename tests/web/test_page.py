@@ -1,0 +1,216 @@
+"""The page: complete without a script, no foreign text as markup, one answer for each mistake, and fast when large."""
+
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.policies import registry
+from pycontrol.web.page import text
+from pycontrol.web.page.site import FILES, version
+from tests.web.scene import EARLY, Scene
+from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of
+
+VOID = {"meta", "link", "input", "br", "img"}
+
+
+class Markup(HTMLParser):
+    """Every element is closed, and none has code or style of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parsed(page: str) -> Markup:
+    markup = Markup()
+    markup.feed(page)
+    markup.close()
+    assert markup.open == []
+    for tag, attributes in markup.tags:
+        assert tag not in ("img", "style")
+        assert not any(name.startswith("on") or name == "style" for name in attributes), (tag, attributes)
+        if tag == "script":
+            assert re.fullmatch(r"(\.\./)*ui/static/\w+/(page|uplot-1\.6\.32\.min)\.js", attributes["src"] or "")
+    return markup
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    stage = busy(registry.make("isonomy"))
+    add_troubles(stage)
+    stage.run_until(stage.now + 70)
+    return stage
+
+
+def get(stage: Stage, path: str, **params: str) -> tuple[int, str]:
+    status, answer = router_of(stage).handle("GET", path, params, "ann", False)
+    assert answer["content_type"].startswith("text/html")
+    assert "script-src 'self'" in answer["headers"]["Content-Security-Policy"]
+    assert "unsafe" not in answer["headers"]["Content-Security-Policy"]
+    assert answer["headers"]["X-Content-Type-Options"] == "nosniff"
+    return status, answer["text"]
+
+
+def test_the_cluster_page_has_everything(stage: Stage) -> None:
+    status, page = get(stage, "ui")
+    assert status == 200
+    markup = parsed(page)
+    shown = " ".join(markup.text)
+    a = stage.arbiter
+    assert f"{len(a.durable.leases)} of" in re.sub(r"\s+", " ", shown)
+    for host in a.topology.machines:
+        assert host in shown
+    cells = [at["class"] for tag, at in markup.tags if tag == "i" and "title" in at]
+    assert sum("bad" in c for c in cells) == 1
+    assert sum(re.search(r"\bc\d", c) is not None for c in cells) == len(a.durable.leases)
+    assert len(cells) == stage.topology.gpus
+    for app_id in a.durable.live:
+        assert f"ui/app/{app_id}" in page
+    assert a.receipts[-1]["round_id"] in shown
+
+
+def test_rows_are_in_the_order_of_service(stage: Stage) -> None:
+    _, page = get(stage, "ui", show="waiting")
+    linked = re.findall(r'class="row" href="ui/app/(\w+)"', page)
+    ranked = [r["app_id"] for r in router_of(stage).handle("GET", "queue", {}, "ann", False)[1]["apps"] if r["rank"]]
+    assert linked == ranked
+    assert linked
+
+
+def test_a_hostile_name_is_text_everywhere(stage: Stage) -> None:
+    app_id = next(i for i, record in stage.arbiter.durable.apps.items() if record.name == HOSTILE)
+    for path in ("ui", f"ui/app/{app_id}"):
+        status, page = get(stage, path)
+        assert status == 200
+        assert HOSTILE in " ".join(parsed(page).text)
+        assert "<img" not in page
+    status, page = get(stage, f"ui/app/{HOSTILE}x")
+    assert status == 404
+    parsed(page)
+    parsed(get(stage, "ui", q=HOSTILE)[1])
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "themis", "yarn_cs", "oef"])
+def test_pages_of_every_kind_of_policy(policy: str) -> None:
+    stage = busy(registry.make(policy), machines=3, gpus=4, apps=8, hours=2.0)
+    parsed(get(stage, "ui")[1])
+    for app_id in list(stage.arbiter.durable.apps):
+        parsed(get(stage, f"ui/app/{app_id}")[1])
+
+
+def test_an_app_with_an_auction_and_one_without_an_agent() -> None:
+    scene = Scene()
+    for app in scene.world.arbiter.durable.apps:
+        status, answer = scene.router.handle("GET", f"ui/app/{app}", {}, "u", False)
+        assert status == 200
+        parsed(answer["text"])
+    page = scene.router.handle("GET", "ui", {}, "u", False)[1]["text"]
+    parsed(page)
+    assert "rho without" in page
+
+
+def test_an_app_page_tells_what_revocations_cost(stage: Stage) -> None:
+    lost = max(stage.arbiter.durable.live.values(), key=lambda app: app.revocations)
+    assert lost.revocations
+    spans = router_of(stage).handle("GET", "spans", {"app": lost.app_id}, "ann", False)[1]
+    assert sum(len(r["gpus"]) for r in spans["revocations"]) == lost.revocations
+    for r in spans["revocations"]:
+        assert r["stop_gpu_s"] == pytest.approx(stage.settings.checkpoint_s * len(r["gpus"]), rel=0.01)
+    page = " ".join(parsed(get(stage, f"ui/app/{lost.app_id}")[1]).text)
+    assert text.gpu_time(spans["revocations"][-1]["stop_gpu_s"]) in page
+
+
+def test_filters_and_mistakes(stage: Stage) -> None:
+    assert "No app matches" in get(stage, "ui", q="nobody at all")[1]
+    assert get(stage, "ui", show="secret")[0] == 400
+    assert get(stage, "ui", x="1")[0] == 400
+    assert get(stage, "ui", rack="no such")[0] == 404
+    assert get(stage, "ui/app/nobody")[0] == 404
+    assert get(stage, "ui/else")[0] == 404
+    assert get(stage, "ui/static/x/../../site.py")[0] == 404
+    assert router_of(stage).handle("POST", "ui", {}, "root", True)[0] == 405
+
+
+def test_a_busy_control_plane_gets_a_page_that_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise Overloaded
+
+    monkeypatch.setattr(stage, "call", busy)
+    status, page = get(stage, "ui")
+    assert (status, "busy" in page) == (503, True)
+
+
+def test_files_have_their_types_and_may_be_kept(stage: Stage) -> None:
+    for name, kind in FILES.items():
+        status, answer = router_of(stage).handle("GET", f"ui/static/{version()}/{name}", {}, "", False)
+        assert (status, answer["content_type"]) == (200, kind)
+        assert "max-age" in answer["headers"]["Cache-Control"]
+        assert answer["text"]
+    own = router_of(stage).handle("GET", "ui/static/x/page.js", {}, "", False)[1]["text"]
+    assert len(own.splitlines()) < 150
+
+
+def test_ten_thousand_gpus_are_a_page_of_racks() -> None:
+    stage = busy(registry.make("isonomy"), machines=1250, gpus=8, apps=300, hours=0.5)
+    router = router_of(stage)
+    router.handle("GET", "ui", {}, "ann", False)
+    begin_s = time.process_time()
+    status, answer = router.handle("GET", "ui", {}, "ann", False)
+    cpu_s = time.process_time() - begin_s
+    assert status == 200
+    markup = parsed(answer["text"])
+    assert sum(tag == "rect" for tag, _ in markup.tags) > 300
+    assert sum(tag == "i" for tag, _ in markup.tags) < 1000
+    assert len(answer["text"]) < 1_000_000
+    assert cpu_s < 2.0  # some 0.2 s on a quiet machine
+    assert router.handle("GET", "ui", {"rack": "rack07"}, "ann", False)[0] == 200
+    print(f"10,000 GPUs, 300 apps: {1000 * cpu_s:.0f} ms, {len(answer['text']) // 1000} kB")
+
+
+def test_trends_begin_with_the_control_plane_and_hold_a_day() -> None:
+    stage = busy(registry.make("isonomy"), machines=2, gpus=4, apps=4, hours=1.0)
+    d = router_of(stage).handle("GET", "trends", {}, "ann", False)[1]
+    assert 50 <= len(d["at_s"]) <= 64
+    for i in range(len(d["at_s"])):
+        assert d["gpus"]["leased"][i] + d["gpus"]["free"][i] <= 8
+    assert max(d["gpus"]["leased"]) > 0
+    for k in range(1600):
+        stage.feed.trends.sample(stage.arbiter, stage.now + 60.0 * (k + 1))
+    d = stage.feed.trends.trends(stage.arbiter, stage.now + 60.0 * 1600, {})
+    assert len(d["at_s"]) == 1440
+    assert all(len(series) == 1440 for series in [*d["gpus"].values(), *d["apps"].values()])
+
+
+def test_an_empty_cluster_has_a_page() -> None:
+    stage = busy(registry.make("isonomy"), machines=1, gpus=1, apps=1, hours=0.001)
+    stage.arbiter.durable.live.clear()
+    stage.arbiter.durable.apps.clear()
+    stage.arbiter.yarn_apps.clear()
+    stage.arbiter.nodes.clear()
+    page = get(stage, "ui")[1]
+    parsed(page)
+    assert "No node has registered" in page
+    assert "No app shares the cluster now" in page
+
+
+def test_early_is_found_by_name() -> None:
+    scene = Scene(run_s=10)
+    assert scene.router.handle("GET", "ui/app/0001", {}, "u", False)[0] == 200
+    assert EARLY in scene.router.handle("GET", f"ui/app/{EARLY}", {}, "u", False)[1]["text"]
