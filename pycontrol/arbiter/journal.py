@@ -213,7 +213,7 @@ class SqliteJournal:
     def newest(self, limit: int) -> list[tuple[float, Fact]]:
         """The newest facts with their times, oldest first; what cannot be read is left out."""
         found: list[tuple[float, Fact]] = []
-        with closing(reading(self.path)) as db:
+        with closing(reading(self.path)) as db, suppress(RowError):
             for row in rows_of(db, max(0, self.seq - limit), VERSION, whole=False):
                 with suppress(RowError):
                     found.append((row.time_s, fact_of(row)))
