@@ -19,7 +19,7 @@ def scene() -> Scene:
 
 
 def test_every_view_is_json(scene: Scene) -> None:
-    params = {"explain": {"app": EARLY}, "logs": {"app": EARLY}, "spans": {"app": EARLY}, "token": {"app": "application_9_1"}}
+    params = {name: {"app": EARLY} for name in ("explain", "logs", "spans")} | {"token": {"app": "application_9_1"}}
     for path, route in scene.router.routes.items():
         if route.method == "GET" and path != "metrics":
             json.loads(to_json(scene.get(path, **params.get(path, {}))))
