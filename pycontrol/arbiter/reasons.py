@@ -27,6 +27,7 @@ REASONS = {
     "Refused": "machines with room refuse its containers",
     "NotAllowedThere": "its asks or its node label keep it off the machines with room",
     "HiddenPayment": "it won, and gave these GPUs up as its payment",
+    "BidNothing": "none of the GPUs on offer are worth a start to it",
     "LostAuction": "others gained more from the GPUs",
     "NotOffered": "others are worse off and were offered the GPUs",
     "Outranked": "other apps came before it under its queue's policy",
@@ -120,7 +121,7 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         code, _, detail = r["out"][app_id].partition(": ")
         return _reason(code if code in REASONS else "BadBid", detail)
     if app_id in r["participants"]:
-        return _bidder(r, app_id)
+        return _bidder(r, app_id, a.settings.lease_s)
     if not r["asked"] and any(a["app_id"] != app_id for a in r.get("awards", ())):
         return _reason("Outranked", f"{r['policy']}, round {r['round_id']}")
     if app_id in r["rho"]:
@@ -132,13 +133,17 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     return None
 
 
-def _bidder(r: dict[str, Any], app_id: str) -> Reason | None:
+def _bidder(r: dict[str, Any], app_id: str, lease_s: float) -> Reason | None:
     mine = next((b for b in r.get("bids", ()) if b["app_id"] == app_id), None)
     if mine is None:
         return None
     if mine["paid_gangs"]:
         detail = f"{mine['paid_gangs']} gangs (c = {mine['c']:.3f}) in round {r['round_id']}"
         return _reason("HiddenPayment", detail)
+    if not mine["rows"]:
+        restart_s = r.get("restart_s", {}).get(app_id, 0.0)
+        costs = f"a start would cost it {restart_s:.0f} s, the lease is {lease_s:g} s"
+        return _reason("BidNothing", f"{costs} (round {r['round_id']})")
     winners = [b["app_id"] for b in r["bids"] if b["won"] and b["app_id"] != app_id]
     detail = f"round {r['round_id']}, rho {mine['rho_nothing']:.2f}" + (
         f", GPUs went to {', '.join(winners)}" if winners else ""

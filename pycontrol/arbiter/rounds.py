@@ -439,5 +439,6 @@ class Rounds:
             "participants": list(r.participants),
             "out": dict(r.out),
             "bid_s": dict(r.bid_s),
+            "restart_s": {a: b.restart_s for a, b in r.bids.items() if not b.rows},
             "f": self.s.settings.f,
         }

@@ -45,4 +45,4 @@ def room_gpus(snapshot: Snapshot, limits: tuple[Limit, ...]) -> Mapping[str, int
 
 def within(bid: Bid, gpus: int) -> Bid:
     """The bid without the rows for more than so many GPUs, which cannot win."""
-    return Bid(bid.app_id, bid.rho_nothing, tuple(r for r in bid.rows if r.gpus <= gpus))
+    return Bid(bid.app_id, bid.rho_nothing, tuple(r for r in bid.rows if r.gpus <= gpus), bid.restart_s)

@@ -55,6 +55,15 @@ def capacity(free: Mapping[str, int], gang_gpus: int, scope: Scope, topology: To
     return sum(n // gang_gpus for n in racks.values())
 
 
+def narrowest(gang_gpus: int, topology: Topology) -> Scope:
+    """The narrowest scope that could hold a gang if all GPUs were free."""
+    if any(n >= gang_gpus for n in topology.gpus_by_host.values()):
+        return Scope.MACHINE
+    whole = topology.gpus_by_host
+    racks = (sum(whole[host] for host in hosts) for hosts in topology.racks.values())
+    return Scope.RACK if any(n >= gang_gpus for n in racks) else Scope.CLUSTER
+
+
 def sizes(most: int) -> list[int]:
     """0..most; beyond the small ones in growing steps."""
     found, n = [0], 1
@@ -89,14 +98,20 @@ class Bidder:
         self.ending = sorted(ending, key=lambda g: (g.slowdown, g.gang))[: max(0, room_gangs)]
         self.room, self.restart_s = room_gangs, restart_s
         self.slowdowns = slowdowns
-        self.nothing = rho_of(app, self.kept, lease_s)
+        self.nothing = rho_with_gangs(app, self.kept) if self.kept else self._projected(lease_s)
+
+    def _projected(self, lease_s: float) -> float:
+        """rho if it waits one lease and starts then: a later start costs what one costs now, on as close a place as
+        there is for its gang. Without that an app whose start takes longer than a lease would never bid."""
+        closest = narrowest(self.app.gang_gpus, self.topology)
+        return projected_rho(self.app, lease_s + self.restart_s, self.slowdowns.get(closest, 1.0))
 
     def bid(self, app_id: str) -> Bid:
         """At most 64 rows, best first."""
         rows = sorted(self._rows(), key=lambda r: (r.rho, r.gpus, -r.scope))
         if len(rows) > ROWS_MAX:  # spread over the whole range
             rows = [rows[i * (len(rows) - 1) // (ROWS_MAX - 1)] for i in range(ROWS_MAX)]
-        return Bid(app_id, self.nothing, tuple(rows))
+        return Bid(app_id, self.nothing, tuple(rows), self.restart_s)
 
     def _rows(self) -> Iterator[BidRow]:
         best = self.nothing

@@ -82,6 +82,8 @@ class Bid:
     app_id: str
     rho_nothing: float
     rows: tuple[BidRow, ...] = ()
+    restart_s: float = 0.0
+    """What it reckons that a start costs, seconds; for explanations only."""
 
 
 @value

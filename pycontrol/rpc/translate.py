@@ -43,6 +43,7 @@ ROWS_MAX = 4096
 JOBS_MAX = 8192
 WORKERS_MAX = 8192
 RHO_MAX = 1e12
+RESTART_MAX_S = 1e9
 """What an infinite rho (an app that would never end) counts as."""
 GPU_INDEX_MAX = 1023
 
@@ -176,7 +177,8 @@ def _bid(app_id: str, message: pb.Bid, hosts: Container[str]) -> Bid:
     _length(message.rows, "bid.rows", ROWS_MAX)
     nothing = _positive_rho(message.rho_nothing, "bid.rho_nothing")
     rows = tuple(_row(row, f"bid.rows[{i}]", hosts) for i, row in enumerate(message.rows))
-    return Bid(app_id, nothing, rows)
+    restart_s = message.restart_s if 0 <= message.restart_s < RESTART_MAX_S else 0.0
+    return Bid(app_id, nothing, rows, restart_s)
 
 
 def _row(message: pb.BidRow, what: str, hosts: Container[str]) -> BidRow:

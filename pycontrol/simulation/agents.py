@@ -70,7 +70,7 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
     if k == 1.0:
         return said
     rows = tuple(BidRow(r.rho * k, r.keep, r.new_gangs, r.gang_gpus, r.scope) for r in said.rows)
-    return Bid(said.app_id, said.rho_nothing * k, rows)
+    return Bid(said.app_id, said.rho_nothing * k, rows, said.restart_s)
 
 
 def assign(app: SimApp, topology: Topology) -> tuple[list[tuple[SimJob, tuple[Gpu, ...]]], list[Gpu]]:

@@ -41,4 +41,4 @@ def message(bid: Bid, round_id: str) -> pb.Bid:
         )
         for row in bid.rows
     ]
-    return pb.Bid(round_id=round_id, rho_nothing=bid.rho_nothing, rows=rows)
+    return pb.Bid(round_id=round_id, rho_nothing=bid.rho_nothing, rows=rows, restart_s=bid.restart_s)

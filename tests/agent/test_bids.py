@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,11 +24,14 @@ def bidder(
     ending: tuple[OwnGang, ...] = (),
     offered: dict[str, int] | None = None,
     slowdown: tuple[float, float, float] = PRIOR,
+    restart_s: float = 10.0,
+    work: float = 1.0,
 ) -> Bidder:
-    app = AppWork((Phase((600.0,) * jobs), Phase((1200.0,) * max(1, jobs // 3))), gang_gpus, 60.0, 400.0)
+    phases = (Phase((600.0 * work,) * jobs), Phase((1200.0 * work,) * max(1, jobs // 3)))
+    app = AppWork(phases, gang_gpus, 60.0, 400.0)
     free = offered if offered is not None else {h: m.gpus for h, m in TOPOLOGY.machines.items()}
     slowdowns = dict(zip(Scope, slowdown, strict=True))
-    return Bidder(app, [1.0] * kept, ending, free, jobs - kept, slowdowns, TOPOLOGY, 10.0, 600.0)
+    return Bidder(app, [1.0] * kept, ending, free, jobs - kept, slowdowns, TOPOLOGY, restart_s, 600.0)
 
 
 def test_more_gangs_and_closer_ones_are_worth_more() -> None:
@@ -35,6 +39,22 @@ def test_more_gangs_and_closer_ones_are_worth_more() -> None:
     by_shape = {(r.new_gangs, r.scope): r.rho for r in bid.rows}
     assert by_shape[2, Scope.MACHINE] < by_shape[1, Scope.MACHINE] < bid.rho_nothing
     assert by_shape[2, Scope.MACHINE] < by_shape[2, Scope.RACK] < by_shape[2, Scope.CLUSTER]
+
+
+@pytest.mark.parametrize("restart_s", [10.0, 599.0, 600.0, 601.0, 3000.0])
+def test_who_holds_nothing_bids_however_long_a_start_takes(restart_s: float) -> None:
+    """It has to start at some time."""
+    bid = bidder(restart_s=restart_s).bid("app")
+    assert any(row.new_gangs for row in bid.rows)
+    assert bid.restart_s == restart_s
+    assert message(bid, "r").restart_s == restart_s
+
+
+@pytest.mark.parametrize(("gang_gpus", "closest"), [(4, Scope.MACHINE), (6, Scope.RACK), (12, Scope.CLUSTER)])
+def test_who_fits_no_machine_bids_however_much_work_it_has(gang_gpus: int, closest: Scope) -> None:
+    """Waiting would not bring it closer together than the machines allow."""
+    bid = bidder(jobs=1, gang_gpus=gang_gpus, work=1e6).bid("app")
+    assert [(row.new_gangs, row.scope) for row in bid.rows] == [(1, closest)]
 
 
 def test_keeping_a_gang_is_worth_more_than_a_new_one() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
-from pycontrol.arbiter.reasons import REASONS
+import pytest
+
+from pycontrol.arbiter.reasons import REASONS, reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid
+from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -15,3 +22,22 @@ def test_the_operators_list_has_every_reason_and_no_other() -> None:
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     named = [code for row in rows for code in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(REASONS)
+
+
+class NoBid(Mini):
+    """Agents answer an offer with a bid for nothing, since a start takes 45 s."""
+
+    def send(self, event: ev.Event) -> None:
+        if isinstance(event, ev.BidReceived):
+            event = dataclasses.replace(event, bid=Bid(event.app_id, 5.0, (), 45.0))
+        super().send(event)
+
+
+@pytest.mark.parametrize("policy", ["themis", "worst_first"])
+def test_who_bids_nothing_is_told_so(policy: str) -> None:
+    m = NoBid(policy, Settings(lease_s=30, recovery_s=0))
+    m.app("a")
+    m.run(5)
+    assert reason(m.a, "a", m.now).sentence.startswith(
+        "none of the GPUs on offer are worth a start to it: a start would cost it 45 s, the lease is 30 s"
+    )
