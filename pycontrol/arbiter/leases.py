@@ -280,22 +280,24 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
             s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, "revoked")
-    elif _lapsed(s, lease, now_s):
+    elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
         end(s, lease.gpu, now_s, "grant not used in time")
+    elif lapse_s is not None:
+        s.alarms.put(lapse_s, lease.gpu)
     elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
         s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host)))
 
 
-def _lapsed(s: State, lease: Lease, now_s: float) -> bool:
+def _lapse_s(s: State, lease: Lease) -> float | None:
+    """When the grant lapses; None while it is used. Time in which its placement could not be sent does not count."""
     since_s = lease.unused_since_s
-    return (
-        lease.state == GRANTED
-        and since_s is not None
-        and lease.gpu not in s.container_at
-        and lease.gpu not in s.workers.placing
-        and since_s + s.settings.grant_timeout_s <= now_s
-    )
+    in_use = lease.gpu in s.container_at or lease.gpu in s.workers.placing
+    if lease.state != GRANTED or since_s is None or in_use:
+        return None
+    if lease.gpu in s.workers.at:
+        since_s = max(since_s, s.placements_full_s)
+    return since_s + s.settings.grant_timeout_s
 
 
 def _self_renewing(s: State, lease: Lease) -> bool:

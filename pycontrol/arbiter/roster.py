@@ -49,6 +49,11 @@ class Roster:
     def __iter__(self) -> Iterator[Worker]:
         return (w for workers in self._by_app.values() for w in workers.values())
 
+    @property
+    def in_flight(self) -> int:
+        """Placements that were sent and whose containers have not come."""
+        return len(self._by_directive)
+
     def of(self, app_id: str) -> list[Worker]:
         """The workers of an app."""
         return list(self._by_app.get(app_id, {}).values())

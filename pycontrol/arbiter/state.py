@@ -84,6 +84,8 @@ class State:
     container_at: dict[Gpu, str] = field(default_factory=dict)
     agents: dict[str, AgentState] = field(default_factory=dict)
     workers: Roster = field(default_factory=Roster)
+    placements_full_s: float = -math.inf
+    """When gangs last waited only because enough placements were under way."""
     free: Pool = field(default_factory=Pool)
     revoking: set[Gpu] = field(default_factory=set)
     """GPUs whose leases are being revoked."""

@@ -11,6 +11,8 @@ from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanne
 from pycontrol.model.topology import Gpu
 
 RETRY_MAX_S = 5.0
+PLACEMENTS_MAX = 2_000
+"""Workers whose placements are under way at once: some seconds' work of a ResourceManager."""
 
 
 def use_planned(s: State, e: UsePlanned) -> None:
@@ -59,11 +61,18 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 
 
 def place_ready(s: State, now_s: float) -> None:
-    """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it."""
+    """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it.
+
+    So many workers are under way at most; the other gangs wait here, and the time in which a grant must be used does
+    not run for them.
+    """
     if not s.ready:
         return
-    _drop_void(s)
     for gang in [list(g.values()) for g in s.workers.pending.values()]:
+        if s.workers.in_flight and s.workers.in_flight + len(gang) > PLACEMENTS_MAX:
+            s.placements_full_s = now_s
+            return
+        gang = [w for w in gang if not _dropped_as_void(s, w)]
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
             for worker, ask in zip(gang, asks, strict=True):
@@ -71,15 +80,15 @@ def place_ready(s: State, now_s: float) -> None:
                 _place(s, worker, ask, now_s)
 
 
-def _drop_void(s: State) -> None:
-    """Forgets plans for GPUs that their app neither holds nor was promised."""
-    for worker in [w for gang in s.workers.pending.values() for w in gang.values()]:
-        for gpu in worker.plan.gpus:
-            lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
-            held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
-            if not held and (coming is None or coming.app_id != worker.app_id):
-                s.drop_worker(worker)
-                break
+def _dropped_as_void(s: State, worker: Worker) -> bool:
+    """Forgets a plan for GPUs that its app neither holds nor was promised."""
+    for gpu in worker.plan.gpus:
+        lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+        held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
+        if not held and (coming is None or coming.app_id != worker.app_id):
+            s.drop_worker(worker)
+            return True
+    return False
 
 
 def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:

@@ -22,7 +22,7 @@ import structlog
 from pycontrol.arbiter.driver import Overloaded
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
-from pycontrol.model.events import ClusterLost, Directive, DirectiveDone, Event
+from pycontrol.model.events import ClusterLost, Directive, DirectiveDone, Event, Place
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 LOST_AFTER_S = 6.0
@@ -31,7 +31,6 @@ RESEND_S = 1.0
 """A directive that the plugin has not said to have received is sent again."""
 RESULT_S = 30.0
 """A directive received without a result is sent again."""
-DIRECTIVES_MAX = 20_000
 DIRECTIVES_AT_ONCE = 500
 ANSWERS_KEPT = 128
 QUERY_S = 30.0
@@ -50,6 +49,8 @@ class _Waiting:
     """A directive without a result, and when it is sent (again); seconds of the endpoint's clock."""
 
     message: pb.Directive
+    about: tuple[str, str] | None = None
+    """What a newer directive of the same kind makes void: the container of a Kill or a Preempt."""
     due_s: float = 0.0
 
 
@@ -83,6 +84,8 @@ class BridgeEndpoint:
         self._heard_s = 0.0
         self._polls = 0
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._about: dict[tuple[str, str], str] = {}
+        """The directive that waits for each kind and container."""
         self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
         self._stopped = threading.Event()
         self._watch = threading.Thread(target=self._watch_plugin, name="isonomy-bridge-watch", daemon=True)
@@ -163,6 +166,7 @@ class BridgeEndpoint:
         self._settle()
         with self._changed:
             self._waiting.clear()
+            self._about.clear()
         self._submit(snapshot)
         with self._changed:
             self._epoch, self._hello_id = epoch, request_id
@@ -203,22 +207,29 @@ class BridgeEndpoint:
             return
         self._submit(event)
         if isinstance(event, DirectiveDone):
-            with self._changed:
-                self._waiting.pop(event.directive_id, None)
+            self._done(event.directive_id)
 
     # ---- directives
 
     def carry_out(self, directive: Directive) -> None:
-        """Queues a directive for the plugin's next poll; from any thread, never blocks."""
+        """Queues a directive for the plugin's next poll; from any thread, never blocks and drops nothing.
+
+        The Arbiter bounds the placements under way; of the others the newest for each container waits.
+        """
         message = translate.directive_to_wire(directive)
+        about = None if isinstance(directive, Place) else (type(directive).__name__, directive.container_id)
         with self._changed:
-            full = len(self._waiting) >= DIRECTIVES_MAX
-            if not full:
-                self._waiting[message.id] = _Waiting(message)
-                self._changed.notify_all()
-        if full:
-            log.error("too many directives wait for the plugin; one is dropped", directive=message.id)
-            self._submit(DirectiveDone(message.id, False, reason="too many directives wait"))
+            if about is not None:
+                self._waiting.pop(self._about.get(about, ""), None)
+                self._about[about] = message.id
+            self._waiting[message.id] = _Waiting(message, about)
+            self._changed.notify_all()
+
+    def _done(self, directive_id: str) -> None:
+        with self._changed:
+            waiting = self._waiting.pop(directive_id, None)
+            if waiting is not None and waiting.about is not None:
+                self._about.pop(waiting.about, None)
 
     def _poll(self, request: pb.Request) -> pb.Response:
         wait_s = min(request.poll.wait_ms / 1000.0, self._lost_after_s / 3.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import resource
 import signal
 import socket
@@ -157,7 +156,7 @@ class ControlPlane:
         endpoint = BridgeEndpoint(
             self._from_cluster,
             lambda *query: router.handle(*query),
-            lambda: self._driver.call(lambda arbiter, now_s: None),
+            lambda: self._driver.settle(),
         )
         self._agents, self._endpoint = agents, endpoint
         arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
@@ -228,7 +227,7 @@ class ControlPlane:
                 data = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept() if arbiter.ready else None)
                 if data is not None:
                     kept.put(KeptState(self._journal.id, self._journal.epoch, data), self._driver.clock.now_s())
-            except (KeptError, TimeoutError, queue.Full) as e:
+            except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
             except Exception:  # the next try may do better; a thread that ends would keep nothing any more
                 log.exception("apps and clocks could not be kept on HDFS")
@@ -289,7 +288,7 @@ class ControlPlane:
                 if now_s - sampled_s >= SAMPLE_S:
                     self._driver.call(self._feed.trends.sample)
                     sampled_s = now_s
-            except (TimeoutError, queue.Full):
+            except (TimeoutError, Overloaded):
                 log.warning("the Arbiter is busy; housekeeping waits")
         self._parts.close()
         if self._driver.failed is not None:

@@ -5,7 +5,6 @@ The ResourceManager authenticates and forwards; this decides who may do what.
 
 from __future__ import annotations
 
-import queue
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -126,7 +125,7 @@ class Router:
             return 200, self._route(method, request).answer(request)
         except Refusal as e:
             return e.status, {"error": str(e)} | ({"paths": sorted(self.routes)} if e.status == 404 else {})
-        except (TimeoutError, queue.Full, Overloaded):
+        except (TimeoutError, Overloaded):
             return 503, {"error": "the control plane is busy; try again"}
 
     def _route(self, method: str, request: Request) -> Route:

@@ -258,3 +258,14 @@ def test_failed_query_is_an_answer(plugin: Plugin) -> None:
     reply = plugin.ask(query=_query("GET", "broken")).query_reply
     assert reply.status == 500
     assert "broken" in json.loads(reply.body)["error"]
+
+
+def test_no_directive_is_dropped_and_the_newest_kill_of_a_container_is_the_only_one(plugin: Plugin) -> None:
+    plugin.hello()
+    for n in range(25_000):
+        plugin.endpoint.carry_out(Kill(f"k{n}", f"c{n % 5_000}", "why"))
+    seen: list[str] = []
+    while found := plugin.poll(received=tuple(seen)):
+        seen += found
+    assert sorted(seen) == sorted(f"k{n}" for n in range(20_000, 25_000))
+    assert not any(isinstance(e, DirectiveDone) for e in plugin.events)

@@ -83,6 +83,7 @@ def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.Co
                 break
             until.wait(0.05)
         assert plane._driver.call(lambda a, now_s: bool(a.durable.leases))
+    plane._driver.settle()
     plane._report_mismatches()
     plane._driver.submit(NodeUp(node("m2", 3)))
     assert ended(plane, 0.5) is None

@@ -1,0 +1,150 @@
+"""The driver: what waits together is one transaction, and nobody urgent stands behind the cluster's events."""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter import inbox
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.driver import Driver, Overloaded
+from pycontrol.arbiter.facts import AppArrived, Fact
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Ask, Node, YarnApp
+from pycontrol.policies.registry import make
+
+
+class Told:
+    """Journal, Agents and cluster in one: what each was told, in order."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[Fact]] = []
+        self.effects: list[Any] = []
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        facts = list(facts)
+        if facts:
+            self.transactions.append(facts)
+
+    def send(self, effect: Any) -> None:
+        self.effects.append(effect)
+
+    carry_out = send
+
+
+class Seen(Arbiter):
+    """An Arbiter that notes the order of events."""
+
+    def __init__(self) -> None:
+        policy = make("isonomy")
+        super().__init__(Settings(settle_s=0.0), policy)
+        self.order: list[str] = []
+
+    def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
+        def noted() -> Iterable[ev.Event]:
+            for event in events:
+                self.order.append(type(event).__name__)
+                yield event
+
+        return super().handle_all(noted(), now_s)
+
+
+def made() -> tuple[Driver, Seen, Told]:
+    arbiter, told = Seen(), Told()
+    return Driver(arbiter, told, told, told, arbiter.rounds.policy), arbiter, told
+
+
+def app(n: int) -> list[ev.Event]:
+    app_id = f"application_1_{n:04}"
+    return [
+        ev.AppAdded(YarnApp(app_id, "u", "root.q", app_id, attempt_id=app_id)),
+        ev.AskChanged(Ask(app_id, app_id, 1, 1, 1)),
+    ]
+
+
+SNAPSHOT = ev.ClusterSnapshot(True, (Node("n1:1", "n1", "r", 8),), (), (), ())
+
+
+def test_events_that_wait_together_are_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycontrol.arbiter.driver.BATCH_S", 60.0)
+    driver, arbiter, told = made()
+    for event in [SNAPSHOT, *(e for n in range(100) for e in app(n))]:
+        driver.submit(event)
+    driver.start()
+    driver.settle()
+    driver.stop()
+    assert driver.failed is None
+    assert len(arbiter.durable.apps) == 100
+    assert len([t for t in told.transactions if any(isinstance(fact, AppArrived) for fact in t)]) == 1
+
+
+def test_solutions_and_commands_do_not_wait_behind_the_cluster() -> None:
+    driver, arbiter, _ = made()
+    for n in range(300):
+        driver.submit(app(n)[0])
+    driver.submit(ev.AgentUp("application_1_0007", "a", "single", Demand(1, 1, 1, 1.0, 1.0)))
+    driver.submit(ev.Decided("r1.1", None))
+    driver.submit(ev.OperatorCommand("pause", "", "root"))
+    driver.start()
+    driver.settle()
+    driver.stop()
+    assert arbiter.order[:3] == ["Decided", "OperatorCommand", "AgentUp"]
+    assert arbiter.order.count("AppAdded") == 300
+
+
+def test_a_call_is_ahead_of_events_and_settle_behind_them() -> None:
+    driver, arbiter, _ = made()
+    for n in range(1000):
+        driver.submit(app(n)[0])
+    found: list[int] = []
+    caller = threading.Thread(target=lambda: found.append(driver.call(lambda a, now_s: len(a.yarn_apps))))
+    caller.start()
+    while not driver._inbox.waiting(inbox.Lane.URGENT):
+        threading.Event().wait(0.005)
+    driver.start()
+    driver.settle()
+    caller.join(10)
+    driver.stop()
+    assert found == [0]
+    assert len(arbiter.yarn_apps) == 1000
+
+
+def test_a_call_that_was_given_up_is_not_run() -> None:
+    driver, arbiter, _ = made()
+    with pytest.raises(TimeoutError):
+        driver.call(lambda a, now_s: a.order.append("too late"), timeout_s=0.01)
+    driver.start()
+    driver.settle()
+    driver.stop()
+    assert "too late" not in arbiter.order
+
+
+def test_a_full_lane_stops_its_own_senders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox.Inbox.__init__, "__defaults__", (3,))
+    driver, _, _ = made()
+    for n in range(3):
+        driver.submit(app(n)[0])
+    with pytest.raises(Overloaded, match="3 items wait for the Arbiter"):
+        driver.submit(app(3)[0])
+    driver.submit(ev.AgentLost("application_1_0001"))
+    driver.submit(ev.Decided("r1.1", None))
+
+
+def test_nobody_is_told_of_what_the_stand_in_was_granted() -> None:
+    driver, arbiter, told = made()
+    for event in [SNAPSHOT, *app(1)]:
+        driver.submit(event)
+    driver.start()
+    driver.settle()
+    arbiter.recovering_until_s = 0.0
+    done = threading.Event()
+    for _ in range(200):
+        if driver.call(lambda a, now_s: bool(a.durable.leases)):
+            break
+        done.wait(0.05)
+    driver.stop()
+    assert [e for e in told.effects if isinstance(e, ev.Place)]
+    assert not [e for e in told.effects if isinstance(e, ev.SendGrant)]
