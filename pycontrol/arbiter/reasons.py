@@ -11,6 +11,7 @@ from pycontrol.model.value import value
 
 REASONS = {
     "Running": "it has all the GPUs that it can use",
+    "Idle": "it has no GPUs and wants none at present",
     "Finished": "it has ended",
     "Unknown": "it asked for no GPUs yet",
     "ExceedsClusterSize": "its gang is larger than the cluster (your error)",
@@ -52,7 +53,9 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
     """Why this app does not have more GPUs now."""
     record = a.durable.apps.get(app_id)
     if record is None:
-        return _reason("Unknown")
+        app = a.yarn_apps.get(app_id)
+        starting = app is not None and not app.attempt_id
+        return _reason("Unknown", "its application master is starting" if starting else "")
     if record.finished_s is not None:
         return _reason("Finished", record.final_state)
     for rung in (_your_error, _cluster, _starting, _last_round):
@@ -89,7 +92,7 @@ def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     if record.kind != "foreign" and (agent is None or not agent.connected):
         return _reason("AgentAway")
     if _demand(a, app_id, now_s).gpus <= a.holding(app_id) and not _unplaced(a, app_id):
-        return _reason("Running")
+        return _reason("Running" if a.leases_of(app_id) or a.next_of(app_id) else "Idle")
     if a.queue_room(record.queue) <= 0:
         return _reason("QueueLimit", record.queue)
     return None

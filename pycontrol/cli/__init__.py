@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 
@@ -29,6 +30,7 @@ COMMANDS = {
     "experiment": "pycontrol.cli.experiment:experiment_command",
     "cells": "pycontrol.cli.cells:cells_group",
     "exchange": "pycontrol.cli.exchange:exchange_group",
+    "solve": "pycontrol.cli.replay:replay_command",
     "replay": "pycontrol.cli.replay:replay_command",
     "serve": "pycontrol.cli.serve:serve_command",
 }
@@ -45,7 +47,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
         if cmd_name not in self.list_commands(ctx):
-            return None
+            near = difflib.get_close_matches(cmd_name, self.list_commands(ctx), 1, 0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            ctx.fail(f"no command {cmd_name}{hint} (isonomy --help lists all)")
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
@@ -53,7 +57,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="isonomy")
-def main() -> None:
+@click.option("--rm", metavar="URL", help="The ResourceManager's web address, of all commands that talk to one.")
+def main(rm: str | None) -> None:
     """Fair and safe sharing of a GPU cluster on Hadoop YARN.
 
     \b

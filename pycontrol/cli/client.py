@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import importlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pycontrol.hadoopconf.sitefile import rm_web_url
 
 CONNECT_S, READ_S = 3.0, 20.0
 RESOURCE = "/ws/v1/cluster/isonomy"
+WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
 F = Callable[..., None]
 
 
@@ -45,16 +47,28 @@ class Unreachable(Failure):
 def rm_address(option: str | None) -> str:
     """The ResourceManager's web address: --rm or ISONOMY_RM, else yarn-site.xml in HADOOP_CONF_DIR.
 
-    Of a pair both, joined by a comma.
+    Of a pair both, joined by a comma. --rm may stand before the command, too.
     """
+    context = click.get_current_context(silent=True)
+    option = option or (context.find_root().params.get("rm") if context else None) or os.environ.get("ISONOMY_RM")
     if option:
-        return ",".join((a if "://" in a else f"http://{a}").rstrip("/") for a in option.split(","))
+        found = [(a if "://" in a else f"http://{a}").rstrip("/") for a in option.split(",")]
+        for address in found:
+            if not WEB_ADDRESS.fullmatch(address):
+                raise Misused(f"--rm {without_password(address)}: must be http://HOST:PORT or https://HOST:PORT")
+        return ",".join(found)
     try:
         return rm_web_url()
     except ConfigError as e:
         conf = os.environ.get("HADOOP_CONF_DIR")
         where = f" (HADOOP_CONF_DIR={conf})" if conf else ""
         raise Misused(f"{e.lines[0]}{where}; or give --rm URL or set ISONOMY_RM") from e
+
+
+def without_password(address: str) -> str:
+    """The address as it may be shown."""
+    scheme, separator, rest = address.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else address.rpartition("@")[2]
 
 
 class Rm:
@@ -69,8 +83,8 @@ class Rm:
 
     @property
     def base(self) -> str:
-        """The web address in use."""
-        return self._bases[0]
+        """The web address in use, as it may be shown: without a password."""
+        return without_password(self._bases[0])
 
     def get(self, path: str, read_s: float = READ_S, **params: str | int) -> dict[str, Any]:
         """A view of the control plane."""
@@ -109,7 +123,7 @@ class Rm:
         """The answer of the first ResourceManager to which there is a connection; it is asked first from then on."""
         for left in reversed(range(len(self._bases))):
             try:
-                return self._call(method, self.base + path, read_s, params)
+                return self._call(method, self._bases[0] + path, read_s, params)
             except requests.ConnectionError:
                 if not left:
                     raise
@@ -153,7 +167,7 @@ def _kerberos(base: str) -> Any:
 
 def remote(command: F) -> F:
     """Options of all commands that talk to the ResourceManager: --rm and -o."""
-    command = click.option("--rm", metavar="URL", envvar="ISONOMY_RM",
+    command = click.option("--rm", metavar="URL",
                            help="The ResourceManager's web address [default: from yarn-site.xml].")(command)
     return output_option(command)
 

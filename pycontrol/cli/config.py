@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import yaml
 
+from pycontrol.cli.tables import count
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import render as rendering
@@ -26,14 +27,21 @@ def config_group() -> None:
 @click.option("--values", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file of such values.")
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
               help="Directory for the files.")
+@click.option("--force", is_flag=True, help="Overwrite files that differ.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
-def render_command(settings: tuple[str, ...], values: Path | None, out: Path, output: str) -> None:
-    """Write all configuration files into a directory."""
+def render_command(settings: tuple[str, ...], values: Path | None, out: Path, force: bool, output: str) -> None:
+    """Write all configuration files into a directory. Files there that differ are left alone unless --force."""
     try:
         over = rendering.parse_set(settings)
         if values:
             over = rendering.merge(rendering.merge(rendering.defaults(), _values(values)), over)
-        written = rendering.write(rendering.render(over), out)
+        files = rendering.render(over)
+        others = [] if force else rendering.different(files, out)
+        if others:
+            raise ConfigError([
+                f"--out {out}: has {', '.join(others)} with other contents; name an empty directory, or give --force"
+            ])
+        written = rendering.write(files, out)
     except ConfigError as error:
         for line in error.lines:
             click.echo(f"error: {line}", err=True)
@@ -67,5 +75,5 @@ def check_command(path: Path, output: str) -> None:
     else:
         for finding in findings:
             click.echo(str(finding))
-        click.echo(f"{path}: {errors} errors, {len(findings) - errors} notes")
+        click.echo(f"{path}: {count(errors, 'error')}, {count(len(findings) - errors, 'note')}")
     sys.exit(1 if errors else 0)

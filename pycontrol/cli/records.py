@@ -39,11 +39,18 @@ class Records:
 
 
 def records_of(
-    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...]
-) -> Records:
-    """As given; what is not, from the dev-cluster, where a journal is not given either."""
+    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    config: Path | None = None,
+) -> Records:  # fmt: skip
+    """As given; else the journal and topology that an isonomy.yaml names, else a dev-cluster's."""
     if journals:
         return Records(journals, evidence, rm_log)
+    if config is not None:
+        try:
+            found = load_config(config)
+        except ConfigError as e:
+            raise Misused(e.lines[0]) from e
+        return Records((found.journal_file,), evidence, rm_log, found.topology)
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
@@ -57,7 +64,8 @@ def records_of(
         rm_log = rm_log or tuple(str(r["log"]) for name, r in roles.items() if name.startswith("resourcemanager"))
         return Records(journals, evidence, rm_log, Path(cluster["topology"]))
     except OSError as e:
-        raise Misused(f"{file}: {e.strerror}; give --journal, or --cluster-dir of a dev-cluster") from e
+        where = "give --config isonomy.yaml (or set ISONOMY_CONFIG), --journal FILE, or --cluster-dir of a dev-cluster"
+        raise Misused(f"{file}: {e.strerror}; {where}") from e
     except (ValueError, KeyError, TypeError) as e:
         raise Misused(f"{file}: cannot be understood ({e!r}); give --journal instead") from e
     except ConfigError as e:
@@ -97,6 +105,8 @@ def _options(command: Any) -> Any:
                      help="The ResourceManager's log with its audit lines; may be repeated."),
         click.option("--evidence", multiple=True, metavar="GLOB",
                      help="Evidence files of the NodeManagers; may be repeated."),
+        click.option("--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ISONOMY_CONFIG",
+                     metavar="FILE", help="isonomy.yaml, which names the journal."),
         click.option("--journal", "journals", multiple=True, metavar="FILE",
                      type=click.Path(path_type=Path, dir_okay=False),
                      help="The control plane's journal, of a pair each [default: the dev-cluster's]."),
@@ -110,8 +120,8 @@ def _options(command: Any) -> Any:
 @_options
 @output_option
 def audit_command(
-    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
-    gang_deadline: float, output: str,
+    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
+    rm_log: tuple[str, ...], gang_deadline: float, output: str,
 ) -> None:  # fmt: skip
     """Check the journal against what the NodeManagers and the ResourceManager recorded.
 
@@ -124,7 +134,7 @@ def audit_command(
     isonomy audit --journal state/journal.sqlite \\
         --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl' --rm-audit-log /var/log/hadoop/rm-audit.log
     """
-    found = audited(records_of(cluster_dir, journals, evidence, rm_log), gang_deadline, time.time())
+    found = audited(records_of(cluster_dir, journals, evidence, rm_log, config), gang_deadline, time.time())
     emit(found, output, screens.audit)
     sys.exit(1 if found["violations"] or not found["complete"] else 0)
 
@@ -137,8 +147,9 @@ def audit_command(
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
 @output_option
 def report_command(
-    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
-    gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None, output: str,
+    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
+    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None,
+    output: str,
 ) -> None:  # fmt: skip
     """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
 
@@ -146,7 +157,7 @@ def report_command(
     isonomy report --out build/demo/report.json
     isonomy report --journal state/journal.sqlite --gpus 64 -o json
     """
-    records = records_of(cluster_dir, journals, evidence, rm_log)
+    records = records_of(cluster_dir, journals, evidence, rm_log, config)
     if len(records.journals) != 1:
         raise click.UsageError("a report is of one journal: give one --journal FILE")
     file = topology or records.topology

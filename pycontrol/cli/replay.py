@@ -153,8 +153,10 @@ def _replay_cells(file: Path, case: CellsCase, forced: bool, as_json: bool) -> N
     try:
         for answer in replay_cells(case.model_dump(), forced):
             click.echo(json.dumps(answer) if as_json else json.dumps(answer, indent=2))
-    except (ConfigError, ValueError, KeyError, AttributeError) as e:
-        _malformed(f"{file}: case {case.id}: {e}")
+    except (ConfigError, ValueError, KeyError, AttributeError, IndexError, TypeError, ArithmeticError) as e:
+        _malformed(f"{file}: case {case.id}: {e or type(e).__name__}")
+    except AssertionError as e:
+        _malformed(f"{file}: case {case.id}: a step cannot be carried out{f': {e}' if str(e) else ''}")
 
 
 def _malformed(line: str) -> NoReturn:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.cli.client import output_option
-from pycontrol.cli.tables import emit, lines, table
+from pycontrol.cli.tables import count, emit, lines, table
 from pycontrol.config import Config, ConfigError
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
@@ -134,19 +134,19 @@ def _settings(
     except registry.UnknownPolicy as e:
         raise click.BadParameter(str(e), param_hint=hint) from e
     except ValidationError as e:
-        problem = "; ".join(f"{x['msg']} (got {x['input']})" for x in e.errors())
+        problem = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {x['input']})" for x in e.errors())
         raise click.BadParameter(problem, param_hint=hint) from e
     return options, dataclasses.replace(Settings(arbiter=control), **numbers)
 
 
 def _arbiter(given: Mapping[str, Any]) -> ArbiterSettings:
     """The Arbiter's settings of a simulation, with these checked as isonomy.yaml's are."""
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, value in given.items():
         field = Config.model_fields.get(name)
         # the empty note: a field may have no constraint
         kind: Any = Annotated[field.annotation, "", *field.metadata] if field else get_type_hints(ArbiterSettings)[name]
-        checked[name] = TypeAdapter(kind).validate_python(value)
+        checked |= TypeAdapter(dict[str, kind]).validate_python({name: value})
     return dataclasses.replace(ARBITER, **checked)
 
 
@@ -182,10 +182,21 @@ def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) 
         for m in METRICS
     ]
     head = (
-        f"{data['workload']}: {data['apps']} apps on {data['cluster_gpus']} GPUs; {len(data['seeds'])} seeds; "
-        "mean +- half of the 95 % interval"
+        f"{data['workload']}: {data['apps']} apps on {data['cluster_gpus']} GPUs; {count(len(data['seeds']), 'seed')}; "
+        + ("mean +- half of the 95 % interval" if len(data["seeds"]) > 1 else "one seed has no interval")
     )
+    head = "\n".join([*_unfinished(found, names), head])
     return lines(head, "", table(columns, rows), f"\nwritten: {', '.join(map(str, files))}" if files else None)
+
+
+def _unfinished(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """What is said first: apps that did not end, of which the other figures know nothing."""
+    left = {name: found[name]["unfinished"]["mean"] or 0.0 for name in names}
+    return [
+        f"{name}: {n:g} of the apps of a run did not finish, and the means leave them out: their gangs are larger than"
+        " the cluster or their queue's limit, or the simulation ended first"
+        for name, n in left.items() if n
+    ]  # fmt: skip
 
 
 def _number(value: float | None) -> str:

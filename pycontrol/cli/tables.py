@@ -81,6 +81,11 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def count(n: int, one: str, many: str = "") -> str:
+    """1 app, 2 apps."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
 def clock(at_s: float | None) -> str:
     """Local time of day."""
     return "-" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))

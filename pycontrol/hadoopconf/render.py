@@ -113,6 +113,18 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
     return files
 
 
+def different(files: Mapping[str, str], out: Path) -> list[str]:
+    """The names of files that are there already, with other contents."""
+    return [name for name, text in files.items() if (out / name).exists() and _text_of(out / name) != text]
+
+
+def _text_of(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def write(files: Mapping[str, str], out: Path) -> list[Path]:
     """Writes the files below `out`, which is made if need be."""
     out.mkdir(parents=True, exist_ok=True)

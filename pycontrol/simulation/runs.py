@@ -143,7 +143,8 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], level: float = 
     if any(not v > 0 for v in (*ours, *theirs)):
         return Interval(math.nan, math.nan, math.nan, len(ours))
     logs = interval([math.log(a / b) for a, b in zip(ours, theirs, strict=True)], level)
-    return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(min(logs.high, 700.0)), logs.n)
+    high = math.exp(logs.high) if logs.high < 700.0 else math.inf
+    return Interval(math.exp(logs.mean), math.exp(logs.low), high, logs.n)
 
 
 def run_until(
