@@ -36,7 +36,9 @@ class Asks:
         return self._by_request.get((app_id, request_id), NONE).values()
 
     def put(self, ask: Ask) -> None:
-        """The ask as it is now; a count of 0 ends it."""
+        """The ask as it is now; a count of 0 ends it. One for no GPUs is none of ours."""
+        if ask.gpus <= 0:
+            return
         mine = self._by_app.setdefault(ask.app_id, {})
         alike = self._by_request.setdefault((ask.app_id, ask.allocation_request_id), {})
         for asks in (mine, alike):

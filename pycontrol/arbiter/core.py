@@ -323,6 +323,7 @@ class Arbiter(State):
         self.yarn_apps.pop(e.app_id, None)
         self.agents.pop(e.app_id, None)
         self.rounds.app_gone(e.app_id, now_s)
+        self.rounds.forget(e.app_id)
         self.asks.drop(e.app_id)
         self.refusals.forget_app(e.app_id)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from pycontrol.arbiter.inbox import Inbox, Lane, Overloaded, lane_of
 from pycontrol.arbiter.journal import Journal
 from pycontrol.arbiter.ports import AgentPort, Clock, ClusterPort
 from pycontrol.model import events as ev
+from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
 
 __all__ = ["Driver", "Overloaded", "SteadyClock"]
@@ -169,9 +169,9 @@ class Driver:
 
     def _solve(self, job: ev.Solve) -> None:
         round_id = job.snapshot.round_id
-        try:
-            plan = self._policy.decide(job.snapshot, job.bids, random.Random(job.seed))
-            self.submit(ev.Decided(round_id, plan))
-        except Exception as e:
-            log.exception("the policy failed", round=round_id)
-            self.submit(ev.Decided(round_id, None, f"the policy failed: {e}"))
+        outcome = salvage.decide(self._policy, job.snapshot, job.bids, job.seed)
+        for app_id, why in outcome.left_out.items():
+            log.error("the policy failed with an app and went on without", round=round_id, app=app_id, error=why)
+        if outcome.plan is None:
+            log.error("the policy failed", round=round_id, error=outcome.problem)
+        self.submit(ev.Decided(round_id, outcome.plan, outcome.problem, outcome.left_out))

@@ -23,6 +23,7 @@ REASONS = {
     "LateRho": "its Agent did not report rho in time",
     "LateBid": "its Agent did not bid in time",
     "BadBid": "its bid was malformed",
+    "BadReport": "the policy fails with the numbers that its Agent reports",
     "WaitingForRevocation": "its GPUs are still held by the app that lost them",
     "Starting": "its containers are being started",
     "Refused": "machines with room refuse its containers",

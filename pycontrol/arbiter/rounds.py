@@ -7,6 +7,7 @@ this round out and delays nobody.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +26,14 @@ from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.topology import Gpu
+from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
 SPURNED_MAX = 3
 """After so many rounds of which all was given back unused, the next one waits."""
+ASIDE_S = 300.0
+"""For so long an app with whose numbers the policy failed takes no part."""
 SOLVE_PATIENCE = 10.0
 """A round is given up when its solution has not come after this many solve deadlines."""
 
@@ -88,6 +92,8 @@ class Rounds:
         """The last round that granted anything, and to which apps."""
         self._spurned = 0
         """Rounds in a row of which all grants were given back before the next."""
+        self._aside: dict[str, tuple[float, str]] = {}
+        """Apps that take no part, until when and why."""
         self._waiting = Waiting(state)
         self._agenda: Agenda | None = None
 
@@ -240,11 +246,24 @@ class Rounds:
         if not r.waiting:
             self._offer(now_s)
 
+    def _set_aside(self, bad: Mapping[str, str], now_s: float) -> None:
+        """Apps with whose numbers the policy failed take no part for a while: each trial costs many decisions."""
+        for app_id, why in bad.items():
+            if app_id in self.s.durable.live:
+                self._aside[app_id] = (now_s + ASIDE_S, why)
+            if self.current is not None:
+                self.current.out[app_id] = f"BadReport: {why}"
+
     def _left_out(self, app_id: str, now_s: float) -> bool:
         """Whether an app that has nothing on offer could use none of it; notes why."""
         r = self.current
         assert r is not None
         assert r.eligibility is not None
+        until_s, failure = self._aside.get(app_id, (0.0, ""))
+        if now_s < until_s:
+            r.out[app_id] = f"BadReport: {failure}"
+            return True
+        self._aside.pop(app_id, None)
         if app_id in r.ending:
             return False
         why = r.eligibility.why_out(app_id, demand_of(self.s, app_id, now_s), r.offered)
@@ -314,7 +333,10 @@ class Rounds:
             s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, s.durable.memory.get(r.memory_key, {}),
             self._present(r.lot.vc),
         )  # fmt: skip
-        offer = r.policy.offer(r.snapshot)
+        offer, bad = salvage.offer(r.policy, r.snapshot)
+        if bad:
+            self._set_aside(bad, now_s)
+            r.snapshot = dataclasses.replace(r.snapshot, apps=tuple(v for v in r.snapshot.apps if v.app_id not in bad))
         r.participants = offer.app_ids if offer else ()
         r.phase, r.offered_at_s, r.deadline_s = "bids", now_s, now_s + s.settings.bid_s
         for app_id in r.participants:
@@ -349,6 +371,10 @@ class Rounds:
             r.bids[e.app_id] = e.bid
         if not r.waiting:
             self._solve(now_s)
+
+    def forget(self, app_id: str) -> None:
+        """The application ended."""
+        self._aside.pop(app_id, None)
 
     def app_gone(self, app_id: str, now_s: float) -> None:
         """An app ended or its Agent went away: nobody waits for it."""
@@ -390,6 +416,7 @@ class Rounds:
     def decided(self, e: Decided, now_s: float) -> None:
         """The policy's plan, or its failure."""
         r = self.current
+        self._set_aside(e.left_out, now_s)
         if r is not None and r.phase == "solve" and r.round_id == e.round_id:
             self._finish(e, e.problem, now_s)
 

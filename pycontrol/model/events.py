@@ -295,6 +295,8 @@ class Decided:
     round_id: str
     plan: Plan | None
     problem: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """App id -> how the policy failed with it: the plan does without."""
 
 
 Event = (

@@ -5,7 +5,6 @@ Unlike `World` nobody plays the cluster or the Agents: the test says every word 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
-from pycontrol.policies import registry
+from pycontrol.policies import registry, salvage
 from pycontrol.policies.port import Policy
 
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
@@ -74,11 +73,10 @@ class Mini:
                 self.send(ev.BidReceived(e.app_id, e.round_id, Bid(e.app_id, 5.0, (row,))))
 
     def _decide(self, e: ev.Solve) -> ev.Decided:
-        try:
-            return ev.Decided(e.snapshot.round_id, self.policy.decide(e.snapshot, e.bids, random.Random(e.seed)))
-        except Exception as failure:
-            self.problems.append(repr(failure))
-            return ev.Decided(e.snapshot.round_id, None, str(failure))
+        """As the driver does."""
+        outcome = salvage.decide(self.policy, e.snapshot, e.bids, e.seed)
+        self.problems += [*outcome.left_out.values(), *filter(None, [outcome.problem])]
+        return ev.Decided(e.snapshot.round_id, outcome.plan, outcome.problem, outcome.left_out)
 
     def run(self, seconds: float, step: float = 0.5) -> None:
         """Time passes."""
