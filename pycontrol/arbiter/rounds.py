@@ -321,6 +321,12 @@ class Rounds:
         live = self.s.durable.live
         return frozenset(live if self.s.supply is None else (a for a, app in live.items() if app.vc == vc))
 
+    def _ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
+        """Service of the apps that the policy remembers and that are gone."""
+        apps = self.s.durable.apps
+        gone = (a for a in memory.get("apps", ()) if a not in present)
+        return {a: self.s.attained_gpu_s(a, now_s) for a in gone if a in apps}
+
     def _offer(self, now_s: float) -> None:
         s, r = self.s, self.current
         assert r is not None
@@ -328,10 +334,10 @@ class Rounds:
             r.out[app_id] = f"LateRho: no rho within {s.settings.rho_s:g} s"
         r.waiting.clear()
         r.views = self._views(now_s)
+        memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot.vc)
         r.snapshot = Snapshot(
             r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
-            s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, s.durable.memory.get(r.memory_key, {}),
-            self._present(r.lot.vc),
+            s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, memory, present, self._ended(memory, present, now_s),
         )  # fmt: skip
         offer, bad = salvage.offer(r.policy, r.snapshot)
         if bad:

@@ -137,6 +137,8 @@ class Snapshot:
     """What the policy's last plan asked to be remembered (`Plan.memory`), as plain JSON values."""
     present: frozenset[str] = frozenset()
     """All apps in the virtual cluster, those that want nothing now included."""
+    ended: Mapping[str, float] = field(default_factory=dict)
+    """App id -> GPU-seconds of service that it had: those that `memory` names under `apps` and that are not present."""
 
 
 @value

@@ -1,0 +1,177 @@
+"""The ideal that the default policy follows: hierarchical processor sharing of a cluster that splits freely.
+
+Queues share the GPUs by weight, the users of a queue alike (or by weight), the apps of a user alike; nobody has
+more than it can use, and what one leaves the others share (max-min, level by level). Each app's declared work is
+served at that rate in virtual time; when its work is done there is its virtual finish time. Who serves jobs in the
+order of these times finishes none of them later than the ideal does, on one machine whose work splits freely
+(Friedman and Henderson, Fairness and efficiency in web server protocols, SIGMETRICS '03; with weights and wrong sizes
+Dell'Amico, Carra and Michiardi, PSBS: Practical Size-Based Scheduling, IEEE Transactions on Computers 2016).
+
+An app that has ended stays in the ideal until the service that it really had is served there, too. So a user who has
+one app after the other is in the ideal what a user is who has them all at once, or as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+EPS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualApp:
+    """An app in the ideal. Work in serial GPU-seconds."""
+
+    queue: str
+    user: str
+    declared_gpu_s: float
+    """Its work, as it said at its submission."""
+    width_gpus: int
+    """GPUs that it can use at once, as it said then."""
+    need_gpu_s: float
+    """Its work in the ideal: what it declared, more if it has used more, less if it ended early."""
+    served_gpu_s: float = 0.0
+    done_s: float | None = None
+    """When `need` was served."""
+    gone: bool = False
+    """It has ended."""
+
+    @property
+    def left_gpu_s(self) -> float:
+        """Work that the ideal has yet to serve."""
+        return max(0.0, self.need_gpu_s - self.served_gpu_s)
+
+    def to_json(self) -> list[Any]:
+        """Plain values, for `Plan.memory`."""
+        return [
+            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, self.served_gpu_s,
+            self.done_s, self.gone,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Who shares with whom. Queues that are not named have weight 1, and so have users."""
+
+    gpus: int
+    """Of the cluster, or of the virtual cluster."""
+    queues: Mapping[str, float] = field(default_factory=dict)
+    most_gpus: Mapping[str, float] = field(default_factory=dict)
+    """Queue -> the GPUs that it may have at most."""
+    users: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fluid:
+    """The ideal at a time. Immutable; between two changes every rate is constant."""
+
+    at_s: float
+    apps: Mapping[str, VirtualApp]
+
+    @classmethod
+    def from_json(cls, memory: Mapping[str, Any]) -> Fluid | None:
+        """What a plan remembered; None where it is nothing of this kind."""
+        if "at_s" not in memory:
+            return None
+        return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in memory["apps"].items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `Plan.memory`."""
+        return {"at_s": self.at_s, "apps": {a: e.to_json() for a, e in self.apps.items()}}
+
+    def at(self, until_s: float, weights: Weights) -> Fluid:
+        """The ideal at a later time if nobody comes."""
+        now_s, apps = self.at_s, dict(self.apps)
+        active = {a: e for a, e in apps.items() if e.left_gpu_s > EPS}
+        while active and until_s > now_s:
+            rate = rates(active, weights)
+            step_s = min((active[a].left_gpu_s / r for a, r in rate.items() if r > 0), default=math.inf)
+            step_s = min(step_s, until_s - now_s)
+            now_s += step_s
+            for a in list(active):
+                e = active[a]
+                served = e.served_gpu_s + step_s * rate[a]
+                if e.need_gpu_s - served <= EPS * max(1.0, e.need_gpu_s):
+                    if not e.gone:
+                        apps[a] = replace(e, served_gpu_s=e.need_gpu_s, done_s=now_s)
+                    else:
+                        del apps[a]
+                    del active[a]
+                else:
+                    apps[a] = active[a] = replace(e, served_gpu_s=served)
+        return Fluid(until_s, apps)
+
+    def finish_s(self, weights: Weights) -> dict[str, float]:
+        """App -> when the ideal has done its work: past for those done, else if every user keeps its present rate.
+
+        The apps of a user share its rate alike; as the smaller ones end the others speed up.
+        """
+        found = {a: self.at_s if e.done_s is None else e.done_s for a, e in self.apps.items() if e.left_gpu_s <= EPS}
+        active = {a: e for a, e in self.apps.items() if e.left_gpu_s > EPS}
+        rate = rates(active, weights)
+        of_user: dict[tuple[str, str], list[str]] = {}
+        for a, e in active.items():
+            of_user.setdefault((e.queue, e.user), []).append(a)
+        for members in of_user.values():
+            members.sort(key=lambda a: active[a].left_gpu_s)
+            total = sum(rate[a] for a in members)
+            before, k = 0.0, len(members)
+            for i, a in enumerate(members):
+                left = active[a].left_gpu_s
+                served_s = (before + (k - i) * left) / total if total > 0 else math.inf
+                found[a] = self.at_s + max(served_s, left / active[a].width_gpus)
+                before += left
+        return found
+
+
+def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float]:
+    """GPUs of each app: max-min by queues, then users, then apps; nobody has more than its width."""
+    tree: dict[str, dict[str, list[str]]] = {}
+    for a, e in active.items():
+        tree.setdefault(e.queue, {}).setdefault(e.user, []).append(a)
+    caps_user = {
+        (q, u): min(weights.gpus, sum(active[a].width_gpus for a in members))
+        for q, users in tree.items() for u, members in users.items()
+    }  # fmt: skip
+    queues = sorted(tree)
+    caps = [min(weights.most_gpus.get(q, weights.gpus), sum(caps_user[q, u] for u in tree[q])) for q in queues]
+    of_queue = max_min(weights.gpus, [weights.queues.get(q, 1.0) for q in queues], caps)
+    found: dict[str, float] = {}
+    for q, queue_gpus in zip(queues, of_queue, strict=True):
+        users = sorted(tree[q])
+        of_user = max_min(queue_gpus, [weights.users.get(u, 1.0) for u in users], [caps_user[q, u] for u in users])
+        for u, user_gpus in zip(users, of_user, strict=True):
+            members = tree[q][u]
+            if len(members) == 1:
+                found[members[0]] = user_gpus
+                continue
+            shares = max_min(user_gpus, [1.0] * len(members), [active[a].width_gpus for a in members])
+            found.update(zip(members, shares, strict=True))
+    return found
+
+
+def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:
+    """Weighted max-min shares of `total`, each at most its cap."""
+    order = sorted(range(len(caps)), key=lambda i: caps[i] / weights[i])
+    left, weight = float(total), float(sum(weights))
+    shares = [0.0] * len(caps)
+    for i in order:
+        shares[i] = min(caps[i], left * weights[i] / weight) if weight > 0 else 0.0
+        left -= shares[i]
+        weight -= weights[i]
+    return shares
+
+
+def joined(fluid: Fluid, newcomers: Iterable[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
+    """The ideal with apps that came at (time, id); what an app would have had since then alone is credited to it."""
+    new = {app_id: app for _, app_id, app in newcomers}
+    everybody = Fluid(fluid.at_s, {**fluid.apps, **new})
+    rate = rates({a: e for a, e in everybody.apps.items() if e.left_gpu_s > EPS}, weights)
+    apps = dict(everybody.apps)
+    for came_s, app_id, app in newcomers:
+        credit_gpu_s = max(0.0, fluid.at_s - came_s) * rate.get(app_id, 0.0)
+        apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))
+    return Fluid(fluid.at_s, apps)
