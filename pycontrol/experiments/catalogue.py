@@ -13,6 +13,7 @@ Experiment = Callable[[Setup], Findings]
 
 EXPERIMENTS: Mapping[str, str] = {
     "default-policy": "pycontrol.experiments.default_policy:default_policy",
+    "default-policy-splits": "pycontrol.experiments.default_policy_splits:splits",
     "hived-fig2": "pycontrol.experiments.hived_safety:fig2",
     "hived-fig6": "pycontrol.experiments.hived_sharing:fig6",
     "hived-fig7": "pycontrol.experiments.hived_sharing:fig7",

@@ -7,14 +7,14 @@ order of these times finishes none of them later than the ideal does, on one mac
 (Friedman and Henderson, Fairness and efficiency in web server protocols, SIGMETRICS '03; with weights and wrong sizes
 Dell'Amico, Carra and Michiardi, PSBS: Practical Size-Based Scheduling, IEEE Transactions on Computers 2016).
 
-An app that has ended stays in the ideal until the service that it really had is served there, too. So a user who has
-one app after the other is in the ideal what a user is who has them all at once, or as one.
+An app that has ended stays in the ideal until the service that it really had is served there, too, before the other
+apps of its user. So a user who has one app after the other is in the ideal what a user is who has them as one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,15 +82,22 @@ class Fluid:
         """Plain values, for `Plan.memory`."""
         return {"at_s": self.at_s, "apps": {a: e.to_json() for a, e in self.apps.items()}}
 
+    def active(self) -> dict[str, VirtualApp]:
+        """The apps that it serves."""
+        return {a: e for a, e in self.apps.items() if e.left_gpu_s > EPS}
+
+    def rates(self, weights: Weights) -> dict[str, float]:
+        """GPUs of each app that it serves."""
+        return rates(self.active(), weights)
+
     def at(self, until_s: float, weights: Weights) -> Fluid:
         """The ideal at a later time if nobody comes."""
-        now_s, apps = self.at_s, dict(self.apps)
-        active = {a: e for a, e in apps.items() if e.left_gpu_s > EPS}
+        now_s, apps, active = self.at_s, dict(self.apps), self.active()
         while active and until_s > now_s:
             rate = rates(active, weights)
-            step_s = min((active[a].left_gpu_s / r for a, r in rate.items() if r > 0), default=math.inf)
-            step_s = min(step_s, until_s - now_s)
-            now_s += step_s
+            first_s = min((active[a].left_gpu_s / r for a, r in rate.items() if r > 0), default=math.inf)
+            step_s = min(first_s, until_s - now_s)
+            now_s = until_s if step_s < first_s else now_s + step_s
             for a in list(active):
                 e = active[a]
                 served = e.served_gpu_s + step_s * rate[a]
@@ -104,22 +111,23 @@ class Fluid:
                     apps[a] = active[a] = replace(e, served_gpu_s=served)
         return Fluid(until_s, apps)
 
-    def finish_s(self, weights: Weights) -> dict[str, float]:
-        """App -> when the ideal has done its work: past for those done, else if every user keeps its present rate.
+    def finish_s(self, rate: Mapping[str, float]) -> dict[str, float]:
+        """App -> when the ideal has done its work: past for those done, else if every user keeps its rate of now.
 
-        The apps of a user share its rate alike; as the smaller ones end the others speed up.
+        The apps of a user share its rate alike, once those that have ended are served; as the smaller ones end the
+        others speed up.
         """
         found = {a: self.at_s if e.done_s is None else e.done_s for a, e in self.apps.items() if e.left_gpu_s <= EPS}
-        active = {a: e for a, e in self.apps.items() if e.left_gpu_s > EPS}
-        rate = rates(active, weights)
+        active = self.active()
         of_user: dict[tuple[str, str], list[str]] = {}
         for a, e in active.items():
             of_user.setdefault((e.queue, e.user), []).append(a)
         for members in of_user.values():
-            members.sort(key=lambda a: active[a].left_gpu_s)
             total = sum(rate[a] for a in members)
-            before, k = 0.0, len(members)
-            for i, a in enumerate(members):
+            before = sum(active[a].left_gpu_s for a in members if active[a].gone)
+            here = sorted((a for a in members if not active[a].gone), key=lambda a: active[a].left_gpu_s)
+            k = len(here)
+            for i, a in enumerate(here):
                 left = active[a].left_gpu_s
                 served_s = (before + (k - i) * left) / total if total > 0 else math.inf
                 found[a] = self.at_s + max(served_s, left / active[a].width_gpus)
@@ -144,12 +152,10 @@ def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float
         users = sorted(tree[q])
         of_user = max_min(queue_gpus, [weights.users.get(u, 1.0) for u in users], [caps_user[q, u] for u in users])
         for u, user_gpus in zip(users, of_user, strict=True):
-            members = tree[q][u]
-            if len(members) == 1:
-                found[members[0]] = user_gpus
-                continue
-            shares = max_min(user_gpus, [1.0] * len(members), [active[a].width_gpus for a in members])
-            found.update(zip(members, shares, strict=True))
+            for members in ([a for a in tree[q][u] if active[a].gone], [a for a in tree[q][u] if not active[a].gone]):
+                shares = max_min(user_gpus, [1.0] * len(members), [active[a].width_gpus for a in members])
+                found.update(zip(members, shares, strict=True))
+                user_gpus -= sum(shares)
     return found
 
 
@@ -165,12 +171,10 @@ def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> li
     return shares
 
 
-def joined(fluid: Fluid, newcomers: Iterable[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
-    """The ideal with apps that came at (time, id); what an app would have had since then alone is credited to it."""
-    new = {app_id: app for _, app_id, app in newcomers}
-    everybody = Fluid(fluid.at_s, {**fluid.apps, **new})
-    rate = rates({a: e for a, e in everybody.apps.items() if e.left_gpu_s > EPS}, weights)
-    apps = dict(everybody.apps)
+def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
+    """The ideal with apps that came at (time, id); each is credited what its rate of now had given it since then."""
+    apps = {**fluid.apps, **{app_id: app for _, app_id, app in newcomers}}
+    rate = Fluid(fluid.at_s, apps).rates(weights)
     for came_s, app_id, app in newcomers:
         credit_gpu_s = max(0.0, fluid.at_s - came_s) * rate.get(app_id, 0.0)
         apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))

@@ -51,8 +51,9 @@ class Isonomy(Filling):
     def prepared(self, snapshot: Snapshot) -> Snapshot:
         """With the ideal as it is now and everybody's virtual finish time in it, beside what is to be remembered."""
         kept, ideal = self.ideal(snapshot)
-        finish_s = ideal.finish_s(self.weights(snapshot))
-        return replace(snapshot, memory={"kept": kept, "ideal": ideal, "finish_s": finish_s})
+        rate = ideal.rates(self.weights(snapshot))
+        memory = {"kept": kept, "ideal": ideal, "rates": rate, "finish_s": ideal.finish_s(rate)}
+        return replace(snapshot, memory=memory)
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """Takes note of who came and went, then fills the pool by virtual finish time."""
@@ -73,18 +74,17 @@ class Isonomy(Filling):
         return Gandiva(restart_s=self.restart_s).moves(view, old, new, lease_s)
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """What it declared and when equal sharing would have finished it."""
-        ideal: Fluid = pool.snapshot.memory["ideal"]
-        app = ideal.apps[view.app_id]
+        """What it declared, its share, and when equal sharing would finish it."""
+        memory = pool.snapshot.memory
+        ideal: Fluid = memory["ideal"]
+        declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
         in_s = self.standing(view, pool)
-        when = f"in {in_s:.0f} s" if in_s > 0 else f"{-in_s:.0f} s ago"
-        over_gpu_s = view.attained_gpu_s - app.declared_gpu_s
+        when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {-in_s:.0f} s ago"
+        over_gpu_s = view.attained_gpu_s - declared_gpu_s
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
-        active = [e for e in ideal.apps.values() if e.left_gpu_s > 0]
-        users = len({(e.queue, e.user) for e in active})
         return (
-            f"its virtual finish time, {when}, is the earliest: it declared {app.declared_gpu_s:.0f} GPU-s{more}; "
-            f"{users} users share"
+            f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}; "
+            f"its share is {memory['rates'].get(view.app_id, 0.0):.1f} GPUs of {pool.cluster_gpus}"
         )
 
     def weights(self, snapshot: Snapshot) -> Weights:
@@ -107,14 +107,16 @@ class Isonomy(Filling):
         apps = dict(now.apps)
         for app_id, app in now.apps.items():
             if app_id not in present and not app.gone:
-                apps[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, snapshot.ended.get(app_id, math.inf)))
+                used_gpu_s = snapshot.ended.get(app_id, math.inf)
+                apps[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
+        new = []
         for v in snapshot.apps:
-            if (app := apps.get(v.app_id)) is not None:
-                need_gpu_s = self._need_gpu_s(v, app.declared_gpu_s)
-                if need_gpu_s > app.need_gpu_s:
-                    apps[v.app_id] = replace(app, need_gpu_s=need_gpu_s, done_s=None)
+            known = apps.get(v.app_id)
+            if known is None:
+                new.append((v.submitted_s, v.app_id, self._newcomer(v, weights)))
+            elif (need_gpu_s := self._need_gpu_s(v, known.declared_gpu_s)) > known.need_gpu_s:
+                apps[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None)
         apps = {a: e for a, e in apps.items() if not e.gone or e.left_gpu_s > 0}
-        new = [(v.submitted_s, v.app_id, self._newcomer(v, weights)) for v in snapshot.apps if v.app_id not in apps]
         if not new and apps == now.apps:
             return kept, now
         now = joined(Fluid(now_s, apps), new, weights)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from pycontrol.experiments.default_policy import COLUMNS, OURS, VARIANTS, _claims, _ratio, _table, scenes
+from pycontrol.experiments.default_policy import (
+    COLUMNS,
+    OURS,
+    VARIANTS,
+    _claims,
+    _kept,
+    _promises,
+    _ratio,
+    _table,
+    _to_bound,
+    scenes,
+)
 from pycontrol.experiments.default_policy_lies import best_lie, lies
 from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis_runs import Scene, measure
@@ -40,6 +51,11 @@ def test_every_policy_is_compared_in_one_table() -> None:
     rows = _table(ratios, [gain], runs).rows
     assert [r[0] for r in rows] == [v.label for v in VARIANTS]
     assert len(_claims(ratios, [gain])) == 6
+    kept = {v.label: _kept(runs, v.label) for v in VARIANTS}
+    bound = {v.label: _to_bound(runs, v.label) for v in VARIANTS}
+    assert all(0 <= p.kept <= 1 and p.apps == 4 for p in kept.values())
+    assert all(b.mean >= 1 for b in bound.values()), "nobody beats the bound"
+    assert len(_promises(kept, bound)) == 2
 
 
 def test_quick_runs_take_fewer_settings() -> None:

@@ -1,4 +1,4 @@
-"""Isonomy: turns by the equal share, what is remembered, what a lie about work does, and how long anybody waits."""
+"""Isonomy: the order of equal sharing, what is remembered, what a lie about work does, how long anybody waits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.model.auction import AppView, Plan, Snapshot
-from pycontrol.policies.isonomy import Isonomy, equal_share_s, ledger
+from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.settings import ARBITER, Misreport, Settings
-from tests.policies.snapshots import CLUSTER, app, snapshot, snapshots
+from tests.policies.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 
 ONE = {"n1": 1}
 ALL = 2 * CLUSTER.gpus
@@ -42,24 +41,47 @@ def test_the_least_work_goes_first_among_those_that_come_together() -> None:
     assert first(s) == "small"
 
 
-def test_who_waited_long_enough_goes_before_a_smaller_newcomer() -> None:
-    """600 s alone in the cluster are 600 s of the clock, 300 s of work at a patience of 2: 3,900 GPU-s."""
-    old, new = app("old", 1, ALL, work_total_gpu_s=5000.0), app("new", 1, ALL, work_total_gpu_s=1000.0)
-    new = replace(new, submitted_s=600.0)
-    assert first(snapshot(old, new)) == "new"
+def test_who_was_nearly_done_under_equal_sharing_goes_before_a_smaller_newcomer() -> None:
+    """300 s alone are 3,900 GPU-s of 13 GPUs: 1,100 of its 5,000 are left when a newcomer with 1,000 or 1,200 comes."""
+    old = app("old", 1, ALL, work_total_gpu_s=5000.0)
     s = snapshot(old)
-    s = later(s, decide(s), 600.0, [old, new])
-    assert first(s) == "new"
-    assert first(replace(s, apps=(old, replace(new, demand=replace(new.demand, work_total_gpu_s=1200.0))))) == "old"
+    plan = decide(s)
+    for work, expected in ((1000.0, "new"), (1200.0, "old")):
+        new = app("new", 1, ALL, work_total_gpu_s=work, submitted_s=300.0)
+        assert first(later(s, plan, 300.0, [old, new])) == expected
 
 
-def test_the_clock_runs_slower_the_more_apps_there_are() -> None:
-    s = snapshot(app("a"), app("b"))
-    s = later(s, decide(s), 100.0, s.apps)
-    assert equal_share_s(replace(s, memory=ledger(s))) == pytest.approx(50.0)
-    s = replace(s, present=frozenset({"a", "b", "sated", "c"}))
-    s = later(s, decide(s), 100.0, s.apps)
-    assert equal_share_s(replace(s, memory=ledger(s))) == pytest.approx(75.0)
+def test_a_users_apps_share_what_another_user_has_alone() -> None:
+    """Each of the three has a third of a half of the cluster: the lone one is served first although it is larger."""
+    three = [app(f"a{i}", 1, ALL, user="ann", work_total_gpu_s=1000.0) for i in range(3)]
+    lone = app("b", 1, ALL, user="bob", work_total_gpu_s=2000.0)
+    assert first(snapshot(*three, lone)) == "b"
+    assert first(snapshot(*[replace(v, user=v.app_id) for v in three], lone)) == "a0"
+
+
+def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
+    """root.a has 0.6 of the cluster, root.b 0.4; the same work is done sooner in root.a."""
+    s = replace(snapshot(app("b", 1, ALL, queue="root.b"), app("a", 1, ALL, queue="root.a")), queues=QUEUES)
+    assert first(s) == "a"
+    weighted = Isonomy(queue_weights={"root.b": 2.0})
+    assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
+
+
+def test_users_share_by_weight_where_one_is_given() -> None:
+    s = snapshot(app("a", 1, ALL, user="ann"), app("b", 1, ALL, user="bob"))
+    weighted = Isonomy(user_weights={"bob": 1.5})
+    assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
+
+
+def test_who_comes_again_at_once_waits_for_what_the_last_app_had_ahead_of_its_share() -> None:
+    """ann's first app had its 6,000 GPU-s within 10 s of the ideal's clock; bob's larger app goes before her second."""
+    one = app("a1", 1, ALL, user="ann", work_total_gpu_s=6000.0)
+    bob = app("b", 1, ALL, user="bob", work_total_gpu_s=6500.0)
+    again = app("a2", 1, ALL, user="ann", work_total_gpu_s=1000.0, submitted_s=10.0)
+    s = snapshot(one, bob)
+    s = later(s, decide(s), 10.0, [bob, again])
+    assert first(replace(s, ended={"a1": 6000.0})) == "b"
+    assert first(replace(s, ended={"a1": 50.0})) == "a2", "a crash at the start costs what it used"
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,21 +105,20 @@ def test_service_beyond_what_was_declared_counts_four_times() -> None:
     liar, honest = app("liar", work_total_gpu_s=1000.0), app("honest", work_total_gpu_s=2500.0)
     s = snapshot(liar, honest)
     plan = decide(s)
-    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1300.0), honest])) == "liar"
-    assert first(later(s, plan, 1.0, [replace(liar, attained_gpu_s=1400.0), honest])) == "honest"
+    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1300.0), honest])) == "liar"
+    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1400.0), honest])) == "honest"
 
 
 @settings(max_examples=40, deadline=None)
 @given(truth=st.floats(100, 1e6), said=st.floats(0.01, 10.0))
-def test_the_turn_at_the_end_is_the_earliest_for_the_truth(truth: float, said: float) -> None:
-    def turn(declared_gpu_s: float) -> float:
+def test_the_virtual_finish_at_the_end_is_the_earliest_for_the_truth(truth: float, said: float) -> None:
+    def finish_s(declared_gpu_s: float) -> float:
         view = app("a", work_total_gpu_s=declared_gpu_s)
         s = snapshot(view)
-        s = later(s, decide(s), 0.0, [replace(view, attained_gpu_s=truth)])
-        offered = type("Offered", (), {"snapshot": s})()
-        return Isonomy().key(s.apps[0], 0, offered)
+        s = Isonomy().prepared(later(s, decide(s), 0.0, [replace(view, attained_gpu_s=truth)]))
+        return float(s.memory["finish_s"]["a"])
 
-    assert turn(truth) <= turn(said * truth) * (1 + 1e-9)
+    assert finish_s(truth) <= finish_s(said * truth) * (1 + 1e-9)
 
 
 def test_memory_changes_only_when_apps_come_or_go() -> None:
@@ -105,7 +126,7 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
     memory = decide(s).memory
     s = later(s, decide(s), 100.0, s.apps)
     assert decide(s).memory == memory
-    assert set(decide(replace(s, apps=s.apps[:1])).memory["apps"]) == {"a"}
+    assert set(decide(replace(s, apps=s.apps[:1], ended={"b": 0.0})).memory["apps"]) == {"a"}
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,17 +134,16 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
     work=st.floats(1, 1e6), others=st.integers(0, 5), newcomer=st.floats(0, 1e6), gangs=st.integers(1, 99),
     extra_s=st.floats(1, 1e5),
 )  # fmt: skip
-def test_nobody_who_comes_after_an_apps_turn_goes_before_it(
+def test_nobody_who_comes_after_an_apps_virtual_finish_goes_before_it(
     work: float, others: int, newcomer: float, gangs: int, extra_s: float
 ) -> None:
-    """The bound on waiting: its turn comes within patience x its own time x the apps there, whatever comes then."""
-    old = app("old", work_total_gpu_s=work)
-    s = replace(snapshot(old), present=frozenset({"old", *(f"o{i}" for i in range(others))}))
-    plan = decide(s)
-    wide_gpus = plan.memory["apps"]["old"][2]
-    due_s = 2.0 * work / wide_gpus * (others + 1) + extra_s
+    """The bound on waiting: with n others the ideal has done its work within work / (its GPUs / (n + 1))."""
+    old = app("old", 1, ALL, work_total_gpu_s=work)
+    rest = [app(f"o{i}", 1, ALL, work_total_gpu_s=1e9) for i in range(others)]
+    s = snapshot(old, *rest)
+    due_s = work / CLUSTER.gpus * (others + 1) + extra_s
     new = app("new", 1, gangs, work_total_gpu_s=newcomer, submitted_s=due_s)
-    assert first(later(s, plan, due_s, [new, old])) == "old"
+    assert first(later(s, decide(s), due_s, [new, old, *rest])) == "old"
 
 
 def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
@@ -140,14 +160,20 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
     assert found.finished_s < apps[-1].submitted_s, "before the last of the stream had come"
 
 
-def test_the_receipt_says_when_an_apps_turn_is() -> None:
-    view = app("a", 1, ALL, work_total_gpu_s=1300.0)
-    s = snapshot(view)
-    assert decide(s).why["a"] == "its turn, in 200 s, is the earliest: it declared 1300 GPU-s; 1 apps share"
-    s = later(s, decide(s), 260.0, [replace(view, attained_gpu_s=1365.0)])
+def test_the_receipt_says_the_share_and_when_equal_sharing_would_be_done() -> None:
+    view, other = app("a", 1, 4, work_total_gpu_s=1300.0), app("b", 1, ALL, work_total_gpu_s=9000.0)
+    s = snapshot(view, other)
     assert decide(s).why["a"] == (
-        "its turn, 20 s ago, is the earliest: it declared 1300 GPU-s and used 65 more, which count 4 times; "
-        "1 apps share"
+        "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13"
+    )
+    s = later(s, decide(s), 345.0, [view, other])
+    assert decide(s).why["a"] == (
+        "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s; its share is 0.0 GPUs of 13"
+    )
+    s = replace(s, apps=(replace(view, attained_gpu_s=1365.0), other))
+    assert decide(s).why["a"] == (
+        "equal sharing would finish it in 65 s: it declared 1300 GPU-s and used 65 more, which count 4 times; "
+        "its share is 4.0 GPUs of 13"
     )
 
 

@@ -1,0 +1,83 @@
+"""What simulated schedules are held against: equal sharing of an ideal cluster, and a bound that nobody beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from pycontrol.model.value import value
+from pycontrol.policies.fluid import Fluid, VirtualApp, Weights
+from pycontrol.simulation.result import AppResult, Result
+
+
+def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
+    """App -> when hierarchical equal sharing of a cluster that splits freely, without costs, would have ended it.
+
+    No app ends before its longest path on whole gangs. An app without a user is a user of its own.
+    """
+    weights = Weights(max(1, max((a.cluster_gpus for a in apps), default=1)))
+    fluid = Fluid(min((a.submitted_s for a in apps), default=0.0), {})
+    for a in sorted(apps, key=lambda a: (a.submitted_s, a.app_id)):
+        width_gpus = max(1, min(weights.gpus, a.demand_gpus))
+        app = VirtualApp(a.queue, a.user or a.app_id, a.work_gpu_s, width_gpus, a.work_gpu_s)
+        fluid = fluid.at(a.submitted_s, weights)
+        fluid = Fluid(fluid.at_s, {**fluid.apps, a.app_id: app})
+    while fluid.active():
+        rate = fluid.rates(weights)
+        first_s = min(fluid.apps[a].left_gpu_s / r for a, r in rate.items() if r > 0)
+        fluid = fluid.at(fluid.at_s + max(first_s, 1e-6), weights)
+    return {
+        a.app_id: max(fluid.apps[a.app_id].done_s or a.submitted_s, a.submitted_s + a.longest_path_s) for a in apps
+    }
+
+
+@value
+class Promise:
+    """How far a schedule keeps the promise that nobody ends later than under equal sharing."""
+
+    kept: float
+    """Share of the apps for which it holds, but for the allowance."""
+    excess: float
+    """The largest end beyond it, as a share of the app's completion time under equal sharing."""
+    apps: int
+
+
+def promise(result: Result, allowance_s: float) -> Promise:
+    """Of all apps; one that did not finish breaks it without bound. Allowed: one lease and one restart, say."""
+    ideal = finish_s(result.apps)
+    late = []
+    for a in result.apps:
+        over_s = (float("inf") if a.finished_s is None else a.finished_s) - ideal[a.app_id] - allowance_s
+        late.append(max(0.0, over_s) / max(1e-9, ideal[a.app_id] - a.submitted_s))
+    kept = sum(x == 0 for x in late) / len(late) if late else 1.0
+    return Promise(kept, max(late, default=0.0), len(late))
+
+
+def least_mean_completion_s(apps: Sequence[AppResult]) -> float:
+    """No schedule has a shorter mean completion time.
+
+    The larger of two bounds: what each app needs alone on the cluster, and shortest remaining processing time on
+    one machine as fast as the cluster, which has the least sum of completion times (Schrage, 1968).
+    """
+    if not apps:
+        return 0.0
+    alone = sum(a.t_cluster_path_s for a in apps) / len(apps)
+    gpus = max(1, max(a.cluster_gpus for a in apps))
+    waiting: list[tuple[float, float]] = []
+    """Work left and submission of each app that is there."""
+    now_s, total_s = 0.0, 0.0
+    todo = sorted((a.submitted_s, a.work_gpu_s) for a in apps)
+    for k, (came_s, work) in enumerate(todo):
+        now_s = max(now_s, came_s) if not waiting else now_s
+        heappush(waiting, (work, came_s))
+        until_s = todo[k + 1][0] if k + 1 < len(todo) else float("inf")
+        while waiting and now_s < until_s:
+            left, since_s = heappop(waiting)
+            end_s = now_s + left / gpus
+            if end_s > until_s:
+                heappush(waiting, (left - (until_s - now_s) * gpus, since_s))
+                now_s = until_s
+                break
+            now_s, total_s = end_s, total_s + end_s - since_s
+        now_s = max(now_s, until_s) if until_s != float("inf") else now_s
+    return max(alone, total_s / len(apps))

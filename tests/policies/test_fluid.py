@@ -1,0 +1,125 @@
+"""The ideal behind the default policy: max-min shares by queue, user and app, and what splitting does to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.policies.fluid import Fluid, VirtualApp, Weights, joined, max_min, rates
+
+GPUS = 12
+
+
+def app(user: str = "u", work: float = 1200.0, width: int = GPUS, queue: str = "q", **more: float) -> VirtualApp:
+    return VirtualApp(queue, user, work, width, work, **more)
+
+
+def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> dict[str, float]:
+    """When the ideal has really done each: it is run until all is done."""
+    weights = weights or Weights(GPUS)
+    return {a: e.done_s or 0.0 for a, e in Fluid(0.0, apps).at(1e9, weights).apps.items()}
+
+
+@pytest.mark.parametrize(
+    ("apps", "weights", "expected"),
+    [
+        ({"a": app("u"), "b": app("v")}, Weights(12), {"a": 6, "b": 6}),
+        ({"a": app("u"), "b": app("u"), "c": app("v")}, Weights(12), {"a": 3, "b": 3, "c": 6}),
+        ({"a": app("u", width=2), "b": app("u"), "c": app("v")}, Weights(12), {"a": 2, "b": 4, "c": 6}),
+        ({"a": app("u", width=2), "c": app("v")}, Weights(12), {"a": 2, "c": 10}),
+        ({"a": app("u", queue="x"), "b": app("v"), "c": app("w")}, Weights(12), {"a": 6, "b": 3, "c": 3}),
+        ({"a": app("u", queue="x"), "b": app("v")}, Weights(12, {"x": 3.0}), {"a": 9, "b": 3}),
+        ({"a": app("u", queue="x"), "b": app("v")}, Weights(12, {"x": 3.0}, {"x": 4.0}), {"a": 4, "b": 8}),
+        ({"a": app("u"), "b": app("v")}, Weights(12, users={"u": 2.0}), {"a": 8, "b": 4}),
+    ],
+    ids=[
+        "two users alike", "a user's apps share", "an app leaves the user what it cannot use",
+        "a user leaves the others what it cannot use", "queues before users", "queues by weight", "a queue's limit",
+        "users by weight",
+    ],
+)  # fmt: skip
+def test_rates(apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]) -> None:
+    assert rates(apps, weights) == pytest.approx(expected)
+
+
+@given(
+    total=st.floats(0, 1e4),
+    parts=st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 1e4)), min_size=1, max_size=8),
+)
+def test_shares_are_max_min(total: float, parts: Sequence[tuple[float, float]]) -> None:
+    """Feasible, all of it used where it can be, and who has less than its cap has as much by weight as anybody."""
+    weights, caps = [w for w, _ in parts], [c for _, c in parts]
+    shares = max_min(total, weights, caps)
+    assert all(0 <= s <= c * (1 + 1e-9) for s, c in zip(shares, caps, strict=True))
+    assert sum(shares) == pytest.approx(min(total, sum(caps)), abs=1e-6)
+    level = max(s / w for s, w in zip(shares, weights, strict=True))
+    for s, w, c in zip(shares, weights, caps, strict=True):
+        assert s >= min(c, level * w) - 1e-6
+
+
+def test_work_done_in_the_ideal_is_done_at_its_time() -> None:
+    """a and b share until b is done at 200 s; then a has all."""
+    assert finish({"a": app("u", 2400.0), "b": app("v", 1200.0)}) == pytest.approx({"a": 300.0, "b": 200.0})
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    works=st.lists(st.floats(1, 1e5), min_size=1, max_size=6),
+    others=st.lists(st.floats(1, 1e5), max_size=4),
+    hops=st.lists(st.floats(0, 1e4), max_size=5),
+)
+def test_splitting_an_app_changes_nobodys_virtual_finish(
+    works: list[float], others: list[float], hops: list[float]
+) -> None:
+    """Pieces of one user against the whole: the last piece ends with the whole, the others end as before."""
+    rest = {f"o{i}": app(f"v{i}", w) for i, w in enumerate(others)}
+    whole = finish({"whole": app("u", sum(works)), **rest})
+    split = Fluid(0.0, {**{f"p{i}": app("u", w) for i, w in enumerate(works)}, **rest})
+    for hop_s in hops:  # looked at in between or not
+        split = split.at(split.at_s + hop_s, Weights(GPUS))
+    done = {a: e.done_s or 0.0 for a, e in split.at(1e9, Weights(GPUS)).apps.items()}
+    assert max(done[f"p{i}"] for i in range(len(works))) == pytest.approx(whole["whole"])
+    assert {a: done[a] for a in rest} == pytest.approx({a: whole[a] for a in rest})
+
+
+@settings(max_examples=100, deadline=None)
+@given(first=st.floats(10, 1e4), second=st.floats(10, 1e4), ahead=st.floats(0, 1))
+def test_one_app_after_the_other_is_no_better_than_both_as_one(first: float, second: float, ahead: float) -> None:
+    """The first is served ahead of its share and ends early; the ideal serves what it owes before the second."""
+    weights, other = Weights(GPUS), {"o": app("v", 1e6)}
+    as_one = finish({"both": app("u", first + second), **other})["both"]
+    fluid = Fluid(0.0, {"1": app("u", first), **other}).at(ahead * first / (GPUS / 2), weights)
+    gone = {a: replace(e, gone=True) if a == "1" else e for a, e in fluid.apps.items()}
+    fluid = joined(Fluid(fluid.at_s, gone), [(fluid.at_s, "2", app("u", second))], weights)
+    assert fluid.at(1e9, weights).apps["2"].done_s == pytest.approx(as_one)
+    assert fluid.finish_s(fluid.rates(weights))["2"] == pytest.approx(as_one)
+
+
+@settings(max_examples=60, deadline=None)
+@given(works=st.lists(st.floats(1, 1e4), min_size=1, max_size=6))
+def test_the_forecast_of_a_users_apps_is_what_comes(works: list[float]) -> None:
+    fluid = Fluid(0.0, {f"a{i}": app("u", w) for i, w in enumerate(works)})
+    assert fluid.finish_s(fluid.rates(Weights(GPUS))) == pytest.approx(finish(fluid.apps))
+
+
+def test_the_ideal_survives_being_written_down() -> None:
+    fluid = Fluid(3.0, {"a": app("u", 100.0, served_gpu_s=7.0), "b": app("v", 9.0, served_gpu_s=9.0, done_s=2.0)})
+    assert Fluid.from_json(fluid.to_json()) == fluid
+    assert Fluid.from_json({"clock": [1.0, 2.0, 3]}) is None, "what the policy remembered in 0.1"
+
+
+def test_time_passes_in_the_ideal_however_it_is_cut() -> None:
+    fluid = Fluid(1.7e9, {"a": app("u", 1e-3), "b": app("v", 5e5), "c": app("w", 3e5, width=1)})
+    at_once = fluid.at(1.7e9 + 40_000.3, Weights(GPUS))
+    for i in range(400):
+        fluid = fluid.at(1.7e9 + 100 * i, Weights(GPUS))
+    fluid = fluid.at(1.7e9 + 40_000.3, Weights(GPUS))
+    assert {a: e.served_gpu_s for a, e in fluid.apps.items()} == pytest.approx(
+        {a: e.served_gpu_s for a, e in at_once.apps.items()}
+    )
+    assert not math.isinf(sum(e.served_gpu_s for e in fluid.apps.values()))
