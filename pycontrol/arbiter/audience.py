@@ -29,6 +29,8 @@ def view(s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lea
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
+        slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
+        revoked_gpus=app.revocations,
         kept_gangs=s.kept_gangs(app_id, ending_gpus),
     )
 

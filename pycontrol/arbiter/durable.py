@@ -61,6 +61,8 @@ class Lease:
     """The gang of its award; gangs are renewed and revoked whole."""
     started_s: float | None = None
     """When its present container was launched."""
+    slowdown: float = 1.0
+    """S of its gang's place, by the prior."""
     used: bool = False
     """It had a container: a second one does not prolong it."""
     first_container: str = ""
@@ -68,6 +70,14 @@ class Lease:
     """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
     reason: str = ""
     """Why it is being revoked."""
+
+    def attained_gpu_s(self, now_s: float) -> float:
+        """GPU-seconds in its present container."""
+        return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
+
+    def slowed_gpu_s(self, now_s: float) -> float:
+        """The part of them that its place cost."""
+        return self.attained_gpu_s(now_s) * (1 - 1 / self.slowdown)
 
 
 @dataclass(slots=True)
@@ -97,6 +107,8 @@ class AppRecord:
     work_done_gpu_s: float = 0.0
     attained_gpu_s: float = 0.0
     """GPU-seconds of ended leases with a container (attained service)."""
+    slowed_gpu_s: float = 0.0
+    """Of these, what the places chosen for its gangs cost: the part beyond 1 / S."""
     demand_gpus: int = 0
     """Largest demand seen."""
     best: dict[str, Any] | None = None
@@ -200,7 +212,7 @@ class Durable:
         lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
         if not lease.used:
             lease.first_container = f.container_id
-        lease.end_s, lease.started_s, lease.used = f.end_s, f.at_s, True
+        lease.end_s, lease.started_s, lease.slowdown, lease.used = f.end_s, f.at_s, f.slowdown, True
         if lease.state == GRANTED:
             lease.state = ACTIVE
 
@@ -247,7 +259,9 @@ class Durable:
 
     def _attain(self, lease: Lease, now_s: float) -> None:
         if lease.started_s is not None:
-            self.apps[lease.app_id].attained_gpu_s += max(0.0, now_s - lease.started_s)
+            app = self.apps[lease.app_id]
+            app.attained_gpu_s += lease.attained_gpu_s(now_s)
+            app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
             lease.started_s = None
 
     def _on_NextDropped(self, f: NextDropped) -> None:

@@ -66,6 +66,8 @@ class LeaseStarted:
     job_id: str
     at_s: float
     end_s: float
+    slowdown: float = 1.0
+    """S of the place that its gang was given (Themis, section 4.3.1), as the prior has it."""
 
 
 @value

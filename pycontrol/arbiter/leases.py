@@ -21,6 +21,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
+from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
 from pycontrol.model.topology import Gpu
@@ -206,7 +207,14 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
                 until_s = min(mates)
             elif not lease.used:
                 until_s = end_s(s, now_s, gpu.host)
-        s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s))
+        s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s, _slowdown(s, lease)))
+
+
+def _slowdown(s: State, lease: Lease) -> float:
+    """S of the place that was chosen for its gang; the prior, since what Agents measure is theirs to say."""
+    gang = s.gang_key(lease)
+    hosts = {x.gpu.host for x in s.durable.leases_by_app[lease.app_id].values() if s.gang_key(x) == gang}
+    return SLOWDOWN_PRIOR[s.topology.scope_of(sorted(hosts)) - 1]
 
 
 def container_gone(s: State, container_id: str, now_s: float) -> None:

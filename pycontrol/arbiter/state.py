@@ -421,8 +421,12 @@ class State:
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
         """GPU-seconds in containers so far."""
-        running = sum(now_s - x.started_s for x in self.leases_of(app_id) if x.started_s is not None)
+        running = sum(x.attained_gpu_s(now_s) for x in self.leases_of(app_id))
         return self.durable.apps[app_id].attained_gpu_s + running
+
+    def slowed_gpu_s(self, app_id: str, now_s: float) -> float:
+        """Of these, what the places that were chosen for its gangs cost."""
+        return self.durable.apps[app_id].slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in self.leases_of(app_id))
 
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What its Agent needs for rho."""

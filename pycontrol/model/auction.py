@@ -109,6 +109,10 @@ class AppView:
     """GPU-seconds of service so far, running gangs included."""
     kept_gangs: tuple[Gang, ...] = ()
     """The gangs that it holds and that are not on offer."""
+    slowed_gpu_s: float = 0.0
+    """Of its service, what the places that were chosen for its gangs cost, by the prior of S."""
+    revoked_gpus: int = 0
+    """How often a GPU was taken back from it."""
 
     @property
     def unmet_gpus(self) -> int:

@@ -38,7 +38,8 @@ class Isonomy(Filling):
     overrun: Annotated[float, Field(ge=1)] = 4.0
     """How much service beyond the declared work counts; 1 would make it pay to declare less."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
-    """What it costs to move a badly placed gang at its lease's end; it must be regained within a lease."""
+    """What a restart costs. A badly placed gang moves, at its lease's end, where it regains that within a lease; and so
+    much service of each GPU taken back does not count as beyond the declared work."""
     queue_weights: Mapping[str, Positive] = field(default_factory=dict)
     """Queue -> its weight; its capacity where it is not named."""
     user_weights: Mapping[str, Positive] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Isonomy(Filling):
         declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
         in_s = self.standing(view, pool)
         when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {-in_s:.0f} s ago"
-        over_gpu_s = view.attained_gpu_s - declared_gpu_s
+        over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
         return (
             f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}; "
@@ -122,8 +123,13 @@ class Isonomy(Filling):
         now = joined(Fluid(now_s, apps), new, weights)
         return now, now
 
+    def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
+        """Service beyond what it declared, but for what slow places and restarts cost: these were not its choice."""
+        excused_gpu_s = view.slowed_gpu_s + self.restart_s * view.revoked_gpus
+        return max(0.0, view.attained_gpu_s - excused_gpu_s - declared_gpu_s)
+
     def _need_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
-        return declared_gpu_s + self.overrun * max(0.0, view.attained_gpu_s - declared_gpu_s)
+        return declared_gpu_s + self.overrun * self.over_gpu_s(view, declared_gpu_s)
 
     def _newcomer(self, view: AppView, weights: Weights) -> VirtualApp:
         declared_gpu_s = view.demand.work_total_gpu_s

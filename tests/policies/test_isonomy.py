@@ -109,6 +109,16 @@ def test_service_beyond_what_was_declared_counts_four_times() -> None:
     assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1400.0), honest])) == "honest"
 
 
+def test_slow_places_and_restarts_that_the_arbiter_chose_are_not_overrun() -> None:
+    """500 beyond the declared 1000: 300 lost to slow places, 5 GPUs taken back at 40 s each."""
+    one, other = app("one", work_total_gpu_s=1000.0), app("other", work_total_gpu_s=1100.0)
+    s = snapshot(one, other)
+    plan = decide(s)
+    over = replace(one, attained_gpu_s=1500.0)
+    assert first(later(s, plan, 0.0, [over, other])) == "other"
+    assert first(later(s, plan, 0.0, [replace(over, slowed_gpu_s=300.0, revoked_gpus=5), other])) == "one"
+
+
 @settings(max_examples=40, deadline=None)
 @given(truth=st.floats(100, 1e6), said=st.floats(0.01, 10.0))
 def test_the_virtual_finish_at_the_end_is_the_earliest_for_the_truth(truth: float, said: float) -> None:
