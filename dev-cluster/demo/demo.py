@@ -93,7 +93,7 @@ def apps(cluster: Path) -> list[App]:
     ]
 
 
-def turns() -> list[App]:
+def by_size() -> list[App]:
     """For the default policy: an app that takes all 12 GPUs, and two small ones that come later and go before it."""
     large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
              "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "50", "--min-iterations", "50",
@@ -269,15 +269,15 @@ class Demo:
         """Runs a command of the operator's, its output as it is."""
         subprocess.run([str(BIN / "isonomy"), *words], env=self.env, check=False)
 
-    def take_turns(self) -> bool:
+    def serve_by_size(self) -> bool:
         """The second part: the default policy serves; whether all went well, and went as that policy has it."""
         before = {r["round_id"] for r in self.get("rounds", n="1000").get("rounds", [])}
         self.serve()
-        good = self.watch(turns())
+        good = self.watch(by_size())
         for name in ("small", "large"):
             self.isonomy("explain", name)
         receipts = self.get("rounds", n="1000").get("rounds", [])
-        for wrong in out_of_turn([r for r in receipts if r["round_id"] not in before], self.yarn_apps()):
+        for wrong in out_of_order([r for r in receipts if r["round_id"] not in before], self.yarn_apps()):
             good = False
             self.say(f"MISSING: {wrong}")
         return good
@@ -307,15 +307,15 @@ def missed(report: dict[str, Any]) -> list[str]:
     return absent if resumed else [*absent, "a revoked gang that resumed"]
 
 
-def out_of_turn(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]) -> list[str]:
+def out_of_order(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]) -> list[str]:
     """What the default policy is to show and its rounds do not, by their receipts and YARN's word on the apps."""
-    names = [a.name for a in turns()]
+    names = [a.name for a in by_size()]
     why = {a: text for r in receipts for a, text in r.get("why", {}).items()}
-    silent = [n for n in names if not why.get(apps[n]["id"], "").startswith("its turn")]
+    silent = [n for n in names if not why.get(apps[n]["id"], "").startswith("equal sharing would")]
     taken = {x["app_id"] for r in receipts for x in r.get("revoked", ())}
     return [what for what, wrong in (
         (f"rounds of other policies than {DEFAULT}", {r["policy"] for r in receipts} != {DEFAULT}),
-        (f"receipts that give the turn of {', '.join(silent)}", bool(silent)),
+        (f"receipts that say why for {', '.join(silent)}", bool(silent)),
         ("GPUs that the large app gave to smaller ones", apps["large"]["id"] not in taken),
         ("a small app that came later and was done earlier",
          apps["small"]["finishedTime"] > apps["large"]["finishedTime"]),
@@ -343,7 +343,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         succeeded = demo.run()
         demo.isonomy("explain", "vision")
         demo.say(f"the same cluster under the default policy, {DEFAULT}")
-        succeeded = demo.take_turns() and succeeded
+        succeeded = demo.serve_by_size() and succeeded
         data, good = demo.report()
         for missing in missed(data):
             good = False
