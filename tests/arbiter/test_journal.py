@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,15 @@ def plain(state: Durable) -> object:
     return json.loads(json.dumps(state.dump(), sort_keys=True))
 
 
+def as_known_to(expected: Any, found: Any) -> Any:
+    """`found` without the fields that an older version's state did not have yet."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return {k: as_known_to(expected[k], v) for k, v in found.items() if k in expected}
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        return [as_known_to(e, f) for e, f in zip(expected, found, strict=True)]
+    return found
+
+
 # ---- versions
 
 
@@ -95,11 +105,11 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     assert len({type(fact) for _, _, fact in before}) == 17, "every kind of fact of that version"
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
-    assert plain(journal.recover()) == expected
+    assert as_known_to(expected, plain(journal.recover())) == expected
     assert [r["round_id"] for r in journal.rounds(10)] == ["r1.1"]
     journal.append([AppChanged(APP, {"message": "goes on"})], 2000.0)
     journal.close()
-    assert plain(recovered(path)) == expected | {
+    assert as_known_to(expected, plain(recovered(path))) == expected | {
         "apps": [a | {"message": "goes on"} if a["app_id"] == APP else a for a in expected["apps"]]
     }
     assert list(read_facts(path))[: len(before)] == before
