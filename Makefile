@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells demo-oef test lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools
+.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools
 
 demo: setup java
 	dev-cluster/demo/run
@@ -15,7 +15,16 @@ demo-cells: setup java
 demo-oef: setup java
 	$(PY) dev-cluster/demo/oef.py
 
-test: setup lint java-test unit compiled-test cluster-test
+# Two lanes beside each other, one for each core: Python alone, and what needs Java. A target's output comes in one piece.
+test: setup lint
+	@echo "two lanes of tests run beside each other; each target prints when it is done, the first in some minutes"
+	@$(MAKE) --no-print-directory -j2 --output-sync=target python-lane java-lane
+
+python-lane:
+	@$(MAKE) --no-print-directory unit && $(MAKE) --no-print-directory compiled-test
+
+java-lane:
+	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory cluster-test
 
 setup: $(VENV)/.ready
 
