@@ -73,6 +73,13 @@ class Driver:
         """Hands an event over, from any thread; raises Overloaded if too many of its kind wait."""
         self._inbox.put(event, lane_of(event))
 
+    def after(self, done: Callable[[], None]) -> None:
+        """Calls `done` on the Arbiter's thread once all that Agents sent before is handled; from any thread.
+
+        `done` must neither block nor raise; raises Overloaded if too many wait.
+        """
+        self._inbox.put(done, Lane.AGENTS)
+
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
         """Runs `fn(arbiter, now)` on the Arbiter's thread, before all events that wait.
 

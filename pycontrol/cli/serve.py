@@ -150,6 +150,7 @@ class ControlPlane:
             lambda event: self._driver.submit(event),
             lambda: arbiter.known,
             lambda app_id: owner_of(arbiter, app_id),
+            lambda done: self._driver.after(done),
             serving=lambda: keep is None or endpoint.connected,
             failed=lambda e: self._fail("the Agents' server ended", e),
         )

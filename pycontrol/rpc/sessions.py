@@ -5,131 +5,32 @@ All of it belongs to the server's event loop; nothing here blocks or is called f
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections import OrderedDict
 
 import grpc
 import structlog
 
+from pycontrol.rpc.budget import Ledger
+from pycontrol.rpc.mailbox import KEPT_KINDS, Mailbox
+from pycontrol.rpc.outbox import TOO_SLOW, Stream
 from pycontrol.wire.v1 import agent_pb2 as pb
 
-OUTBOX_MAX = 10_000
-"""Messages that wait for one stream's peer; one that reads no faster is cut off and comes back."""
-KEPT_MAX = 2048
-"""Messages (and commands) kept per app while their reader is away."""
 WORKERS_MAX = 2048
 """Worker streams of one app."""
 APPS_MAX = 4096
 """Apps of which anything is kept while none of their streams is open."""
-_KEPT_KINDS = frozenset({"ready", "progress", "checkpoint", "exit"})
-
-M = TypeVar("M")
-log = structlog.get_logger("isonomy.rpc")
-
-
-class Stream(Generic[M]):
-    """The sending side of one stream: a bounded outbox, and how the stream is to end."""
-
-    def __init__(self, app_id: str, name: str, limit: int = OUTBOX_MAX) -> None:
-        self.app_id = app_id
-        self.name = name
-        """The attempt of an Agent, the id of a worker."""
-        self.greeted = False
-        """An Agent's stream: Registered is in the outbox, so other messages may follow."""
-        self.ended: tuple[grpc.StatusCode, str] | None = None
-        self._limit = limit
-        self._outbox: deque[M] = deque()
-        self._changed = asyncio.Event()
-
-    def put(self, message: M) -> bool:
-        """Queues a message; a full outbox ends the stream. False where the message will not be sent."""
-        if self.ended:
-            return False
-        if len(self._outbox) >= self._limit:
-            self.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "messages are read too slowly; connect again")
-            return False
-        self._outbox.append(message)
-        self._changed.set()
-        return True
-
-    def end(self, code: grpc.StatusCode, why: str) -> None:
-        """Ends the stream with this status; the first call counts."""
-        if self.ended is None:
-            self.ended = (code, why)
-            self._changed.set()
-
-    async def until_ended(self) -> None:
-        """Returns when end() was called."""
-        while self.ended is None:
-            await self._wait()
-
-    async def peek(self) -> M:
-        """The next message to send; it stays in the outbox until sent()."""
-        while not self._outbox:
-            await self._wait()
-        return self._outbox[0]
-
-    def sent(self) -> None:
-        """The message of peek() is on its way."""
-        self._outbox.popleft()
-
-    def unsent(self) -> list[M]:
-        """What is left in the outbox."""
-        return list(self._outbox)
-
-    async def _wait(self) -> None:
-        changed = self._changed
-        await changed.wait()
-        if changed is self._changed:
-            self._changed = asyncio.Event()
-
-
-@dataclass
-class Mailbox:
-    """What is kept for one app: for its Agent from its workers, and for workers from its Agent."""
-
-    latest: dict[str, dict[str, pb.ArbiterMessage]] = field(default_factory=dict)
-    """The last message of each kind of the workers whose streams are open: an Agent that registers gets
-    them all, as it may be new, or may have missed some when its stream broke."""
-    unread: OrderedDict[tuple[str, str], pb.ArbiterMessage] = field(default_factory=OrderedDict)
-    """By worker and kind: what no Agent has got, oldest first."""
-    commands: OrderedDict[str, pb.WorkerCommand] = field(default_factory=OrderedDict)
-    """The last command for each worker that is not connected."""
-
-    def keep(self, worker_id: str, kind: str, message: pb.ArbiterMessage, newer: bool = True) -> None:
-        """Keeps a message for the Agent; of each worker and kind the newest."""
-        key = (worker_id, kind)
-        if not newer and key in self.unread:
-            return
-        self.unread[key] = message
-        self.unread.move_to_end(key)
-        if len(self.unread) > KEPT_MAX:
-            self.unread.popitem(last=False)
-
-    def take(self) -> list[pb.ArbiterMessage]:
-        """What an Agent that registers needs to know of its workers."""
-        ended = [m for (worker_id, _), m in self.unread.items() if worker_id not in self.latest]
-        self.unread.clear()
-        return ended + [m for kinds in self.latest.values() for m in kinds.values()]
-
-    def command(self, command: pb.WorkerCommand) -> None:
-        """Keeps a command for a worker that is not connected."""
-        self.commands[command.worker_id] = command
-        self.commands.move_to_end(command.worker_id)
-        if len(self.commands) > KEPT_MAX:
-            self.commands.popitem(last=False)
-
 
 AgentStream = Stream[pb.ArbiterMessage]
 WorkerStream = Stream[pb.WorkerCommand]
+log = structlog.get_logger("isonomy.rpc")
 
 
 class Sessions:
     """The open streams by app, and the relay between an app's Agent and its workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
+        """Of all that waits here and in the streams."""
         self.agents: dict[str, AgentStream] = {}
         self._workers: dict[str, dict[str, WorkerStream]] = {}
         self._mail: OrderedDict[str, Mailbox] = OrderedDict()
@@ -161,23 +62,41 @@ class Sessions:
         kind = message.WhichOneof("kind")
         if kind == "registered":
             stream.greeted = True
-            stream.put(message)
+            self._put(stream, message)
             for kept in self._mailbox(app_id).take():
                 stream.put(kept)
         elif stream.greeted or kind == "finish":
-            stream.put(message)
+            self._put(stream, message)
+
+    def _put(self, stream: AgentStream, message: pb.ArbiterMessage) -> bool:
+        """Queues a message; room for it is made, where all apps together have too much waiting, by who has most."""
+        if self.ledger.in_all + message.ByteSize() > self.ledger.limits.in_all:
+            self._cut_off(self.ledger.heaviest())
+        return stream.put(message)
+
+    def _cut_off(self, app_id: str) -> None:
+        """Drops all that waits of one app."""
+        log.warning("what waits for an app is dropped, as the most of all", app_id=app_id,
+                    bytes=self.ledger.of_app(app_id))  # fmt: skip
+        streams: list[AgentStream | WorkerStream] = list(self._workers.get(app_id, {}).values())
+        if app_id in self.agents:
+            streams.append(self.agents[app_id])
+        for stream in streams:
+            stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{app_id} has the most bytes waiting of all; {TOO_SLOW}")
+            stream.empty()
+        self._mailbox(app_id).clear()
 
     def _take_back(self, stream: AgentStream) -> None:
         """What came from workers and did not reach the Agent waits for the next one."""
         mailbox = self._mailbox(stream.app_id)
-        for message in stream.unsent():
+        for message in stream.empty():
             kind = message.WhichOneof("kind")
             if kind == "worker_gone":
                 mailbox.keep(message.worker_gone.worker_id, "gone", message, newer=False)
             elif kind == "from_worker":
                 sent = message.from_worker
                 sent_kind = sent.WhichOneof("kind")
-                if sent_kind in _KEPT_KINDS:
+                if sent_kind in KEPT_KINDS:
                     mailbox.keep(sent.worker_id, sent_kind, message, newer=False)
 
     # ---- workers
@@ -193,8 +112,8 @@ class Sessions:
         if older is not None:
             older.end(grpc.StatusCode.ABORTED, "a newer stream of this worker has begun")
             self._take_back_command(older)
-        mailbox.unread.pop((stream.name, "gone"), None)
-        waiting = mailbox.commands.pop(stream.name, None)
+        mailbox.unread.pop((stream.name, "gone"))
+        waiting = mailbox.commands.pop(stream.name)
         if waiting is not None:
             stream.put(waiting)
         return True
@@ -210,11 +129,11 @@ class Sessions:
         self._take_back_command(stream)
         gone = pb.ArbiterMessage(worker_gone=pb.WorkerGone(worker_id=stream.name, reason=reason))
         self._relay(stream.app_id, stream.name, "gone", gone)
-        self._mailbox(stream.app_id).latest.pop(stream.name, None)
+        self._mailbox(stream.app_id).closed(stream.name)
         self._forget_some()
 
     def _take_back_command(self, stream: WorkerStream) -> None:
-        for command in stream.unsent()[-1:]:
+        for command in stream.empty()[-1:]:
             self._mailbox(stream.app_id).command(command)
 
     def from_worker(self, app_id: str, message: pb.WorkerMessage) -> None:
@@ -223,15 +142,15 @@ class Sessions:
         if kind is None:
             return
         relayed = pb.ArbiterMessage(from_worker=message)
-        if kind in _KEPT_KINDS:
-            self._mailbox(app_id).latest.setdefault(message.worker_id, {})[kind] = relayed
+        if kind in KEPT_KINDS:
+            self._mailbox(app_id).heard(message.worker_id, kind, relayed)
         self._relay(app_id, message.worker_id, kind, relayed)
 
     def _relay(self, app_id: str, worker_id: str, kind: str, message: pb.ArbiterMessage) -> None:
         agent = self.agents.get(app_id)
-        if agent is not None and agent.greeted and agent.put(message):
+        if agent is not None and agent.greeted and self._put(agent, message):
             return
-        if kind in _KEPT_KINDS or kind == "gone":
+        if kind in KEPT_KINDS or kind == "gone":
             self._mailbox(app_id).keep(worker_id, kind, message)
 
     def to_worker(self, app_id: str, command: pb.WorkerCommand) -> None:
@@ -253,7 +172,7 @@ class Sessions:
     def _mailbox(self, app_id: str) -> Mailbox:
         mailbox = self._mail.get(app_id)
         if mailbox is None:
-            mailbox = self._mail[app_id] = Mailbox()
+            mailbox = self._mail[app_id] = Mailbox(app_id, self.ledger, WORKERS_MAX)
         self._mail.move_to_end(app_id)
         return mailbox
 
@@ -262,4 +181,5 @@ class Sessions:
         silent = [a for a in self._mail if a not in self.agents and a not in self._workers]
         for app_id in silent[: max(0, len(silent) - APPS_MAX)]:
             log.warning("what was kept for a silent app is dropped", app_id=app_id)
-            del self._mail[app_id]
+            self._mail.pop(app_id).clear()
+            self.ledger.forget(app_id)

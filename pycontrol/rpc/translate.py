@@ -1,6 +1,7 @@
 """Between the messages of agent.proto and the Arbiter's events and effects. Pure.
 
-An Agent is not trusted: every number and size is checked here, and what cannot be read is Malformed.
+An Agent is not trusted: every number and size is checked here. What means something is brought within bounds that no
+policy has trouble with; what does not is Malformed, and costs its own app the message or the stream.
 """
 
 from __future__ import annotations
@@ -33,92 +34,57 @@ from pycontrol.model.events import (
     WorkerPlan,
 )
 from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.rpc.checks import (
+    COUNT_MAX,
+    DEMAND_MAX,
+    GPU_INDEX_MAX,
+    GPUS_MAX,
+    ID_MAX_CHARS,
+    JOBS_MAX,
+    RATE_MAX,
+    RESTART_MAX_S,
+    ROWS_MAX,
+    SLOWDOWN_MAX,
+    SPEEDUP_MAX,
+    SPEEDUP_MIN,
+    TEXT_MAX_CHARS,
+    WORK_MAX_GPU_S,
+    WORKERS_MAX,
+    Malformed,
+    a_count,
+    a_number,
+    a_rho,
+    a_step,
+    a_time,
+    an_id,
+    few,
+    finite,
+    positive_rho,
+    small_enough,
+    texts,
+    up_to,
+)
 from pycontrol.wire.v1 import agent_pb2 as pb
-
-ID_MAX_CHARS = 256
-TEXT_MAX_CHARS = 4096
-GPUS_MAX = 1 << 20
-"""More GPUs, gangs or jobs than any cluster or app has."""
-ROWS_MAX = 4096
-JOBS_MAX = 8192
-WORKERS_MAX = 8192
-RHO_MAX = 1e12
-RESTART_MAX_S = 1e9
-"""What an infinite rho (an app that would never end) counts as."""
-GPU_INDEX_MAX = 1023
-
-
-class Malformed(Exception):
-    """A message that cannot be read; says which field and why."""
-
-
-# ---- checks
-
-
-def _id(value: str, what: str, required: bool = True) -> str:
-    if required and not value:
-        raise Malformed(f"{what} is empty")
-    if len(value) > ID_MAX_CHARS:
-        raise Malformed(f"{what} is longer than {ID_MAX_CHARS} characters")
-    return value
-
-
-def _count(value: int, what: str, least: int = 0, most: int = GPUS_MAX) -> int:
-    if not least <= value <= most:
-        raise Malformed(f"{what} is {value}, not within {least} and {most}")
-    return value
-
-
-def _number(value: float, what: str) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise Malformed(f"{what} is {value}, not a number >= 0")
-    return value
-
-
-def _rho(value: float, what: str) -> float:
-    if math.isnan(value) or value < 0:
-        raise Malformed(f"{what} is {value}, not a number >= 0")
-    return min(value, RHO_MAX)
-
-
-def _positive_rho(value: float, what: str) -> float:
-    if not value > 0:
-        raise Malformed(f"{what} is {value}, not a number > 0")
-    return min(value, RHO_MAX)
-
-
-def _length(values: Sequence[object], what: str, most: int) -> None:
-    if len(values) > most:
-        raise Malformed(f"{what} has {len(values)} entries, at most {most} are read")
-
-
-def _finite_or(value: float, otherwise: float) -> float:
-    return value if math.isfinite(value) else otherwise
-
-
-def _texts(values: Mapping[str, str]) -> dict[str, str]:
-    _length(list(values), "configuration", 1024)
-    return {k[:ID_MAX_CHARS]: v[:TEXT_MAX_CHARS] for k, v in values.items()}
-
 
 # ---- Agent to Arbiter
 
 
 def demand_of(message: pb.Demand) -> Demand:
     """What an app could use now."""
-    gangs = _count(message.gangs, "demand.gangs")
+    gangs = a_count(message.gangs, "demand.gangs")
+    gang_gpus = a_count(message.gang_gpus, "demand.gang_gpus", least=1 if gangs else 0)
     return Demand(
-        gang_gpus=_count(message.gang_gpus, "demand.gang_gpus", least=1 if gangs else 0),
-        gangs=gangs,
-        job_demand_max=_count(message.job_demand_max, "demand.job_demand_max"),
-        work_left_gpu_s=_number(message.work_left_gpu_s, "demand.work_left_gpu_s"),
-        work_total_gpu_s=_number(message.work_total_gpu_s, "demand.work_total_gpu_s"),
-        work_done_gpu_s=_number(message.work_done_gpu_s, "demand.work_done_gpu_s"),
+        gang_gpus=up_to(gang_gpus, DEMAND_MAX),
+        gangs=up_to(gangs, DEMAND_MAX),
+        job_demand_max=up_to(a_count(message.job_demand_max, "demand.job_demand_max"), DEMAND_MAX),
+        work_left_gpu_s=a_number(message.work_left_gpu_s, "demand.work_left_gpu_s", WORK_MAX_GPU_S),
+        work_total_gpu_s=a_number(message.work_total_gpu_s, "demand.work_total_gpu_s", WORK_MAX_GPU_S),
+        work_done_gpu_s=a_number(message.work_done_gpu_s, "demand.work_done_gpu_s", WORK_MAX_GPU_S),
         paced=message.paced,
         slowdown=_slowdown(message.slowdown),
-        loss_rate=_number(message.loss_rate, "demand.loss_rate"),
+        loss_rate=a_number(message.loss_rate, "demand.loss_rate", RATE_MAX),
         speedups=_speedups(message.speedups),
-        gpu_type=message.gpu_type[:ID_MAX_CHARS],
+        gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
     )
 
 
@@ -126,25 +92,26 @@ def _slowdown(values: Sequence[float]) -> tuple[float, float, float]:
     if not values:
         return SLOWDOWN_PRIOR
     if len(values) != len(SLOWDOWN_PRIOR) or not all(math.isfinite(v) and v >= 1 for v in values):
-        raise Malformed(f"demand.slowdown is {list(values)}, it must be three numbers of at least 1")
-    return values[0], values[1], values[2]
+        raise Malformed(f"demand.slowdown is {list(values)[:4]}, it must be three numbers of at least 1")
+    first, second, third = (min(v, SLOWDOWN_MAX) for v in values)
+    return first, second, third
 
 
 def _speedups(values: Mapping[str, float]) -> dict[str, float]:
-    _length(list(values), "demand.speedups", 64)
+    few(values, "demand.speedups", 64)
     for gpu_type, value in values.items():
         if not (math.isfinite(value) and value > 0):
-            raise Malformed(f"demand.speedups of {gpu_type} is {value}, it must be a positive number")
-    return dict(values)
+            raise Malformed(f"demand.speedups of {gpu_type[:64]!r} is {value}, it must be a positive number")
+    return {an_id(k, "demand.speedups"): min(SPEEDUP_MAX, max(SPEEDUP_MIN, v)) for k, v in values.items()}
 
 
 def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gpu, ...]:
     """GPU ids by machine as GPUs, sorted; each once."""
     found: set[Gpu] = set()
     for machine in message:
-        host = _id(machine.host, f"{what}.host")
+        host = an_id(machine.host, f"{what}.host")
         for index in machine.gpu_ids:
-            gpu = Gpu(host, _count(index, f"{what}.gpu_ids", most=GPU_INDEX_MAX))
+            gpu = Gpu(host, a_count(index, f"{what}.gpu_ids", most=GPU_INDEX_MAX))
             if gpu in found:
                 raise Malformed(f"{what} names {gpu} twice")
             found.add(gpu)
@@ -153,13 +120,14 @@ def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gp
 
 def agent_up(app_id: str, user: str, message: pb.Register) -> AgentUp:
     """Register, from an Agent whose token is `app_id`'s and was issued to `user`."""
-    _length(message.grant_ids, "register.grant_ids", GPUS_MAX)
+    small_enough(message, "register")
+    few(message.grant_ids, "register.grant_ids", GPUS_MAX)
     return AgentUp(
         app_id=app_id,
-        attempt_id=_id(message.attempt_id, "register.attempt_id", required=False),
-        app_scheduler=_id(message.app_scheduler, "register.app_scheduler", required=False),
+        attempt_id=an_id(message.attempt_id, "register.attempt_id", required=False),
+        app_scheduler=an_id(message.app_scheduler, "register.app_scheduler", required=False),
         demand=demand_of(message.demand),
-        grant_ids=tuple(_id(g, "register.grant_ids") for g in message.grant_ids),
+        grant_ids=tuple(an_id(g, "register.grant_ids") for g in message.grant_ids),
         user=user,
     )
 
@@ -167,26 +135,26 @@ def agent_up(app_id: str, user: str, message: pb.Register) -> AgentUp:
 def bid_received(app_id: str, message: pb.Bid, hosts: Container[str]) -> BidReceived:
     """Bid, with `bid` None and the problem where it is malformed; `hosts` are the cluster's."""
     try:
-        round_id = _id(message.round_id, "bid.round_id", required=False)
+        round_id = an_id(message.round_id, "bid.round_id", required=False)
         return BidReceived(app_id, round_id, _bid(app_id, message, hosts))
     except Malformed as e:
         return BidReceived(app_id, message.round_id[:ID_MAX_CHARS], None, str(e))
 
 
 def _bid(app_id: str, message: pb.Bid, hosts: Container[str]) -> Bid:
-    _length(message.rows, "bid.rows", ROWS_MAX)
-    nothing = _positive_rho(message.rho_nothing, "bid.rho_nothing")
+    few(message.rows, "bid.rows", ROWS_MAX)
+    nothing = positive_rho(message.rho_nothing, "bid.rho_nothing")
     rows = tuple(_row(row, f"bid.rows[{i}]", hosts) for i, row in enumerate(message.rows))
     restart_s = message.restart_s if 0 <= message.restart_s < RESTART_MAX_S else 0.0
     return Bid(app_id, nothing, rows, restart_s)
 
 
 def _row(message: pb.BidRow, what: str, hosts: Container[str]) -> BidRow:
-    rho = _positive_rho(message.rho, f"{what}.rho")
-    _length(message.keep, f"{what}.keep", ROWS_MAX)
-    new_gangs = _count(message.new_gangs, f"{what}.new_gangs")
-    gang_gpus = _count(message.gang_gpus, f"{what}.gang_gpus", least=1 if new_gangs else 0)
-    _count(new_gangs * gang_gpus, f"{what}: new_gangs x gang_gpus")
+    rho = positive_rho(message.rho, f"{what}.rho")
+    few(message.keep, f"{what}.keep", ROWS_MAX)
+    new_gangs = a_count(message.new_gangs, f"{what}.new_gangs")
+    gang_gpus = a_count(message.gang_gpus, f"{what}.gang_gpus", least=1 if new_gangs else 0)
+    a_count(new_gangs * gang_gpus, f"{what}: new_gangs x gang_gpus")
     keep = tuple(_gang(gang, f"{what}.keep", hosts) for gang in message.keep)
     if not keep and not new_gangs:
         raise Malformed(f"{what} asks for nothing")
@@ -209,7 +177,7 @@ def _gang(message: pb.Gang, what: str, hosts: Container[str]) -> Gang:
             raise Malformed(f"{what} names the unknown host {machine.host[:ID_MAX_CHARS]!r}")
         if machine.host in gpus:
             raise Malformed(f"{what} names {machine.host} twice")
-        gpus[machine.host] = _count(machine.gpus, f"{what}.gpus", least=1)
+        gpus[machine.host] = a_count(machine.gpus, f"{what}.gpus", least=1)
     if not gpus:
         raise Malformed(f"{what} has an empty gang")
     return gang_of(gpus)
@@ -217,8 +185,8 @@ def _gang(message: pb.Gang, what: str, hosts: Container[str]) -> Gang:
 
 def use_planned(app_id: str, message: pb.Use) -> UsePlanned:
     """Use: whole gangs on GPUs that the Arbiter will check against the leases."""
-    _length(message.workers, "use.workers", WORKERS_MAX)
-    use_id = _id(message.use_id, "use.use_id")
+    few(message.workers, "use.workers", WORKERS_MAX)
+    use_id = an_id(message.use_id, "use.use_id")
     workers = tuple(_worker(w) for w in message.workers)
     if len({w.worker_id for w in workers}) != len(workers):
         raise Malformed("use names a worker twice")
@@ -226,13 +194,13 @@ def use_planned(app_id: str, message: pb.Use) -> UsePlanned:
 
 
 def _worker(message: pb.WorkerPlan) -> WorkerPlan:
-    worker_id = _id(message.worker_id, "use.worker_id")
+    worker_id = an_id(message.worker_id, "use.worker_id")
     if not message.gpu_ids:
         raise Malformed(f"use: worker {worker_id} has no GPU")
     machine = pb.MachineGpuIds(host=message.host, gpu_ids=message.gpu_ids)
     return WorkerPlan(
         worker_id=worker_id,
-        job_id=_id(message.job_id, "use.job_id"),
+        job_id=an_id(message.job_id, "use.job_id"),
         gpus=gpus_of([machine], f"use: worker {worker_id}"),
         allocation_request_id=message.allocation_request_id,
     )
@@ -241,18 +209,18 @@ def _worker(message: pb.WorkerPlan) -> WorkerPlan:
 def job_progress(message: pb.JobProgress) -> JobProgress:
     """How far a job is. A loss that diverged stays NaN or infinite: it is what the job computed."""
     return JobProgress(
-        job_id=_id(message.job_id, "progress.job_id"),
-        state=_id(message.state, "progress.state", required=False),
-        step=message.step,
+        job_id=an_id(message.job_id, "progress.job_id"),
+        state=an_id(message.state, "progress.state", required=False),
+        step=a_step(message.step),
         loss=message.loss,
-        accuracy=_finite_or(message.accuracy, 0.0),
-        iter_time_s=_number(message.iter_time_s, "progress.iter_time_s"),
-        slowdown=_number(message.slowdown, "progress.slowdown"),
-        gpus=_count(message.gpus, "progress.gpus"),
-        rung=message.rung,
-        launches=message.launches,
-        worker_failures=message.worker_failures,
-        configuration=_texts(message.configuration),
+        accuracy=finite(message.accuracy),
+        iter_time_s=a_time(message.iter_time_s, "progress.iter_time_s"),
+        slowdown=min(SLOWDOWN_MAX, a_time(message.slowdown, "progress.slowdown")),
+        gpus=a_count(message.gpus, "progress.gpus"),
+        rung=up_to(message.rung, COUNT_MAX),
+        launches=up_to(message.launches, COUNT_MAX),
+        worker_failures=up_to(message.worker_failures, COUNT_MAX),
+        configuration=texts(message.configuration),
     )
 
 
@@ -263,22 +231,24 @@ def agent_done(app_id: str, message: pb.Done) -> AgentDone:
         succeeded=message.succeeded,
         message=message.message[:TEXT_MAX_CHARS],
         best_job_id=message.best_job_id[:ID_MAX_CHARS],
-        best_configuration=_texts(message.best_configuration),
-        best_accuracy=_finite_or(message.best_accuracy, 0.0),
-        work_done_gpu_s=max(0.0, _finite_or(message.work_done_gpu_s, 0.0)),
+        best_configuration=texts(message.best_configuration),
+        best_accuracy=finite(message.best_accuracy),
+        work_done_gpu_s=min(WORK_MAX_GPU_S, max(0.0, finite(message.work_done_gpu_s))),
         model_path=message.model_path[:TEXT_MAX_CHARS],
     )
 
 
 def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Event | None:
     """The event of an Agent's message after Register; None for kinds that are no event. Raises Malformed."""
-    match message.WhichOneof("kind"):
+    kind = message.WhichOneof("kind")
+    if kind == "bid":
+        return bid_received(app_id, message.bid, hosts)
+    small_enough(message, kind)
+    match kind:
         case "rho":
             rho = message.rho
-            round_id = _id(rho.round_id, "rho.round_id")
-            return RhoReported(app_id, round_id, _rho(rho.rho, "rho.rho"), demand_of(rho.demand))
-        case "bid":
-            return bid_received(app_id, message.bid, hosts)
+            round_id = an_id(rho.round_id, "rho.round_id")
+            return RhoReported(app_id, round_id, a_rho(rho.rho, "rho.rho"), demand_of(rho.demand))
         case "use":
             return use_planned(app_id, message.use)
         case "released":
@@ -286,9 +256,9 @@ def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Ev
             return GpusReleased(app_id, gpus, message.released.reason[:TEXT_MAX_CHARS])
         case "progress":
             progress = message.progress
-            _length(progress.jobs, "progress.jobs", JOBS_MAX)
+            few(progress.jobs, "progress.jobs", JOBS_MAX)
             jobs = tuple(job_progress(j) for j in progress.jobs)
-            rho_now = _rho(progress.rho, "progress.rho")
+            rho_now = a_rho(progress.rho, "progress.rho")
             return ProgressReported(app_id, demand_of(progress.demand), jobs, rho_now)
         case "done":
             return agent_done(app_id, message.done)

@@ -89,7 +89,7 @@ class Site:
         """What YARN knows."""
         self.server = AgentServer(
             "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get,
-            first_message_s=first_message_s, owner_wait_s=1.0,
+            lambda done: done(), first_message_s=first_message_s, owner_wait_s=1.0,
         )  # fmt: skip
         self.server.start()
         address = f"localhost:{self.server.port}"
@@ -398,8 +398,9 @@ def test_port_in_use_is_one_clear_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         server = AgentServer(
-            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY, lambda app_id: None
-        )
+            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY,
+            lambda app_id: None, lambda done: done(),
+        )  # fmt: skip
         with pytest.raises(ServerError, match=r"agents\.port: .*in use"):
             server.start()
 

@@ -2,8 +2,11 @@
 
 import grpc
 
+from pycontrol.rpc import mailbox as mailboxes
 from pycontrol.rpc import sessions
-from pycontrol.rpc.sessions import Sessions, Stream
+from pycontrol.rpc.budget import Ledger, Limits
+from pycontrol.rpc.outbox import Stream
+from pycontrol.rpc.sessions import Sessions
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 APP = "application_1_0001"
@@ -32,7 +35,7 @@ def test_a_reader_too_slow_is_cut_off_and_finds_its_messages_later() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(sessions, "KEPT_MAX", 10)
+    monkeypatch.setattr(mailboxes, "KEPT_MAX", 10)
     monkeypatch.setattr(sessions, "APPS_MAX", 3)
     hub = Sessions()
     for i in range(50):
@@ -65,3 +68,82 @@ def test_apps_workers_are_bounded(monkeypatch) -> None:
     assert hub.worker_up(Stream[pb.WorkerCommand](APP, "w1"))
     assert hub.worker_up(Stream[pb.WorkerCommand](APP, "w1"))
     assert not hub.worker_up(Stream[pb.WorkerCommand](APP, "w2"))
+
+
+LIMITS = Limits(stream=1000, app=3000, user=6000, in_all=10_000)
+
+
+def _large(worker_id: str, size: int = 700) -> pb.WorkerMessage:
+    return pb.WorkerMessage(worker_id=worker_id, exit=pb.WorkerExit(code=1, message="x" * size))
+
+
+def _agent(hub: Sessions, app_id: str, user: str, name: str = "a1") -> Stream[pb.ArbiterMessage]:
+    stream = Stream[pb.ArbiterMessage](app_id, name, hub.ledger, user)
+    hub.agent_up(stream)
+    hub.to_agent(app_id, REGISTERED)
+    return stream
+
+
+def test_bytes_that_wait_for_a_stream_are_bounded() -> None:
+    hub = Sessions(Ledger(LIMITS))
+    slow = _agent(hub, APP, "ann")
+    for i in range(50):
+        hub.from_worker(APP, _large(f"w{i}"))
+    assert slow.ended is not None
+    assert "too slowly" in slow.ended[1]
+    assert hub.ledger.of_app(APP) <= LIMITS.app
+    assert hub.agent_gone(slow)
+    assert hub.ledger.of_app(APP) <= LIMITS.app
+    again = Stream[pb.ArbiterMessage](APP, "a1", hub.ledger, "ann")
+    hub.agent_up(again)
+    hub.to_agent(APP, REGISTERED)
+    assert again.unsent()[1:], "what was kept comes on the next stream"
+    assert sum(m.ByteSize() for m in again.unsent()) <= LIMITS.stream
+
+
+def test_one_users_bytes_cost_nobody_else_anything() -> None:
+    hub = Sessions(Ledger(LIMITS))
+    honest = _agent(hub, "ann_1", "ann")
+    for k in range(40):
+        app = f"mallory_{k}"
+        _agent(hub, app, "mallory")
+        for i in range(10):
+            hub.from_worker(app, _large(f"w{i}"))
+    assert hub.ledger.in_all <= LIMITS.user + 100
+    hub.from_worker("ann_1", _large("w"))
+    assert honest.ended is None
+    assert [m.from_worker.worker_id for m in honest.unsent()[1:]] == ["w"]
+
+
+def test_where_all_is_full_the_app_with_the_most_gives_way() -> None:
+    hub = Sessions(Ledger(LIMITS))
+    agents = {}
+    for user in ("m1", "m2", "m3", "m4"):
+        agents[user] = _agent(hub, user, user)
+        for i in range(10):
+            hub.from_worker(user, _large(f"w{i}"))
+    honest = _agent(hub, "ann_1", "ann")
+    for i in range(3):
+        hub.from_worker("ann_1", _large(f"w{i}", 100))
+    assert honest.ended is None
+    assert len(honest.unsent()) == 4
+    assert hub.ledger.in_all <= LIMITS.in_all
+
+
+def test_nothing_is_counted_once_all_is_gone() -> None:
+    hub = Sessions(Ledger(LIMITS))
+    agent = _agent(hub, APP, "ann")
+    worker = Stream[pb.WorkerCommand](APP, "w", hub.ledger, "ann")
+    assert hub.worker_up(worker)
+    for i in range(20):
+        hub.from_worker(APP, _large("w", 10 * i))
+        hub.to_worker(APP, pb.WorkerCommand(worker_id="w", stop=pb.Stop(reason="r" * i)))
+        if not i % 3:
+            agent.sent()
+            worker.sent()
+    second = _agent(hub, APP, "ann", "a2")
+    hub.worker_gone(worker, "ended")
+    hub.agent_gone(agent)
+    hub.agent_gone(second)
+    hub._mailbox(APP).clear()
+    assert (hub.ledger.in_all, hub.ledger.of_app(APP)) == (0, 0)

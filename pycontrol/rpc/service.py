@@ -1,0 +1,211 @@
+"""The two streams of agent.proto: Session of an Agent, Worker of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import structlog
+
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.model.events import AgentLost, Event
+from pycontrol.model.topology import Topology
+from pycontrol.rpc import relayed, translate
+from pycontrol.rpc.admission import Admission, Refused
+from pycontrol.rpc.checks import Malformed
+from pycontrol.rpc.intake import COSTS, RETRY_S, Intake, Pace
+from pycontrol.rpc.outbox import Sized, Stream
+from pycontrol.rpc.sessions import AgentStream, Sessions, WorkerStream
+from pycontrol.rpc.tokens import Claims
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import agent_pb2_grpc
+
+TOKEN_KEY = "isonomy-token"
+STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
+
+M = TypeVar("M", bound=Sized)
+Context = grpc.aio.ServicerContext[Any, Any]
+log = structlog.get_logger("isonomy.rpc")
+
+
+class ArbiterService(agent_pb2_grpc.ArbiterServicer):
+    """The two streams: Session of an Agent, Worker of a worker."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        sessions: Sessions,
+        intake: Intake,
+        submit: Callable[[Event], None],
+        topology: Callable[[], Topology],
+        first_message_s: float,
+        serving: Callable[[], bool],
+    ) -> None:
+        self.sessions = sessions
+        self._serving, self._intake = serving, intake
+        self._admission, self._submit, self._topology = admission, submit, topology
+        self._first_message_s = first_message_s
+
+    # ---- an Agent
+
+    async def Session(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
+        """One Agent, from Register to the end of its stream."""
+        async with self._admitted(context) as claims:
+            await self._session(claims, requests, context)
+
+    async def _session(
+        self, claims: Claims, requests: AsyncIterator[pb.AgentMessage], context: Context
+    ) -> None:
+        messages = aiter(requests)
+        first = await self._first(messages, context)
+        if first.WhichOneof("kind") != "register":
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Register")
+        if first.register.app_id != claims.app_id:
+            why = f"the token is for {claims.app_id}, not for {first.register.app_id[:256]!r}"
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, why)
+        try:
+            up = translate.agent_up(claims.app_id, claims.user, first.register)
+        except Malformed as e:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(e))
+        stream: AgentStream = Stream(claims.app_id, up.attempt_id, self.sessions.ledger, claims.user)
+        self.sessions.agent_up(stream)
+        log.info("Agent registered", app_id=stream.app_id, attempt_id=stream.name)
+        try:
+            self._hand_over(stream, up)
+            self._intake.submitted(claims.user, first.ByteSize())
+            await self._serve(stream, context, self._read_agent(stream, claims.user, messages))
+        finally:
+            if self.sessions.agent_gone(stream):
+                log.info("Agent gone", app_id=stream.app_id, attempt_id=stream.name)
+                self._lost(stream.app_id)
+
+    def _hand_over(self, stream: AgentStream, event: Event) -> None:
+        try:
+            self._submit(event)
+        except Overloaded:
+            stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "the Arbiter is overloaded; connect again")
+
+    def _lost(self, app_id: str) -> None:
+        """Tells the Arbiter that the app has no Agent, again while it is overloaded."""
+        if app_id in self.sessions.agents:
+            return
+        try:
+            self._submit(AgentLost(app_id))
+        except Overloaded:
+            asyncio.get_running_loop().call_later(RETRY_S, self._lost, app_id)
+
+    async def _read_agent(
+        self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]
+    ) -> None:
+        pace = Pace()
+        async for message in messages:
+            kind = message.WhichOneof("kind")
+            await pace.take(COSTS.get(kind or "", 1.0))
+            if kind == "to_worker":
+                self.sessions.to_worker(stream.app_id, relayed.worker_command(message.to_worker))
+                continue
+            await self._intake.room(user)
+            try:
+                event = translate.event_of(stream.app_id, message, self._topology().machines)
+            except Malformed as e:
+                if kind != "use":
+                    raise
+                stream.put(translate.use_reply(message.use.use_id, False, str(e)))
+                continue
+            if event is not None:
+                self._hand_over(stream, event)
+                self._intake.submitted(user, message.ByteSize())
+
+    # ---- a worker
+
+    async def Worker(self, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
+        """One worker: its messages to the Agent of its app, the Agent's commands to it."""
+        async with self._admitted(context) as claims:
+            await self._worker(claims, requests, context)
+
+    async def _worker(
+        self, claims: Claims, requests: AsyncIterator[pb.WorkerMessage], context: Context
+    ) -> None:
+        messages = aiter(requests)
+        first = await self._first(messages, context)
+        try:
+            first = relayed.worker_message(first)
+        except Malformed as e:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(e))
+        worker_id = first.worker_id
+        stream: WorkerStream = Stream(claims.app_id, worker_id, self.sessions.ledger, claims.user)
+        if not self.sessions.worker_up(stream):
+            why = f"{claims.app_id} has too many workers connected"
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        self.sessions.from_worker(claims.app_id, first)
+        try:
+            await self._serve(stream, context, self._read_worker(stream, messages))
+        finally:
+            self.sessions.worker_gone(stream, stream.ended[1] if stream.ended else "its stream ended")
+
+    async def _read_worker(self, stream: WorkerStream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
+        pace = Pace()
+        async for message in messages:
+            await pace.take()
+            if message.worker_id != stream.name:
+                raise Malformed(f"worker_id changed within the stream of {stream.name}")
+            self.sessions.from_worker(stream.app_id, relayed.worker_message(message))
+
+    # ---- both
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, context: Context) -> AsyncIterator[Claims]:
+        """Whose stream it is, as long as it is open; a stream that may not be is ended here."""
+        if not self._serving():
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
+        metadata = context.invocation_metadata() or ()
+        token = next((value for key, value in metadata if key == TOKEN_KEY), "")
+        text = token.decode("ascii", "replace") if isinstance(token, bytes) else token
+        if not text:
+            await _abort(context, grpc.StatusCode.UNAUTHENTICATED, f"the metadata key {TOKEN_KEY} is missing")
+        try:
+            async with self._admission.stream(text) as claims:
+                yield claims
+        except Refused as e:
+            log.warning("a stream was refused", peer=context.peer(), why=str(e))
+            await _abort(context, e.code, str(e))
+
+    async def _first(self, messages: AsyncIterator[M], context: Context) -> M:
+        try:
+            return await asyncio.wait_for(anext(messages), self._first_message_s)
+        except TimeoutError:
+            why = f"nothing came within {self._first_message_s:g} s"
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
+        except StopAsyncIteration:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the stream ended without a message")
+
+    async def _serve(self, stream: Stream[M], context: Context, reading: Awaitable[None]) -> None:
+        """Reads and writes until the peer ends the stream or stream.end() is called."""
+        reader = asyncio.ensure_future(reading)
+        others = [asyncio.ensure_future(_write(stream, context)), asyncio.ensure_future(stream.until_ended())]
+        try:
+            await asyncio.wait([reader, *others], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, *others):
+                task.cancel()
+            ends = await asyncio.gather(reader, *others, return_exceptions=True)
+        if isinstance(ends[0], Malformed):
+            stream.end(grpc.StatusCode.INVALID_ARGUMENT, str(ends[0]))
+        if stream.ended is not None:
+            log.warning("a stream was ended", app_id=stream.app_id, name=stream.name, why=stream.ended[1])
+            await _abort(context, *stream.ended)
+
+
+async def _write(stream: Stream[M], context: Context) -> None:
+    while True:
+        message = await stream.peek()
+        await context.write(message)
+        stream.sent()
+
+
+async def _abort(context: Context, code: grpc.StatusCode, why: str) -> NoReturn:
+    await context.abort(code, why)
+    raise AssertionError("abort() raises")

@@ -1,0 +1,117 @@
+"""A user's events that the Arbiter has not handled are bounded by bytes; whoever sends more is read later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.rpc import intake
+from pycontrol.rpc.intake import COSTS, Intake, Pace
+
+
+class Queue:
+    """The Arbiter's, as far as it matters here: what was asked to be told, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[], None]] = []
+        self.full = False
+
+    def after(self, done: Callable[[], None]) -> None:
+        if self.full:
+            raise Overloaded("full")
+        self.asked.append(done)
+
+    async def handle_all(self) -> None:
+        asked, self.asked = self.asked, []
+        for done in asked:
+            done()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def _waits(coming: asyncio.Future[None]) -> bool:
+    await asyncio.sleep(0.02)
+    return not coming.done()
+
+
+def test_a_user_is_read_again_once_the_arbiter_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "USER_BYTES", 1000)
+
+    async def go() -> None:
+        arbiter = Queue()
+        taken = Intake(arbiter.after)
+        for _ in range(4):
+            await taken.room("mallory")
+            taken.submitted("mallory", 300)
+        assert len(arbiter.asked) == 1, "one question at a time, however many events"
+        waiting = asyncio.ensure_future(taken.room("mallory"))
+        assert await _waits(waiting)
+        await asyncio.wait_for(taken.room("ann"), 1)
+        await arbiter.handle_all()
+        await asyncio.wait_for(waiting, 1)
+        await arbiter.handle_all()
+        await arbiter.handle_all()
+        assert not taken._under_way
+        assert not arbiter.asked
+
+    asyncio.run(go())
+
+
+def test_all_users_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "ALL_BYTES", 1000)
+
+    async def go() -> None:
+        arbiter = Queue()
+        taken = Intake(arbiter.after)
+        for k in range(10):
+            taken.submitted(f"u{k}", 100)
+        waiting = asyncio.ensure_future(taken.room("ann"))
+        assert await _waits(waiting)
+        await arbiter.handle_all()
+        await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(go())
+
+
+def test_an_overloaded_arbiter_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "USER_BYTES", 100)
+    monkeypatch.setattr(intake, "RETRY_S", 0.01)
+
+    async def go() -> None:
+        arbiter = Queue()
+        arbiter.full = True
+        taken = Intake(arbiter.after)
+        taken.submitted("ann", 100)
+        waiting = asyncio.ensure_future(taken.room("ann"))
+        assert await _waits(waiting)
+        arbiter.full = False
+        while not arbiter.asked:
+            await asyncio.sleep(0.01)
+        await arbiter.handle_all()
+        await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(go())
+
+
+def test_progress_is_read_at_the_rate_at_which_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may change what is journaled: a flood must not fill the disk."""
+    slept: list[float] = []
+    now_s = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now_s[0] += seconds
+
+    monkeypatch.setattr(intake.asyncio, "sleep", sleep)
+    monkeypatch.setattr(intake.time, "monotonic", lambda: now_s[0])
+
+    async def go() -> None:
+        pace = Pace()
+        for _ in range(220):
+            await pace.take(COSTS["progress"])
+
+    asyncio.run(go())
+    assert now_s[0] == pytest.approx(100, abs=1), "20 at once, then two a second"

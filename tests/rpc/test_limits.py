@@ -1,0 +1,217 @@
+"""Every number that an Agent or a worker may say is brought within bounds, or is one Malformed: all in a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from pycontrol.model.events import (
+    AgentDone,
+    AgentUp,
+    BidReceived,
+    Event,
+    JobProgress,
+    ProgressReported,
+    RhoReported,
+    UsePlanned,
+)
+from pycontrol.rpc import checks, relayed, translate
+from pycontrol.rpc.checks import Malformed
+from pycontrol.wire.v1 import agent_pb2 as pb
+
+HOSTS = {"n1": None}
+DEMAND = pb.Demand(
+    gang_gpus=2, gangs=3, job_demand_max=2, work_left_gpu_s=1.0, work_total_gpu_s=2.0, work_done_gpu_s=1.0,
+    slowdown=[1.0, 1.1, 1.3], loss_rate=0.1, speedups={"K80": 1.0, "V100": 3.0}, gpu_type="V100",
+)  # fmt: skip
+GANG = pb.Gang(machines=[pb.MachineGpus(host="n1", gpus=2)])
+ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE)
+GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
+JOB = pb.JobProgress(
+    job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
+    launches=1, worker_failures=1,
+)  # fmt: skip
+WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
+AGENT: list[Any] = [
+    pb.AgentMessage(register=pb.Register(app_id="a", attempt_id="a_1", app_scheduler="single", demand=DEMAND)),
+    pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=DEMAND)),
+    pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
+    pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
+    pb.AgentMessage(released=pb.Released(gpus=GPUS)),
+    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0)),
+    pb.AgentMessage(done=pb.Done(succeeded=True, best_accuracy=0.5, work_done_gpu_s=1.0)),
+]
+WORKERS: list[Any] = [
+    pb.WorkerMessage(worker_id="w", ready=pb.WorkerReady(host="n1", port=1)),
+    pb.WorkerMessage(worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, iter_time_s=1.0)),
+    pb.WorkerMessage(worker_id="w", checkpoint=pb.WorkerCheckpoint(step=1, path="p")),
+    pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1)),
+    pb.WorkerMessage(worker_id="w", heartbeat=pb.Heartbeat(time_s=1.0)),
+]
+FLOATS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 1e-12, 1e300, 1.7e308)
+WIDTHS = {
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**31 - 1, 2**32 - 1, 1 << 20, 1 << 17),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), -1, 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), -1, 2**31 - 1, 2**63 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: FLOATS,
+    FieldDescriptor.CPPTYPE_ENUM: (0, 1, 7, 2**31 - 1),
+    FieldDescriptor.CPPTYPE_BOOL: (),
+    FieldDescriptor.CPPTYPE_STRING: ("", "x" * 100_000, "a\nb", "\x1b[2J", "\u202e", "../..", "é"),
+}
+
+
+def _fields(descriptor: Descriptor, seen: tuple[str, ...] = ()) -> set[str]:
+    """Names of all numeric and text fields below a message."""
+    found: set[str] = set()
+    for field in descriptor.fields:
+        if field.message_type is None:
+            found.add(f"{descriptor.name}.{field.name}")
+        elif field.message_type.GetOptions().map_entry or field.message_type.name not in seen:
+            found |= _fields(field.message_type, (*seen, descriptor.name))
+    return found
+
+
+def _changed(message: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(field, value, the message with that value) for each field that is set, and each odd value of its type."""
+    for field, _ in message.ListFields():
+        repeated = field.is_repeated if hasattr(field, "is_repeated") else False
+        held = getattr(message, field.name)
+        name = f"{path}{field.name}"
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key = next(iter(held))
+            for value in FLOATS if isinstance(held[key], float) else ("x" * 100_000,):
+                other = type(message).FromString(message.SerializeToString())
+                getattr(other, field.name)[key] = value
+                yield name, value, other
+            continue
+        if field.message_type is not None:
+            for sub_name, value, changed in _changed(held[0] if repeated else held, f"{name}."):
+                other = type(message).FromString(message.SerializeToString())
+                target = getattr(other, field.name)
+                (target[0] if repeated else target).CopyFrom(changed)
+                yield sub_name, value, other
+            continue
+        for value in WIDTHS[field.cpp_type]:
+            other = type(message).FromString(message.SerializeToString())
+            if repeated:
+                getattr(other, field.name)[0] = value
+            else:
+                setattr(other, field.name, value)
+            yield name, value, other
+
+
+CASES = [(name, value, m) for message in AGENT for name, value, m in _changed(message)]
+
+
+def _event(message: Any) -> Event | None:
+    if message.WhichOneof("kind") == "register":
+        return translate.agent_up("a", "ann", message.register)
+    return translate.event_of("a", message, HOSTS)
+
+
+@pytest.mark.parametrize("kind", sorted({m.WhichOneof("kind") for m in AGENT}))
+def test_every_number_is_within_bounds_or_malformed(kind: str) -> None:
+    checked, problems = 0, []
+    for name, value, message in CASES:
+        if message.WhichOneof("kind") != kind:
+            continue
+        try:
+            event = _event(message)
+        except Malformed as e:
+            problems.append(str(e))
+            continue
+        _within(event, f"{name} = {value!r:.50}")
+        checked += 1
+    assert checked > 2
+    assert all(len(p) < 400 and p.isprintable() for p in problems), problems
+
+
+def _within(event: Event | None, case: str) -> None:
+    match event:
+        case AgentUp() | RhoReported() | ProgressReported():
+            demand = event.demand
+            assert 0 <= demand.gangs <= checks.DEMAND_MAX, case
+            assert 0 <= demand.gang_gpus <= checks.DEMAND_MAX, case
+            for work in (demand.work_left_gpu_s, demand.work_total_gpu_s, demand.work_done_gpu_s):
+                assert 0 <= work <= checks.WORK_MAX_GPU_S, case
+            assert all(1 <= s <= checks.SLOWDOWN_MAX for s in demand.slowdown), case
+            assert all(checks.SPEEDUP_MIN <= s <= checks.SPEEDUP_MAX for s in demand.speedups.values()), case
+            assert 0 <= demand.loss_rate <= checks.RATE_MAX, case
+            assert demand.gpu_type.isprintable(), case
+            for job in event.jobs if isinstance(event, ProgressReported) else ():
+                _job_within(job, case)
+            if not isinstance(event, AgentUp):
+                assert event.rho == 0 or checks.RHO_MIN <= event.rho <= checks.RHO_MAX, case
+        case BidReceived(bid=None):
+            assert event.problem, case
+            assert len(event.problem) < 400, case
+        case BidReceived(bid=bid):
+            assert bid is not None
+            assert 0 <= bid.restart_s < checks.RESTART_MAX_S, case
+            for rho in (bid.rho_nothing, *(row.rho for row in bid.rows)):
+                assert checks.RHO_MIN <= rho <= checks.RHO_MAX, case
+            assert all(row.new_gangs * row.gang_gpus <= checks.GPUS_MAX for row in bid.rows), case
+        case UsePlanned():
+            assert all(w.worker_id.isprintable() and w.job_id.isprintable() for w in event.workers), case
+        case AgentDone():
+            assert 0 <= event.work_done_gpu_s <= checks.WORK_MAX_GPU_S, case
+            assert math.isfinite(event.best_accuracy), case
+            assert len(event.message) <= checks.TEXT_MAX_CHARS, case
+
+
+def _job_within(job: JobProgress, case: str) -> None:
+    assert 0 <= job.step <= checks.STEP_MAX, case
+    assert 0 <= job.iter_time_s <= checks.ITERATION_MAX_S, case
+    assert 0 <= job.slowdown <= checks.SLOWDOWN_MAX, case
+    assert math.isfinite(job.accuracy), case
+    assert max(job.rung, job.launches, job.worker_failures) <= checks.COUNT_MAX, case
+    assert job.job_id.isprintable(), case
+
+
+def test_the_table_has_every_field_of_an_agents_messages() -> None:
+    """A field that is added to agent.proto must be added to the messages above."""
+    named = {name for name, _, _ in CASES}
+    leaves = {n.rsplit(".", 1)[-1] for n in named}
+    known = {f.split(".")[1] for f in _fields(pb.AgentMessage.DESCRIPTOR)}
+    relayed_or_plain = {
+        f.split(".")[1] for m in (pb.WorkerCommand, pb.Start, pb.Stop) for f in _fields(m.DESCRIPTOR)
+    } | {"key", "value", "paced", "succeeded", "grant_ids", "reason", "message", "best_job_id", "model_path"}
+    assert known - leaves - relayed_or_plain == set()
+
+
+@pytest.mark.parametrize("message", WORKERS, ids=lambda m: m.WhichOneof("kind"))
+def test_workers_messages_are_bounded(message: Any) -> None:
+    for name, value, changed in _changed(message):
+        try:
+            said = relayed.worker_message(changed)
+        except Malformed:
+            continue
+        assert said.ByteSize() < 8 * checks.TEXT_MAX_CHARS, (name, value)
+        step = getattr(getattr(said, said.WhichOneof("kind")), "step", 0)
+        assert 0 <= step <= checks.STEP_MAX, (name, value)
+
+
+def test_what_agent_proto_does_not_know_is_not_relayed() -> None:
+    unknown = b"\xfa\x3f" + b"\xa0\x8d\x06" + b"x" * 100_000  # field 1023, length-delimited
+    said = relayed.worker_message(pb.WorkerMessage.FromString(WORKERS[1].SerializeToString() + unknown))
+    assert said.ByteSize() < 100
+    command = pb.WorkerCommand(worker_id="w", stop=pb.Stop(reason="r")).SerializeToString()
+    assert relayed.worker_command(pb.WorkerCommand.FromString(command + unknown)).ByteSize() < 100
+
+
+def test_a_message_larger_than_its_kind_ever_is_is_refused() -> None:
+    many = pb.Progress(jobs=[pb.JobProgress(job_id=f"{i}", state="s" * 250) for i in range(2048)])
+    with pytest.raises(Malformed, match="progress has 5"):
+        translate.event_of("a", pb.AgentMessage(progress=many), HOSTS)
+    few = pb.Progress(jobs=[pb.JobProgress(job_id=f"{i}") for i in range(2049)])
+    with pytest.raises(Malformed, match="at most 2048"):
+        translate.event_of("a", pb.AgentMessage(progress=few), HOSTS)
+    with pytest.raises(Malformed, match="to_worker has"):
+        relayed.worker_command(pb.WorkerCommand(worker_id="w", start=pb.Start(tf_config="x" * 300_000)))
+    register = pb.Register(grant_ids=["g" * 250] * 2000)
+    with pytest.raises(Malformed, match="register has"):
+        translate.agent_up("a", "ann", register)
