@@ -24,6 +24,7 @@ from pycontrol.arbiter.facts import (
     Restored,
     Switched,
 )
+from pycontrol.arbiter.launches import Launches
 from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, AgentState, Settings, State
@@ -54,9 +55,7 @@ class Arbiter(State):
         self.market = Market(self, supply) if isinstance(supply, CellSupply) else None
         self.epoch = epoch
         self.rounds = Rounds(self, policy, epoch)
-        live = self.durable.live.values()
-        self._changes_seen = {(a.app_id, job, n): -1 for a in live for job, n in a.launches.items()}
-        """Step at which each launch was first heard of; -1: measured, or heard of in an earlier life."""
+        self.launches = Launches(self.durable.live.values())
         self._early: dict[str, ev.AgentUp] = {}
         """Agents that registered before YARN told of their app, or of the containers that it may have."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -326,6 +325,7 @@ class Arbiter(State):
         self.rounds.forget(e.app_id)
         self.asks.drop(e.app_id)
         self.refusals.forget_app(e.app_id)
+        self.launches.forget(e.app_id)
 
     def _end_app(self, app_id: str, final_state: str, now_s: float) -> None:
         record = self.durable.apps.get(app_id)
@@ -410,30 +410,16 @@ class Arbiter(State):
             agent.rho = e.rho
         self.reckon(e.app_id)
         self._note_demand(e.app_id, e.demand.gpus)
-        launches = {j.job_id: j.launches for j in e.jobs if j.launches}
-        changes: dict[str, Any] = {} if launches == record.launches else {"launches": launches}
+        launched = self.launches.new(record, e.jobs)
+        changes: dict[str, Any] = {"launched": launched} if launched else {}
         if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
             changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
         if changes:
             self.record(AppChanged(e.app_id, changes))
-        for job in e.jobs:
-            self._measure_change(e.app_id, job, now_s)
+        for job_id, granted_s in self.launches.started(e.app_id, e.jobs, self.leases_of(e.app_id)):
+            self.record(AllocationChanged(e.app_id, job_id, now_s, now_s - granted_s))
         if grown:
             self._want_if_unmet(e.app_id, now_s)
-
-    def _measure_change(self, app_id: str, job: ev.JobProgress, now_s: float) -> None:
-        """The time from a grant until the job's next training step: of the first launch on each grant."""
-        key = (app_id, job.job_id, job.launches)
-        if job.state != "running" or not job.launches or self._changes_seen.get(key) == -1:
-            return
-        base = self._changes_seen.setdefault(key, job.step)
-        mine = [x for x in self.leases_of(app_id) if x.job_id == job.job_id]
-        if job.step <= base or not mine:
-            return
-        self._changes_seen[key] = -1
-        if all(x.container_id == x.first_container for x in mine):
-            granted = [x.granted_s for x in mine]
-            self.record(AllocationChanged(app_id, job.job_id, now_s, now_s - max(granted)))
 
     def _agent_done(self, e: ev.AgentDone, now_s: float) -> None:
         if e.app_id not in self.durable.apps or self.durable.apps[e.app_id].done:

@@ -172,8 +172,12 @@ class Durable:
         )
 
     def _on_AppChanged(self, f: AppChanged) -> None:
+        app = self.apps[f.app_id]
         for name, changed in f.changes.items():
-            setattr(self.apps[f.app_id], name, changed)
+            if name == "launched":
+                app.launches |= changed
+            else:
+                setattr(app, name, changed)
 
     def _on_AppEnded(self, f: AppEnded) -> None:
         app = self.apps[f.app_id]

@@ -28,7 +28,7 @@ class AppArrived:
 
 @value
 class AppChanged:
-    """The record's fields that an app's reports change."""
+    """The record's fields that an app's reports change; `launched`: the counts of launches that changed."""
 
     app_id: str
     changes: Mapping[str, Any]

@@ -1,0 +1,55 @@
+"""What an Agent's reports cost: facts by what changed, memory by app, whatever is told."""
+
+from __future__ import annotations
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import AppChanged
+from pycontrol.arbiter.launches import JOBS_KEPT, TOLD_AT_ONCE
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.policies.themis import Themis
+
+APP = "application_1_0001"
+DEMAND = Demand(1, 1, 1, 10.0, 10.0)
+
+
+def _arbiter() -> Arbiter:
+    arbiter = Arbiter(Settings(), Themis())
+    app = YarnApp(APP, "ann", "root.q", "a", "SUBMARINE", 90.0, frozenset({"isonomy"}), "attempt_1")
+    arbiter.handle(ev.ClusterSnapshot(True, (Node("n1:1", "n1", "r", 4),), (app,), (), (), ()), 100.0)
+    arbiter.handle(ev.AgentUp(APP, "attempt_1", "hyperband", DEMAND, user="ann"), 101.0)
+    arbiter.take_facts()
+    return arbiter
+
+
+def _report(arbiter: Arbiter, jobs: dict[str, int], now_s: float) -> list[AppChanged]:
+    told = tuple(ev.JobProgress(job, "running", 1, launches=n) for job, n in jobs.items())
+    arbiter.handle(ev.ProgressReported(APP, DEMAND, told, 2.0), now_s)
+    return [f for f in arbiter.take_facts() if isinstance(f, AppChanged) and "launched" in f.changes]
+
+
+def test_only_changed_counts_are_journaled_and_they_fold_to_the_same() -> None:
+    arbiter, replayed = _arbiter(), Durable.load(_arbiter().durable.dump())
+    facts = _report(arbiter, {"j0": 1, "j1": 1}, 110.0)
+    facts += _report(arbiter, {"j0": 1, "j1": 2}, 111.0)
+    facts += _report(arbiter, {"j0": 1, "j1": 2}, 112.0)
+    assert [f.changes for f in facts] == [{"launched": {"j0": 1, "j1": 1}}, {"launched": {"j1": 2}}]
+    for fact in facts:
+        replayed.apply(fact)
+    assert replayed.apps[APP].launches == arbiter.durable.apps[APP].launches == {"j0": 1, "j1": 2}
+    assert arbiter.durable.apps[APP].restarts == 1
+
+
+def test_a_flood_of_made_up_jobs_fills_neither_journal_nor_memory() -> None:
+    arbiter = _arbiter()
+    for k in range(400):
+        jobs = {f"{k % 7}-{i}": k + 1 for i in range(2048)}
+        facts = _report(arbiter, jobs, 110.0 + k)
+        assert sum(len(f.changes["launched"]) for f in facts) <= TOLD_AT_ONCE
+    assert len(arbiter.durable.apps[APP].launches) <= JOBS_KEPT
+    assert sum(map(len, arbiter.launches._seen.values())) <= JOBS_KEPT
+    arbiter.handle(ev.AppRemoved(APP, "KILLED"), 999.0)
+    assert not arbiter.launches._seen
