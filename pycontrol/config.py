@@ -122,6 +122,13 @@ class CellExchange(Section):
         return self
 
 
+class MetricsListener(Section):
+    """Metrics on a port of their own, for a scraper on this machine; the ResourceManager's route needs SPNEGO there."""
+
+    host: Literal["127.0.0.1", "localhost"] = "127.0.0.1"
+    port: Port
+
+
 class JournalKeeping(Section):
     """How long the journal keeps what is over."""
 
@@ -159,6 +166,8 @@ class Config(Section):
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
     journal: JournalKeeping = JournalKeeping()
+    metrics: MetricsListener | None = None
+    """Absent: metrics are served by the ResourceManager alone."""
     seed: Annotated[int, Field(ge=0)] = 0
     token_ttl_s: Seconds = 7 * 86400.0
     rm_web: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None

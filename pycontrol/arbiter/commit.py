@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter import causes, leases, standin
+from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, PolicyMemory
 from pycontrol.arbiter.state import State, as_gang
@@ -99,7 +100,7 @@ class _Commit:
                 continue
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
             revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in lost]
-            leases.take_back(s, lost, self.now_s, deadline_s, f"lost round {self.round_id}")
+            leases.take_back(s, lost, self.now_s, deadline_s, Cause(causes.LOST_ROUND, f"lost round {self.round_id}"))
             for x in lost:  # what no container used is free by now
                 if x.gpu not in s.durable.leases:
                     self.coming[x.gpu.host].discard(x.gpu)
@@ -152,14 +153,15 @@ class _Commit:
         if placed is None:
             return None
         deadline_s = self.now_s + s.lead_s
+        why = Cause(causes.GUARANTEE, f"the cells of {lot.vc} need it")
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
             if s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING:
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
                 self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in lost]
-                leases.take_back(s, lost, self.now_s, deadline_s, f"the cells of {lot.vc} need it")
+                leases.take_back(s, lost, self.now_s, deadline_s, why)
         promised = [x for x in s.durable.next.values() if x.grant_id in placed.evicted]
-        leases.lose_next(s, promised, self.now_s, f"the cells of {lot.vc} need it")
+        leases.lose_next(s, promised, self.now_s, why)
         return list(placed.gpus)
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from pycontrol.arbiter import leases, workers
+from pycontrol.arbiter import causes, leases, workers
 from pycontrol.arbiter.asks import Asks
+from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
@@ -271,14 +272,14 @@ class Arbiter(State):
             self._lose_host(node.host, now_s, e.reason or "lost")
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
-        why = f"node {host} {reason}"
+        why = Cause(causes.NODE_LOST, f"node {host} {reason}")
         leases.lose_next(self, self.next_on(host), now_s, why)
         lost: dict[str, list[Any]] = {}
         for lease in list(self.durable.leases.values()):
             if lease.gpu.host == host:
                 lost.setdefault(lease.app_id, []).append(lease.gpu)
         for app_id, gpus in lost.items():
-            self.revoke_notice(app_id, gpus, now_s, why)
+            self.revoke_notice(app_id, gpus, now_s, why.text)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
@@ -335,7 +336,7 @@ class Arbiter(State):
         for worker in self.workers.of(app_id):
             if not worker.directive_id:
                 self.drop_worker(worker)
-        leases.take_back(self, self.leases_of(app_id), now_s, now_s, "app ended")
+        leases.take_back(self, self.leases_of(app_id), now_s, now_s, Cause(causes.APP_ENDED, "app ended"))
         if record.finished_s is None or (final_state and final_state != record.final_state):
             self.record(AppEnded(app_id, final_state, now_s))
             self.recast(app_id)
@@ -463,7 +464,8 @@ class Arbiter(State):
 
     def _drain(self, host: str, now_s: float) -> None:
         node = self.node_of(host)
-        why = f"{host} is being {'decommissioned' if node is not None and node.decommissioning else 'drained'}"
+        doing = "decommissioned" if node is not None and node.decommissioning else "drained"
+        why = Cause(causes.DRAINED, f"{host} is being {doing}")
         leases.lose_next(self, self.next_on(host), now_s, why)
         here = [x for x in self.durable.leases.values() if x.gpu.host == host and x.state != REVOKING]
         taken = [x for x in here if not self.is_foreign(x.app_id)]

@@ -69,6 +69,11 @@ class Driver:
         self._thread.join(timeout_s)
         self._solver.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def waiting(self) -> int:
+        """Events and calls that wait for the Arbiter."""
+        return sum(self._inbox.waiting(lane) for lane in Lane)
+
     def submit(self, event: ev.Event) -> None:
         """Hands an event over, from any thread; raises Overloaded if too many of its kind wait."""
         self._inbox.put(event, lane_of(event))

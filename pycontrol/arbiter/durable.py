@@ -70,6 +70,8 @@ class Lease:
     """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
     reason: str = ""
     """Why it is being revoked."""
+    cause: str = ""
+    """The same, as one of `causes.KINDS`."""
 
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds in its present container."""
@@ -232,7 +234,7 @@ class Durable:
             self.apps[lease.app_id].revocations += 1
         if lease.state != REVOKING:
             self._hold(lease.app_id, -1)
-        lease.state, lease.end_s, lease.reason = REVOKING, f.end_s, f.reason
+        lease.state, lease.end_s, lease.reason, lease.cause = REVOKING, f.end_s, f.reason, f.cause
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
         for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):

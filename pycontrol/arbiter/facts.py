@@ -81,9 +81,12 @@ class LeaseExtended:
 
 @value
 class LeaseRevoking:
+    """`cause`: one of `causes.KINDS`; empty in journals of 0.1."""
+
     gpu: Gpu
     end_s: float
     reason: str
+    cause: str = ""
 
 
 @value
@@ -103,11 +106,12 @@ class LeaseIdle:
 
 @value
 class LeaseEnded:
-    """The GPU is free, or goes to whoever is next on it."""
+    """The GPU is free, or goes to whoever is next on it. `cause`: one of `causes.KINDS`; empty in journals of 0.1."""
 
     gpu: Gpu
     at_s: float
     reason: str
+    cause: str = ""
 
 
 @value

@@ -9,6 +9,8 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from pycontrol.arbiter import causes
+from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
     LeaseEnded,
@@ -64,7 +66,7 @@ def frozen(s: State, now_s: float) -> bool:
     return s.paused or not s.ready or now_s < s.recovering_until_s
 
 
-def end(s: State, gpu: Gpu, now_s: float, reason: str) -> None:
+def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
     """Ends a lease; whoever is next on the GPU has it now, else it is free for a round."""
     worker = s.workers.at.get(gpu)
     lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
@@ -72,32 +74,32 @@ def end(s: State, gpu: Gpu, now_s: float, reason: str) -> None:
     planned_for_next = coming is not None and coming.app_id == owner
     if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
         s.drop_worker(worker)
-    s.record(LeaseEnded(gpu, now_s, reason))
+    s.record(LeaseEnded(gpu, now_s, cause.text, cause.kind))
     if gpu not in s.durable.leases:
         s.want_round(now_s + s.settings.settle_s)
 
 
-def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, reason: str) -> None:
+def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
     """Revokes leases: at once where no container uses the GPU, else by the deadline, announced to all."""
     by_app: dict[str, list[Gpu]] = {}
     announced: set[str] = set()
     for lease in list(leases):
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        container_id = _revoke(s, lease, now_s, deadline_s, reason)
+        container_id = _revoke(s, lease, now_s, deadline_s, cause)
         if container_id and container_id not in announced:
             announced.add(container_id)
             s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, deadline_s, reason)
+        s.revoke_notice(app_id, gpus, deadline_s, cause.text)
 
 
-def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, reason: str) -> str:
+def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
     """Ends a lease whose GPU no container uses or is about to use, else revokes it. Returns the container."""
     container_id = s.container_at.get(lease.gpu, "")
     if not container_id and lease.gpu not in s.workers.placing:
-        end(s, lease.gpu, now_s, reason)
+        end(s, lease.gpu, now_s, cause)
     elif lease.state != REVOKING or deadline_s < lease.end_s:
-        s.record(LeaseRevoking(lease.gpu, deadline_s, reason))
+        s.record(LeaseRevoking(lease.gpu, deadline_s, cause.text, cause.kind))
     return container_id
 
 
@@ -105,7 +107,7 @@ def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
     """A placement on the GPU came to nothing: a lease that was only waiting for it ends."""
     lease = s.durable.leases.get(gpu)
     if lease is not None and lease.state == REVOKING and gpu not in s.container_at:
-        end(s, gpu, now_s, lease.reason)
+        end(s, gpu, now_s, Cause(lease.cause, lease.reason))
     else:
         s.stir(gpu)
 
@@ -116,14 +118,14 @@ def drop_next(s: State, app_id: str, reason: str) -> None:
         s.record(NextDropped(lease.gpu, reason))
 
 
-def lose_next(s: State, promised: Sequence[Lease], now_s: float, reason: str) -> None:
+def lose_next(s: State, promised: Sequence[Lease], now_s: float, cause: Cause) -> None:
     """Takes promises back; who has them is told, for it plans with these GPUs already."""
     by_app: dict[str, list[Gpu]] = {}
     for lease in promised:
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        s.record(NextDropped(lease.gpu, reason))
+        s.record(NextDropped(lease.gpu, cause.text))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, now_s, reason)
+        s.revoke_notice(app_id, gpus, now_s, cause.text)
 
 
 def leave_bad(s: State, now_s: float) -> None:
@@ -133,13 +135,13 @@ def leave_bad(s: State, now_s: float) -> None:
     bids for runs on until its container ends, unless it is revocable.
     """
     for gpu in sorted(g for g in {*s.durable.leases, *s.durable.next} if s.bad(g)):
-        why = f"GPU {gpu} is bad"
+        why = Cause(causes.BAD_GPU, f"GPU {gpu} is bad")
         for lease in (s.durable.next.get(gpu), s.durable.leases.get(gpu)):
             if lease is not None and lease.state != REVOKING:
                 _leave(s, lease, now_s, why)
 
 
-def _leave(s: State, lease: Lease, now_s: float, why: str) -> None:
+def _leave(s: State, lease: Lease, now_s: float, why: Cause) -> None:
     """Ends what an app has of the gang that a lease belongs to, promised GPUs included."""
     key, app_id = s.gang_key(lease), lease.app_id
     gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
@@ -233,9 +235,9 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
         if lease is None or lease.app_id != container.app_id:
             s.want_round(now_s + s.settings.settle_s)
         elif lease.state == REVOKING:
-            end(s, gpu, now_s, "revoked")
+            end(s, gpu, now_s, Cause(lease.cause, "revoked"))
         elif foreign:
-            end(s, gpu, now_s, "container ended")
+            end(s, gpu, now_s, Cause(causes.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
             s.record(LeaseIdle(gpu, now_s))
 
@@ -251,7 +253,7 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         if lease is None or lease.app_id != e.app_id:
             continue
         deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
-        _revoke(s, lease, now_s, deadline_s, "released")
+        _revoke(s, lease, now_s, deadline_s, Cause(causes.RELEASED, "released"))
 
 
 def expire(s: State, now_s: float) -> None:
@@ -287,10 +289,10 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
             s.kill_container(container_id, now_s, "lease ended")
             s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
         elif lease.gpu not in s.workers.placing:
-            end(s, lease.gpu, now_s, "revoked")
+            end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
-        end(s, lease.gpu, now_s, "grant not used in time")
+        end(s, lease.gpu, now_s, Cause(causes.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
         s.alarms.put(lapse_s, lease.gpu)
     elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):

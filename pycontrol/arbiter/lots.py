@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from pycontrol.arbiter import leases
+from pycontrol.arbiter import causes, leases
+from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
@@ -88,7 +89,8 @@ class Agenda:
                     stay.setdefault(app_id, []).append(gang)
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
-                    leases.take_back(s, gang, self.now_s, deadline_s, f"{app_id} borrowed more than its share")
+                    why = Cause(causes.BORROWED_SHARE, f"{app_id} borrowed more than its share")
+                    leases.take_back(s, gang, self.now_s, deadline_s, why)
         left, free = share - _count(stay), dict[str, int]()
         for host, n in sorted(supply.idle(vc).items(), key=lambda item: (-item[1], item[0])):
             if left > 0:

@@ -73,7 +73,7 @@ def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:
 
 def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     demand = _demand(a, app_id, now_s)
-    gang, largest = demand.gang_gpus, max((m.gpus for m in a.topology.machines.values()), default=0)
+    gang, largest = demand.gang_gpus, a.topology.largest_gpus
     if a.ready and gang > a.topology.gpus:
         bad = len(a.bad_gpus)
         more = f" and {bad} bad ones" if bad else ""

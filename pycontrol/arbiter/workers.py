@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter import causes, leases, standin
+from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
@@ -155,10 +156,10 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     user = app.user if app is not None else ""
     if s.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
         s.update_closed()
-        _give_up(s, worker, now_s, f"{worker.plan.host} refuses its container: {e.reason}")
+        _give_up(s, worker, now_s, Cause(causes.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
 
-def _give_up(s: State, worker: Worker, now_s: float, why: str) -> None:
+def _give_up(s: State, worker: Worker, now_s: float, why: Cause) -> None:
     """Takes back all that a worker's gang holds; what has a container gets the usual notice."""
     mine = s.durable.leases_by_app.get(worker.app_id, {})
     keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}

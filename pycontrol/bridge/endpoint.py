@@ -110,6 +110,12 @@ class BridgeEndpoint:
         with self._changed:
             return bool(self._epoch)
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the plugin was last heard of; 0 before it ever was."""
+        with self._changed:
+            return self._clock_s() - self._heard_s if self._heard_s else 0.0
+
     # ---- requests
 
     def handle(self, request: pb.Request) -> pb.Response:

@@ -39,6 +39,8 @@ from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
 from pycontrol.web.feed import Feed
+from pycontrol.web.metrics import Metrics
+from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.router import Router
 from pycontrol.web.trends import SAMPLE_S
 
@@ -178,12 +180,28 @@ class ControlPlane:
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
+        self._watch_parts(feed.metrics, endpoint)
         for part in (keeper, self._driver, agents, endpoint, bridge):
             part.start()
             parts.callback(part.stop)
+        if config.metrics is not None:
+            listener = MetricsServer(config.metrics, router.metrics_text)
+            listener.start()
+            parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
         if self._kept is not None:
             threading.Thread(target=self._keep, args=(self._kept,), name="isonomy-keep", daemon=True).start()
+
+    def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
+        """Gauges of the process's parts."""
+        journal = self.config.journal_file
+        files = [journal, journal.with_name(journal.name + "-wal")]
+        metrics.watch("isonomy_arbiter_queue_depth", "Events and queries that wait for the Arbiter.",
+                      lambda: float(self._driver.waiting))
+        metrics.watch("isonomy_bridge_silence_seconds", "Since the ResourceManager's plugin was last heard of.",
+                      lambda: endpoint.silent_s)
+        metrics.watch("isonomy_journal_bytes", "The journal with its write-ahead log.",
+                      lambda: float(sum(f.stat().st_size for f in files if f.exists())))
 
     def _from_cluster(self, event: Event) -> None:
         """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""

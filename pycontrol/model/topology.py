@@ -57,6 +57,11 @@ class Topology:
         return sum(m.gpus for m in self.machines.values())
 
     @cached_property
+    def largest_gpus(self) -> int:
+        """The GPUs of the largest machine."""
+        return max((m.gpus for m in self.machines.values()), default=0)
+
+    @cached_property
     def racks(self) -> Mapping[str, tuple[str, ...]]:
         """Hosts by rack."""
         by_rack: dict[str, list[str]] = {}

@@ -53,7 +53,7 @@ class Feed:
     ) -> None:  # fmt: skip
         """`past`: (when, fact), the newest of the journal, oldest first."""
         self._journal = journal
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or Metrics(durable)
         self.trends = Trends()
         self.spans = Spans(durable, past)
         self._holder: dict[Gpu, str] = {}
@@ -78,8 +78,7 @@ class Feed:
         if not facts:
             return
         for fact in facts:
-            self.metrics.observe(fact, now_s)
-        self.spans.take(facts, now_s)
+            self.metrics.observe(fact, now_s, self.spans.take(fact, now_s))
         with self._changed:
             for event in self._merged(facts, now_s):
                 self._seq += 1

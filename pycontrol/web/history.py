@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pycontrol.arbiter.causes import NODE_LOST
 from pycontrol.arbiter.facts import (
     AppEnded,
     Fact,
@@ -28,12 +29,14 @@ class Span:
     start_s: float
     end_s: float | None = None
     end_reason: str = ""
+    end_cause: str = ""
+    """One of `causes.KINDS`; empty in journals of 0.1."""
     job: str = ""
 
     @property
     def on_lost_node(self) -> bool:
         """It ended because its machine was lost, with whatever ran there."""
-        return self.end_reason.startswith("node ")
+        return self.end_cause == NODE_LOST or (not self.end_cause and self.end_reason.startswith("node "))
 
 
 @dataclass(slots=True)
@@ -180,11 +183,11 @@ class History:
     def _ended(self, fact: LeaseEnded) -> None:
         span = self.open(fact.gpu)
         if span is not None:
-            self._close(span, fact.at_s, fact.reason)
+            self._close(span, fact.at_s, fact.reason, fact.cause)
         following = self._next.pop(fact.gpu, None)
         if following is not None:
             self._begin(fact.gpu, *following, fact.at_s)
 
-    def _close(self, span: Span, at_s: float, reason: str) -> None:
+    def _close(self, span: Span, at_s: float, reason: str, cause: str = "") -> None:
         self._stopped(span, at_s)
-        span.end_s, span.end_reason = at_s, reason
+        span.end_s, span.end_reason, span.end_cause = at_s, reason, cause

@@ -174,9 +174,12 @@ class Router:
         since = whole_number(request.params, "since", -1, 0, 1 << 60)
         return self._feed.since(None if since < 0 else since, float(wait_s), limit)
 
+    def metrics_text(self) -> str:
+        """All metrics; raises TimeoutError, queue.Full or Overloaded."""
+        return self._driver.call(lambda a, now_s: self._feed.metrics.text(a, views.gpu_counts(a), now_s))
+
     def _metrics(self, request: Request) -> dict[str, Any]:
-        text = self._driver.call(lambda a, now_s: self._feed.metrics.text(a, views.gpu_counts(a)))
-        return {"content_type": metrics.CONTENT_TYPE, "text": text}
+        return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}
 
     def _token(self, request: Request) -> dict[str, Any]:
         """A token for an app that is about to be submitted, or was, by this user; registration checks both."""

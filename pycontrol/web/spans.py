@@ -43,13 +43,23 @@ class LeaseSpan:
     ended_s: float | None = None
     reason: str = ""
     """Why it was revoked; empty where it was not."""
+    cause: str = ""
+    """The same, as one of `causes.KINDS`."""
+
+    @property
+    def stop_s(self) -> float | None:
+        """Seconds from its revocation until its container was gone."""
+        if self.revoking_s is None:
+            return None
+        gone_s = self.idle_s if self.idle_s is not None and self.idle_s >= self.revoking_s else self.ended_s
+        return max(0.0, gone_s - self.revoking_s) if gone_s is not None else None
 
     def row(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "gpu": str(self.gpu), "host": self.gpu.host, "job_id": self.job_id, "granted_s": self.granted_s,
             "started_s": self.started_s, "revoking_s": self.revoking_s, "ended_s": self.ended_s,
-            "reason": self.reason,
+            "reason": self.reason, "cause": self.cause,
         }  # fmt: skip
 
 
@@ -87,11 +97,13 @@ class Spans:
                 self._apps.pop(next(iter(self._apps)))
         return found
 
-    def take(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Folds facts, recorded at `now_s`."""
+    def take(self, fact: Fact, now_s: float) -> LeaseSpan | None:
+        """Folds a fact, recorded at `now_s`; returns the lease that it is about, if it is about one."""
         with self._lock:
-            for fact in facts:
-                self._take(fact, now_s)
+            gpu = getattr(fact, "gpu", None)
+            before = self._open.get(gpu) if gpu is not None else None
+            self._take(fact, now_s)
+            return before if before is not None or gpu is None else self._open.get(gpu)
 
     def _take(self, fact: Fact, now_s: float) -> None:
         match fact:
@@ -110,7 +122,7 @@ class Spans:
             case LeaseRevoking():
                 span = self._open.get(fact.gpu)
                 if span is not None and span.revoking_s is None:
-                    span.revoking_s, span.reason = now_s, fact.reason
+                    span.revoking_s, span.reason, span.cause = now_s, fact.reason, fact.cause
             case LeaseIdle():
                 span = self._open.get(fact.gpu)
                 if span is not None:
@@ -155,8 +167,7 @@ class Spans:
 
     @staticmethod
     def _revocation(app: _App, at_s: float, job_id: str, reason: str, gang: list[LeaseSpan]) -> dict[str, Any]:
-        gone = [x.idle_s if x.idle_s is not None and x.idle_s >= at_s else x.ended_s for x in gang]
-        stopped = [s - at_s for s in gone if s is not None]
+        stopped = [s for x in gang if (s := x.stop_s) is not None]
         again = next((seconds for when, job, seconds in app.restarts if job == job_id and when > at_s), None)
         return {
             "at_s": at_s, "job_id": job_id, "reason": reason, "gpus": [str(x.gpu) for x in gang],

@@ -51,8 +51,10 @@ class Trends:
                 return
             self._at_s.append(now_s)
             counts = views.gpu_counts(a)
-            wanted = sum(max(0, x.demand.gpus - a.holding(i)) for i, x in a.agents.items() if i in a.durable.live)
-            wanted += sum(ask.gpus * ask.count for i in a.foreign for ask in a.asks.of(i).values())
+            wanted = 0
+            for app_id in a.durable.live:
+                demand = views.demand_of(a, app_id, now_s)
+                wanted += max(0, demand.gpus - a.holding(app_id)) if demand is not None else 0
             out = counts["drained"] + counts["bad"] + counts["down"]
             for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
                 self._gpus[state].append(n)

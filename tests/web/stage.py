@@ -16,7 +16,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.journal import NoJournal
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Node
+from pycontrol.model.cluster import Node, Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -31,6 +31,7 @@ from pycontrol.web.trends import SAMPLE_S
 T = TypeVar("T")
 HOSTILE = "<img src=x onerror=alert(1)><script>document.title='owned'</script>\"'&"
 NAMES = ("resnet-sweep", "bert-base", "whisper-ft", "vit-l16", "llama-lora", "recsys-v3", "seg-unet", "tabular")
+QUEUES = {"root.prod": 0.5, "root.research": 0.3, "root.default": 0.2}
 USERS = ("ann", "bob", "chen", "dora", "eve")
 BEGIN_S = 1_790_000_000.0
 
@@ -40,7 +41,8 @@ class Stage(Simulator):
 
     def __init__(self, workload: Workload, topology: Topology, policy: Policy, names: dict[str, str]) -> None:
         settings = Settings(arbiter=dataclasses.replace(ARBITER, lease_s=600.0, settle_s=0.3))
-        super().__init__(workload, topology, policy, settings, seed=1)
+        queues = tuple(Queue(path, part) for path, part in QUEUES.items())
+        super().__init__(workload, topology, policy, settings, 1, queues)
         self.names = names
         self.feed = Feed(NoJournal(), first_seq=1)
         self.facts: list[Any] = []
@@ -119,7 +121,7 @@ def busy(policy: Policy, machines: int = 12, gpus: int = 8, apps: int = 40, hour
         jobs = rng.choice((1, 2, 4, 8))
         work = tuple(gang * rng.uniform(900, 12000) for _ in range(jobs))
         at_s = BEGIN_S + 1 + 3600 * hours * 0.98 * i / apps
-        queue, user = rng.choice(("root.prod", "root.research", "root.default")), rng.choice(USERS)
+        queue, user = rng.choice(list(QUEUES)), rng.choice(USERS)
         traces.append(TraceApp(app_id, at_s, gang, (work,), queue, user))
         names[app_id] = HOSTILE if i == apps - 2 else f"{rng.choice(NAMES)}-{i + 1}"
     stage = Stage(Workload("busy", tuple(traces)), uniform(machines, gpus, 4), policy, names)

@@ -1,0 +1,208 @@
+"""Metrics by queue, user and reason; what is shipped for Prometheus and Grafana asks for nothing that is not there."""
+
+import json
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from pycontrol.arbiter import causes
+from pycontrol.arbiter.driver import Overloaded
+from pycontrol.arbiter.reasons import REASONS
+from pycontrol.config import ConfigError, MetricsListener
+from pycontrol.model import events as ev
+from pycontrol.policies import registry
+from pycontrol.web.metrics_server import MetricsServer
+from tests.web.scene import EARLY, Scene
+from tests.web.stage import Stage, add_troubles, busy, router_of
+
+MONITORING = Path(__file__).parents[2] / "confs" / "monitoring"
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    stage = busy(registry.make("isonomy"))
+    add_troubles(stage)
+    stage.run_until(stage.now + 70)
+    return stage
+
+
+def samples(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen(stage: Stage) -> Samples:
+    stage.feed.metrics.watch("isonomy_arbiter_queue_depth", "x", lambda: 0.0)
+    stage.feed.metrics.watch("isonomy_bridge_silence_seconds", "x", lambda: 0.0)
+    stage.feed.metrics.watch("isonomy_journal_bytes", "x", lambda: 1.0)
+    return samples(router_of(stage).metrics_text())
+
+
+def total(rows: list[tuple[dict[str, str], float]], **labels: str) -> float:
+    return sum(value for found, value in rows if labels.items() <= found.items())
+
+
+def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) -> None:
+    a = stage.arbiter
+    for app in a.durable.live.values():
+        mine = [x for x in a.durable.live.values() if (x.queue, x.user) == (app.queue, app.user)]
+        labels = {"queue": app.queue, "user": app.user}
+        assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holding(x.app_id) for x in mine)
+        wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holding(x.app_id)) for x in mine)
+        assert total(seen["isonomy_queue_gpus_pending"], **labels) == wanted
+    assert {labels["reason"] for labels, _ in seen["isonomy_queue_gpus_pending"]} <= REASONS.keys()
+    waiting = sum(a.holding(x) == 0 for x in a.durable.live)
+    assert total(seen["isonomy_apps_waiting"]) == total(seen["isonomy_apps"], state="waiting") == waiting
+
+
+def test_first_waits_and_preemptions_with_what_they_cost(stage: Stage, seen: Samples) -> None:
+    a = stage.arbiter
+    assert total(seen["isonomy_first_gpu_wait_seconds_count"]) == sum(x.leases > 0 for x in a.durable.apps.values())
+    assert total(seen["isonomy_preemptions_total"]) == sum(x.revocations for x in a.durable.apps.values())
+    assert total(seen["isonomy_preemptions_total"], reason=causes.LOST_ROUND) > 0
+    assert total(seen["isonomy_preemptions_total"], reason=causes.DRAINED) == 8
+    cost = total(seen["isonomy_preempted_gpu_seconds_total"], reason=causes.LOST_ROUND)
+    gpus = total(seen["isonomy_preemptions_total"], reason=causes.LOST_ROUND)
+    assert cost == pytest.approx(gpus * stage.settings.checkpoint_s, rel=0.01)
+    assert {labels["reason"] for labels, _ in seen["isonomy_leases_revoked_total"]} <= set(causes.KINDS)
+
+
+def test_the_process_and_the_build_are_known(seen: Samples) -> None:
+    assert total(seen["process_resident_memory_bytes"]) > 1e6
+    assert total(seen["process_cpu_seconds_total"]) > 0
+    ((labels, value),) = seen["isonomy_build_info"]
+    assert (labels["policy"], value) == ("isonomy", 1.0)
+
+
+def test_a_queue_without_apps_disappears_and_an_unused_grant_is_counted() -> None:
+    scene = Scene(run_s=30)
+    scene.world.agents[EARLY].silent = True
+    before = samples(scene.router.metrics_text())
+    assert total(before["isonomy_queue_gpus_held"]) > 0
+    for app_id in list(scene.world.arbiter.durable.live):
+        scene.submit(ev.AppRemoved(app_id, "KILLED"))
+    after = samples(scene.router.metrics_text())
+    assert total(after.get("isonomy_queue_gpus_pending", [])) == 0
+    assert total(after.get("isonomy_apps_waiting", [])) == 0
+
+
+# ---- what is shipped
+
+
+def asked(expression: str, known: Samples) -> None:
+    """Every metric and label of an expression is among the real ones."""
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    for name, selector in re.findall(r"\b((?:isonomy|process)_\w+)(?:\{([^}]*)\})?", bare):
+        assert name in known, f"{name} in {expression}"
+        labels = {label for found, _ in known[name] for label in found} | {"job", "instance"}
+        for label in re.findall(r"(\w+)\s*[=!]", selector):
+            assert label in labels, f"{label} of {name} in {expression}"
+    names = re.findall(r"\b((?:isonomy|process)_\w+)", bare)
+    every = {label for name in names for found, _ in known.get(name, []) for label in found}
+    for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", bare):
+        for label in filter(None, (part.strip() for part in group.split(","))):
+            assert label in every, f"{label} in {expression}"
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((MONITORING / "isonomy.grafana.json").read_text())
+    return found
+
+
+def test_each_panel_asks_for_metrics_that_there_are(seen: Samples) -> None:
+    panels = dashboard()["panels"]
+    assert len({p["id"] for p in panels}) == len(panels) >= 15
+    for panel in panels:
+        for target in panel["targets"]:
+            asked(target["expr"], seen)
+    boxes = [(p["gridPos"]["x"], p["gridPos"]["y"], p["gridPos"]["w"], p["gridPos"]["h"]) for p in panels]
+    for i, (x, y, w, h) in enumerate(boxes):
+        assert x + w <= 24
+        assert not any(x < u + k and u < x + w and y < v + n and v < y + h for u, v, k, n in boxes[i + 1 :])
+
+
+def test_each_alert_asks_for_metrics_that_there_are(seen: Samples) -> None:
+    rules = [r for g in yaml.safe_load((MONITORING / "isonomy.rules.yml").read_text())["groups"] for r in g["rules"]]
+    assert len(rules) >= 6
+    for rule in rules:
+        asked(rule["expr"], seen)
+        assert rule["annotations"]["summary"]
+        for code in re.findall(r'reason=~"([^"]*)"', rule["expr"]):
+            assert set(code.split("|")) <= REASONS.keys()
+
+
+def test_prometheus_itself_accepts_rules_and_queries(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    queries = [{"record": f"q:{i}", "expr": t["expr"]}
+               for i, t in enumerate(t for p in dashboard()["panels"] for t in p["targets"])]  # fmt: skip
+    (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": queries}]}))
+    for file in (MONITORING / "isonomy.rules.yml", tmp_path / "queries.yml"):
+        done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_itself_accepts_the_exposition(stage: Stage, seen: Samples) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    text = router_of(stage).metrics_text()
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
+    assert [line for line in (done.stdout + done.stderr).splitlines() if "isonomy" in line] == []
+
+
+# ---- the listener
+
+
+@pytest.fixture
+def listener(stage: Stage) -> Iterator[MetricsServer]:
+    server = MetricsServer(MetricsListener.model_construct(host="127.0.0.1", port=0), router_of(stage).metrics_text)
+    server.start()
+    yield server
+    server.stop()
+
+
+def get(server: MetricsServer, path: str) -> tuple[int, str]:
+    assert server._server is not None
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server._server.server_port}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def test_the_listener_serves_metrics_and_nothing_else(
+    listener: MetricsServer, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, text = get(listener, "/metrics")
+    assert (status, "isonomy_build_info" in text) == (200, True)
+    assert get(listener, "/ui")[0] == 404
+
+    def busy(*_: object) -> None:
+        raise Overloaded
+
+    monkeypatch.setattr(stage, "call", busy)
+    assert get(listener, "/metrics")[0] == 503
+
+
+def test_a_port_that_is_taken_is_one_line(listener: MetricsServer, stage: Stage) -> None:
+    assert listener._server is not None
+    taken = MetricsListener.model_construct(host="127.0.0.1", port=listener._server.server_port)
+    with pytest.raises(ConfigError, match="cannot listen"):
+        MetricsServer(taken, str).start()
