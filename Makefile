@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools
+.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -72,6 +72,12 @@ compiled-test: setup
 	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . -m "not cluster and not policies" \
 	  tests/arbiter tests/policies tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
+
+# Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.
+SEED ?= 0
+EXAMPLES ?= 3000
+safety: setup
+	$(PY) -m tests.safety $(SEED) $(EXAMPLES)
 
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster

@@ -7,31 +7,40 @@ from dataclasses import replace
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.durable import Lease
-from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import AppView, Demand
 
 UNLIMITED_GPUS = 1 << 30
 
 
-def view(s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lease]], now_s: float) -> AppView:
-    """One app; `ending`: its gangs on offer."""
+def view(
+    s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lease]], now_s: float, lot: Lot | None = None
+) -> AppView:
+    """One app; `ending`: its gangs on offer.
+
+    Where its virtual cluster shares out its own machines (`lot`), what the app borrows is as if it were not there:
+    the private cluster would not have it.
+    """
     app = s.durable.apps[app_id]
     ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
+    private = lot is not None and lot.private
+    borrowed = s.borrowing(app_id) if private else 0
     return AppView(
         app_id=app_id,
         queue=app.queue,
         rho=rho,
         demand=demand_of(s, app_id, now_s),
         ending=ending_gpus,
-        ending_gangs=tuple(as_gang(x.gpu for x in gang) for gang in ending),
-        kept_gpus=s.holding(app_id) - len(ending_gpus),
-        queue_room_gpus=s.queue_room(app.queue) + len(ending_gpus),
+        ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
+        kept_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
+        queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
         slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
         revoked_gpus=app.revocations,
-        kept_gangs=s.kept_gangs(app_id, ending_gpus),
+        kept_gangs=s.kept_gangs(app_id, ending_gpus, private),
     )
 
 
@@ -57,15 +66,15 @@ class Waiting:
         self._moving: dict[str, str] = {}
         """Those whose views change with time: they hold GPUs, or share a queue's limit."""
 
-    def views(self, vc: str, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
+    def views(self, lot: Lot, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
         """Their views by app, those of other virtual clusters and those in `besides` left out."""
-        s = self.s
+        s, vc = self.s, lot.vc
         for app_id in s.stale:
             self._refresh(app_id, now_s)
         s.stale.clear()
         for app_id, whose in self._moving.items():
             if whose == vc:
-                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s)
+                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, lot)
         result = dict(self._kept.get(vc, {}))
         for app_id in besides:
             result.pop(app_id, None)

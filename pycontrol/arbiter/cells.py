@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.supply import Held, Placed
@@ -12,11 +12,12 @@ from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
 from pycontrol.cells.exchange_policies import Balanced
-from pycontrol.cells.inspect import summary, usable
+from pycontrol.cells.inspect import idle_gpus, summary
 from pycontrol.cells.layout import Layout, Vc
-from pycontrol.cells.recovery import adopt_all, reconfigured
+from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines
+from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
-from pycontrol.model.auction import Gang
+from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Gpu
 
 NOBODY = Vc("")
@@ -38,8 +39,15 @@ class CellSupply:
         self.exchange = Exchange(self._cells, policy or Balanced())
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
-        self._gpus = frozenset(_gpus(layout))
+        self._know_gpus(layout)
         self._queues = {vc.name for vc in layout.vcs}
+
+    def _know_gpus(self, layout: Layout) -> None:
+        self._place_of = {
+            chain.gpu(leaf): (at, leaf) for at, chain in enumerate(layout.chains) for leaf in range(len(chain.indices))
+        }
+        """(chain, level-0 cell) of each GPU."""
+        self._gpus = self._place_of.keys()
 
     # ---- who owns what
 
@@ -63,13 +71,18 @@ class CellSupply:
 
     # ---- what may be used
 
-    def guaranteed(self, vc: str) -> Mapping[str, int]:
-        """GPUs by host behind its free cells, bound for the sake of the answer."""
-        return dict(usable(self._cells, vc).guaranteed)
+    def machines(self, vc: str) -> Sequence[VirtualMachine]:
+        """The machines that its cells are, bound for the sake of the answer."""
+        return machines(self._cells, vc)
 
-    def idle(self, vc: str) -> Mapping[str, int]:
-        """Idle GPUs by host beyond its free cells."""
-        return dict(usable(self._cells, vc).opportunistic)
+    def machine_of(self, gpu: Gpu) -> str:
+        """The machine that a guaranteed group's GPU is in; its host where no cell is bound to it."""
+        found = self._place_of.get(gpu)
+        return (machine_of(self._cells, *found) if found is not None else "") or gpu.host
+
+    def idle(self) -> Mapping[str, int]:
+        """Idle GPUs by host."""
+        return idle_gpus(self._cells)
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min (HiveD, section 3.2)."""
@@ -78,9 +91,13 @@ class CellSupply:
 
     # ---- groups
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
+    ) -> Placed | None:
         """Takes cells for the gang; opportunistic groups in the way are released and named."""
-        request = _request(group, vc, guaranteed, gang)
+        request = self._request(group, vc, guaranteed, gang)
+        if avoid:
+            request = dataclasses.replace(request, avoid=frozenset(avoid))
         evicted: list[str] = []
         try:
             decision = self._cells.request(request)
@@ -93,6 +110,24 @@ class CellSupply:
             return None
         return Placed(decision.gpus, tuple(evicted)) if decision.outcome is Outcome.PLACED else None
 
+    def own(self, group: str, vc: str, gang: Gang) -> bool:
+        """Makes a borrowed group own these cells where it runs, if they can be bound there."""
+        known = self._cells.groups.get(group)
+        if known is None or known.guaranteed or sum(len(x) for _, x in known.workers) != gang_gpus(gang):
+            return False
+        workers = known.workers
+        self._cells.release(group)
+        request = self._request(group, vc, True, gang)
+        adopt(self._cells, dataclasses.replace(request, strictly=True), workers)
+        return self._cells.groups[group].guaranteed
+
+    def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:
+        members = tuple((1, n) for _, n in gang)
+        if guaranteed:
+            inside = cells_inside(self._cells, gang)
+            return Request(group, vc, GUARANTEED, members, lazy=False, inside=inside)
+        return Request(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
+
     def release(self, group: str) -> None:
         """Its cells are free again."""
         if group in self._cells.groups:
@@ -104,7 +139,9 @@ class CellSupply:
         for held in groups:
             workers = _by_host(held.gpus)
             gang = tuple((host, len(indices)) for host, indices in workers)
-            running.append((_request(held.group, held.vc, held.guaranteed, gang), workers))
+            priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
+            members = tuple((1, n) for _, n in gang)
+            running.append((Request(held.group, held.vc, priority, members, lazy=False, on=gang), workers))
         found = adopt_all(self._empty, running)
         self._cells = self.exchange.cells = found.cells
         return (*found.downgraded, *found.gone)  # the latter on machines that the file does not know
@@ -121,7 +158,7 @@ class CellSupply:
         found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
         self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
         self.exchange.cells = self._cells
-        self._gpus = frozenset(_gpus(layout))
+        self._know_gpus(layout)
         self._bad &= self._gpus
         return (*found.downgraded, *found.gone)
 
@@ -154,13 +191,7 @@ class CellSupply:
 
 
 def _with_nobody(layout: Layout) -> Layout:
-    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY))
-
-
-def _gpus(layout: Layout) -> Iterable[Gpu]:
-    for chain in layout.chains:
-        for leaf in range(len(chain.hosts) * chain.sizes[chain.node]):
-            yield chain.gpu(leaf)
+    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY), pins_shared=True)
 
 
 def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:
@@ -175,7 +206,3 @@ def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
         hosts.setdefault(gpu.host, []).append(gpu.index)
     return [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
 
-
-def _request(group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:
-    members = tuple((1, n) for _, n in gang)
-    return Request(group, vc, GUARANTEED if guaranteed else OPPORTUNISTIC, members, lazy=False, on=gang)

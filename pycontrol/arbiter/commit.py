@@ -3,56 +3,70 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter import causes, leases, standin
 from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import REVOKING, Lease
-from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, PolicyMemory
-from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
+from pycontrol.arbiter.lots import borrowed_gangs
+from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
-from pycontrol.model.auction import BidReceipt, Gang, Plan
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.auction import BidReceipt, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.topology import Gpu
 
 BID_FIELDS = tuple(f.name for f in dataclasses.fields(BidReceipt))
 
 
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a plan is carried out on."""
+
+    round_id: str
+    lot: Lot
+    ending: Mapping[str, list[list[Lease]]]
+    """App -> its gangs on offer."""
+    borrowers: Sequence[str] = ()
+    """Apps of the virtual cluster that borrow, where its own machines are shared out."""
+    moving: Mapping[str, list[list[Lease]]] = dataclasses.field(default_factory=dict)
+    """App -> gangs that it borrows and whose leases end."""
+    closed: Callable[[str], Collection[str]] = lambda _: ()
+    """Hosts where no new container of an app may start."""
+
+
 def commit(
-    s: State,
-    round_id: str,
-    lot: Lot,
-    ending: dict[str, list[list[Lease]]],
-    plan: Plan,
-    memory_key: str,
-    receipt: dict[str, Any],
-    now_s: float,
+    s: State, work: Work, plan: Plan, memory_key: str, receipt: dict[str, Any], now_s: float
 ) -> bool:
     """Carries the plan out on the state as it is now; fills the receipt; returns whether GPUs are left."""
     if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
         s.record(PolicyMemory(dict(plan.memory), memory_key))
-    return _Commit(s, round_id, lot, ending, now_s).run(plan, receipt)
+    return _Commit(s, work, now_s).run(plan, receipt)
 
 
 class _Commit:
-    def __init__(
-        self, s: State, round_id: str, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float
-    ) -> None:
-        self.s, self.round_id, self.lot, self.now_s = s, round_id, lot, now_s
-        self.ending = {a: [gang for gang in gangs if leases.unchanged(s, gang)] for a, gangs in ending.items()}
+    def __init__(self, s: State, work: Work, now_s: float) -> None:
+        self.s, self.work, self.now_s = s, work, now_s
+        self.round_id, self.lot = work.round_id, work.lot
+        self.ending = {a: [gang for gang in gangs if leases.unchanged(s, gang)] for a, gangs in work.ending.items()}
         self.coming: dict[str, set[Gpu]] = {}
         """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
         for gpu in (*held, *s.revoking):
             if gpu not in s.durable.next and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
-        self.left = dict(lot.free or {})
-        """GPUs by host of the lot that nobody got yet."""
+        self.left = dict(self.lot.free or {})
+        """GPUs of the lot that nobody got yet, by host or by machine."""
         self.renewed: list[str] = []
         self.granted: list[dict[str, Any]] = []
         self.revoked: list[dict[str, Any]] = []
+        self.owned: list[str] = []
+        """GPUs that were borrowed and are the virtual cluster's own from now on."""
         self.dropped: list[str] = []
+        self.refused: set[str] = set()
+        """Apps that were awarded a gang that is not there."""
 
     def run(self, plan: Plan, receipt: dict[str, Any]) -> bool:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
@@ -63,7 +77,8 @@ class _Commit:
             if app is None or app.finished_s is not None:
                 self.dropped.append(f"{award.app_id} ended during the round")
                 continue
-            own = [(as_gang(x.gpu for x in held), held) for held in self.ending.get(award.app_id, ())]
+            private = self.lot.private
+            own = [(s.places((x.gpu for x in held), private), held) for held in self.ending.get(award.app_id, ())]
             for gang in award.gangs:
                 kept = next((k for k, (places, _) in enumerate(own) if places == gang), None)
                 if kept is None:
@@ -72,9 +87,61 @@ class _Commit:
                     self._renew(award.app_id, own.pop(kept)[1], award.leftover)
         self.revoked = self._revoke()
         for k, (app_id, gang, leftover) in enumerate(fresh):
-            self._grant(app_id, gang, leftover, k)
+            if not (self.lot.private and self._own(app_id, gang)):
+                self._grant(app_id, gang, leftover, k)
+        if self.lot.private:
+            self._own_rest(plan)
         self._fill(receipt, plan)
         return bool(self._unused())
+
+    def _own(self, app_id: str, gang: Gang) -> bool:
+        """An app that can use no more GPUs makes a gang that it borrows its own, where its cells can be bound to it.
+
+        Where they cannot, it moves to them at the end of its lease, and they are left to it until then: the private
+        cluster would run it there, and nobody in its stead.
+        """
+        s, size = self.s, gang_gpus(gang)
+        demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, self.now_s)
+        if demand.gpus - s.holding(app_id) >= size or not s.borrowing(app_id):
+            return False
+        for borrowed in borrowed_gangs(s, app_id):
+            if len(borrowed) == size and self._make_own(borrowed, gang):
+                self._used(gang)
+                return True
+        for borrowed in self.work.moving.get(app_id, ()):
+            if len(borrowed) == size and leases.unchanged(s, borrowed):
+                deadline_s = max(min(x.end_s for x in borrowed), self.now_s + s.lead_s)
+                self.revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in borrowed]
+                leases.take_back(s, borrowed, self.now_s, deadline_s, f"the cells of {self.lot.vc} are free for it")
+                return False
+        self._used(gang)
+        self.dropped.append(f"{app_id} borrows: its cells are kept for it")
+        return True
+
+    def _make_own(self, borrowed: list[Lease], gang: Gang) -> bool:
+        s, grant_id = self.s, borrowed[0].grant_id
+        if s.supply is None or not s.supply.own(grant_id, self.lot.vc, gang):
+            return False
+        for lease in borrowed:
+            s.record(LeaseOwned(lease.gpu, grant_id))
+        self.owned += [str(x.gpu) for x in borrowed]
+        return True
+
+    def _own_rest(self, plan: Plan) -> None:
+        """What is left of the machines goes to gangs that are borrowed: not all policies award to who has enough."""
+        s = self.s
+        topology = self.lot.topology
+        assert topology is not None
+        awarded = {a.app_id for a in plan.awards}
+        for app_id in self.work.borrowers:
+            agent = s.agents.get(app_id)
+            if app_id in awarded or agent is None:
+                continue
+            for borrowed in borrowed_gangs(s, app_id):
+                free = {name: n for name, n in self.left.items() if n > 0}
+                gang = place_gang(len(borrowed), agent.demand.scope, free, topology)
+                if gang is not None and self._make_own(borrowed, gang):
+                    self._used(gang)
 
     def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
         s = self.s
@@ -82,8 +149,8 @@ class _Commit:
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
-            self.left[lease.gpu.host] = self.left.get(lease.gpu.host, 0) - 1
             self.renewed.append(str(lease.gpu))
+        self._used(s.places((x.gpu for x in gang), self.lot.private))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
             by_grant.setdefault(lease.grant_id, []).append(lease.gpu)
@@ -114,9 +181,12 @@ class _Commit:
             return
         gpus = self._pick(gang) if s.supply is None else self._pick_cells(s.supply, app_id, gang, grant_id)
         if gpus is None:
-            self.dropped.append(f"{app_id}: its gang {dict(gang)} is no longer there")
+            self.refused.add(app_id)
+            self.dropped.append(f"{app_id}: its gang {self.lot.by_host(dict(gang))} is no longer there")
             return
-        self._used(gpus)
+        self._used(gang)
+        for gpu in gpus:
+            self.coming.get(gpu.host, set()).discard(gpu)
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
         end_s = leases.end_s(s, from_s, gpus[0].host)
@@ -129,10 +199,9 @@ class _Commit:
         if ask is not None:
             standin.assign(s, app_id, gpus, ask)
 
-    def _used(self, gpus: Sequence[Gpu]) -> None:
-        for gpu in gpus:
-            self.coming.get(gpu.host, set()).discard(gpu)
-            self.left[gpu.host] = self.left.get(gpu.host, 0) - 1
+    def _used(self, gang: Gang) -> None:
+        for name, n in gang:
+            self.left[name] = self.left.get(name, 0) - n
 
     def _pick(self, gang: Gang) -> list[Gpu] | None:
         """Free GPUs of the hosts, then those that come free first."""
@@ -149,7 +218,7 @@ class _Commit:
     def _pick_cells(self, supply: Supply, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
         s, lot = self.s, self.lot
-        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang)
+        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang, self.work.closed(app_id) if lot.private else ())
         if placed is None:
             return None
         deadline_s = self.now_s + s.lead_s
@@ -173,7 +242,7 @@ class _Commit:
 
     def _unused(self) -> dict[str, int]:
         if self.lot.free is not None:
-            return {host: n for host, n in self.left.items() if n > 0}
+            return self.lot.by_host({name: n for name, n in self.left.items() if n > 0})
         counts = self.s.free.counts()
         for host, gpus in self.coming.items():
             if gpus:
@@ -181,10 +250,19 @@ class _Commit:
         return counts
 
     def _fill(self, receipt: dict[str, Any], plan: Plan) -> None:
+        by_host = self.lot.by_host
+        bids = [{f: getattr(b, f) for f in BID_FIELDS} for b in plan.bids]
+        for bid in bids:
+            bid["won"] = by_host(bid["won"])
         receipt.update(
-            bids=[{f: getattr(b, f) for f in BID_FIELDS} for b in plan.bids],
-            awards=[{"app_id": a.app_id, "gangs": a.gangs, "leftover": a.leftover} for a in plan.awards],
-            leftover_gpus=dict(plan.leftover_gpus),
+            bids=bids,
+            awards=[
+                {"app_id": a.app_id, "gangs": [gang_of(by_host(dict(g))) for g in a.gangs], "leftover": a.leftover}
+                for a in plan.awards
+            ],
+            owned=self.owned,
+            refused=sorted(self.refused),
+            leftover_gpus=by_host(plan.leftover_gpus),
             unused_gpus=self._unused(),
             objective_log=plan.objective_log,
             proved_optimal=plan.proved_optimal,

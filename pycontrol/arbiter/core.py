@@ -20,6 +20,7 @@ from pycontrol.arbiter.facts import (
     AppArrived,
     AppChanged,
     AppEnded,
+    AppMoved,
     Fact,
     LeaseIdle,
     Restored,
@@ -101,6 +102,8 @@ class Arbiter(State):
         """Takes the events of one moment, in order, and returns what to do about all of them."""
         for event in events:
             self._handlers[type(event)](event, now_s)
+        if self.cells_stale:
+            self._supply_anew(now_s)
         if self.recovering_until_s:
             self._settle_recovery(now_s)
         if len(self.refusals):
@@ -193,8 +196,10 @@ class Arbiter(State):
 
     def _supply_anew(self, now_s: float) -> None:
         """Tells the cells of all leases that there are."""
+        self.cells_stale = False
         if self.supply is None:
             return
+        self._rehome(now_s)
         if self.market is not None:
             self.market.restore(now_s)
         self.taking_back = {g for g, x in self.durable.leases.items() if x.state == REVOKING}
@@ -209,12 +214,22 @@ class Arbiter(State):
         )
         downgrade(self, downgraded)
 
+    def _rehome(self, now_s: float) -> None:
+        """Apps whose queue is another virtual cluster than the cells knew, or none any more, go on in that one."""
+        for app_id in list(self.in_system()):
+            app = self.durable.apps[app_id]
+            vc = self.supply.vc_of(app.queue) if self.supply is not None else ""
+            if vc != app.vc:
+                self.record(AppMoved(app_id, vc, now_s))
+                self.recast(app_id)
+
     def reconfigure(self, layout: Layout, now_s: float) -> list[str]:
         """Another assignment of cells; what runs goes on. Returns the apps that now borrow what they owned."""
         if self.market is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
         groups = set(self.market.supply.reconfigure(layout, now_s))
         self.market.save()
+        self._rehome(now_s)
         held = (*self.durable.leases.values(), *self.durable.next.values())
         apps = sorted({x.app_id for x in held if x.grant_id in groups})
         downgrade(self, groups)

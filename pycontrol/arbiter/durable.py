@@ -17,6 +17,7 @@ from pycontrol.arbiter.facts import (
     AppArrived,
     AppChanged,
     AppEnded,
+    AppMoved,
     AppsForgotten,
     ExchangeChanged,
     Fact,
@@ -25,6 +26,7 @@ from pycontrol.arbiter.facts import (
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
+    LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
     NextDropped,
@@ -238,8 +240,20 @@ class Durable:
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
         for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
-            if lease is not None:
+            if lease is not None and f.grant_id in ("", lease.grant_id):
                 lease.guaranteed = False
+
+    def _on_LeaseOwned(self, f: LeaseOwned) -> None:
+        for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
+            if lease is not None and lease.grant_id == f.grant_id:
+                lease.guaranteed = True
+
+    def _on_AppMoved(self, f: AppMoved) -> None:
+        """Its clock goes on in the new virtual cluster from where it stood in the old one."""
+        app = self.apps[f.app_id]
+        since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
+        app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
+        app.vc = f.vc
 
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
         lease = self.leases[f.gpu]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Scope
@@ -15,18 +16,29 @@ from pycontrol.model.topology import Scope
 class Eligibility:
     """The answers for one round."""
 
-    def __init__(self, s: State) -> None:
-        self.s = s
+    def __init__(self, s: State, lot: Lot) -> None:
+        self.s, self.lot = s, lot
+        self._topology = lot.topology or s.topology
         self._partitions = {n.host: n.partition for n in s.nodes.values()}
         self._mixed = any(self._partitions.values())
         self._gpus: dict[str, int] = {}
-        """GPUs by host that may be leased at all."""
-        for gpu in s.usable_gpus():
+        """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
+        if lot.topology is not None:
+            self._gpus = dict(lot.topology.gpus_by_host)
+        for gpu in s.usable_gpus() if lot.topology is None else ():
             self._gpus[gpu.host] = self._gpus.get(gpu.host, 0) + 1
         self._possible: dict[tuple[int, Scope, str], bool] = {}
         """Whether all these GPUs could hold a gang of such a size, scope and type."""
 
     def kept_out(self, app_id: str) -> dict[str, str]:
+        """Hosts where no new container of the app may start, with the reason; or machines that are bound to them."""
+        hosts = self.closed_hosts(app_id)
+        if not self.lot.private or not hosts:
+            return hosts
+        at = self.lot.host_of
+        return {name: hosts[at[name]] for name in sorted(self.lot.bound) if at[name] in hosts}
+
+    def closed_hosts(self, app_id: str) -> dict[str, str]:
         """Hosts that are up and where no new container of the app may start, with the reason."""
         s = self.s
         found = dict(s.closed)
@@ -68,12 +80,13 @@ class Eligibility:
         now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
         if ever and (now or not self._fits(demand, offered)):
             return ""
-        said = [f"{h}: {kept_out[h]}" for h in sorted(here or kept_out) if kept_out[h]]
-        return f"Refused: {'; '.join(said)}" if said else f"NotAllowedThere: {', '.join(sorted(here or kept_out))}"
+        hosts = {self.lot.host_of.get(h, h): kept_out[h] for h in sorted(here or kept_out)}
+        said = [f"{h}: {why}" for h, why in hosts.items() if why]
+        return f"Refused: {'; '.join(said)}" if said else f"NotAllowedThere: {', '.join(sorted(hosts))}"
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
         """Whether one gang fits: quick where one machine or the mere number of GPUs says so."""
-        size, topology = demand.gang_gpus, self.s.topology
+        size, topology = demand.gang_gpus, self._topology
         if demand.gpu_type:
             machines = topology.machines
             free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == demand.gpu_type}

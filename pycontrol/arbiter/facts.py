@@ -94,6 +94,25 @@ class LeaseBorrowed:
     """The cells of its virtual cluster do not cover it any more: it goes on, as borrowed."""
 
     gpu: Gpu
+    grant_id: str = ""
+    """Of which of the GPU's leases (the present, the next) that is said; empty: of both."""
+
+
+@value
+class LeaseOwned:
+    """Cells of its virtual cluster came free and are bound to where it runs: what was borrowed is its own."""
+
+    gpu: Gpu
+    grant_id: str
+
+
+@value
+class AppMoved:
+    """Its queue is another virtual cluster than it was, or none any more."""
+
+    app_id: str
+    vc: str
+    at_s: float
 
 
 @value
@@ -183,10 +202,11 @@ class Restored:
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | ExchangeChanged | Restored | AppsForgotten
+    | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten
 )  # fmt: skip
 OF_GPU = (
-    LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, NextDropped
+    LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, LeaseOwned,
+    NextDropped,
 )  # fmt: skip
 """Those about the lease of one GPU."""
 FACTS: dict[str, type[Any]] = {
@@ -194,7 +214,7 @@ FACTS: dict[str, type[Any]] = {
     for t in (
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed, ExchangeChanged, Restored, AppsForgotten,
+        LeaseBorrowed, LeaseOwned, AppMoved, ExchangeChanged, Restored, AppsForgotten,
     )
 }  # fmt: skip
 

@@ -332,8 +332,9 @@ def adopt(s: State, container: Container, now_s: float) -> None:
     for gpu in free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
         until_s = end_s(s, now_s, gpu.host)
+        s.cells_stale = s.supply is not None
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
-                              guaranteed=s.supply is None))  # fmt: skip
+                              guaranteed=s.supply is None or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
     start(s, container, "", now_s)
 
 

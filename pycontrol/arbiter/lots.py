@@ -10,6 +10,7 @@ from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
+from pycontrol.model.topology import Machine, Topology
 
 Ending = Mapping[str, Sequence[list[Lease]]]
 """App -> its gangs on offer."""
@@ -24,8 +25,12 @@ class Agenda:
         for app_id in wanting if s.supply is not None else ():
             self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
         supply = s.supply
+        self.borrowers = borrowers(s)
+        """By virtual cluster its apps that borrow: they count as wanting where its own machines are shared out."""
         self._whole = [Lot()] if supply is None else []
         self._own = deque(sorted(supply.virtual_clusters()) if supply is not None else ())
+        self._without: dict[str, frozenset[str]] = {}
+        """Virtual cluster -> apps that another turn of it is without."""
         self._borrowing: deque[tuple[str, int | None]] | None = None
 
     def next(self) -> Lot | None:
@@ -36,18 +41,24 @@ class Agenda:
         while self._own:
             vc = self._own.popleft()
             ending = self.ending_of(vc, True)
-            if ending or vc in self._wanting:
-                free = _with(dict(supply.guaranteed(vc)), ending)
-                if free:
-                    return Lot(vc, True, free)
+            if ending or vc in self._wanting or vc in self.borrowers:
+                lot = self._private(supply, vc, ending)
+                if lot.free:
+                    return lot
         if self._borrowing is None:
             self._borrowing = self._shares(supply)
         while self._borrowing:
             vc, share = self._borrowing.popleft()
-            free = dict(supply.idle(vc)) if share is None else self._borrowed(supply, vc, share)
+            free = dict(supply.idle()) if share is None else self._borrowed(supply, vc, share)
             if free:
                 return Lot(vc, False, free)
         return None
+
+    def again(self, lot: Lot, without: frozenset[str]) -> None:
+        """These apps were awarded gangs that cells cannot hold: the others of the virtual cluster have another turn."""
+        if lot.private and not without <= lot.without:
+            self._without[lot.vc] = lot.without | without
+            self._own.appendleft(lot.vc)
 
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
         """The gangs on offer in a lot of this kind."""
@@ -60,6 +71,24 @@ class Agenda:
                 if mine:
                     result[app_id] = mine
         return result
+
+    def _private(self, supply: Supply, vc: str, ending: Ending) -> Lot:
+        """The machines that its cells are, with their free GPUs and those whose leases end."""
+        topology, free, host_of, machines = self.s.topology, dict[str, int](), dict[str, str](), list[Machine]()
+        found = supply.machines(vc)
+        for m in found:
+            at = topology.machines.get(m.host)
+            kind = at.gpu_type if at else "gpu"
+            machines.append(Machine(m.name, topology.rack_of(m.host), m.gpus, kind, at is not None and at.virtual))
+            host_of[m.name] = m.host
+            if m.free > 0:
+                free[m.name] = m.free
+        for gangs in ending.values():
+            for lease in (x for gang in gangs for x in gang):
+                name = supply.machine_of(lease.gpu)
+                free[name] = free.get(name, 0) + 1
+        bound = frozenset(m.name for m in found if m.bound)
+        return Lot(vc, True, free, Topology.of(machines), host_of, bound, self._without.pop(vc, frozenset()))
 
     def _shares(self, supply: Supply) -> deque[tuple[str, int | None]]:
         """Who may borrow how much: those who must give some back first, so that the others find it; then the rest."""
@@ -92,18 +121,34 @@ class Agenda:
                     why = Cause(causes.BORROWED_SHARE, f"{app_id} borrowed more than its share")
                     leases.take_back(s, gang, self.now_s, deadline_s, why)
         left, free = share - _count(stay), dict[str, int]()
-        for host, n in sorted(supply.idle(vc).items(), key=lambda item: (-item[1], item[0])):
+        for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
             if left > 0:
                 free[host] = min(n, left)
                 left -= free[host]
-        return _with(free, stay)
+        for gangs in stay.values():
+            for lease in (x for gang in gangs for x in gang):
+                free[lease.gpu.host] = free.get(lease.gpu.host, 0) + 1
+        return free
 
 
-def _with(free: dict[str, int], ending: Ending) -> dict[str, int]:
-    for gangs in ending.values():
-        for lease in (x for gang in gangs for x in gang):
-            free[lease.gpu.host] = free.get(lease.gpu.host, 0) + 1
-    return free
+def borrowers(s: State) -> dict[str, list[str]]:
+    """By virtual cluster its apps that borrow: its own cells are theirs, too, when they come free."""
+    found: dict[str, list[str]] = {}
+    for app_id in s.durable.held if s.supply is not None else ():
+        app = s.durable.live.get(app_id)
+        if app is not None and app.vc and s.borrowing(app_id):
+            found.setdefault(app.vc, []).append(app_id)
+    return found
+
+
+def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
+    """The gangs that an app borrows and has whole, oldest first, each of which is one group of the cells."""
+    gangs = [
+        g for g in s.gangs_of(app_id)
+        if not any(x.guaranteed for x in g)
+        and len({x.grant_id for x in g}) == 1 and s.groups.get(g[0].grant_id) == len(g)
+    ]  # fmt: skip
+    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
 
 
 def _count(ending: Ending) -> int:

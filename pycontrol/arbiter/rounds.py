@@ -13,17 +13,17 @@ from typing import Any
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.audience import Waiting, demand_of, view
-from pycontrol.arbiter.commit import commit
+from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
-from pycontrol.arbiter.lots import Agenda
+from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.relocation import relocate
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import State, as_gang
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
-from pycontrol.model.auction import AppView, Bid, Snapshot
+from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import salvage
@@ -190,7 +190,7 @@ class Rounds:
                 return
         if not ending and self._spurned_again(now_s):
             return
-        if ending or wanting:
+        if ending or wanting or borrowers(s):
             self._agenda = Agenda(s, wanting, ending, now_s)
             self._go_on(now_s)
 
@@ -219,14 +219,15 @@ class Rounds:
     def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
         s = self.s
         wanting = [a for a in self._wanting(now_s) if s.supply is None or s.durable.apps[a].vc == lot.vc]
+        wanting = [a for a in wanting if a not in lot.without]
         offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
-        if not offered or not (ending or wanting):
+        if not offered or not (ending or wanting or self._borrowers(lot)):
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
         self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        r.eligibility = Eligibility(s)
+        r.eligibility = Eligibility(s, lot)
         if not r.policy.asks_agents:
             self._offer(now_s)
             return
@@ -271,6 +272,11 @@ class Rounds:
             r.out[app_id] = why
         return bool(why)
 
+    def _borrowers(self, lot: Lot) -> list[str]:
+        """Apps to which the machines of a lot are due for what they borrow."""
+        mine = self._agenda.borrowers.get(lot.vc, []) if lot.private and self._agenda is not None else []
+        return [a for a in mine if a in self.s.durable.live and a not in lot.without]
+
     def _stand_in(self, app_id: str, now_s: float) -> None:
         """The rho of an app without an Agent."""
         s, r = self.s, self.current
@@ -299,21 +305,27 @@ class Rounds:
         assert r is not None
         if r.policy.asks_agents:
             apps = [a for a in r.rho if a not in r.out and a in s.durable.live]
-            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s) for a in apps}
+            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot) for a in apps}
         views = {}
         for app_id, gangs in r.ending.items():
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected:
-                views[app_id] = view(s, app_id, agent.rho, gangs, now_s)
+                views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
             elif app_id not in s.foreign:
                 r.out[app_id] = "AgentAway: its Agent is not connected"
-        views.update(self._waiting.views(r.lot.vc, r.ending, now_s))
+        views.update(self._waiting.views(r.lot, r.ending, now_s))
+        borrowing = self._borrowers(r.lot)
+        for app_id in borrowing:
+            agent = s.agents.get(app_id)
+            if agent is not None and agent.connected and app_id not in views:
+                views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
         for app_id in s.foreign:
             if s.supply is not None and s.durable.apps[app_id].vc != r.lot.vc:
                 continue
-            if app_id in r.ending or standin.waits(s, app_id):
+            if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self._stand_in(app_id, now_s)
-                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s)
+                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot)
+        views = {a: v for a, v in views.items() if a not in r.lot.without or a in r.ending}
         return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
 
     def _present(self, vc: str) -> frozenset[str]:
@@ -336,8 +348,9 @@ class Rounds:
         r.views = self._views(now_s)
         memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot.vc)
         r.snapshot = Snapshot(
-            r.round_id, now_s, s.topology, r.offered, tuple(r.views.values()), s.settings.f,
-            s.settings.lease_s, dict(r.out), s.queues, r.lot.vc, memory, present, self._ended(memory, present, now_s),
+            r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.settings.f,
+            s.settings.lease_s, dict(r.out), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
+            self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
         )  # fmt: skip
         offer, bad = salvage.offer(r.policy, r.snapshot)
         if bad:
@@ -353,7 +366,7 @@ class Rounds:
             r.waiting.add(app_id)
             s.emit(
                 SendOffer(
-                    app_id, r.round_id, s.contention(app_id, now_s), r.snapshot.free,
+                    app_id, r.round_id, s.contention(app_id, now_s), r.lot.by_host(r.snapshot.free),
                     r.ending_gpus(app_id), r.deadline_s,
                 )
             )  # fmt: skip
@@ -368,19 +381,34 @@ class Rounds:
         assert r.snapshot is not None
         r.waiting.discard(e.app_id)
         r.bid_s[e.app_id] = now_s - r.offered_at_s
-        problem = e.problem or (
-            validate_bid(e.bid, r.snapshot, r.views[e.app_id]) if e.bid is not None else "empty"
-        )
-        if problem or e.bid is None:
+        bid = e.bid and self._of_machines(e.bid)
+        problem = e.problem or (validate_bid(bid, r.snapshot, r.views[e.app_id]) if bid is not None else "empty")
+        if problem or bid is None:
             r.out[e.app_id] = f"BadBid: {problem}"
         else:
-            r.bids[e.app_id] = e.bid
+            r.bids[e.app_id] = bid
         if not r.waiting:
             self._solve(now_s)
 
     def forget(self, app_id: str) -> None:
         """The application ended."""
         self._aside.pop(app_id, None)
+
+    def _of_machines(self, bid: Bid) -> Bid:
+        """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
+        r, s = self.current, self.s
+        assert r is not None
+        if not r.lot.private:
+            return bid
+        names: dict[Gang, list[Gang]] = {}
+        for gang in r.ending.get(bid.app_id, ()):
+            names.setdefault(as_gang(x.gpu for x in gang), []).append(s.places((x.gpu for x in gang), True))
+
+        def kept(row: BidRow) -> tuple[Gang, ...]:
+            left = {gang: iter(found) for gang, found in names.items()}
+            return tuple(next(left.get(gang, iter(())), gang) for gang in row.keep)
+
+        return dataclasses.replace(bid, rows=tuple(dataclasses.replace(row, keep=kept(row)) for row in bid.rows))
 
     def app_gone(self, app_id: str, now_s: float) -> None:
         """An app ended or its Agent went away: nobody waits for it."""
@@ -439,8 +467,13 @@ class Rounds:
         else:
             assert r.eligibility is not None
             kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
-            plan = relocate(plan, r.views, r.offered, s.topology, kept_out)
-            unused = commit(s, r.round_id, r.lot, r.ending, plan, r.memory_key, receipt, now_s)
+            plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
+            borrowing = self._borrowers(r.lot)
+            moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
+            work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
+            unused = commit(s, work, plan, r.memory_key, receipt, now_s)
+            if receipt["refused"] and self._agenda is not None:
+                self._agenda.again(r.lot, frozenset(receipt["refused"]))
             wanting = self._wanting(now_s)
             if wanting and s.open_leases:
                 leases.close_open(s, now_s)
@@ -448,7 +481,7 @@ class Rounds:
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
             if receipt["granted"]:
                 self._granted = (r.round_id, frozenset(x["app_id"] for x in receipt["granted"]))
-            moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"]
+            moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"] or receipt["owned"]
             self._fruitless = 0 if moved else min(4, self._fruitless + 1)
             if r.ending and not moved:  # the same leases would call for the same round at once
                 self._not_before_s = now_s + s.settings.round_retry_s
@@ -465,7 +498,7 @@ class Rounds:
             "vc": r.lot.vc,
             "guaranteed": r.lot.guaranteed,
             "deals": deals_of(self.s.durable.exchange, r.lot.vc),
-            "offered": dict(r.offered),
+            "offered": r.lot.by_host(r.offered),
             "bad_gpus": [str(g) for g in self.s.bad_gpus],
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
             "rho": dict(r.rho),

@@ -123,6 +123,8 @@ class State:
     groups: dict[str, int] = field(default_factory=dict)
     """Grant -> its GPUs that are leased or promised and not being taken back: what the cells hold for it."""
     taking_back: set[Gpu] = field(default_factory=set)
+    cells_stale: bool = False
+    """Whether containers were adopted of which the cells know nothing yet."""
     node_at: dict[str, Node] = field(default_factory=dict)
     """The node of each host that is up."""
     bad_gpus: list[Gpu] = field(default_factory=list)
@@ -411,13 +413,37 @@ class State:
                 gangs.setdefault(self.gang_key(lease), []).append(lease)
         return list(gangs.values())
 
-    def kept_gangs(self, app_id: str, ending: Contains[Gpu]) -> tuple[Gang, ...]:
-        """Its gangs that are not on offer: those that run on and those that it was promised."""
-        held = [as_gang(x.gpu for x in g) for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
-        coming: dict[str, list[Gpu]] = {}
+    def kept_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
+        """Its gangs that are not on offer: those that run on and those that it was promised.
+
+        `private`: on the machines that its virtual cluster is, those that it borrows left out.
+        """
+        gangs = [g for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
+        coming: dict[str, list[Lease]] = {}
         for lease in self.next_of(app_id):
-            coming.setdefault(lease.gang or lease.grant_id, []).append(lease.gpu)
-        return (*held, *(as_gang(gpus) for gpus in coming.values()))
+            coming.setdefault(lease.gang or lease.grant_id, []).append(lease)
+        gangs += coming.values()
+        if private:
+            gangs = [gang for gang in gangs if all(x.guaranteed for x in gang)]
+        return tuple(self.places((x.gpu for x in gang), private) for gang in gangs)
+
+    def places(self, gpus: Iterable[Gpu], private: bool) -> Gang:
+        """GPUs counted by host, or by the machines that a virtual cluster's cells are."""
+        if not private or self.supply is None:
+            return as_gang(gpus)
+        counts: dict[str, int] = {}
+        for gpu in gpus:
+            name = self.supply.machine_of(gpu)
+            counts[name] = counts.get(name, 0) + 1
+        return gang_of(counts)
+
+    def borrowing(self, app_id: str) -> int:
+        """GPUs that it borrows or will borrow, less those that it is losing."""
+        leases = self.durable.leases_by_app.get(app_id, {}).values()
+        coming = self.durable.next_by_app.get(app_id, {}).values()
+        return sum(not x.guaranteed for x in coming) + sum(
+            not x.guaranteed and x.state != REVOKING for x in leases
+        )
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
         """GPU-seconds in containers so far."""

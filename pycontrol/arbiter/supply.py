@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Protocol
 
+from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 
 
 @value
 class Lot:
-    """What one round shares out, GPUs by host.
+    """What one round shares out.
 
-    Without virtual clusters the whole cluster (`free` None). With them: what the free cells of one tenant are, or
-    would be, bound to (`guaranteed`), or idle GPUs that it may borrow until a tenant's guarantee needs them.
+    Without virtual clusters the whole cluster (`free` None). With them: the machines that one tenant's cells are
+    (`guaranteed`: its private cluster), or idle GPUs by host that it may borrow until a guarantee needs them.
     """
 
     vc: str = ""
     guaranteed: bool = True
     free: Mapping[str, int] | None = None
+    """GPUs by machine, or by host where they are borrowed."""
+    topology: Topology | None = None
+    """The tenant's machines; None where hosts are shared out."""
+    host_of: Mapping[str, str] = field(default_factory=dict)
+    """Where each machine is, or would be, bound."""
+    bound: frozenset[str] = frozenset()
+    """The machines that are bound; the others may be bound elsewhere."""
+    without: frozenset[str] = frozenset()
+    """Apps whose gangs found no cells just now: the others have another turn."""
+
+    @property
+    def private(self) -> bool:
+        """Whether the machines are a tenant's own, rather than hosts."""
+        return self.topology is not None
+
+    def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:
+        """GPUs by host instead of by machine."""
+        found: dict[str, int] = {}
+        for name, n in gpus.items():
+            host = self.host_of.get(name, name)
+            found[host] = found.get(host, 0) + n
+        return found
 
 
 @value
@@ -53,17 +77,28 @@ class Supply(Protocol):
     def virtual_clusters(self) -> Iterable[str]:
         """All of them."""
 
-    def guaranteed(self, vc: str) -> Mapping[str, int]:
-        """GPUs by host that its free cells are bound to, or would be bound to now with the fewest preemptions."""
+    def machines(self, vc: str) -> Sequence[VirtualMachine]:
+        """The machines that its cells are, with the GPUs of each that no group of its own holds."""
 
-    def idle(self, vc: str) -> Mapping[str, int]:
-        """GPUs by host that nobody uses, and that it may borrow."""
+    def machine_of(self, gpu: Gpu) -> str:
+        """The machine that a guaranteed group's GPU is in."""
+
+    def idle(self) -> Mapping[str, int]:
+        """GPUs by host that nobody uses."""
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min shares of idle GPUs."""
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
-        """Takes cells for a gang on these hosts; the evicted groups are forgotten. None where it does not fit."""
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
+    ) -> Placed | None:
+        """Takes cells for a gang on these machines of its own (if guaranteed), or on these hosts.
+
+        No machine is bound to a host to `avoid`. The evicted groups are forgotten. None where it does not fit.
+        """
+
+    def own(self, group: str, vc: str, gang: Gang) -> bool:
+        """Makes a borrowed group that runs own these GPUs of its machines, where it is; False if that cannot be."""
 
     def release(self, group: str) -> None:
         """A group ended or is being taken back."""

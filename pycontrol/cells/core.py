@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pycontrol.cells import preemption, search
+from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.packing import Undecided
 from pycontrol.cells.space import Group, Part, Space
@@ -38,19 +39,26 @@ class Cells:
             roots: list[tuple[Key, int]] = []
             for vc in layout.vcs:
                 roots += [((vc.name, None), level) for c, level, count in vc.cells if c == at for _ in range(count)]
-                roots += [((vc.name, p.name), p.level) for p in vc.pinned if p.chain == at]
+                roots += [(self._pin_key(vc.name, p.name), p.level) for p in vc.pinned if p.chain == at]
             space = Space(chain, roots, layout.static)
             self.spaces.append(space)
             for vc in layout.vcs:
                 for pin in vc.pinned:
                     if pin.chain == at:
-                        root = next(r for r, key in space.holder.items() if key == (vc.name, pin.name))
+                        key = self._pin_key(vc.name, pin.name)
+                        alike = (r for r, k in space.holder.items() if k == key and r[0] == pin.level)
+                        root = next(r for r in alike if r not in space.fixed)
                         space.bind_root(root, pin.number)
                         space.fixed.add(root)
+                        space.pins[root] = pin.name
         for space in self.spaces:
             if layout.static:
                 space.fix_roots()
             space.buddy.check()
+
+    def _pin_key(self, vc: str, pin: str) -> Key:
+        """Who holds a pinned cell: its name alone, or its owner like any other cell of its own."""
+        return vc, None if self.layout.pins_shared else pin
 
     # Requests
 
@@ -102,6 +110,9 @@ class Cells:
             if sum(gpus for _, gpus in wanted) != request.gpus:
                 raise CellsError(f"group {request.group}: `on` and `members` disagree about the number of GPUs")
             return [gpus for _, gpus in wanted], [frozenset([host]) for host, _ in wanted]
+        if request.inside:
+            self._validate(request)
+            return [], None
         sizes = sorted((gpus for count, gpus in request.members for _ in range(count)), reverse=True)
         return sizes, None if request.hosts is None else [request.hosts] * len(sizes)
 
@@ -177,6 +188,11 @@ class Cells:
         self, request: Request, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None, preempt: bool
     ) -> Decision:
         key = (request.vc, request.pinned)
+        if request.inside:
+            parts = take_inside(self.spaces, key, request.inside, avoid=request.avoid)
+            if parts is None:
+                return Decision(Outcome.WAIT, reason=f"the cells of {request.vc} have not that many free GPUs there")
+            return self._commit(request, parts, [], [], preempt)
         free = 0
         for sites, within in self._rounds(request):
             free = max(free, sum(pool.free_gpus for _, pool in sites))

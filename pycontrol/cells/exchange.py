@@ -175,7 +175,9 @@ class Exchange:
     def held(self, lot: Lot, tenant: str) -> int:
         """Cells of the lot's type that a tenant has now, borrowed ones included; pinned cells left out."""
         space, level = place(self.cells, lot)
-        return sum(key == (tenant, None) and root[0] == level for root, key in space.holder.items())
+        return sum(
+            key == (tenant, None) and root[0] == level and root not in space.pins for root, key in space.holder.items()
+        )
 
     def owned(self, lot: Lot, tenant: str) -> int:
         """Cells of the lot's type that a tenant owns now: without those that it lent, and those that it borrowed."""
@@ -377,6 +379,7 @@ def free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
         root
         for root, key in space.holder.items()
         if key == (tenant, None) and root[0] == level and space.forest.free[level][root[1]] == space.sizes[level]
+        and root not in space.pins
         and not space.forest.covered(root)
     ]  # fmt: skip
 
@@ -400,7 +403,10 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
     space, level = place(cells, lot)
     downgraded: list[str] = []
     missing = lot.count - len(free_roots(cells, lot, tenant))
-    used = [root for root, key in space.holder.items() if key == (tenant, None) and root[0] == level]
+    used = [
+        root for root, key in space.holder.items()
+        if key == (tenant, None) and root[0] == level and root not in space.pins
+    ]  # fmt: skip
     for root in reversed(used):
         if missing <= 0:
             break

@@ -53,7 +53,7 @@ def vc_cells(cells: Cells, vc: str, chain: str | None = None, cell_type: str | N
                     "chain": space.chain.name,
                     "type": name,
                     "cell": root[1],
-                    "pinned": pinned,
+                    "pinned": space.pins.get(root, pinned),
                     "gpus": space.sizes[root[0]],
                     "used": used,
                     "healthy": healthy,
@@ -137,6 +137,17 @@ def usable(cells: Cells, vc: str) -> Usable:
             elif guest is None and leaf not in space.bad and space.owner_of(leaf) is None:
                 idle[host] = idle.get(host, 0) + 1
     return Usable(guaranteed, idle, occupied, free_cells)
+
+
+def idle_gpus(cells: Cells) -> dict[str, int]:
+    """Healthy GPUs by host that nobody uses and nobody has reserved."""
+    found: dict[str, int] = {}
+    for space in cells.spaces:
+        free = space.low.forest.free[space.chain.node]
+        for node, host in enumerate(space.chain.hosts):
+            if free[node] and not space.low.forest.covered((space.chain.node, node)):
+                found[host] = found.get(host, 0) + free[node]
+    return found
 
 
 def _bindable(space: Space, key: tuple[str, str | None]) -> set[int]:

@@ -50,6 +50,8 @@ class Layout:
     vcs: tuple[Vc, ...]
     static: bool = False
     warnings: tuple[str, ...] = field(default=())
+    pins_shared: bool = False
+    """Whether every group of a virtual cluster may use its pinned cells, not only those that name them."""
 
     @cached_property
     def _by_name(self) -> Mapping[str, Vc]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pycontrol.cells.core import Cells, workers_of
 from pycontrol.cells.geometry import Cell, cover
+from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import give_up, virtual_for
 from pycontrol.cells.space import Group, Part, Space
@@ -21,6 +22,7 @@ from pycontrol.cells.values import (
     Request,
     Worker,
 )
+from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
 
@@ -48,7 +50,13 @@ def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision
     found, complete = _locate(cells, workers)
     if not found:
         raise CellsError(f"group {request.group}: none of its GPUs is in the cluster")
-    parts = _guaranteed(cells, request, found) if complete and request.priority > OPPORTUNISTIC else None
+    parts: list[Part] | None = None
+    if complete and request.priority > OPPORTUNISTIC:
+        if request.inside:
+            gpus = [Gpu(host, index) for host, indices in workers for index in indices]
+            parts = take_inside(cells.spaces, (request.vc, request.pinned), request.inside, gpus)
+        if not request.strictly:
+            parts = parts or _guaranteed(cells, request, found)
     group = Group(request, OPPORTUNISTIC, cells.order, (request.vc, request.pinned))
     cells.order += 1
     cells.groups[request.group] = group
@@ -181,7 +189,9 @@ def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
     """The running groups on a new configuration (work-preserving), oldest first; health is carried over."""
     old = sorted(cells.groups.values(), key=lambda g: g.order)
     pending = [g.name for g in old if g.state is GroupState.PREEMPTING]
-    running = [(g.request, g.workers) for g in old if g.state is not GroupState.PREEMPTING]
+    running = [  # virtual cells have other numbers there
+        (replace(g.request, inside=(), strictly=False), g.workers) for g in old if g.state is not GroupState.PREEMPTING
+    ]
     found = adopt_all(lambda: Cells(layout), running)
     downgraded = [name for name in found.downgraded if not cells.groups[name].lazily_preempted]
     for space in cells.spaces:
@@ -213,6 +223,7 @@ def dump(cells: Cells) -> dict[str, Any]:
     groups = []
     for group in sorted(cells.groups.values(), key=lambda g: g.order):
         request = asdict(group.request)
+        request["avoid"] = sorted(group.request.avoid)
         request["hosts"] = None if group.request.hosts is None else sorted(group.request.hosts)
         groups.append(
             {
@@ -261,6 +272,8 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
                 "members": tuple((count, gpus) for count, gpus in asked["members"]),
                 "hosts": None if asked["hosts"] is None else frozenset(asked["hosts"]),
                 "on": tuple((host, gpus) for host, gpus in asked["on"]),
+                "inside": tuple(tuple(cell) for cell in asked["inside"]),
+                "avoid": frozenset(asked["avoid"]),
             }
         )
         group = Group(request, saved["priority"], cells.order, (request.vc, request.pinned))

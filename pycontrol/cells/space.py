@@ -87,6 +87,8 @@ class Space:
         self.p2v = [[FREE] * chain.count(k) for k in range(len(self.sizes))]
         self.fixed: set[Cell] = set()
         """Virtual roots that stay bound: pinned, or all with static binding."""
+        self.pins: dict[Cell, str] = {}
+        """Pinned roots by name."""
         self.held: set[Cell] = set()
         """Virtual cells whose groups may yet be preempted: given, but their binding stays for now."""
         per_node, indices = chain.sizes[chain.node], chain.indices

@@ -68,6 +68,12 @@ class Request:
     hosts: frozenset[str] | None = None
     within: str | None = None
     on: tuple[tuple[str, int], ...] = ()
+    inside: tuple[tuple[int, int, int, int], ...] = ()
+    """(chain, level, number, GPUs): these virtual cells of its own; one worker an entry."""
+    avoid: frozenset[str] = frozenset()
+    """Hosts to which these are not to be bound."""
+    strictly: bool = False
+    """When it is taken over where it runs: no other cells than those `inside`."""
 
     @property
     def gpus(self) -> int:

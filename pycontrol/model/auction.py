@@ -143,6 +143,13 @@ class Snapshot:
     """All apps in the virtual cluster, those that want nothing now included."""
     ended: Mapping[str, float] = field(default_factory=dict)
     """App id -> GPU-seconds of service that it had: those that `memory` names under `apps` and that are not present."""
+    owned_gpus: int = 0
+    """R_C: GPUs of the virtual cluster, whatever this round is about; 0 stands for all machines' GPUs."""
+
+    @property
+    def cluster_gpus(self) -> int:
+        """R_C."""
+        return self.owned_gpus or self.topology.gpus
 
 
 @value

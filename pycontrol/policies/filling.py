@@ -88,7 +88,7 @@ class Offered:
     def __init__(self, snapshot: Snapshot, free: Pool) -> None:
         self.snapshot = snapshot
         self.gpus = free.gpus
-        self.cluster_gpus = snapshot.topology.gpus
+        self.cluster_gpus = snapshot.cluster_gpus
         self.lease_s = snapshot.lease_s
         self._free = free
         self._tightest: dict[tuple[int, str], Scope] = {}

@@ -90,7 +90,7 @@ class Isonomy(Filling):
 
     def weights(self, snapshot: Snapshot) -> Weights:
         """Who shares with whom in that virtual cluster."""
-        gpus = max(1, snapshot.topology.gpus)
+        gpus = max(1, snapshot.cluster_gpus)
         queues = {q.path: q.capacity for q in snapshot.queues.values() if q.capacity > 0}
         most_gpus = {q.path: q.max_capacity * gpus for q in snapshot.queues.values() if q.max_capacity > 0}
         return Weights(gpus, queues | dict(self.queue_weights), most_gpus, self.user_weights)

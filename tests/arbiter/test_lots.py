@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
@@ -41,10 +42,21 @@ class Fixed:
         used = self._used(guaranteed_only)
         return [g for i in self.up.get(host, ()) if (g := Gpu(host, i)) not in used]
 
-    def guaranteed(self, vc: str) -> Mapping[str, int]:
-        return {h: n for h in self.up if OWNERS[h] == vc and (n := len(self._free(h, True)))}
+    def machines(self, vc: str) -> Sequence[VirtualMachine]:
+        mine = [h for h in sorted(self.up) if OWNERS[h] == vc]
+        return [VirtualMachine(h, h, len(self.up[h]), len(self._free(h, True))) for h in mine]
 
-    def idle(self, vc: str) -> Mapping[str, int]:
+    def machine_of(self, gpu: Gpu) -> str:
+        return gpu.host
+
+    def own(self, group: str, vc: str, gang: Gang) -> bool:
+        held = self.groups[group]
+        if any(OWNERS[gpu.host] != vc for gpu in held.gpus):
+            return False
+        self.groups[group] = Held(group, vc, True, held.gpus)
+        return True
+
+    def idle(self) -> Mapping[str, int]:
         return {h: n for h in self.up if (n := len(self._free(h, False)))}
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
@@ -55,7 +67,9 @@ class Fixed:
             left -= 1
         return shares
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Placed | None:
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
+    ) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
         for host, n in gang:

@@ -82,8 +82,15 @@ class World:
     """Virtual time around one Arbiter; `crash()` replaces it by one recovered from the journal."""
 
     def __init__(
-        self, policy: Policy, seed: int = 0, settings: Settings | None = None, supply: Supply | None = None
+        self,
+        policy: Policy,
+        seed: int = 0,
+        settings: Settings | None = None,
+        supply: Supply | None = None,
+        machines: Sequence[tuple[str, str, int]] | None = None,
     ) -> None:
+        self.machines = NODES if machines is None else machines
+        """(host, rack, GPUs)."""
         self.supply = supply
         self.rng = random.Random(seed)
         self.policy = policy
@@ -94,7 +101,7 @@ class World:
         self.journal: list[Fact] = []
         self.epoch = 1
         self.arbiter = Arbiter(self.settings, policy, epoch=1, supply=supply)
-        self.nodes = {f"{h}:1": Node(f"{h}:1", h, r, g) for h, r, g in NODES}
+        self.nodes = {f"{h}:1": Node(f"{h}:1", h, r, g) for h, r, g in self.machines}
         self.apps: dict[str, YarnApp] = {}
         self.asks: dict[tuple[str, int, int, int], Ask] = {}
         self.containers: dict[str, Container] = {}
@@ -407,11 +414,13 @@ class World:
 
     # ---- what tests do
 
-    def add_app(self, name: str, gang_gpus: int, jobs: int, work: float, queue: str = "root.q") -> FakeAgent:
+    def add_app(
+        self, name: str, gang_gpus: int, jobs: int, work: float, queue: str = "root.q", of: type[FakeAgent] = FakeAgent
+    ) -> FakeAgent:
         """A Submarine app with an Agent."""
         app = YarnApp(name, "u", queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
         self.apps[name] = app
-        agent = FakeAgent(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs)
+        agent = of(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs)
         self.agents[name] = agent
         self.submit(ev.AppAdded(app))
         self.submit(ev.AttemptAdded(app.attempt_id, name))
@@ -439,7 +448,7 @@ class World:
 
     def node_back(self, host: str) -> None:
         """The NodeManager registers again."""
-        node = next(Node(f"{h}:1", h, r, g) for h, r, g in NODES if h == host)
+        node = next(Node(f"{h}:1", h, r, g) for h, r, g in self.machines if h == host)
         self.nodes[node.node_id] = node
         self.submit(ev.NodeUp(node))
 

@@ -1,0 +1,100 @@
+"""A virtual cluster as the machines that its cells are: its private cluster (HiveD, section 3).
+
+What a policy sees of its queue's own GPUs are these machines, never the hosts that other queues' cells share: then it
+decides as it would on the private cluster. A cell of at most a node is one machine; a larger one is several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from pycontrol.cells.core import Cells
+from pycontrol.cells.geometry import Cell
+from pycontrol.cells.inside import Inside
+from pycontrol.cells.space import FREE, Space
+from pycontrol.model.value import value
+
+
+@value
+class VirtualMachine:
+    """One machine of a private cluster. `host`: where it is bound, or would be if it were bound now."""
+
+    name: str
+    host: str
+    gpus: int
+    """GPUs in order."""
+    free: int
+    bound: bool = True
+    pinned: str = ""
+
+
+def name_of(chain: int, root_level: int, number: int) -> str:
+    """The name of a machine: the largest cells first in order."""
+    return f"{chain}.{99 - root_level:02d}.{number:06d}"
+
+
+def machines(cells: Cells, vc: str) -> list[VirtualMachine]:
+    """All machines of a virtual cluster; unbound cells are bound for the sake of the answer, as many as there are."""
+    found: list[VirtualMachine] = []
+    for at, space in enumerate(cells.spaces):
+        roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
+        with bound_for_now(space, roots) as fresh:
+            for root in roots:
+                found += _of_root(at, space, root, root not in fresh)
+    return found
+
+
+def _of_root(at: int, space: Space, root: Cell, is_bound: bool) -> Iterator[VirtualMachine]:
+    level = min(root[0], space.chain.node)
+    size, count = space.sizes[level], space.sizes[root[0]] // space.sizes[level]
+    physical = space.v2p[root[0]][root[1]]
+    hosts = space.chain.hosts_of((root[0], physical))
+    bad = [0] * count
+    for leaf in space.root_marks.get(root, ()):
+        bad[space.marks[leaf] // size - root[1] * count] += 1
+    pinned = space.pins.get(root, "")
+    for k in range(count):
+        number = root[1] * count + k
+        free = 0 if space.forest.covered((level, number)) else space.forest.free[level][number]
+        here = space.v2p[level][number]
+        host = hosts[k] if here == FREE else space.chain.hosts_of((level, here))[0]
+        bound = is_bound and here != FREE
+        yield VirtualMachine(name_of(at, root[0], number), host, size - bad[k], free, bound, pinned)
+
+
+@contextmanager
+def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Cell]]:
+    """Binds what is unbound of these trees, bad GPUs shown, and unbinds it again."""
+    fresh = dict.fromkeys(root for root in roots if space.v2p[root[0]][root[1]] == FREE)
+    for root in fresh:
+        if not space.bind_root(root):
+            space.mark_root(root)
+    try:
+        yield fresh
+    finally:
+        for root in reversed(fresh):
+            space.unbind(root)
+
+
+def machine_of(cells: Cells, at: int, leaf: int) -> str:
+    """The machine that a bound GPU is in; empty for one that is bound to nobody."""
+    space = cells.spaces[at]
+    for k, size in enumerate(space.sizes):
+        virtual = space.p2v[k][leaf // size]
+        if virtual != FREE:
+            root = space.root_of((k, virtual))
+            level = min(root[0], space.chain.node)
+            inside = virtual * size + (leaf % size if k > level else 0)
+            return name_of(at, root[0], inside // space.sizes[level])
+    return ""
+
+
+def cells_inside(cells: Cells, gang: Sequence[tuple[str, int]]) -> Inside:
+    """The virtual cells that machines are, with the GPUs of a gang."""
+    found = []
+    for name, gpus in gang:
+        at, level, number = (int(part) for part in name.split("."))
+        node = cells.spaces[at].chain.node
+        found.append((at, min(99 - level, node), number, gpus))
+    return tuple(found)

@@ -1,0 +1,263 @@
+"""Random tenants: what they own, what they ask for, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TENANTS = ("root.a", "root.b")
+"""The queues that own cells; `root.x` owns none."""
+STABLE = ("isonomy",)
+"""Policies whose order of apps does not depend on what they borrowed, as long as no app outlasts its declared work."""
+POLICIES = (*STABLE, "tiresias", "themis", "gandiva", "srtf")
+LENGTH_S = 300
+FAILOVERS = ("crash", "takeover", "lost journal")
+GPU = "gpu"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One app: gangs of so many GPUs from `start_s` until `end_s`, whatever it got; `together`: on one machine."""
+
+    name: str
+    queue: str
+    gang_gpus: int
+    gangs: int
+    start_s: int
+    end_s: int
+    together: bool = False
+    work_gpu_s: float | None = None
+    """What it declares; None: more than it can ever use."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a machine (or of several): who owns it, and whether it is pinned there."""
+
+    kind: str
+    gpus: int
+    owner: str
+    first: int
+    """Its first GPU on its machine; for cells of several machines, 0."""
+    hosts: tuple[str, ...]
+    pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of machine: its cell types from the GPU up, with the GPUs of each, and its hosts."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    hosts: tuple[str, ...]
+    above: int = 1
+    """Machines of one cell of the topmost type, where that is more than a machine."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a machine."""
+        return self.sizes[-1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A shared cluster and what happens on it; times in seconds from the start."""
+
+    seed: int
+    policy: str
+    kinds: tuple[Kind, ...]
+    cells: tuple[Cell, ...]
+    asks: tuple[Ask, ...]
+    failovers: tuple[tuple[int, str], ...] = ()
+    lost: tuple[int, str] | None = None
+    """A machine that is lost for good; there is a spare one of its kind."""
+    gained: tuple[int, Cell] | None = None
+    """A cell of nobody's that a tenant owns from then on (`cells apply`)."""
+    lent: tuple[int, Cell, str] | None = None
+    """A cell that its owner lends to another tenant, from the beginning until then."""
+    vanishes_s: int | None = None
+    """When the third tenant, `root.c`, leaves the cells file."""
+    length_s: int = LENGTH_S
+
+    def machines(self) -> tuple[tuple[str, str, int], ...]:
+        """The shared cluster: (host, rack, GPUs)."""
+        return tuple((host, "r", kind.gpus) for kind in self.kinds for host in kind.hosts)
+
+    def private(self, queue: str) -> tuple[tuple[str, str, int], ...]:
+        """The machines that a queue's cells are, at the beginning."""
+        lent = self.lent[1] if self.lent else None
+        mine = [c for c in self.cells if (c.owner == queue and c != lent) or (c == lent and self.lent[2] == queue)]
+        return as_machines(mine)
+
+    def file(self, at_s: float = 0.0) -> dict[str, Any]:
+        """The cells file in force at a time."""
+        cells = list(self.cells)
+        if self.gained and at_s >= self.gained[0]:
+            cells.append(self.gained[1])
+        types: dict[str, Any] = {}
+        physical: list[Any] = []
+        for kind in self.kinds:
+            for k in range(1, len(kind.names)):
+                count = kind.sizes[k] // kind.sizes[k - 1]
+                types[kind.names[k]] = {"child": kind.names[k - 1], "count": count}
+            types[kind.names[-1]]["node_level"] = True
+            if kind.above > 1:
+                types[f"rack-{kind.names[-1]}"] = {"child": kind.names[-1], "count": kind.above}
+            nodes = [self._tree(kind, len(kind.names) - 1, host, 0) for host in kind.hosts]
+            if kind.above > 1:
+                groups = [nodes[i : i + kind.above] for i in range(0, len(nodes), kind.above)]
+                physical += [{"type": f"rack-{kind.names[-1]}", "children": group} for group in groups]
+            else:
+                physical += nodes
+        owners: dict[str, Any] = {}
+        tenants = [*TENANTS, "root.c"] if self.vanishes_s is None or at_s < self.vanishes_s else [*TENANTS]
+        for queue in tenants:
+            counts: dict[tuple[str, str], int] = {}
+            for c in cells:
+                if c.owner == queue and not c.pinned:
+                    key = c.kind, self.chain_of(c)
+                    counts[key] = counts.get(key, 0) + 1
+            owners[queue] = {
+                "cells": [{"type": t, "chain": chain, "count": n} for (t, chain), n in counts.items()],
+                "pinned": [pin_of(c) for c in cells if c.owner == queue and c.pinned],
+                "policy": self.policy,
+            }
+        return {"cell_types": types, "physical_cells": physical, "virtual_clusters": owners}
+
+    def chain_of(self, cell: Cell) -> str:
+        """The chain that a cell is in."""
+        kind = next(k for k in self.kinds if cell.hosts[0] in k.hosts)
+        return f"rack-{kind.names[-1]}" if kind.above > 1 else kind.names[-1]
+
+    def _tree(self, kind: Kind, level: int, host: str, first: int) -> dict[str, Any]:
+        node: dict[str, Any] = {"type": kind.names[level]}
+        if level == len(kind.names) - 1:
+            node["node"] = host
+        if level == 0:
+            node["leaf_index"] = first
+        else:
+            size = kind.sizes[level - 1]
+            count = kind.sizes[level] // size
+            node["children"] = [self._tree(kind, level - 1, host, first + i * size) for i in range(count)]
+        for c in self.cells:
+            if c.pinned and c.hosts == (host,) and c.first == first and c.kind == kind.names[level]:
+                node["pinned_id"] = pin_of(c)
+        return node
+
+
+def pin_of(cell: Cell) -> str:
+    """The id of a pinned cell."""
+    return f"{cell.kind}-{cell.hosts[0]}-{cell.first}"
+
+
+def as_machines(cells: Sequence[Cell]) -> tuple[tuple[str, str, int], ...]:
+    """Machines that are these cells: one for each that is at most a machine, several for a larger one."""
+    sizes = sorted((c.gpus // len(c.hosts) for c in cells for _ in c.hosts), reverse=True)
+    return tuple((f"p{i:02d}", "r", gpus) for i, gpus in enumerate(sizes))
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    rng = random.Random(seed)
+    kinds = _kinds(rng)
+    whole_only = rng.random() < 0.2
+    cells = [c for kind in kinds for c in _cut(rng, kind, whole_only)]
+    policy = rng.choice(POLICIES) if rng.random() < 0.4 else "isonomy"
+    trouble = rng.choice(("", "", "failover", "failover", "lost", "gained", "lent", "vanishes"))
+    spare = [c for c in cells if not c.owner and not c.pinned]
+    more: dict[str, Any] = {}
+    if trouble == "failover":
+        times = sorted(rng.sample(range(20, LENGTH_S - 40), rng.randint(1, 2)))
+        more["failovers"] = tuple((t, rng.choice(FAILOVERS)) for t in times)
+    elif trouble == "lost":
+        cells, lost = _with_a_spare(rng, cells, kinds)
+        if lost:
+            more["lost"] = rng.randint(20, LENGTH_S - 60), lost
+    elif trouble == "gained" and spare:
+        c = rng.choice(spare)
+        tenant = rng.choice(TENANTS)
+        more["gained"] = rng.randint(20, LENGTH_S - 60), Cell(c.kind, c.gpus, tenant, c.first, c.hosts)
+    elif trouble == "lent":
+        able = [c for c in cells if c.owner in TENANTS and not c.pinned]
+        if able:
+            c = rng.choice(able)
+            more["lent"] = rng.randint(60, LENGTH_S - 60), c, next(t for t in TENANTS if t != c.owner)
+    elif trouble == "vanishes":
+        cells = [_to_c(c) if not c.owner and rng.random() < 0.5 else c for c in cells]
+        more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
+    return Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
+
+
+def _to_c(c: Cell) -> Cell:
+    return Cell(c.kind, c.gpus, "root.c", c.first, c.hosts)
+
+
+def _kinds(rng: random.Random) -> tuple[Kind, ...]:
+    shapes = (
+        (("gpu", "node"), (1, 4)),
+        (("gpu", "pair", "node"), (1, 2, 4)),
+        (("gpu", "pair", "node"), (1, 2, 4)),
+        (("gpu", "switch", "socket", "node"), (1, 2, 4, 8)),
+    )
+    names, sizes = rng.choice(shapes)
+    hosts = rng.randint(2, 4)
+    above = 2 if hosts == 4 and rng.random() < 0.3 else 1
+    first = Kind(names, sizes, tuple(f"n{i}" for i in range(hosts)), above)
+    if rng.random() < 0.7:
+        return (first,)
+    return first, Kind(("gpu", "small"), (1, 2), tuple(f"m{i}" for i in range(rng.randint(1, 3))))
+
+
+def _cut(rng: random.Random, kind: Kind, whole_only: bool) -> Iterator[Cell]:
+    """The machines of a kind as cells, each somebody's or nobody's."""
+    for at in range(0, len(kind.hosts), kind.above):
+        hosts = kind.hosts[at : at + kind.above]
+        if kind.above > 1 and rng.random() < 0.3:
+            yield Cell(f"rack-{kind.names[-1]}", kind.gpus * kind.above, _owner(rng), 0, hosts)
+            continue
+        for host in hosts:
+            yield from _parts(rng, kind, len(kind.names) - 1, host, 0, whole_only)
+
+
+def _parts(rng: random.Random, kind: Kind, level: int, host: str, first: int, whole: bool) -> Iterator[Cell]:
+    if level == 0 or whole or rng.random() < 0.4:
+        owner = _owner(rng)
+        yield Cell(kind.names[level], kind.sizes[level], owner, first, (host,), bool(owner) and rng.random() < 0.12)
+        return
+    size = kind.sizes[level - 1]
+    for i in range(kind.sizes[level] // size):
+        yield from _parts(rng, kind, level - 1, host, first + i * size, whole)
+
+
+def _owner(rng: random.Random) -> str:
+    return rng.choices(("root.a", "root.b", ""), (5, 3, 2))[0]
+
+
+def _with_a_spare(rng: random.Random, cells: list[Cell], kinds: Sequence[Kind]) -> tuple[list[Cell], str]:
+    """Whole machines only, one of which is nobody's; a machine that may be lost then."""
+    kind = kinds[0]
+    if kind.above > 1 or len(kinds) > 1:
+        return cells, ""
+    owners = [rng.choice(("root.a", "root.a", "root.b")) for _ in kind.hosts[1:]]
+    whole = [Cell(kind.names[-1], kind.gpus, o, 0, (h,)) for h, o in zip(kind.hosts[1:], owners, strict=True)]
+    return whole, rng.choice(kind.hosts)
+
+
+def _asks(rng: random.Random, cells: Sequence[Cell], kinds: Sequence[Kind]) -> Iterator[Ask]:
+    total = sum(kind.gpus * len(kind.hosts) for kind in kinds)
+    own = {q: sorted(c.gpus for c in cells if c.owner == q) for q in (*TENANTS, "root.c")}
+    for i in range(rng.randint(1, 2)):  # strangers, early and many
+        gang = rng.choice((1, 1, 2, 4))
+        yield Ask(f"x{i}", "root.x", gang, rng.randint(1, max(1, total // gang)), rng.randint(0, 30), 10 * LENGTH_S)
+    for queue, most in (("root.a", 6), ("root.b", 3), ("root.c", 2)):
+        if not own[queue]:
+            continue
+        for i in range(rng.randint(1, most)):
+            sizes = [1, 2, *own[queue], sum(own[queue])]
+            gang = rng.choice([g for g in sizes if g <= sum(own[queue])] or [1])
+            start_s = rng.randint(5, LENGTH_S - 60)
+            end_s = start_s + rng.choice((40, 80, 150, 10 * LENGTH_S))
+            gangs = rng.choice((1, 1, 1, 2, 3))
+            yield Ask(f"{queue[-1]}{i}", queue, gang, gangs, start_s, end_s, rng.random() < 0.4)

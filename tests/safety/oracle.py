@@ -1,0 +1,290 @@
+"""The same Arbiter twice: with the shared cluster and the cells file, and with the machines that a queue's cells are.
+
+What the private cluster runs must run here too, at most one revocation later (HiveD, sharing safety): an app may hold
+fewer gangs than it does there only for `GRACE_S` on end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.supply import Supply
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.layout import Layout
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Node
+from pycontrol.model.topology import Scope
+from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
+from tests.arbiter.world import FakeAgent, World
+from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, as_machines
+
+LEASE_S, LEAD_S = 60.0, 6.0
+GRACE_S = LEAD_S + 2.0 + 7.0
+"""One revocation: the lead, a container's end, the rounds' settling and retry, a container's start."""
+FAILOVER_S = 10.0
+"""How long a restart of the control plane stands in the way."""
+STRICT = bool(os.environ.get("STRICT"))
+"""Whether an overloaded queue, too, is to be served within one revocation rather than one lease later: on a private
+cluster leases end in an order that borrowing changes."""
+WORK_GPU_S = 1e7
+"""Declared by every app: nobody outlasts it."""
+
+
+class Together(FakeAgent):
+    """An app whose gangs must each be on one machine."""
+
+    def demand(self) -> Demand:
+        return dataclasses.replace(super().demand(), scope=Scope.MACHINE)
+
+
+class Watched(World):
+    """Writes down how many gangs each app runs, and when."""
+
+    def __init__(self, case: Case, machines: Sequence[tuple[str, str, int]], supply: Supply | None) -> None:
+        self.case = case
+        self.log: dict[str, list[tuple[float, int]]] = {}
+        """App -> (seconds from the start, gangs that run from then on)."""
+        how = Settings(
+            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed
+        )
+        policy: Policy = registry.make(case.policy)
+        super().__init__(ByVirtualCluster(policy) if supply else policy, case.seed, how, supply, machines)
+
+    def ask(self, ask: Ask) -> None:
+        """Submits an app, to be ended at its time."""
+        self.log[ask.name] = [(ask.start_s, 0)]
+        self.at(ask.start_s, lambda: self._submit(ask))
+        self.at(ask.end_s, lambda: self.finish(self.agents[ask.name]))
+
+    def _submit(self, ask: Ask) -> None:
+        work = WORK_GPU_S if ask.work_gpu_s is None else ask.work_gpu_s
+        of = Together if ask.together else FakeAgent
+        self.add_app(ask.name, ask.gang_gpus, ask.gangs, work / ask.gangs, ask.queue, of)
+
+    def do_SendGrant(self, e: ev.SendGrant) -> None:
+        """What was being placed while the control plane was away is the Agent's, too."""
+        if e.renewal and e.app_id in self.agents:
+            self.agents[e.app_id].held |= set(e.grant.gpus)
+        super().do_SendGrant(e)
+
+    def container_runs(self, container) -> None:  # type: ignore[no-untyped-def]
+        super().container_runs(container)
+        self._note(container.app_id)
+
+    def container_ends(self, container_id: str) -> None:
+        container = self.containers.get(container_id)
+        super().container_ends(container_id)
+        if container is not None:
+            self._note(container.app_id)
+
+    def _note(self, app_id: str) -> None:
+        agent = self.agents[app_id]
+        live = {g for c in self.containers.values() if c.app_id == app_id for g in c.gpus}
+        n = sum(set(gpus) <= live for gpus in agent.running.values())
+        log = self.log[app_id]
+        if log[-1][1] != n:
+            log.append((self.now - 1000.0, n))
+
+    def tick_job(self, agent: FakeAgent, job: str, launch: int) -> None:
+        """Nobody ends by itself."""
+
+
+class Shared(Watched):
+    """The cluster with its cells."""
+
+    def __init__(self, case: Case) -> None:
+        self.file_s = 0.0
+        super().__init__(case, case.machines(), self.cells(case))
+
+    def cells(self, case: Case) -> CellSupply:
+        """A new supply, as a control plane that starts reads it."""
+        return CellSupply(_layout(case, self.file_s))
+
+    def reconfigure(self) -> None:
+        """`cells apply`."""
+        self.file_s = self.now - 1000.0
+        self.arbiter.reconfigure(_layout(self.case, self.file_s), self.now)
+        self.submit(ev.Tick())
+
+    def restart(self, kind: str) -> None:
+        """Another life of the control plane: with its journal, with what a standby keeps, or with nothing."""
+        durable, kept = Durable(), self.arbiter.durable.kept()
+        if kind == "crash":
+            for fact in self.journal:
+                durable.apply(fact)
+        else:
+            self.journal = []
+        self.epoch += 1
+        self.supply = self.cells(self.case)
+        self.arbiter = Arbiter(self.settings, self.policy, durable, epoch=self.epoch, supply=self.supply)
+        if kind == "takeover":
+            self.submit(ev.StateKept(kept, self.epoch))
+        self.submit(self.snapshot())
+        for agent in self.agents.values():
+            if not agent.finished:
+                self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
+
+    def lend(self, cell: Cell, chain: str, to: str, end_s: float) -> None:
+        """An exchange of one cell that is made at once."""
+        lot = (chain, cell.kind, 1)
+        self.submit(ev.ExchangePosted("offer", "o1", cell.owner, lot, end_s=end_s))
+        self.submit(ev.ExchangePosted("request", "q1", to, lot, end_s=end_s))
+        assert isinstance(self.supply, CellSupply)
+        assert self.supply.exchange.deals
+
+
+def _layout(case: Case, at_s: float) -> Layout:
+    return layout(CellsFile.model_validate(case.file(at_s)), name="cells.yaml")
+
+
+def play_shared(case: Case) -> Shared:
+    """What happens on the shared cluster."""
+    w = Shared(case)
+    if case.lent:
+        w.lend(case.lent[1], case.chain_of(case.lent[1]), case.lent[2], 1000.0 + case.lent[0])
+    for ask in case.asks:
+        w.ask(ask)
+    for at_s, kind in case.failovers:
+        w.at(at_s, lambda kind=kind: w.restart(kind))
+    if case.lost:
+        w.at(case.lost[0], lambda: w.lose_node(case.lost[1]))  # type: ignore[index]
+    if case.gained:
+        w.at(case.gained[0], w.reconfigure)
+    if case.vanishes_s is not None:
+        w.at(case.vanishes_s, w.reconfigure)
+    w.run(case.length_s)
+    return w
+
+
+def play_private(case: Case, queue: str) -> Watched:
+    """What happens on the private cluster of a queue."""
+    w = Watched(case, case.private(queue), None)
+    for ask in case.asks:
+        if ask.queue == queue:
+            w.ask(ask)
+    for at_s, cell in _later(case, queue):
+        for host, rack, gpus in as_machines([cell]):
+            node = Node(f"later-{host}:1", f"later-{host}", rack, gpus)
+            w.at(at_s, lambda node=node: (w.nodes.update({node.node_id: node}), w.submit(ev.NodeUp(node))))
+    w.run(case.length_s)
+    return w
+
+
+def _later(case: Case, queue: str) -> list[tuple[float, Cell]]:
+    """Cells that the queue owns from a time on."""
+    found: list[tuple[float, Cell]] = []
+    if case.gained and case.gained[1].owner == queue:
+        found.append(case.gained)
+    if case.lent and case.lent[1].owner == queue:
+        found.append(case.lent[:2])
+    return found
+
+
+def complaints(case: Case) -> list[str]:
+    """Apps that wait here for longer than one revocation while their private cluster runs them."""
+    shared = play_shared(case)
+    found = []
+    for queue in TENANTS:
+        if case.private(queue) or _later(case, queue):
+            found += _compare(case, shared, play_private(case, queue), queue)
+    return found
+
+
+def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[str]:
+    asks = [a for a in case.asks if a.queue == queue]
+    until_s = float(case.length_s)
+    if case.lent and case.lent[2] == queue:
+        until_s = case.lent[0]
+    if case.policy not in STABLE:
+        until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
+    found = []
+    overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
+    for ask in asks:
+        late = _longest_gap(
+            private.log[ask.name], shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s
+        )
+        if late is not None:
+            since_s, gap_s, have, here = late
+            agent = shared.arbiter.durable.apps.get(ask.name)
+            why = reason(shared.arbiter, ask.name, shared.now).sentence if agent else ""
+            found.append(
+                f"{ask.name} ({ask.gangs} x {ask.gang_gpus} GPUs{' together' if ask.together else ''}, {queue}) runs"
+                f" {here} of {have} gangs from {since_s:.0f} s on for {gap_s:.0f} s; at the end: {why}"
+            )
+    return found
+
+
+def _first_wait_s(log: Sequence[tuple[float, int]], ask: Ask) -> float:
+    """When the private cluster first lets the app wait."""
+    full = next((at_s for at_s, n in log if n >= ask.gangs), None)
+    return ask.start_s if full is None or full > ask.start_s + 4 else math.inf
+
+
+def _at(log: Sequence[tuple[float, int]], at_s: float) -> int:
+    return next((n for since_s, n in reversed(log) if since_s <= at_s), 0)
+
+
+def _longest_gap(
+    private: Sequence[tuple[float, int]], shared: Sequence[tuple[float, int]], until_s: float, case: Case,
+    overloaded_s: float,
+) -> tuple[float, float, int, int] | None:
+    """The first time that an app runs fewer gangs than on its private cluster for too long (since, s, there, here)."""
+    times = sorted({t for t, _ in (*private, *shared)} | {until_s})
+    since_s: float | None = None
+    worst = 0, 0
+    for at_s in times:
+        if at_s > until_s:
+            break
+        there, here = _at(private, at_s), _at(shared, at_s)
+        more_s = 0.0 if since_s is None or since_s < overloaded_s else LEASE_S
+        if since_s is not None and at_s - since_s > GRACE_S + more_s + _standstill_s(case, since_s, at_s):
+            return since_s, at_s - since_s, *worst
+        if here >= there or at_s == until_s:
+            since_s = None
+        elif since_s is None:
+            since_s, worst = at_s, (there, here)
+    return None
+
+
+def _standstill_s(case: Case, since_s: float, until_s: float) -> float:
+    return sum(FAILOVER_S for at_s, _ in case.failovers if since_s - FAILOVER_S <= at_s <= until_s)
+
+
+def shrunk(case: Case) -> Case:
+    """A smaller case that still fails: asks and events are left out one by one."""
+    while True:
+        for smaller in _smaller(case):
+            try:
+                failing = bool(complaints(smaller))
+            except Exception:
+                failing = True
+            if failing:
+                case = smaller
+                break
+        else:
+            return case
+
+
+def _smaller(case: Case) -> list[Case]:
+    tries = [dataclasses.replace(case, asks=tuple(a for a in case.asks if a is not ask)) for ask in case.asks]
+    if case.failovers:
+        tries += [dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
+                  for k in range(len(case.failovers))]  # fmt: skip
+    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "gained", "vanishes_s")
+              if getattr(case, name) is not None]  # fmt: skip
+    for ask in case.asks:
+        if ask.gangs > 1:
+            fewer = dataclasses.replace(ask, gangs=1)
+            tries.append(dataclasses.replace(case, asks=tuple(fewer if a is ask else a for a in case.asks)))
+    return tries

@@ -1,0 +1,123 @@
+"""Sharing safety on the cluster's own path: random cases, and the ones that were found wanting."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.safety.cases import Ask, Case, Cell, Kind, draw
+from tests.safety.oracle import complaints, play_private, play_shared
+
+BATCH = 20
+BATCHES = 15
+PAIRS = Kind(("gpu", "pair", "node"), (1, 2, 4), ("n0", "n1"))
+NODES = Kind(("gpu", "node"), (1, 4), ("n0", "n1"))
+EVER_S = 10_000
+
+
+@pytest.mark.parametrize("first", range(0, BATCH * BATCHES, BATCH))
+def test_what_the_private_cluster_runs_runs_here_one_revocation_later(first: int) -> None:
+    """One seed again: `make safety SEED=n EXAMPLES=1`, which also makes the case smaller."""
+    assert {seed: found for seed in range(first, first + BATCH) if (found := complaints(draw(seed)))} == {}
+
+
+def cell(kind: str, gpus: int, owner: str, host: str, first: int = 0, pinned: bool = False) -> Cell:
+    return Cell(kind, gpus, owner, first, (host,), pinned)
+
+
+def case(kind: Kind, cells: tuple[Cell, ...], *asks: Ask, policy: str = "isonomy") -> Case:
+    return Case(0, policy, (kind,), cells, asks)
+
+
+def split(owners: tuple[str, str, str, str]) -> tuple[Cell, ...]:
+    """n0 as four single GPUs, n1 whole and root.b's."""
+    return (*(cell("gpu", 1, o, "n0", k) for k, o in enumerate(owners)), cell("node", 4, "root.b", "n1"))
+
+
+STRANGER = Ask("x", "root.x", 1, 4, 5, EVER_S)
+OWNER = Ask("b", "root.b", 4, 1, 0, EVER_S)
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias"])
+def test_a_gang_takes_several_cells_of_one_host(policy: str) -> None:
+    ours = ("root.a", "root.a", "", "")
+    asks = OWNER, STRANGER, Ask("a", "root.a", 2, 1, 40, EVER_S)
+    assert not complaints(case(NODES, split(ours), *asks, policy=policy))
+
+
+def test_the_tenant_of_figure_4_gets_all_its_cells_for_one_gang() -> None:
+    kind = Kind(("gpu", "switch", "socket", "node"), (1, 2, 4, 8), ("n0", "n1"))
+    cells = (
+        cell("socket", 4, "root.a", "n0"), cell("switch", 2, "root.a", "n0", 4),
+        cell("gpu", 1, "root.a", "n0", 6), cell("gpu", 1, "root.a", "n0", 7), cell("node", 8, "root.b", "n1"),
+    )  # fmt: skip
+    others = Ask("b", "root.b", 8, 1, 0, EVER_S), Ask("x", "root.x", 1, 8, 5, EVER_S)
+    asks = *others, Ask("a", "root.a", 8, 1, 40, EVER_S)
+    assert not complaints(case(kind, cells, *asks))
+
+
+def test_a_gang_that_can_never_fit_takes_nobody_along() -> None:
+    cells = (
+        cell("pair", 2, "root.a", "n0"), cell("gpu", 1, "root.a", "n0", 2), cell("gpu", 1, "root.a", "n0", 3),
+        cell("node", 4, "root.b", "n1"),
+    )  # fmt: skip
+    never = Ask("a0", "root.a", 4, 1, 30, EVER_S, together=True)
+    fits = Ask("a1", "root.a", 2, 1, 40, EVER_S, together=True)
+    assert not complaints(case(PAIRS, cells, OWNER, STRANGER, never, fits))
+
+
+@pytest.mark.parametrize("kind", ["crash", "takeover", "lost journal"])
+def test_another_life_of_the_control_plane_keeps_what_is_whose(kind: str) -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    asks = Ask("a", "root.a", 4, 1, 5, EVER_S), Ask("b", "root.b", 4, 1, 60, EVER_S)
+    found = dataclasses.replace(case(NODES, cells, *asks), failovers=((30, kind),))
+    assert not complaints(found)
+    w = play_shared(found)
+    assert all(x.guaranteed for x in w.arbiter.durable.leases.values())
+
+
+def test_a_pinned_cell_is_guaranteed() -> None:
+    cells = (cell("node", 4, "root.a", "n0", pinned=True), cell("node", 4, "root.b", "n1"))
+    asks = Ask("x", "root.x", 1, 8, 0, EVER_S), Ask("a", "root.a", 4, 1, 40, EVER_S)
+    found = case(NODES, cells, *asks)
+    assert not complaints(found)
+    w = play_shared(found)
+    assert {(x.gpu.host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
+
+
+def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:
+    """What an app is taken to use is a part of the queue's GPUs, not of the whole cluster's."""
+    hosts = tuple(f"n{k}" for k in range(40))
+    kind = Kind(("gpu", "node"), (1, 4), hosts)
+    cells = (cell("node", 4, "root.a", "n0"), *(cell("node", 4, "root.b", h) for h in hosts[1:]))
+    wide = Ask("wide", "root.a", 4, 40, 0, EVER_S, work_gpu_s=20_000)
+    narrow = Ask("narrow", "root.a", 4, 1, 1, EVER_S, work_gpu_s=10_000)
+    found = case(kind, cells, Ask("b", "root.b", 4, 39, 0, EVER_S), wide, narrow)
+    there, here = play_private(found, "root.a"), play_shared(found)
+    order = sorted(("wide", "narrow"), key=lambda a: there.log[a][-1])
+    assert [len(here.log[a]) > 1 for a in order] == [len(there.log[a]) > 1 for a in order]
+    assert not complaints(found)
+
+
+def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    asks = (
+        Ask("a1", "root.a", 4, 1, 0, 50), Ask("a2", "root.a", 4, 1, 10, EVER_S), Ask("b", "root.b", 4, 1, 70, EVER_S),
+        Ask("a3", "root.a", 4, 1, 100, EVER_S),
+    )  # fmt: skip
+    found = case(NODES, cells, *asks)
+    w = play_shared(found)
+    assert [x.guaranteed for x in w.arbiter.leases_of("a2")] == [True] * 4
+    assert w.log["a2"][-1][1] == 1
+    assert len(w.log["a2"]) == 2, "it was never stopped"
+    assert not complaints(found)
+
+
+def test_apps_of_a_queue_that_leaves_the_cells_file_go_on_as_borrowers() -> None:
+    cells = (cell("node", 4, "root.c", "n0"), cell("node", 4, "root.b", "n1"))
+    asks = Ask("c0", "root.c", 4, 1, 0, EVER_S), Ask("c1", "root.c", 4, 1, 40, EVER_S)
+    w = play_shared(dataclasses.replace(case(NODES, cells, *asks), vanishes_s=50, failovers=((80, "crash"),)))
+    assert {x.guaranteed for x in w.arbiter.durable.leases.values()} == {False}
+    assert {app.vc for app in w.arbiter.durable.live.values()} == {""}
+    assert len(w.arbiter.durable.leases) == 8
