@@ -69,6 +69,6 @@ def main(rm: str | None) -> None:
     isonomy watch                  all of it, live
 
     The ResourceManager is found by --rm URL, the variable ISONOMY_RM, or yarn-site.xml in HADOOP_CONF_DIR.
-    An APP is an application id, a name, or the end of an id. Exit status: 0 done, 1 refused or failed,
+    An APP is an application id, a name, or the number that ends its id. Exit status: 0 done, 1 refused or failed,
     2 wrong usage, 3 the ResourceManager or the control plane cannot be reached.
     """

@@ -43,7 +43,7 @@ def explain_command(app: str, rounds: int, rm: str | None, output: str) -> None:
 
     \b
     isonomy explain my-sweep
-    isonomy explain 0007 -n 20         the end of an id is enough
+    isonomy explain 0007 -n 20         the number that ends the id is enough
     """
     emit(Rm(rm_address(rm)).get("explain", app=app, n=rounds), output, screens.explain)
 

@@ -9,8 +9,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import MutableMapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import structlog
@@ -356,6 +358,14 @@ def _ca_of(config: Config) -> str:
         raise ConfigError([f"agents.tls.ca: {config.agents.tls.ca} cannot be read: {e}"]) from e
 
 
+def on_one_line(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A log line's values with control characters as escapes: no name can end the line and begin a false one."""
+    for key, value in event.items():
+        if key != "exception" and isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    return event
+
+
 def set_up_logging(as_json: bool, level: str) -> None:
     """Log lines on stderr, for people or as JSON."""
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -370,6 +380,7 @@ def set_up_logging(as_json: bool, level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            on_one_line,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),

@@ -1,4 +1,4 @@
-"""Finds what a caller names: an app by its id, its name or the end of its id; a node by host or YARN's id."""
+"""Finds what a caller names: an app by its id, its name or its number; a node by host or YARN's id."""
 
 from __future__ import annotations
 
@@ -28,20 +28,28 @@ def user_of(a: Arbiter, app_id: str) -> str:
 
 
 def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
-    """The id of the app that `app` names; of several with one name, the only one that has not ended."""
+    """The id of the app that `app` names; of several with one name or number, the only one that has not ended."""
     text = params.get("app", "")
     if not text:
-        raise Refusal(400, "app: is missing; give an application id, a name, or the end of an id")
+        raise Refusal(400, "app: is missing; give an application id, a name, or the number that ends an id")
     known = names(a)
     if text in known:
         return text
-    for found in ([i for i, name in known.items() if name == text], [i for i in known if i.endswith(text)]):
-        alive = [i for i in found if i not in a.durable.apps or a.durable.apps[i].finished_s is None]
-        if len(found) == 1 or len(alive) == 1:
-            return (alive or found)[0]
-        if found:
-            raise Refusal(400, f"app: {text} names {len(found)} applications; use an id: {', '.join(found[-10:])}")
+    found = [i for i, name in known.items() if name == text or _numbered(i, text)]
+    alive = [i for i in found if i not in a.durable.apps or a.durable.apps[i].finished_s is None]
+    if len(found) == 1 or len(alive) == 1:
+        return (alive or found)[0]
+    if found:
+        raise Refusal(400, f"app: {text} names {len(found)} applications; use an id: {', '.join(found[-10:])}")
     raise Refusal(404, f"app: no application {text} has asked for GPUs here; `isonomy queue` lists them")
+
+
+def _numbered(app_id: str, text: str) -> bool:
+    """Whether the text is the id's number, with or without zeros before it, or more of its end from a _ on."""
+    number = app_id.rpartition("_")[2]
+    if text.isdecimal() and text.isascii():
+        return number.lstrip("0") == text.lstrip("0")
+    return app_id.endswith(f"_{text}")
 
 
 def find_host(a: Arbiter, params: Mapping[str, str]) -> str:

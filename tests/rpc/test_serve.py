@@ -112,3 +112,16 @@ def test_as_many_descriptors_as_may_be() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_name_breaks_a_line_of_the_log(as_json: bool) -> None:
+    code = (
+        "import structlog; from pycontrol.cli.serve import set_up_logging as go;"
+        f"go({as_json}, 'info');"
+        "log = structlog.get_logger();"
+        "log.warning('refused\\n', name='x\\n2026 [error] false\\x1b[31m\\u202e', n=3, why=['a\\nb'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.rstrip("\n").isprintable()
