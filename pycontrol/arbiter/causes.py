@@ -10,6 +10,8 @@ GUARANTEE = "guarantee"
 """Borrowed cells are needed by the virtual cluster that owns them."""
 BORROWED_SHARE = "borrowed_share"
 """It borrowed more than its virtual cluster's share of the idle GPUs."""
+MOVED = "moved"
+"""It borrowed this, and goes to cells of its own virtual cluster instead."""
 DRAINED = "drained"
 BAD_GPU = "bad_gpu"
 NODE_LOST = "node_lost"
@@ -22,10 +24,10 @@ LAPSED = "lapsed"
 APP_ENDED = "app_ended"
 CONTAINER_ENDED = "container_ended"
 KINDS = (
-    LOST_ROUND, GUARANTEE, BORROWED_SHARE, DRAINED, BAD_GPU, NODE_LOST, REFUSED, RELEASED, LAPSED, APP_ENDED,
+    LOST_ROUND, GUARANTEE, BORROWED_SHARE, MOVED, DRAINED, BAD_GPU, NODE_LOST, REFUSED, RELEASED, LAPSED, APP_ENDED,
     CONTAINER_ENDED,
 )  # fmt: skip
-PREEMPTIONS = (LOST_ROUND, GUARANTEE, BORROWED_SHARE, DRAINED, BAD_GPU, NODE_LOST, REFUSED)
+PREEMPTIONS = (LOST_ROUND, GUARANTEE, BORROWED_SHARE, MOVED, DRAINED, BAD_GPU, NODE_LOST, REFUSED)
 """Those that the app did not bring about itself."""
 
 

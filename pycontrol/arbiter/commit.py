@@ -112,7 +112,8 @@ class _Commit:
             if len(borrowed) == size and leases.unchanged(s, borrowed):
                 deadline_s = max(min(x.end_s for x in borrowed), self.now_s + s.lead_s)
                 self.revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in borrowed]
-                leases.take_back(s, borrowed, self.now_s, deadline_s, f"the cells of {self.lot.vc} are free for it")
+                why = Cause(causes.MOVED, f"the cells of {self.lot.vc} are free for it")
+                leases.take_back(s, borrowed, self.now_s, deadline_s, why)
                 return False
         self._used(gang)
         self.dropped.append(f"{app_id} borrows: its cells are kept for it")
