@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "pycontrol.cli.verbs:resume_command",
     "audit": "pycontrol.cli.records:audit_command",
     "report": "pycontrol.cli.records:report_command",
+    "usage": "pycontrol.cli.usage:usage_command",
     "journal": "pycontrol.cli.journal:journal_group",
     "config": "pycontrol.cli.config:config_group",
     "policies": "pycontrol.cli.policies:policies_command",

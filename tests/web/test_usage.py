@@ -1,0 +1,108 @@
+"""Accounting agrees with what the containers did, GPU-second by GPU-second."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.arbiter import facts as f
+from pycontrol.arbiter.journal import SqliteJournal
+from pycontrol.cli import main
+from pycontrol.cli.client import Misused
+from pycontrol.cli.usage import moment_s
+from pycontrol.model.topology import Gpu
+from pycontrol.web.usage import Usage, usage
+from tests.web.scene import Scene
+
+A, B = Gpu("n1", 0), Gpu("n1", 1)
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    return Scene(run_s=200)
+
+
+def attained(scene: Scene) -> dict[str, float]:
+    a = scene.world.arbiter
+    return {x: a.attained_gpu_s(x, scene.world.now) for x in a.durable.apps}
+
+
+def test_the_gpu_time_is_that_of_the_containers(scene: Scene) -> None:
+    found = usage([scene.kept.facts], ["app"], 0.0, scene.world.now)
+    rows = {row["app"]: row for row in found["rows"]}
+    for app_id, gpu_s in attained(scene).items():
+        assert rows[app_id]["gpu_h_used"] * 3600 == pytest.approx(gpu_s, abs=0.5)
+        assert rows[app_id]["revocations"] == scene.world.arbiter.durable.apps[app_id].revocations
+    assert found["total"]["gpu_h_used"] == pytest.approx(sum(r["gpu_h_used"] for r in found["rows"]), abs=0.001)
+    assert found["unknown_facts"] == 0
+
+
+def test_parts_of_the_time_add_up(scene: Scene) -> None:
+    end_s = scene.world.now
+    cut_s = (1000.0 + end_s) / 2
+    whole, first, second = (
+        usage([scene.kept.facts], ["app"], since_s, until_s)["total"]
+        for since_s, until_s in ((0.0, end_s), (0.0, cut_s), (cut_s, end_s))
+    )
+    for key in ("gpu_h_used", "gpu_h_unused", "gpu_h_lost", "revocations"):
+        assert first[key] + second[key] == pytest.approx(whole[key], abs=0.001)
+
+
+def test_lost_borrowed_and_waited_by_hand() -> None:
+    facts: list[tuple[float, f.Fact]] = [
+        (0, f.AppArrived("a", "=cmd", "root.q", "ann", "job", 0.0, 10.0, "")),
+        (100, f.LeaseGranted(A, "a", "g1", 100.0, 700.0)),
+        (110, f.LeaseStarted(A, "c1", "j1", 110.0, 700.0)),
+        (140, f.AllocationChanged("a", "j1", 140.0, 40.0)),  # the first launch is no loss
+        (600, f.LeaseRevoking(A, 660.0, "lost round r1", "lost_round")),
+        (620, f.LeaseIdle(A, 620.0)),
+        (621, f.LeaseEnded(A, 621.0, "revoked", "lost_round")),
+        (700, f.LeaseGranted(B, "a", "g2", 700.0, 1300.0, guaranteed=False)),
+        (705, f.LeaseStarted(B, "c2", "j1", 705.0, 1300.0)),
+        (730, f.AllocationChanged("a", "j1", 730.0, 30.0)),
+        (900, f.LeaseEnded(B, 900.0, "released", "released")),
+        (950, f.LeaseIdle(A, 950.0)),  # of a lease that nobody granted
+    ]
+    total = usage([[(i, t, fact) for i, (t, fact) in enumerate(facts)]], ["user"], 0.0, 1000.0)
+    row = total["rows"][0]
+    assert row["user"] == "ann"
+    assert row["gpu_h_used"] * 3600 == pytest.approx(510 + 195, abs=0.5)
+    assert row["gpu_h_unused"] * 3600 == pytest.approx(10 + 1 + 5, abs=0.5)
+    assert row["gpu_h_lost"] * 3600 == pytest.approx(20 + 30, abs=0.5)
+    assert row["gpu_h_borrowed"] * 3600 == pytest.approx(200, abs=0.5)
+    assert (row["revocations"], row["wait_median_s"]) == (1, 110.0)
+    assert total["unknown_facts"] == 1
+    assert Usage(0.0, 1.0).table(["user"]) == []
+
+
+def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) -> None:
+    journal = SqliteJournal(tmp_path / "journal.sqlite")
+    for _, time_s, fact in scene.kept.facts:
+        journal.append([fact], time_s)
+    journal.append([f.AppArrived("x", "=1+1", "root.q", "@mallory", "job", 1000.0, 1000.0, "")], scene.world.now)
+    journal.close()
+    at = ("--journal", str(tmp_path / "journal.sqlite"), "--since", "1970-01-02", "--until", "1971-01-01")
+
+    def run(*args: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, ["usage", *at, *args])
+        assert result.exit_code == code, result.output
+        return str(result.output)
+
+    with_times = ("--since", "1970-01-01T00:00+00:00", "--by", "user,queue")
+    assert "in all" in run(*with_times)
+    rows = list(csv.DictReader(io.StringIO(run(*with_times, "-o", "csv"))))
+    assert {row["user"] for row in rows} >= {"'@mallory"}
+    assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
+    assert "must be of" in run("--by", "colour", code=2)
+    assert "is not before" in run("--since", "1980-01-01", code=2)
+    assert "no app had GPUs" in run("--since", "1970-01-01T00:01+00:00", "--until", "1970-01-01T00:10+00:00")
+
+
+def test_times() -> None:
+    assert moment_s("30d", 100 * 86400.0, "--since") == 70 * 86400.0
+    assert moment_s("1.5h", 7200.0, "--since") == 1800.0
+    with pytest.raises(Misused, match="must be as 30d"):
+        moment_s("yesterday", 0.0, "--since")
