@@ -69,7 +69,7 @@ class Waiting:
     def views(self, lot: Lot, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
         """Their views by app, those of other virtual clusters and those in `besides` left out."""
         s, vc = self.s, lot.vc
-        for app_id in s.stale:
+        for app_id in list(s.stale):
             self._refresh(app_id, now_s)
         s.stale.clear()
         for app_id, whose in self._moving.items():
@@ -80,14 +80,20 @@ class Waiting:
             result.pop(app_id, None)
         return result
 
+    def forget(self, app_id: str) -> None:
+        """The application is gone."""
+        self.s.stale.discard(app_id)
+        self._moving.pop(app_id, None)
+        for kept in self._kept.values():
+            kept.pop(app_id, None)
+
     def _refresh(self, app_id: str, now_s: float) -> None:
         s = self.s
-        self._moving.pop(app_id, None)
+        self.forget(app_id)
         app = s.durable.apps.get(app_id)
         if app is None:
             return
         kept = self._kept.setdefault(app.vc, {})
-        kept.pop(app_id, None)
         agent = s.agents.get(app_id)
         if app_id in s.unmet and agent is not None and agent.connected:
             fresh = view(s, app_id, agent.rho, (), now_s)

@@ -251,9 +251,10 @@ class Durable:
     def _on_AppMoved(self, f: AppMoved) -> None:
         """Its clock goes on in the new virtual cluster from where it stood in the old one."""
         app = self.apps[f.app_id]
-        since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
-        app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
-        app.vc = f.vc
+        if f.vc != app.vc:
+            since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
+            app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
+        app.vc, app.queue = f.vc, f.queue or app.queue
 
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
         lease = self.leases[f.gpu]

@@ -13,6 +13,21 @@ from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Scope
 
 
+def update_closed(s: State) -> None:
+    """Which hosts take no new container: the plugin withholds them, or they refuse everybody."""
+    closed = s.refusals.closed()
+    for node in s.nodes.values():
+        if node.withheld:
+            closed[node.host] = node.withheld
+        elif node.untagged_gpus:
+            others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
+            closed[node.host] = f"{others}; which ones is not known"
+    changed = closed.keys() ^ s.closed.keys()
+    s.closed = closed
+    for host in changed:
+        s.stir_host(host)
+
+
 class Eligibility:
     """The answers for one round."""
 

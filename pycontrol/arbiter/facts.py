@@ -108,11 +108,13 @@ class LeaseOwned:
 
 @value
 class AppMoved:
-    """Its queue is another virtual cluster than it was, or none any more."""
+    """It is in another queue, or its queue is another virtual cluster than it was, or none any more."""
 
     app_id: str
     vc: str
     at_s: float
+    queue: str = ""
+    """Empty: the same."""
 
 
 @value

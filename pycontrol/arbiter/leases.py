@@ -9,7 +9,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.arbiter import causes
+from pycontrol.arbiter import causes, eligibility
 from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
@@ -161,7 +161,7 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
     for gpu in container.gpus:
         s.occupy(gpu, container.container_id)
     if container.gpus and s.refusals.placed(container.gpus[0].host, container.app_id):
-        s.update_closed()
+        eligibility.update_closed(s)
     worker = _worker_of(s, container)
     if worker is not None:
         s.workers.carried(worker, container.container_id)

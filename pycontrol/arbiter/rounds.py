@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter import apps, leases, standin
 from pycontrol.arbiter.audience import Waiting, demand_of, view
 from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.durable import REVOKING, Lease
@@ -150,7 +150,10 @@ class Rounds:
     def tick(self, now_s: float) -> None:
         """Starts a round that is due; moves one on whose deadline passed."""
         if self.current is not None:
-            if now_s >= self.current.deadline_s:
+            if leases.frozen(self.s, now_s):
+                self._agenda = None
+                self._finish(None, "given up: leases stand still", now_s)
+            elif now_s >= self.current.deadline_s:
                 self._deadline(now_s)
             return
         wanted_s, ends = self.s.round_at_s, self.s.ends.heap
@@ -281,6 +284,7 @@ class Rounds:
         """The rho of an app without an Agent."""
         s, r = self.s, self.current
         assert r is not None
+        apps.note_demand(s, app_id, demand_of(s, app_id, now_s).gpus)
         r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
@@ -391,8 +395,9 @@ class Rounds:
             self._solve(now_s)
 
     def forget(self, app_id: str) -> None:
-        """The application ended."""
+        """The application is gone from YARN."""
         self._aside.pop(app_id, None)
+        self._waiting.forget(app_id)
 
     def _of_machines(self, bid: Bid) -> Bid:
         """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
@@ -459,6 +464,8 @@ class Rounds:
         assert r is not None
         self.current = None
         plan = e.plan if e is not None else None
+        if leases.frozen(s, now_s):
+            problem = problem or "given up: leases stand still"
         receipt = self._receipt(r)
         if plan is None or problem:
             receipt["note"] = problem or "no plan"

@@ -73,6 +73,10 @@ class State:
     durable: Durable
     configured: Topology | None = None
     policy_name: str = ""
+    seen_cluster: bool = False
+    """Whether this Arbiter had a snapshot of the cluster: before that it knows leases and no containers."""
+    rm_life: str = ""
+    """The life of the ResourceManager that was ready last."""
     ready: bool = False
     recovering_until_s: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -155,7 +159,7 @@ class State:
             for lease in (before, coming):
                 if lease is not None:
                     self.reckon(lease.app_id)
-        if self.supply is not None:
+        if self.supply is not None and self.seen_cluster:  # else all is told with the first snapshot
             self._count_group(fact, before, coming)
 
     def _forget_ended(self, now_s: float) -> None:
@@ -257,20 +261,6 @@ class State:
         node = self.node_at.get(gpu.host)
         return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
 
-    def update_closed(self) -> None:
-        """Which hosts take no new container: the plugin or an ending node keeps them, or they refuse everybody."""
-        closed = self.refusals.closed()
-        for node in self.nodes.values():
-            if node.withheld:
-                closed[node.host] = node.withheld
-            elif node.untagged_gpus:
-                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
-                closed[node.host] = f"{others}; which ones is not known"
-        changed = {h for h in {*closed, *self.closed} if (h in closed) != (h in self.closed)}
-        self.closed = closed
-        for host in changed:
-            self.stir_host(host)
-
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
         self.stale.add(app_id)
@@ -370,6 +360,10 @@ class State:
     def in_system(self) -> Iterator[str]:
         """Apps that share the cluster now."""
         return iter(list(self.durable.live))
+
+    def vc_of(self, queue: str) -> str:
+        """The virtual cluster of a queue; empty where there are none."""
+        return self.supply.vc_of(queue) if self.supply is not None else ""
 
     def is_foreign(self, app_id: str) -> bool:
         """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
@@ -485,12 +479,15 @@ class State:
         return tuple(held)
 
     def queue_room(self, queue: str) -> int:
-        """GPUs that the queue may still get before its limit, or a very large number without one."""
+        """GPUs that the queue may still get before its limit, or a very large number without one.
+
+        Less than 0 where it has more than its limit: the limit was lowered, or an app was moved into it.
+        """
         limit = self.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
             return 1 << 30
         used = sum(self.holding(a.app_id) for a in self.durable.live.values() if a.queue == queue)
-        return max(0, int(limit.max_capacity * self.topology.gpus + 1e-9) - used)
+        return int(limit.max_capacity * self.topology.gpus + 1e-9) - used
 
     # ---- small effects used in several places
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import causes, leases, standin
+from pycontrol.arbiter import causes, eligibility, leases, standin
 from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
@@ -155,7 +155,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
     if s.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
-        s.update_closed()
+        eligibility.update_closed(s)
         _give_up(s, worker, now_s, Cause(causes.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
 

@@ -145,7 +145,8 @@ class ControlPlane:
         if supply is not None:
             own = {vc: policy_of(config, name) for vc, name in supply.policies().items()}
             self._policy = ByVirtualCluster(self._policy, own)
-        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, self._journal.epoch, supply)
+        epoch, journal_id = self._journal.epoch, self._journal.id[:8]
+        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, epoch, supply, journal_id)
         agents = AgentServer(
             config.agents.host,
             config.agents.port,

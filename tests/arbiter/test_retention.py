@@ -2,7 +2,7 @@
 
 import pytest
 
-from pycontrol.arbiter import state
+from pycontrol.arbiter import apps, state
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
@@ -58,7 +58,7 @@ def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
     """It would arrive again, as new, with its next ask."""
     a = arbiter(ended_apps_s=DAY_S)
     come(a, "a0", 0.0)
-    a._end_app("a0", "", 10.0)
+    apps.end(a, "a0", "", 10.0)
     come(a, "a1", 2 * DAY_S)
     go(a, "a1", 2 * DAY_S)
     assert "a0" in a.durable.apps

@@ -1,0 +1,147 @@
+"""What Agents say of their apps: registration, progress, the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycontrol.arbiter import apps, leases, workers
+from pycontrol.arbiter.facts import AllocationChanged, AppChanged
+from pycontrol.arbiter.launches import Launches
+from pycontrol.arbiter.rounds import Rounds
+from pycontrol.arbiter.state import AgentState, State
+from pycontrol.model import events as ev
+
+Said = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone
+EARLY_MAX = 64
+"""Messages of one Agent that wait until YARN has told of its app."""
+
+
+class Agents:
+    """Handles their messages. Those of an Agent that YARN has not told of wait, in order, behind its registration."""
+
+    def __init__(self, state: State, rounds: Rounds) -> None:
+        self.s, self.rounds = state, rounds
+        self.launches = Launches(state.durable.live.values())
+        self._early: dict[str, list[ev.AgentUp | ev.AgentLost | Said]] = {}
+        """By app: those that registered before YARN told of their app, or of the containers that it may have."""
+
+    def up(self, e: ev.AgentUp, now_s: float) -> None:
+        """An Agent registers."""
+        s, app = self.s, self.s.yarn_apps.get(e.app_id)
+        unadopted = not s.ready and e.app_id not in s.durable.leases_by_app
+        if app is None or unadopted or not s.seen_cluster:
+            # else it would be told that it has no GPUs, and stop what runs on them
+            self._early[e.app_id] = [e, *(x for x in self._early.get(e.app_id, ()) if not isinstance(x, ev.AgentUp))]
+            return
+        if e.user and e.user != app.user:
+            s.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
+            return
+        before = s.agents.get(e.app_id)
+        jobs, rho = (before.jobs, before.rho) if before else ((), None)
+        s.agents[e.app_id] = AgentState(e.demand, e.app_scheduler, e.attempt_id, jobs, rho)
+        apps.arrive(s, e.app_id, now_s)
+        s.recast(e.app_id)
+        apps.note_demand(s, e.app_id, e.demand.gpus)
+        s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
+        if e.app_id in s.doomed:
+            s.emit(ev.SendFinish(e.app_id, "ended by the operator"))
+        self._want_if_unmet(e.app_id, now_s)
+
+    def lost(self, e: ev.AgentLost, now_s: float) -> None:
+        """Its stream ended."""
+        early = self._early.get(e.app_id)
+        if early is not None and any(isinstance(x, ev.AgentDone) for x in early):
+            early.append(e)  # what it said last counts
+            return
+        self._early.pop(e.app_id, None)
+        agent = self.s.agents.get(e.app_id)
+        if agent is not None:
+            agent.connected = False
+            self.s.stale.add(e.app_id)
+        self.rounds.app_gone(e.app_id, now_s)
+
+    def said(self, e: Said, now_s: float) -> None:
+        """Of a registered app, or of one that waits to be; what others say is nothing."""
+        early = self._early.get(e.app_id)
+        if early is not None:
+            if len(early) < EARLY_MAX or isinstance(e, ev.AgentDone):
+                early[:] = [x for x in early if not isinstance(x, type(e)) or isinstance(e, ev.GpusReleased)]
+                early.append(e)
+        elif e.app_id in self.s.agents:
+            self._take(e, now_s)
+
+    def _take(self, e: Said, now_s: float) -> None:
+        match e:
+            case ev.UsePlanned():
+                workers.use_planned(self.s, e)
+            case ev.GpusReleased():
+                leases.released(self.s, e, now_s)
+            case ev.ProgressReported():
+                self._progress(e, now_s)
+            case ev.AgentDone():
+                self._done(e, now_s)
+
+    def admit(self, app_id: str, now_s: float) -> None:
+        """YARN told of the app: what its Agent said counts now."""
+        for e in self._early.pop(app_id, ()):
+            if isinstance(e, ev.AgentUp):
+                self.up(e, now_s)
+            elif isinstance(e, ev.AgentLost):
+                self.lost(e, now_s)
+            else:
+                self.said(e, now_s)
+
+    def admit_all(self, now_s: float) -> None:
+        """The same for all that wait."""
+        for app_id in list(self._early):
+            self.admit(app_id, now_s)
+
+    def forget(self, app_id: str) -> None:
+        """The application is gone from YARN."""
+        self.s.agents.pop(app_id, None)
+        self.launches.forget(app_id)
+        self._early.pop(app_id, None)
+
+    def _want_if_unmet(self, app_id: str, now_s: float) -> None:
+        s = self.s
+        if app_id in s.unmet and s.round_at_s is None and s.free.count:
+            since_s = s.receipts[-1]["at_s"] if s.receipts else 0.0
+            s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
+
+    def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
+        s, agent = self.s, self.s.agents[e.app_id]
+        record = s.durable.apps.get(e.app_id)
+        if record is None:
+            return
+        grown = e.demand.gpus > agent.demand.gpus
+        agent.demand, agent.jobs = e.demand, e.jobs
+        if e.rho > 0:
+            agent.rho = e.rho
+        s.reckon(e.app_id)
+        apps.note_demand(s, e.app_id, e.demand.gpus)
+        launched = self.launches.new(record, e.jobs)
+        changes: dict[str, Any] = {"launched": launched} if launched else {}
+        if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
+            changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
+        if changes:
+            s.record(AppChanged(e.app_id, changes))
+        for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):
+            s.record(AllocationChanged(e.app_id, job_id, now_s, now_s - granted_s))
+        if grown:
+            self._want_if_unmet(e.app_id, now_s)
+
+    def _done(self, e: ev.AgentDone, now_s: float) -> None:
+        record = self.s.durable.apps.get(e.app_id)
+        if record is None or record.done:
+            return
+        best = {"configuration": dict(e.best_configuration), "accuracy": e.best_accuracy}
+        changes: dict[str, Any] = {
+            "done": True,
+            "message": e.message,
+            "best": best if e.best_job_id else None,
+            "model_path": e.model_path,
+            "work_done_gpu_s": e.work_done_gpu_s,
+            "final_state": "SUCCEEDED" if e.succeeded else "FAILED",
+        }
+        self.s.record(AppChanged(e.app_id, changes))
+        apps.end(self.s, e.app_id, "", now_s)

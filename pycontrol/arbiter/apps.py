@@ -1,0 +1,62 @@
+"""Applications in the Arbiter: they arrive with their first demand, are moved between queues, and end."""
+
+from __future__ import annotations
+
+from pycontrol.arbiter import causes, leases
+from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved
+from pycontrol.arbiter.state import State
+from pycontrol.model.cluster import YarnApp
+
+SINGLE = "single"
+
+
+def arrive(s: State, app_id: str, now_s: float) -> None:
+    """The app is in the system from its first demand for GPUs on."""
+    app = s.yarn_apps.get(app_id)
+    if app is None or app_id in s.durable.apps:
+        return
+    agent = s.agents.get(app_id)
+    kind = "foreign" if not s.expects_agent(app) else "job"
+    if agent is not None and agent.app_scheduler != SINGLE:
+        kind = agent.app_scheduler
+    vc = s.vc_of(app.queue)
+    s.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
+    s.recast(app_id)
+    s.want_round(now_s + s.settings.settle_s)
+
+
+def known_as(s: State, app: YarnApp, now_s: float) -> bool:
+    """What YARN says of an application; whether it is in another virtual cluster from now on."""
+    s.yarn_apps[app.app_id] = app
+    record = s.durable.live.get(app.app_id)
+    moved = record is not None and app.queue != record.queue
+    other = record is not None and moved and s.vc_of(app.queue) != record.vc
+    if moved:
+        s.record(AppMoved(app.app_id, s.vc_of(app.queue), now_s, app.queue))
+        s.stale.update(a.app_id for a in s.durable.live.values())  # limits of both queues
+        s.want_round(now_s + s.settings.settle_s)
+    s.recast(app.app_id)
+    return other
+
+
+def note_demand(s: State, app_id: str, gpus: int) -> None:
+    """Remembers the largest demand."""
+    record = s.durable.apps.get(app_id)
+    if record is not None and gpus > record.demand_gpus:
+        s.record(AppChanged(app_id, {"demand_gpus": gpus}))
+
+
+def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
+    """Takes back all that it holds or was promised."""
+    record = s.durable.apps.get(app_id)
+    if record is None:
+        return
+    leases.drop_next(s, app_id, "app ended")
+    for worker in s.workers.of(app_id):
+        if not worker.directive_id:
+            s.drop_worker(worker)
+    leases.take_back(s, s.leases_of(app_id), now_s, now_s, Cause(causes.APP_ENDED, "app ended"))
+    if record.finished_s is None or (final_state and final_state != record.final_state):
+        s.record(AppEnded(app_id, final_state, now_s))
+        s.recast(app_id)

@@ -1,0 +1,250 @@
+"""Starts and Hellos: what is said before the cluster is known waits; a Hello again and again stops nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.durable import REVOKING, Durable
+from pycontrol.arbiter.facts import LeaseEnded
+from pycontrol.arbiter.reasons import reason
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Container, Queue, YarnApp
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.mini import SETTINGS, Mini
+
+RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)
+CELLS = """
+cell_types:
+  pair: {child: gpu, count: 2}
+  big: {child: pair, count: 2, node_level: true}
+physical_cells:
+  - {type: big, hosts: [n1]}
+  - {type: big, hosts: [n2]}
+virtual_clusters:
+  root.a: {big: 1}
+  root.b: {pair: 1}
+"""
+
+
+def cells() -> dict[str, object]:
+    return {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
+
+
+def running(with_cells: bool) -> tuple[Mini, YarnApp, Container]:
+    """`a` runs on two GPUs."""
+    m = Mini(ByVirtualCluster(Tiresias(), {}), nodes=(("n1", 4), ("n2", 4)), **(cells() if with_cells else {}))
+    app = m.app("a", gang=2, queue="root.a")
+    m.run(2)
+    (container,) = m.start("a")
+    return m, app, container
+
+
+def restarted(m: Mini, with_cells: bool, **more: object) -> Mini:
+    """The control plane, killed and started again; it has heard nothing yet."""
+    durable = Durable.load(json.loads(json.dumps(m.a.durable.dump())))
+    more = {**(cells() if with_cells else {}), **more}
+    again = Mini(ByVirtualCluster(Tiresias(), {}), RECOVERING, (("n1", 4), ("n2", 4)), durable=durable, epoch=2, **more)  # type: ignore[arg-type]
+    again.now = m.now
+    return again
+
+
+@pytest.mark.parametrize("with_cells", [False, True])
+@pytest.mark.parametrize("last", ["done", "released", "done, then lost", "drain", "nothing"])
+def test_what_is_said_before_the_first_snapshot_counts_after_it(with_cells: bool, last: str) -> None:
+    m, app, container = running(with_cells)
+    again = restarted(m, with_cells)
+    again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
+    if last.startswith("done"):
+        again.send(ev.AgentDone("a", True, "the best", "j", {}, 0.9))
+    elif last == "released":
+        again.send(ev.GpusReleased("a", frozenset(container.gpus), "no use"))
+    elif last == "drain":
+        again.send(ev.OperatorCommand("drain", container.gpus[0].host, "root"))
+    if last.endswith("lost"):
+        again.send(ev.AgentLost("a"))
+    assert len(again.a.durable.leases) == 2
+    assert not again.of(ev.SendRegistered)
+    again.send(again.snapshot([app], [container]))
+    again.run(6)
+    mine = [x for x in again.a.leases_of("a") if x.gpu in container.gpus]
+    assert len(mine) == 2, "its container is given notice, or time to end"
+    assert {x.state == REVOKING for x in mine} == {last != "nothing"}
+    assert again.a.durable.apps["a"].done == last.startswith("done")
+    again.send(ev.ContainerGone(container.container_id))
+    again.run(1)
+    ended = {f.gpu for f in again.facts if isinstance(f, LeaseEnded)}
+    assert (set(container.gpus) <= ended) == (last != "nothing")
+
+
+def test_words_of_an_app_without_a_registration_are_nothing() -> None:
+    m, _, container = running(False)
+    replies = len(m.of(ev.SendUseReply))
+    m.send(ev.AgentDone("b", True))
+    m.send(ev.GpusReleased("b", frozenset(container.gpus), ""))
+    m.send(ev.UsePlanned("b", "u", (ev.WorkerPlan("w", "j", container.gpus, 1),)))
+    assert len(m.of(ev.SendUseReply)) == replies
+    assert len(m.a.durable.leases) == 2
+
+
+def test_a_container_of_an_app_that_yarn_does_not_know_is_killed() -> None:
+    m = Mini()
+    stray = Container("c1", "application_1_0007", "n1:1", (Gpu("n1", 0),), "r1.1.0")
+    m.send(m.snapshot([], [stray]))
+    assert [k.container_id for k in m.of(ev.Kill)] == ["c1"]
+    assert Gpu("n1", 0) not in m.a.free_gpus()
+    assert not m.a.durable.leases
+
+
+def hello(m: Mini, life: str, *apps: YarnApp) -> None:
+    m.send(ev.ClusterLost())
+    m.send(dataclasses.replace(m.snapshot(apps, m.a.containers.values()), rm_life=life))
+
+
+def test_a_hello_every_few_seconds_by_a_known_life_stops_no_round_and_prolongs_no_lease() -> None:
+    m = Mini("tiresias", RECOVERING)
+    hello(m, "life 1")
+    m.run(10)
+    first = m.app("first", gang=4)
+    m.run(2)
+    (container,) = m.start("first")
+    second = m.app("second", gang=4)
+    rounds = m.a.durable.rounds
+    while m.now < 1000 + 2 * SETTINGS.lease_s:
+        hello(m, "life 1", first, second)
+        m.run(4, step=2)
+    assert m.a.durable.rounds > rounds
+    assert container.container_id in {k.container_id for k in m.of(ev.Kill)}
+    m.send(ev.ContainerGone(container.container_id))
+    m.run(1)
+    assert len(m.held("second")) == 4
+
+
+@pytest.mark.parametrize("life", ["", "life 2"])
+def test_a_new_life_of_the_resource_manager_gets_its_recovery_time(life: str) -> None:
+    m = Mini("tiresias", RECOVERING)
+    hello(m, life and "life 1")
+    m.run(10)
+    app = m.app("a")
+    hello(m, life, app)
+    m.run(RECOVERING.recovery_s - 1)
+    assert not m.held("a")
+    m.run(3)
+    assert m.held("a")
+
+
+def test_a_machine_that_is_missing_in_a_hello_of_a_known_life_is_lost_at_once() -> None:
+    m = Mini("tiresias", RECOVERING, (("n1", 4), ("n2", 4)))
+    hello(m, "life 1")
+    m.run(10)
+    app = m.app("a", gang=8)
+    m.run(2)
+    m.start("a")
+    m.nodes = m.nodes[:1]
+    hello(m, "life 1", app)
+    assert {g.host for g in m.held("a")} == {"n1"}
+
+
+@pytest.mark.parametrize("event", [ev.OperatorCommand("pause"), ev.ClusterLost()])
+def test_a_round_under_way_is_given_up_when_leases_freeze(event: ev.Event) -> None:
+    m = Mini("tiresias")
+
+    plans: list[ev.Decided] = []
+    decide, m._decide = m._decide, lambda e: plans.append(decide(e)) or ev.Tick()  # type: ignore[method-assign, assignment, func-returns-value, return-value]
+    m.app("a")
+    m.run(2)
+    assert plans
+    m.a.handle_all([event, plans[0]], m.now)
+    m.run(5)
+    assert not m.a.durable.leases
+    assert m.a.rounds.current is None
+    m._decide = decide  # type: ignore[method-assign]
+    m.send(ev.OperatorCommand("resume") if isinstance(event, ev.OperatorCommand) else m.snapshot([m.a.yarn_apps["a"]]))
+    m.run(10)
+    assert len(m.held("a")) == 1
+
+
+def test_directives_of_two_journals_have_different_ids() -> None:
+    ids = []
+    for journal_id in ("1234abcd", "5678ef00"):
+        m = Mini(journal_id=journal_id)
+        m.app("a")
+        m.run(2)
+        m.use("a")
+        ids += [p.directive_id for p in m.places()]
+    assert len(set(ids)) == 2
+
+
+def test_what_another_control_plane_kept_is_left_alone_where_it_cannot_be_read() -> None:
+    m = Mini(durable=Durable())
+    for data in ({}, {"apps": 3}, {"apps": [{"app_id": 1}], "leases": [], "next": [], "switches": [], "rounds": 0}):
+        m.send(ev.StateKept(data))
+    assert m.a.durable.pristine
+
+
+def test_an_unknown_verb_does_nothing() -> None:
+    m = Mini()
+    m.send(ev.OperatorCommand("dance", "n1", "root"))
+    assert not m.facts
+
+
+def test_an_agent_of_an_app_that_the_operator_ended_meanwhile_is_told() -> None:
+    m, app, container = running(False)
+    again = restarted(m, False)
+    again.send(ev.OperatorCommand("kill", "a", "root"))
+    again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
+    again.send(again.snapshot([app], [container]))
+    assert [f.app_id for f in again.of(ev.SendFinish)] == ["a"]
+
+
+# ---- queues
+
+QUEUES = (Queue("root.full", 0.0, 0.0), Queue("root.wide"), Queue("root.one", 0.25, 0.25))
+
+
+@pytest.mark.parametrize("told", [ev.AppAdded, ev.AppUpdated])
+def test_an_app_that_is_moved_out_of_a_full_queue_is_served(told: type[ev.AppAdded | ev.AppUpdated]) -> None:
+    m = Mini(queues=QUEUES)
+    app = m.app("a", queue="root.full")
+    m.run(10)
+    assert reason(m.a, "a", m.now).code == "QueueLimit"
+    m.send(told(dataclasses.replace(app, queue="root.wide")))
+    m.run(10)
+    assert len(m.held("a")) == 1
+    assert m.a.durable.apps["a"].queue == "root.wide"
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "tiresias", "oef", "themis"])
+def test_an_app_that_is_moved_into_a_smaller_queue_comes_down_to_its_limit(policy: str) -> None:
+    m = Mini(policy, queues=QUEUES)
+    app = m.app("a", gangs=4, queue="root.wide")
+    while len(m.held("a")) < 4:
+        m.run(30)
+    for k, gpu in enumerate(sorted(m.held("a"))):
+        m.send(ev.ContainerUp(Container(f"c{k}", "a", "n1:1", (gpu,)), running=True))
+    m.send(ev.AppUpdated(dataclasses.replace(app, queue="root.one")))
+    m.run(2 * SETTINGS.lease_s)
+    assert sum(x.state != REVOKING for x in m.a.leases_of("a")) <= 1
+
+
+def test_a_move_to_another_virtual_cluster_is_one_of_its_clock_and_its_cells_too() -> None:
+    m, app, _ = running(True)
+    m.run(100)
+    before = m.a.durable.n_avg("a", m.now)
+    m.send(ev.AppUpdated(dataclasses.replace(app, queue="root.b")))
+    assert m.a.durable.apps["a"].vc == "root.b"
+    assert m.a.durable.n_avg("a", m.now) == pytest.approx(before)
+    assert (m.a.durable.clocks["root.a"].count, m.a.durable.clocks["root.b"].count) == (0, 1)
+    again = Durable()
+    for fact in m.facts:
+        again.apply(fact)
+    m.send(ev.AppRemoved("a", "FINISHED"))
+    assert m.a.durable.clocks["root.b"].count == 0
+    m.run(SETTINGS.lease_s)
