@@ -25,6 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", "--batch_size", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--dropout", type=float, default=0.0, help="not of the plain TensorFlow loop")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=200, help="global steps, where no Agent says")
     parser.add_argument("--checkpoint-steps", "--checkpoint_steps", type=int, default=20)

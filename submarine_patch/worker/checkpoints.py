@@ -314,7 +314,11 @@ def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
     return parts if all(hashlib.sha256(d).hexdigest() == digests[n] for n, d in parts.items()) else None
 
 
-def newest(files: Files) -> tuple[Checkpoint, dict[str, bytes]] | None:
+Found = tuple[Checkpoint, dict[str, bytes]]
+"""A checkpoint with its parts."""
+
+
+def newest(files: Files) -> Found | None:
     """The newest complete checkpoint with its parts; StoreError where the directory cannot be reached."""
     for checkpoint in listed(files):
         parts = load(files, checkpoint)

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-
-class ClusterError(ValueError):
-    """TF_CONFIG is malformed, or TensorFlow is missing."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """This worker's place in TF_CONFIG's cluster."""
-
-    workers: int
-    chief: bool
-    index: int = 0
-    """Among all workers, the task `chief` first."""
-
-    @staticmethod
-    def parse(tf_config: str) -> Place:
-        """From TF_CONFIG; alone where it is empty. The chief is the task `chief`, else worker 0."""
-        if not tf_config.strip():
-            return Place(1, True)
-        try:
-            config = json.loads(tf_config)
-            cluster: Mapping[str, Sequence[str]] = config["cluster"]
-            task = config.get("task", {})
-            workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
-            kind, index = str(task.get("type", "worker")), int(task.get("index", 0))
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise ClusterError(f"TF_CONFIG: {tf_config[:200]!r} has no cluster and task") from e
-        after = len(cluster.get("chief", ())) if kind == "worker" else 0
-        return Place(max(1, workers), index + after == 0, index + after)
+from submarine_patch.worker.place import ClusterError, Place
 
 
 class Gang:

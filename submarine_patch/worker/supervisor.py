@@ -44,6 +44,10 @@ class Supervisor:
         self._stop_reason = ""
         self._kill_at_s = math.inf
         self._killed = False
+        self._stopped_s = math.inf
+        """When it was first asked to stop."""
+        self._saved_s = -math.inf
+        """When a checkpoint was last seen to be complete."""
         self._progress_due = asyncio.Event()
         self._link = Link(settings.arbiter, settings.token, settings.ca_pem, settings.worker_id, self._on_command)
 
@@ -79,11 +83,11 @@ class Supervisor:
             why = f"no Start came within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
             return _failed(EXIT_NO_START, why)
         port.hand_over()
-        return await self._train(self._start.result())
+        return await self._train(self._start.result(), port.number)
 
-    async def _train(self, start: pb.Start) -> tuple[int, str]:
+    async def _train(self, start: pb.Start, port: int) -> tuple[int, str]:
         try:
-            child = await Child.start(self._command, child_env(self._env, start), self._on_line)
+            child = await Child.start(self._command, child_env(self._env, start, port), self._on_line)
         except OSError as e:
             return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
         others = [asyncio.ensure_future(self._carry_out_stop(child)), asyncio.ensure_future(self._report())]
@@ -106,14 +110,29 @@ class Supervisor:
             return code, f"stopped: {self._stop_reason or 'by itself'}"
         if self._killed:
             return EXIT_STOPPED, f"killed at the deadline of its stop ({self._stop_reason})"
-        if self._stop.is_set() and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-            return EXIT_STOPPED, f"ended by SIGTERM without a checkpoint ({self._stop_reason})"
+        if self._stop.is_set() and (code != 0 or not self._done()):
+            return EXIT_STOPPED, self._stopped_how(code)
         if code == 0:
             return 0, ""
         tail = " | ".join(self._tail)[-1000:]
         if code < 0:
             return 128 - code, f"ended by signal {-code}; last output: {tail}"
         return code, f"exit code {code}; last output: {tail}"
+
+    def _done(self) -> bool:
+        """Whether a program that ended well while it was asked to stop had done all that it was told to do.
+
+        Many programs save and end with 0 on SIGTERM. Where only the program knows how far it goes, it starts once
+        more, and ends at once if nothing was left to do.
+        """
+        last, until = self._parser.last, self._start.result().until_step
+        return self._parser.finished or (last is not None and 0 < until <= last.step)
+
+    def _stopped_how(self, code: int) -> str:
+        if self._saved_s > self._stopped_s:
+            return f"stopped with a checkpoint, by exit code {code} ({self._stop_reason})"
+        how = "SIGTERM" if code in (-signal.SIGTERM, 128 + signal.SIGTERM) else f"exit code {code}"
+        return f"ended by {how} without a checkpoint ({self._stop_reason})"
 
     # ---- commands
 
@@ -129,7 +148,7 @@ class Supervisor:
         kill_in_s = max(0.0, left_s - min(MARGIN_S, left_s / 4.0))
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + kill_in_s)
         if not self._stop.is_set():
-            self._stop_reason = reason
+            self._stop_reason, self._stopped_s = reason, time.monotonic()
         self._stop.set()
 
     async def _carry_out_stop(self, child: Child) -> None:
@@ -150,6 +169,7 @@ class Supervisor:
         if isinstance(seen, Progress):
             self._progress_due.set()
         elif isinstance(seen, Checkpoint):
+            self._saved_s = time.monotonic()
             self._link.put(pb.WorkerMessage(checkpoint=pb.WorkerCheckpoint(step=seen.step, path=seen.path)))
 
     async def _report(self) -> None:
@@ -178,20 +198,41 @@ class Supervisor:
         return pb.WorkerReady(host=s.host, port=port, cuda_visible_devices=s.gpu_ids, container_id=s.container_id)
 
 
-def child_env(env: Mapping[str, str], start: pb.Start) -> dict[str, str]:
-    """The program's environment: the container's, and what Start says."""
+def child_env(env: Mapping[str, str], start: pb.Start, port: int) -> dict[str, str]:
+    """The program's environment: the container's, and what Start says; `port` is the worker's own."""
     told = {
         "TF_CONFIG": start.tf_config,
         "ISONOMY_UNTIL_STEP": str(start.until_step) if start.until_step > 0 else "",
         "ISONOMY_PACING": start.pacing,
         "ISONOMY_CONFIGURATION": json.dumps(dict(start.configuration), sort_keys=True),
+        **rendezvous(start.tf_config, port),
     }
     # `python` in the command is the Python that runs this supervisor
     told["PATH"] = f"{os.path.dirname(sys.executable)}:{env.get('PATH', os.defpath)}"
     if start.checkpoint_dir:
         told["ISONOMY_CHECKPOINT_DIR"] = start.checkpoint_dir
-    child = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", **env, **told}
+    gpus = len([g for g in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if g])
+    defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": str(max(1, gpus))}
+    child = {**defaults, **env, **told}
     return {name: value for name, value in child.items() if value or name not in told}
+
+
+def rendezvous(tf_config: str, port: int) -> dict[str, str]:
+    """Where PyTorch's workers meet: for scripts that say `env://`, and (PET_*) for torchrun without options.
+
+    A gang of one has it too, so that a script needs no case of its own; TF_CONFIG it has not, since
+    MirroredStrategy would take the one worker for a cluster.
+    """
+    workers, rank = [f"127.0.0.1:{port}"], 0
+    if tf_config:
+        cluster = json.loads(tf_config)
+        workers, rank = cluster["cluster"]["worker"], cluster["task"]["index"]
+    host, _, chiefs_port = workers[0].rpartition(":")
+    master = {"MASTER_ADDR": host, "MASTER_PORT": chiefs_port}
+    nodes = {"NNODES": str(len(workers)), "NODE_RANK": str(rank)}
+    # one process a worker, one worker a machine; torchrun starts one for each GPU and numbers them itself
+    ranks = {"RANK": str(rank), "WORLD_SIZE": str(len(workers)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return {**master, **nodes, **ranks, **{f"PET_{name}": value for name, value in {**master, **nodes}.items()}}
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submarine_patch.worker.batches import Batches
-from submarine_patch.worker.gang import ClusterError, Place
+from submarine_patch.worker.place import ClusterError, Place
 
 
 @given(st.integers(1, 4), st.integers(1, 2), st.integers(8, 16), st.integers(0, 40), st.integers(0, 3))

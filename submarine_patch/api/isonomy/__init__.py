@@ -1,0 +1,34 @@
+"""Isonomy for scripts and notebooks.
+
+    isonomy.keras.session(...), isonomy.pytorch.session(...), isonomy.tensorflow.session(...)   in a training script
+    isonomy.submit(...)                                                                         from anywhere
+
+Nothing is imported before it is named: a script loads its own framework only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from submarine_patch.worker import keras, pytorch
+    from submarine_patch.worker import training as tensorflow
+
+_MODULES = {
+    "keras": "submarine_patch.worker.keras",
+    "pytorch": "submarine_patch.worker.pytorch",
+    "tensorflow": "submarine_patch.worker.training",
+}
+
+__all__ = ["keras", "pytorch", "tensorflow"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    raise AttributeError(f"isonomy has no {name!r}; it has {', '.join(sorted(__all__))}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

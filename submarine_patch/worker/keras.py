@@ -1,0 +1,256 @@
+"""`model.fit` that reports, checkpoints, stops inside an epoch and resumes there; Keras 3 and tf_keras.
+
+    import isonomy                                        # before keras
+    session = isonomy.keras.session(checkpoint_steps=50)
+    with session.scope():
+        model = ...; model.compile(...)
+    session.fit(model, x, y, batch_size=64, epochs=10)    # as model.fit
+    session.finish(lambda: model.evaluate(tx, ty, return_dict=True), export=model)
+
+Which examples a step trains on follows from the step alone, so a resumed run ends where an undisturbed one does.
+Several workers need tf_keras (TF_USE_LEGACY_KERAS=1): Keras 3's `fit` cannot train over several on TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from submarine_patch.worker import checkpoints, training
+from submarine_patch.worker import session as base
+from submarine_patch.worker.batches import Batches
+from submarine_patch.worker.place import Place
+from submarine_patch.worker.session import SessionError
+
+LEGACY = "TF_USE_LEGACY_KERAS"
+DataFrom = Callable[[int], Any]
+"""By the global step: what `fit` takes as its data from that step on."""
+
+
+class _Fits(base.Session):
+    """What both kinds of sessions share: `fit`."""
+
+    def fit(
+        self,
+        model: Any,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        callbacks: Sequence[Any] = (),
+        **options: Any,
+    ) -> None:
+        """Trains from the newest checkpoint on; `batch_size` is that of all workers together.
+
+        `x`: arrays (with `y`), a Sequence or PyDataset of batches, a tf.data.Dataset of one epoch, or a function that
+        gives the data from a global step on (the last two with `steps_per_epoch` where the length is not known).
+        Where the Agent does not say how far, `epochs` does, or else the session's steps.
+        """
+        if getattr(model, "steps_per_execution", 1) not in (1, None):
+            raise SessionError("compile(steps_per_execution=1): a stop must be possible between any two steps")
+        data, per_epoch = self._data(x, y, batch_size, steps_per_epoch)
+        if epochs is not None and not os.environ.get("ISONOMY_UNTIL_STEP"):
+            self.until_step = epochs * per_epoch
+        _build(model, data)
+        self.restore(model, model.optimizer)
+        mine = _callback(self, model)
+        while self.step < self.until_step and not mine.ended:
+            epoch, inside = divmod(self.step, per_epoch)
+            last = epoch + 1 if inside else -(-self.until_step // per_epoch)
+            model.fit(
+                self._distributed(data, self.step),
+                initial_epoch=epoch,
+                epochs=last,
+                steps_per_epoch=per_epoch - inside,
+                callbacks=[mine, *callbacks],
+                **options,
+            )
+
+    def _data(self, x: Any, y: Any, batch_size: int, per_epoch: int | None) -> tuple[DataFrom, int]:
+        if y is not None:
+            batches = self.batches((x, y), batch_size)
+            return _forever(batches, batches.per_epoch), batches.per_epoch
+        if callable(x) and not hasattr(x, "__getitem__"):
+            if not per_epoch:
+                raise SessionError("fit(data, steps_per_epoch=...): a function does not tell how long an epoch is")
+            return x, per_epoch
+        if self.gang.place.workers > 1:
+            raise SessionError("fit: among several workers give arrays, or a function of the step for its data")
+        if hasattr(x, "__getitem__"):
+            return _forever(x, len(x)), len(x)
+        return _skipping(x, per_epoch)
+
+    def _distributed(self, data: DataFrom, step: int) -> Any:
+        return data(step)
+
+
+def _forever(batches: Any, per_epoch: int) -> DataFrom:
+    """Batches by their number, as a generator; those of Batches know their epoch themselves."""
+    by_step = isinstance(batches, Batches)
+
+    def data(step: int) -> Iterator[Any]:
+        return (batches[n if by_step else n % per_epoch] for n in count(step))
+
+    return data
+
+
+def _skipping(dataset: Any, per_epoch: int | None) -> tuple[DataFrom, int]:
+    length = per_epoch or int(dataset.cardinality())
+    if length <= 0:
+        raise SessionError("fit(dataset, steps_per_epoch=...): the dataset does not tell how long it is")
+
+    def data(step: int) -> Any:
+        # whole epochs first: a shuffled dataset that is repeated shuffles anew for each, from its seed
+        return dataset.repeat().skip(step)
+
+    return data, length
+
+
+def _build(model: Any, data: DataFrom) -> None:
+    """All variables, before they are restored."""
+    if not model.built:
+        model(next(iter(data(0)))[0])
+    model.optimizer.build(model.trainable_variables)
+
+
+class _OnTensorFlow(_Fits, training.Session):
+    """Keras 3 on TensorFlow with one worker, tf_keras with any number."""
+
+    def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> None:
+        """As _Fits.fit."""
+        if self.gang.place.workers > 1 and not _legacy():
+            raise SessionError(
+                "Keras 3 cannot fit over several workers on TensorFlow: pip install tf_keras and set"
+                f" {LEGACY}=1 (--env {LEGACY}=1), or use one worker with more GPUs"
+            )
+        super().fit(model, x, y, **options)
+
+    def _distributed(self, data: DataFrom, step: int) -> Any:
+        """Among several workers the parts of this worker's replicas, which are not to be dealt out again."""
+        parts = self.replicas // self.gang.place.workers
+        if self.gang.place.workers == 1:
+            return _dataset(data, step, 1) if _legacy() and not _is_dataset(data(step)) else data(step)
+        return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
+
+
+class _Elsewhere(_Fits):
+    """Keras 3 on JAX or PyTorch: one worker."""
+
+    state_part = training.STATE
+
+    def _join(self, threads: int) -> base.Alone:
+        self._state = training.Variables()
+        place = Place.of_ranks(os.environ)
+        if place.workers > 1:
+            raise ValueError(f"Keras on {_backend()} is for one worker here; use tf_keras ({LEGACY}=1) for several")
+        return base.Alone(place)
+
+    def scope(self) -> Any:
+        """Sets the seed; there is nothing to distribute."""
+        import keras
+
+        keras.utils.set_random_seed(self._seed)
+        return contextlib.nullcontext()
+
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._state.declare([*owners, *named.values()])
+
+    def _captured(self) -> Callable[[], memoryview]:
+        return self._state.captured()
+
+    def _assign(self, name: str, state: bytes) -> None:
+        self._state.assign(f"{self._where}/{name}", state)
+
+    def _export(self, model: Any) -> dict[str, bytes]:
+        return {training.MODEL: training.exported(model)}
+
+
+def _callback(session: base.Session, model: Any) -> Any:
+    """Makes each batch of `fit` a step of the session."""
+    callback = _callback_class(model)
+
+    class Steps(callback):  # type: ignore[misc,valid-type]
+        """`session.steps()` ends the process (75) between two steps if a stop was asked for."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._steps = session.steps()
+            self.ended = next(self._steps, None) is None
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if session.gang.place.workers == 1:  # among several, Keras' values of a batch are no means
+                session.report(**dict(logs or {}))
+            elif logs and "loss" in logs:
+                session.report(loss=logs["loss"])
+            self.ended = next(self._steps, None) is None
+            if self.ended:
+                self.model.stop_training = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            session.report(**dict(logs or {}))
+
+    return Steps()
+
+
+def _callback_class(model: Any) -> Any:
+    """Of the Keras that the model is of."""
+    if type(model).__module__.startswith("tf_keras") or _legacy():
+        import tf_keras
+
+        return tf_keras.callbacks.Callback
+    import keras
+
+    return keras.callbacks.Callback
+
+
+def _is_dataset(data: Any) -> bool:
+    return hasattr(data, "element_spec")
+
+
+def _dataset(data: DataFrom, step: int, parts: int) -> Any:
+    """Each batch in so many parts, as a tf.data.Dataset that TensorFlow does not shard."""
+    import numpy as np
+    import tensorflow as tf
+
+    first = next(iter(data(step)))
+    kinds = tuple(tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in first)
+
+    def split() -> Iterator[Any]:
+        for batch in data(step):
+            yield from zip(*(np.array_split(a, parts) for a in batch), strict=True)
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_generator(split, output_signature=kinds).with_options(options)
+
+
+def _legacy() -> bool:
+    return os.environ.get(LEGACY, "").lower() in ("1", "true")
+
+
+def _backend() -> str:
+    """What Keras computes with, found without importing it."""
+    if _legacy():
+        return "tensorflow"
+    file = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras.json"
+    try:
+        configured = str(json.loads(file.read_text())["backend"])
+    except (OSError, ValueError, KeyError, TypeError):
+        configured = "tensorflow"
+    return os.environ.get("KERAS_BACKEND") or configured
+
+
+def session(steps: int = 1000, **options: Any) -> Any:
+    """The session of this process; under Isonomy the Agent's last step replaces `steps`."""
+    make = _OnTensorFlow if _backend() == "tensorflow" else _Elsewhere
+    try:
+        return make(steps, **options)
+    except (ValueError, checkpoints.StoreError) as e:
+        raise SessionError(str(e)) from e

@@ -1,0 +1,50 @@
+"""A worker's place among the workers of its gang, as the environment tells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class ClusterError(ValueError):
+    """The environment contradicts itself, or a framework is missing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of how many."""
+
+    workers: int
+    chief: bool
+    index: int = 0
+    """Among all workers, the task `chief` first."""
+
+    @staticmethod
+    def parse(tf_config: str) -> Place:
+        """From TF_CONFIG; alone where it is empty. The chief is the task `chief`, else worker 0."""
+        if not tf_config.strip():
+            return Place(1, True)
+        try:
+            config = json.loads(tf_config)
+            cluster: Mapping[str, Sequence[str]] = config["cluster"]
+            task = config.get("task", {})
+            workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+            kind, index = str(task.get("type", "worker")), int(task.get("index", 0))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise ClusterError(f"TF_CONFIG: {tf_config[:200]!r} has no cluster and task") from e
+        after = len(cluster.get("chief", ())) if kind == "worker" else 0
+        return Place(max(1, workers), index + after == 0, index + after)
+
+    @staticmethod
+    def of_ranks(env: Mapping[str, str]) -> Place:
+        """From RANK and WORLD_SIZE, as the supervisor or torchrun sets them; else from TF_CONFIG."""
+        if not env.get("WORLD_SIZE"):
+            return Place.parse(env.get("TF_CONFIG", ""))
+        try:
+            rank, workers = int(env.get("RANK", "0")), int(env["WORLD_SIZE"])
+        except ValueError as e:
+            raise ClusterError(f"RANK={env.get('RANK')}, WORLD_SIZE={env['WORLD_SIZE']}: must be whole numbers") from e
+        if not 0 <= rank < workers:
+            raise ClusterError(f"RANK={rank}, WORLD_SIZE={workers}: the rank lies outside")
+        return Place(workers, rank == 0, rank)

@@ -1,0 +1,210 @@
+"""The session for PyTorch, alone or over several workers and GPUs (DistributedDataParallel):
+
+    import isonomy
+    session = isonomy.pytorch.session(steps=1000, checkpoint_steps=50)
+    model = session.wrapped(Net()); optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session.restore(model=model, optimizer=optimizer)     # and schedulers, scalers: what has state_dict()
+    loader = iter(session.loader(dataset, batch_size=64)) # from the restored step on
+    for step in session.steps():
+        x, y = next(loader)
+        ...; loss.backward(); optimizer.step()
+        session.report(loss=loss.detach())
+    session.finish(evaluate, export=model)
+
+A checkpoint has the states given by name, each worker's random numbers, and, by its step, the loader's position.
+One process drives one GPU: a worker with several runs `torchrun train.py`, which the environment tells the rest.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from submarine_patch.worker import checkpoints
+from submarine_patch.worker import session as base
+from submarine_patch.worker.batches import Batches
+from submarine_patch.worker.place import Place
+from submarine_patch.worker.session import SessionError
+
+STATE = "state.pt"
+MODEL = "model.pt"
+_RANDOM = "random"
+
+
+class Group:
+    """torch.distributed's process group; agreement runs on gloo, whatever trains."""
+
+    def __init__(self, place: Place, threads: int) -> None:
+        self.place, self.replicas = place, place.workers
+        if threads:
+            torch.set_num_threads(threads)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        if place.workers > 1 and not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sum over the workers."""
+        total = torch.tensor([float(v) for v in values], dtype=torch.float64)
+        if self.place.workers > 1:
+            dist.all_reduce(total)
+        return [float(v) for v in total]
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so."""
+        return self.sum([float(flag)])[0] > 0
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """The chief's values, on every worker."""
+        return self.sum(values if self.place.chief else [0.0] * len(values))
+
+    def barrier(self) -> None:
+        """Returns once every worker has come here."""
+        self.any(False)
+
+    def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Bytes of all workers, by rank; they may differ in length."""
+        if self.place.workers == 1:
+            return [own]
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.place.workers)]
+        dist.all_gather(lengths, torch.tensor([own.numel()]))
+        longest = max(int(n) for n in lengths)
+        padded = torch.nn.functional.pad(own, (0, longest - own.numel()))
+        all_of = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(all_of, padded)
+        return [part[: int(n)] for part, n in zip(all_of, lengths, strict=True)]
+
+
+class Session(base.Session):
+    """A session of PyTorch."""
+
+    state_part = STATE
+
+    def _join(self, threads: int) -> Group:
+        place = Place.of_ranks(os.environ)
+        self._owners: dict[str, Any] = {}
+        torch.manual_seed(self._seed)
+        return Group(place, threads)
+
+    def wrapped(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
+        """The model on this process's GPU, if it has one, as DistributedDataParallel among several workers."""
+        if torch.cuda.is_available():
+            model = model.to("cuda")
+        if self.gang.place.workers == 1:
+            return model
+        wrapped: torch.nn.Module = torch.nn.parallel.DistributedDataParallel(model, **options)
+        return wrapped
+
+    def loader(self, dataset: Any, batch_size: int, **options: Any) -> Iterator[Any]:
+        """Batches without end from the session's present step on; this worker's part of each.
+
+        `batch_size` is that of all workers together; `options` are DataLoader's. Which examples a step has follows
+        from the step alone.
+        """
+        place = self.gang.place
+        order = Batches((np.arange(len(dataset)),), batch_size, self._seed, place.workers, place.index, self.replicas)
+        first = self.step
+
+        def indices() -> Iterator[list[int]]:
+            step = first
+            while True:
+                yield order[step][0].tolist()
+                step += 1
+
+        # a generator of its own: what the loader draws for its processes is not the training's
+        drawing = torch.Generator().manual_seed(self._seed + first)
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_sampler=_Endless(indices), **{"generator": drawing, **options}
+        )
+        return iter(loader)
+
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        if owners or not named:
+            raise SessionError("session.restore(model=model, optimizer=optimizer, ...): give each a name")
+        for name, owner in named.items():
+            if not hasattr(owner, "load_state_dict"):
+                raise SessionError(f"session.restore({name}=...): {type(owner).__name__} has no state_dict()")
+        self._owners = {name: getattr(owner, "module", owner) for name, owner in named.items()}
+
+    def _captured(self) -> Callable[[], bytes]:
+        state: dict[str, Any] = {name: _copied(owner.state_dict()) for name, owner in self._owners.items()}
+        own = torch.frombuffer(bytearray(_bytes(_random_state())), dtype=torch.uint8)
+        state[_RANDOM] = self.gang.gathered(own)
+        return lambda: _bytes(state)
+
+    def _assign(self, name: str, state: bytes) -> None:
+        found = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+        try:
+            for key, owner in self._owners.items():
+                owner.load_state_dict(found[key])
+        except (KeyError, RuntimeError, ValueError) as e:
+            first = str(e).strip().splitlines()[0]
+            raise SessionError(f"{self._where}/{name} does not fit this script: {first}") from e
+        drawn, rank = found.get(_RANDOM, []), self.gang.place.index
+        if rank < len(drawn):
+            _set_random(torch.load(io.BytesIO(bytes(drawn[rank].tolist())), weights_only=True))
+
+    def _export(self, model: Any) -> dict[str, bytes]:
+        return {MODEL: _bytes(_copied(getattr(model, "module", model).state_dict()))}
+
+
+class _Endless:
+    """A batch sampler of one worker's batches."""
+
+    def __init__(self, indices: Callable[[], Iterator[list[int]]]) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._indices()
+
+
+def _random_state() -> dict[str, Any]:
+    """Of PyTorch, NumPy and Python, as plain values."""
+    _, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)
+    version, words, next_gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "numpy": [torch.from_numpy(np.asarray(keys, np.int64)), int(at), int(has_gauss), float(gauss)],
+        "python": [version, list(words), next_gauss],
+    }
+
+
+def _set_random(state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    keys, at, has_gauss, gauss = state["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), at, has_gauss, gauss))
+    version, words, next_gauss = state["python"]
+    random.setstate((version, tuple(words), next_gauss))
+
+
+def _copied(value: Any) -> Any:
+    """On the CPU, apart from what goes on training."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {k: _copied(v) for k, v in value.items()}
+    return type(value)(_copied(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def _bytes(state: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def session(steps: int = 1000, **options: Any) -> Session:
+    """The session of this process; see base.Session. Under Isonomy the Agent's last step replaces `steps`."""
+    try:
+        return Session(steps, **options)
+    except (ValueError, RuntimeError, checkpoints.StoreError) as e:
+        raise SessionError(str(e)) from e

@@ -1,0 +1,369 @@
+"""What makes a training script resume, stop, keep pace and checkpoint, whatever framework it uses.
+
+A session knows steps, stops, checkpoints and reports; an adapter (training.py for TensorFlow, keras.py, pytorch.py)
+says what the state is and how the workers of a gang agree. Under Isonomy the Agent says how far to train, where
+checkpoints lie and who else is in the gang (environment: ISONOMY_*, TF_CONFIG, RANK); alone, the same script trains
+by itself. On a stop all workers of the gang leave at the same step, with a checkpoint and exit code 75.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+
+from submarine_patch.worker import EXIT_STOPPED, checkpoints
+from submarine_patch.worker.batches import Array, Batches
+from submarine_patch.worker.pacing import Pacer, Pacing
+from submarine_patch.worker.place import Place
+from submarine_patch.worker.stopping import StopRequest
+
+METRICS = "metrics.json"
+LOG_S = 1.0
+"""Steps shorter than this share a log line."""
+LINGER_S = 0.3
+"""A worker that leaves waits so long for its last answers to reach its peers: their frameworks do not."""
+PATIENCE_S = 120.0
+"""How long a store that cannot be reached is tried again where the training cannot go on without it."""
+STOP_PATIENCE_S = 30.0
+"""The same for the last checkpoint of a stop, whose deadline may well come sooner."""
+NOT_METRICS = ("step", "paced")
+T = TypeVar("T")
+
+_stop = StopRequest()
+
+
+class SessionError(SystemExit):
+    """The script or its environment does not fit: ends the process with one line that says how."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"isonomy: {why}")
+
+
+class Agreement(Protocol):
+    """What the workers of a gang must agree on. Every worker calls each of these, in the same order."""
+
+    place: Place
+
+    @property
+    def replicas(self) -> int:
+        """Of all workers."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether any worker says so."""
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """The chief's values, on every worker."""
+
+    def barrier(self) -> None:
+        """Returns once every worker has come here."""
+
+
+class Alone:
+    """The agreement of one worker."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.replicas = place, 1
+
+    def any(self, flag: bool) -> bool:
+        """Its own word."""
+        return flag
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """Its own values."""
+        return list(values)
+
+    def barrier(self) -> None:
+        """Nobody else comes."""
+
+
+class Session(ABC):
+    """One launch of a training script, alone or as a worker of a gang."""
+
+    state_part: ClassVar[str]
+    """The file of a checkpoint that has the state."""
+    log_name: ClassVar[str] = "isonomy"
+
+    def __init__(
+        self,
+        steps: int = 1000,
+        *,
+        checkpoint_steps: int = 50,
+        log_steps: int = 10,
+        stop_check_steps: int = 1,
+        checkpoint_dir: str = "",
+        seed: int = 0,
+    ) -> None:
+        env = os.environ
+        self.until_step = int(env.get("ISONOMY_UNTIL_STEP") or steps)
+        self._checkpoint_steps, self._log_steps = max(1, checkpoint_steps), max(1, log_steps)
+        self._stop_check_steps = max(1, stop_check_steps)
+        self._seed = seed
+        self.pacing = Pacing.parse(env)
+        self._pacer = Pacer(self.pacing.step_s, _stop.wait) if self.pacing else None
+        where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
+        self._files = (
+            checkpoints.files_at(where, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""))
+            if where
+            else None
+        )
+        self._where = where.rstrip("/")
+        self.gang = self._join(_threads(env, self.pacing is not None))
+        _stop.take_over()
+        self.step = 0
+        """Global steps done."""
+        self._values: dict[str, Any] = {}
+        self._saver = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future[None] | None = None
+        self._steps_s = 0.0
+        self._logged_step = 0
+
+    # ---- what an adapter says
+
+    @abstractmethod
+    def _join(self, threads: int) -> Any:
+        """An Agreement with the other workers; `threads`: of the framework's, 0: as many as it likes."""
+
+    @abstractmethod
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Takes what restore() was given as the state."""
+
+    @abstractmethod
+    def _captured(self) -> Callable[[], bytes | memoryview]:
+        """A copy of the state as it is now, all workers calling; the result turns it into bytes on another thread."""
+
+    @abstractmethod
+    def _assign(self, name: str, state: bytes) -> None:
+        """Sets the state from a checkpoint's bytes; SessionError where they do not fit the script."""
+
+    def _export(self, model: Any) -> dict[str, bytes]:
+        """The files of a finished model."""
+        raise SessionError(f"export: {type(self).__module__.rsplit('.', 1)[1]} has no export of its own")
+
+    # ---- the gang
+
+    @property
+    def replicas(self) -> int:
+        """Of all workers."""
+        return int(self.gang.replicas)
+
+    @property
+    def chief(self) -> bool:
+        """Whether this worker writes what is written once."""
+        return bool(self.gang.place.chief)
+
+    def batches(self, arrays: tuple[Array, ...], batch_size: int) -> Batches:
+        """Shuffled global batches by step, this worker's part of each."""
+        place = self.gang.place
+        return Batches(arrays, batch_size, self._seed, place.workers, place.index, self.replicas)
+
+    # ---- state
+
+    def restore(self, *owners: Any, **named: Any) -> int:
+        """Declares what the state is, by what has it; sets it from the newest checkpoint.
+
+        All workers take the checkpoint that the chief found. Returns the global step.
+        """
+        self._declare(owners, named)
+        try:
+            found = _patiently(self._found, PATIENCE_S)
+            chosen, parts = self._choose(found)
+        except (checkpoints.StoreError, OSError) as e:
+            raise SessionError(f"the newest checkpoint cannot be read: {e}") from e
+        if chosen is not None and parts is not None:
+            if self.state_part not in parts:
+                raise SessionError(
+                    f"{self._where}/{chosen.name} has no {self.state_part}: it is another framework's; use another"
+                    " checkpoint path"
+                )
+            self._assign(chosen.name, parts[self.state_part])
+            self.step = chosen.step
+            self._values = json.loads(parts.get(METRICS, b"{}"))
+            self._log(f"Restored checkpoint for {chosen.step} from {self._where}/{chosen.name}")
+        self._logged_step = self.step
+        return self.step
+
+    def _found(self) -> checkpoints.Found | None:
+        return checkpoints.newest(self._files) if self.chief and self._files is not None else None
+
+    def _choose(self, found: checkpoints.Found | None) -> tuple[checkpoints.Checkpoint | None, dict[str, bytes] | None]:
+        if self._files is None:
+            return None, None
+        files, told = self._files, [0.0] * 6
+        if found is not None:
+            nonce = found[0].nonce
+            told = [1.0, float(found[0].step), *(float(int(nonce[i : i + 4], 16)) for i in range(0, 16, 4))]
+        told = self.gang.from_chief(told)
+        if not told[0]:
+            return None, None
+        chosen = checkpoints.Checkpoint.of(int(told[1]), "".join(f"{int(n):04x}" for n in told[2:]))
+        parts = found[1] if found is not None else _patiently(lambda: checkpoints.load(files, chosen), PATIENCE_S)
+        if parts is None:
+            raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
+        return chosen, parts
+
+    def save(self, export: Any = None) -> None:
+        """Writes a checkpoint. All workers call it, at the same step; the chief writes."""
+        self._begin_save(export)
+        self._end_save()
+
+    def _save_patiently(self, export: Any, for_s: float) -> None:
+        """As save(); a store that is away is tried again, with the state as it was taken once."""
+        self._end_save()
+        write = self._writing(export)
+        if write is not None:
+            _patiently(write, for_s)
+
+    def _begin_save(self, export: Any = None) -> None:
+        """Takes the state as it is now; it is written while the training goes on."""
+        self._end_save()
+        write = self._writing(export)
+        if write is not None:
+            self._saving = self._saver.submit(write)
+
+    def _writing(self, export: Any) -> Callable[[], None] | None:
+        """Takes the state as it is now, all workers calling; what writes it down, on the chief."""
+        serialised = self._captured()
+        if not self.chief or self._files is None:
+            return None
+        files, step = self._files, self.step
+        parts = {METRICS: json.dumps(self._metrics()).encode()}
+        if export is not None:
+            parts |= self._export(export)
+
+        def write() -> None:
+            began_s = time.monotonic()
+            saved = checkpoints.save(files, step, {self.state_part: serialised(), **parts})
+            took_s = time.monotonic() - began_s
+            self._log(f"Saved checkpoint for {step} into {self._where}/{saved.name} ({took_s:.3f} sec)")
+
+        return write
+
+    def _end_save(self) -> None:
+        """Waits for the checkpoint that is being written; raises what its writing raised."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def _metrics(self) -> dict[str, Any]:
+        values = {k: float(v) for k, v in self._values.items() if k not in NOT_METRICS}
+        return {
+            "step": self.step,
+            **{k: v for k, v in values.items() if math.isfinite(v)},
+            "paced": self.pacing is not None,
+        }
+
+    # ---- the loop
+
+    def steps(self) -> Iterator[int]:
+        """The global steps still to do, from 0; ends the process if it was asked to stop."""
+        _stop.arm()
+        if self.pacing:
+            self._log(f"Virtual GPUs: steps are paced to {self.pacing}")
+        while self.step < self.until_step:
+            if self.step % self._stop_check_steps == 0 and self.gang.any(_stop.asked):
+                self._leave_stopped()
+            began_s = time.monotonic()
+            if self._pacer:
+                self._pacer.begin()
+            yield self.step
+            self.step += 1
+            if self._pacer:
+                self._pacer.end()
+            self._steps_s += time.monotonic() - began_s
+            self._log_steps_done()
+            if self.step % self._checkpoint_steps == 0 and self.step < self.until_step:
+                self._or_warn(self._end_save)
+                self._or_warn(self._begin_save)
+
+    def report(self, **values: Any) -> None:
+        """The step's loss, accuracy and so on; numbers or tensors, which are only read when they are logged."""
+        self._values.update(values)
+
+    def _log_steps_done(self) -> None:
+        n = self.step - self._logged_step
+        if n < self._log_steps and self._steps_s < LOG_S and self.step < self.until_step:
+            return
+        named = [k for k in self._values if k not in (*NOT_METRICS, "loss")]
+        if "loss" in self._values or named:
+            loss = f"loss = {float(self._values['loss']):.6g}, " if "loss" in self._values else ""
+            said = "".join(f", {k} = {_shown(k, self._values[k])}" for k in sorted(named))
+            took = f"{self._steps_s / n:.4f} sec/step"
+            self._log(f"{loss}step = {self.step} ({self._steps_s:.3f} sec){said}, {took}{self._paced}")
+        self._logged_step, self._steps_s = self.step, 0.0
+
+    @property
+    def _paced(self) -> str:
+        return ", paced" if self.pacing else ""
+
+    def _or_warn(self, save: Callable[[], None]) -> None:
+        """A checkpoint that fails costs only what the next one saves."""
+        try:
+            save()
+        except (checkpoints.StoreError, OSError) as e:
+            print(f"WARNING:isonomy:a checkpoint failed by step {self.step}: {e}", file=sys.stderr, flush=True)
+
+    def _leave_stopped(self) -> NoReturn:
+        self._or_warn(self._end_save)
+        self._or_warn(lambda: self._save_patiently(None, STOP_PATIENCE_S))
+        self._log(f"Stopped on request at step {self.step}{self._paced}")
+        self._leave(EXIT_STOPPED)
+
+    def finish(self, evaluate: Callable[[], Mapping[str, Any]] | None = None, *, export: Any = None) -> NoReturn:
+        """Evaluates, writes the last checkpoint (with `export`, the model, as a file of its own) and ends."""
+        if evaluate is not None:
+            self._values.update(evaluate())
+        told = ", ".join(f"{k} = {v:.6g}" for k, v in sorted(self._metrics().items()) if k not in NOT_METRICS)
+        self._log(f"Saving dict for global step {self.step}: {told}{self._paced}")
+        self._or_warn(self._end_save)
+        try:
+            self._save_patiently(export, PATIENCE_S)
+        except (checkpoints.StoreError, OSError) as e:
+            raise SessionError(f"the last checkpoint cannot be written: {e}") from e
+        self._leave(0)
+
+    def _leave(self, code: int) -> NoReturn:
+        """Ends the process once every worker is ready to: whoever left earlier would break the others."""
+        self.gang.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.gang.place.workers > 1:
+            time.sleep(LINGER_S)
+            os._exit(code)  # the frameworks' cluster threads do not end by themselves
+        sys.exit(code)
+
+    def _log(self, text: str) -> None:
+        """A line as TensorFlow's estimators log it."""
+        print(f"INFO:{self.log_name}:{text}", file=sys.stderr, flush=True)
+
+
+def _patiently(call: Callable[[], T], for_s: float) -> T:
+    """The call's result; while the store cannot be reached it is tried again, this long."""
+    until_s, pause_s = time.monotonic() + for_s, 0.5
+    while True:
+        try:
+            return call()
+        except checkpoints.StoreError as e:
+            if time.monotonic() + pause_s > until_s:
+                raise
+            print(f"WARNING:isonomy:{e}; trying on", file=sys.stderr, flush=True)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 5.0)
+
+
+def _shown(name: str, value: Any) -> str:
+    return f"{float(value):.4f}" if name == "accuracy" else f"{float(value):.6g}"
+
+
+def _threads(env: Mapping[str, str], paced: bool) -> int:
+    """A framework's threads: one on virtual GPUs, whose owners share the machine's cores; 0: its own choice."""
+    return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
+
+
+_stop.install()

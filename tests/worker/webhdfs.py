@@ -1,0 +1,136 @@
+"""A WebHDFS of one folder on this machine, for the tests: it can go away, come back, and be full."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+PREFIX = "/webhdfs/v1"
+
+
+class FakeHdfs:
+    """The operations that checkpoints need, on a port of the loopback interface."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.full, self.port = root, False, 0
+        self._server: ThreadingHTTPServer | None = None
+        self.come()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def come(self) -> None:
+        """Listens, on the same port as before."""
+        store = self
+
+        class Handler(_Handler):
+            hdfs = store
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def go(self) -> None:
+        """Takes no connections any more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+def _status(path: Path) -> dict[str, Any]:
+    about, kind = path.stat(), "DIRECTORY" if path.is_dir() else "FILE"
+    modified_ms = int(about.st_mtime * 1000)
+    return {"pathSuffix": path.name, "type": kind, "length": about.st_size, "modificationTime": modified_ms}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hdfs: FakeHdfs
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+    def _answer(self, status: int, body: bytes = b"", location: str = "") -> None:
+        self.send_response(status)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _refuse(self, status: int, exception: str, message: str) -> None:
+        told = {"RemoteException": {"exception": exception, "javaClassName": exception, "message": message}}
+        self._answer(status, json.dumps(told).encode())
+
+    def _at(self) -> tuple[str, dict[str, str], Path]:
+        parts = urlsplit(self.path)
+        options = {k.lower(): v[0] for k, v in parse_qs(parts.query).items()}
+        path = unquote(parts.path).removeprefix(PREFIX).lstrip("/")
+        return options.get("op", ""), options, self.hdfs.root / path
+
+    def do_GET(self) -> None:
+        operation, _, path = self._at()
+        if not path.exists():
+            self._refuse(404, "FileNotFoundException", f"{path} does not exist")
+        elif operation == "LISTSTATUS":
+            entries = [_status(p) for p in path.iterdir()]
+            self._answer(200, json.dumps({"FileStatuses": {"FileStatus": entries}}).encode())
+        elif operation == "GETFILESTATUS":
+            self._answer(200, json.dumps({"FileStatus": _status(path)}).encode())
+        elif operation == "OPEN":
+            self._answer(200, path.read_bytes())
+        else:
+            self._refuse(400, "UnsupportedOperationException", operation)
+
+    def do_PUT(self) -> None:
+        operation, options, path = self._at()
+        if operation == "CREATE" and "isonomytest" not in options:
+            self._answer(307, location=f"{self.hdfs.url}{self.path}&isonomytest=1")
+        elif operation == "CREATE":
+            self._create(path)
+        elif operation == "RENAME":
+            target = self.hdfs.root / unquote(options["destination"]).lstrip("/")
+            done = path.exists() and not target.exists()
+            if done:
+                path.rename(target)
+            self._answer(200, json.dumps({"boolean": done}).encode())
+        else:
+            self._refuse(400, "UnsupportedOperationException", operation)
+
+    def _create(self, path: Path) -> None:
+        data = self._body()
+        if self.hdfs.full:
+            self._refuse(403, "DSQuotaExceededException", "The DiskSpace quota is exceeded")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        self._answer(201)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        data = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
+
+    def do_DELETE(self) -> None:
+        _, _, path = self._at()
+        there = path.exists()
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif there:
+            path.unlink()
+        self._answer(200, json.dumps({"boolean": there}).encode())
