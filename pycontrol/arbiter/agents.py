@@ -134,7 +134,9 @@ class Agents:
         record = self.s.durable.apps.get(e.app_id)
         if record is None or record.done:
             return
-        best = {"configuration": dict(e.best_configuration), "accuracy": e.best_accuracy}
+        best: dict[str, Any] = {"configuration": dict(e.best_configuration), "accuracy": e.best_accuracy}
+        if e.best_metric is not None:
+            best |= {"metric": e.metric, "value": e.best_metric}
         changes: dict[str, Any] = {
             "done": True,
             "message": e.message,

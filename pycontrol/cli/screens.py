@@ -153,7 +153,7 @@ def explain(d: Data) -> Group:
         parts += ["", _leases(d["leases"], now_s)]
     parts += [deal(x, now_s) for x in d["deals"]]
     if d["jobs"]:
-        parts += ["", _jobs(d["jobs"])]
+        parts += ["", _jobs(d["jobs"]), *(f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])]
     if d["rounds"]:
         parts += ["", "the rounds it lived through, newest first:"]
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
@@ -241,7 +241,13 @@ def _best(a: Data) -> str | None:
     if not a["best"]:
         return f"it said: {a['message']}" if a["message"] else None
     model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    return f"best: accuracy {a['best']['accuracy']:.4f} with {show(a['best']['configuration'])}{model}"
+    return f"best: {_result(a['best'])}{model}"
+
+
+def _result(best: Data) -> str:
+    """What the best job came to."""
+    name, value = best.get("metric") or "accuracy", best.get("value", best["accuracy"])
+    return f"{name} {value:.4f} with {show(best['configuration'])}"
 
 
 # ---- records
@@ -264,7 +270,7 @@ def report(d: Data) -> Group:
     rows = [
         (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
          a["leases"], a["renewals"], a["revocations"], a["restarts"],
-         f"{a['best']['accuracy']:.4f} with {show(a['best']['configuration'])}" if a["best"] else "-")
+         _result(a["best"]) if a["best"] else "-")
         for a in d["apps"]
     ]  # fmt: skip
     names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",

@@ -221,6 +221,12 @@ class JobProgress:
     launches: int = 0
     worker_failures: int = 0
     configuration: Mapping[str, str] = field(default_factory=dict)
+    metric: float | None = None
+    """What jobs are compared by."""
+    until_step: int = 0
+    """How far it trains now; 0: only its script knows."""
+    note: str = ""
+    """What its user should know."""
 
 
 @value
@@ -245,6 +251,9 @@ class AgentDone:
     best_accuracy: float = 0.0
     work_done_gpu_s: float = 0.0
     model_path: str = ""
+    metric: str = ""
+    """The name of what jobs were compared by."""
+    best_metric: float | None = None
 
 
 # ---- events: the operator, time, the solver

@@ -86,6 +86,11 @@ def a_time(value: float, what: str) -> float:
     return min(value, ITERATION_MAX_S)
 
 
+def maybe(value: float, there: bool) -> float | None:
+    """The number, None where there is none."""
+    return value if there and math.isfinite(value) else None
+
+
 def finite(value: float) -> float:
     """The number, 0 where it is none."""
     return min(RHO_MAX, max(-RHO_MAX, value)) if math.isfinite(value) else 0.0

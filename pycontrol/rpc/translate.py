@@ -59,6 +59,7 @@ from pycontrol.rpc.checks import (
     an_id,
     few,
     finite,
+    maybe,
     positive_rho,
     small_enough,
     texts,
@@ -221,6 +222,9 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
         launches=up_to(message.launches, COUNT_MAX),
         worker_failures=up_to(message.worker_failures, COUNT_MAX),
         configuration=texts(message.configuration),
+        metric=maybe(message.metric, message.HasField("metric")),
+        until_step=a_step(max(0, message.until_step)),
+        note=message.note[:TEXT_MAX_CHARS],
     )
 
 
@@ -235,6 +239,8 @@ def agent_done(app_id: str, message: pb.Done) -> AgentDone:
         best_accuracy=finite(message.best_accuracy),
         work_done_gpu_s=min(WORK_MAX_GPU_S, max(0.0, finite(message.work_done_gpu_s))),
         model_path=message.model_path[:TEXT_MAX_CHARS],
+        metric=message.metric[:ID_MAX_CHARS],
+        best_metric=maybe(message.best_metric, message.HasField("best_metric")),
     )
 
 

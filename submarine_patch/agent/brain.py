@@ -105,9 +105,13 @@ class Brain(AgentState):
         """A line of the chief's TensorFlow log."""
         if p.step < job.step and job.first_step_s:
             return  # said again on a new stream
-        job.step, job.loss, job.iter_time_s = max(job.step, p.step), p.loss, p.iter_time_s
+        # a launch's first line tells where it really begins: behind the last one, if that left no checkpoint
+        job.step = max(job.step, p.step) if job.first_step_s else p.step
+        job.loss, job.iter_time_s = p.loss, p.iter_time_s
         if p.accuracy:
             job.accuracy = p.accuracy
+        if p.HasField("metric"):
+            job.metric = p.metric
         warm = job.first_step_s > 0
         if not warm:
             job.first_step_s = now_s
@@ -152,10 +156,11 @@ class Brain(AgentState):
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """The scheduler may end a job on its way; a line without the metric tells it nothing."""
-        if job.state != jobs.RUNNING or not (self.spec.metric == "loss" or p.accuracy):
+        told = {"loss": True, "accuracy": bool(p.accuracy)}.get(self.spec.metric, p.HasField("metric"))
+        if job.state != jobs.RUNNING or not told:
             return
         known = job.job_id in self.scheduler.runnable()
-        if known and self.scheduler.on_progress(job.job_id, p.step, p.loss, p.accuracy) is Verdict.STOP:
+        if known and self.scheduler.on_progress(job.job_id, p.step, job.value(self.spec.metric)) is Verdict.STOP:
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, "its app scheduler stopped it", now_s)
 
     # ---- the AM shell
@@ -270,6 +275,8 @@ class Brain(AgentState):
             best_accuracy=winner.accuracy if winner else 0.0,
             work_done_gpu_s=report.done_gpu_s(self),
             model_path=self.model_path,
+            metric=self.spec.metric,
+            best_metric=report.finite(winner.value(self.spec.metric)) if winner else None,
         )
         self.send(done=done)
         self.shell(finish=am.AmFinish(succeeded=self.succeeded, message=self.ending or ""))

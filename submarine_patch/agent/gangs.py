@@ -25,6 +25,7 @@ EXIT_GRACE_S = 15.0
 """A container that is still there this long after its worker said it ended is stopped."""
 SETTLE_S = 3.0
 """How long the last words of a worker that ended well are waited for."""
+UNSAVED = "was stopped without a checkpoint: it begins anew after each revocation (docs/submit.md says what helps)"
 PLAN_REFUSALS = 8
 """A refused plan is sent again (its GPUs may be about to be free) this often, 0.25 s to 4 s apart."""
 NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
@@ -220,6 +221,8 @@ def said_exit(s: AgentState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: 
     """A worker's last words; its GPUs are free once its container is gone."""
     worker.said_exit, worker.said_exit_s, worker.last_words = m.code, now_s, m.message
     job.step = max(job.step, m.step)
+    if m.unsaved and worker is job.workers[0]:
+        job.note = UNSAVED
     over(s, job, now_s)
 
 
@@ -258,7 +261,7 @@ def over(s: AgentState, job: Job, now_s: float) -> None:
     job.workers = []
     if done:
         job.step = max(job.step, job.until_step)
-        verdict = s.scheduler.on_result(job.job_id, job.loss, job.accuracy)
+        verdict = s.scheduler.on_result(job.job_id, job.value(s.spec.metric))
         job.state = jobs.PENDING if verdict is Verdict.CONTINUE else jobs.PAUSED
     elif job.stop_failed and job.failures > s.spec.max_retries:
         job.state = jobs.FAILED

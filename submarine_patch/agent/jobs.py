@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -51,6 +52,10 @@ class Job:
     rung: int = 0
     loss: float = 0.0
     accuracy: float = 0.0
+    metric: float | None = None
+    """What jobs are compared by, where that is neither."""
+    note: str = ""
+    """What its user should know."""
     losses: list[list[float]] = field(default_factory=list)
     """[step, loss] of the newest lines of its log."""
     iter_time_s: float = 0.0
@@ -90,6 +95,12 @@ class Job:
     def active(self) -> bool:
         """Whether it has a launch under way."""
         return bool(self.workers)
+
+    def value(self, metric: str) -> float:
+        """Of what jobs are compared by; NaN where it was not seen yet."""
+        if metric in ("loss", "accuracy"):
+            return self.loss if metric == "loss" else self.accuracy
+        return math.nan if self.metric is None else self.metric
 
     def dump(self) -> dict[str, Any]:
         """JSON-able form."""

@@ -29,6 +29,7 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         "ISONOMY_WEBHDFS": spec.webhdfs,
         "ISONOMY_CHECKPOINT_DIR": checkpoint_dir(spec, job),
         "ISONOMY_START_TIMEOUT_S": str(START_TIMEOUT_S),
+        "ISONOMY_METRIC": spec.metric,
         "HADOOP_USER_NAME": spec.hdfs_user,
     }
     if spec.ca:

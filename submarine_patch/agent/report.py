@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Set
 
@@ -128,7 +129,7 @@ def progress(s: AgentState) -> pb.Progress:
     told = list(s.jobs.values())
     if len(told) > JOBS_TOLD:
         told = sorted(told, key=lambda j: j.active)[-JOBS_TOLD:]
-    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in told], rho=now)
+    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in told], rho=now, metric=s.spec.metric)
 
 
 def _job(s: AgentState, job: Job) -> pb.JobProgress:
@@ -146,7 +147,15 @@ def _job(s: AgentState, job: Job) -> pb.JobProgress:
         rung=job.rung,
         launches=job.launches,
         worker_failures=job.failures,
+        metric=finite(job.value(s.spec.metric)) if job.step else None,
+        until_step=job.until_step or s.scheduler.until_step(job.job_id),
+        note=job.note,
     )
+
+
+def finite(value: float) -> float | None:
+    """None for what is no number."""
+    return value if math.isfinite(value) else None
 
 
 def tell(s: AgentState, now_s: float) -> None:

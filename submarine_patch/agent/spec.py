@@ -31,6 +31,7 @@ class AppSpec:
     jobs: int
     budget_iterations: int
     metric: str
+    """What jobs are compared by: accuracy, loss, or any value that the training reports."""
     seed: int
     max_retries: int
     iteration_s: float | None
@@ -63,8 +64,19 @@ class AppSpec:
     """What measured speedups are kept under: jobs of one type run alike."""
     trial_steps: int = 0
     """Iterations to try on each GPU type that the job type is not yet known on."""
+    mode: str = ""
+    """Whether a larger (max) or a smaller (min) value of the metric is better; empty: min of the loss, else max."""
+    framework: str = ""
+    """tensorflow, pytorch, keras or command, as far as the user said."""
+    keep_folder: str = ""
+    """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
     gpu_bound: float = 1.0
     """The part of iteration_s that a faster virtual GPU makes faster."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Of the metric."""
+        return self.mode == "min" or (not self.mode and self.metric == "loss")
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
@@ -110,6 +122,9 @@ class AppSpec:
             speedups=speedups_of(given.get("speedups", "")),
             job_type=given.get("job_type") or worker["launch_cmd"],
             trial_steps=int(given.get("trial_steps", 0)),
+            mode=given.get("mode", ""),
+            framework=given.get("framework", ""),
+            keep_folder=given.get("keep_folder", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
         )
 

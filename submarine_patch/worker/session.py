@@ -326,6 +326,7 @@ class Session(ABC):
             self._save_patiently(export, PATIENCE_S)
         except (checkpoints.StoreError, OSError) as e:
             raise SessionError(f"the last checkpoint cannot be written: {e}") from e
+        self._log(f"Finished at step {self.step}")
         self._leave(0)
 
     def _leave(self, code: int) -> NoReturn:

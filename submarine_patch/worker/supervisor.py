@@ -37,13 +37,15 @@ class Supervisor:
 
     def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._settings, self._command, self._env = settings, command, env
-        self._parser = LogParser()
+        self._parser = LogParser(env.get("ISONOMY_METRIC", ""))
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._start: asyncio.Future[pb.Start] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._stop_reason = ""
         self._kill_at_s = math.inf
         self._killed = False
+        self._trained = False
+        """Whether the program said of a step."""
         self._stopped_s = math.inf
         """When it was first asked to stop."""
         self._saved_s = -math.inf
@@ -62,7 +64,10 @@ class Supervisor:
                 self._link.put(pb.WorkerMessage(ready=self._ready(port.number)))
                 code, message = await self._until_end(port)
             step = self._parser.last.step if self._parser.last else 0
-            self._link.put(pb.WorkerMessage(exit=pb.WorkerExit(code=code, message=message, step=step)))
+            stopped = self._stop.is_set() and code == EXIT_STOPPED
+            unsaved = stopped and self._trained and self._saved_s < self._stopped_s
+            ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved)
+            self._link.put(pb.WorkerMessage(exit=ended))
             if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):
                 _say(f"the Arbiter at {self._settings.arbiter} was not told of exit code {code}")
             return code
@@ -167,6 +172,7 @@ class Supervisor:
         self._tail.append(line.strip()[:300])
         seen = self._parser.feed(line, time.monotonic())
         if isinstance(seen, Progress):
+            self._trained = True
             self._progress_due.set()
         elif isinstance(seen, Checkpoint):
             self._saved_s = time.monotonic()
@@ -190,6 +196,7 @@ class Supervisor:
             iter_time_s=last.iter_time_s or 0.0,
             paced=last.paced,
             time_s=time.time(),
+            metric=last.metric,
         )
         self._link.put(pb.WorkerMessage(progress=progress))
 

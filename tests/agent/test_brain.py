@@ -488,3 +488,32 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
     translate.agent_up("application_1_0001", "ann", world.brain.register().register)
     report = pb.AgentMessage(progress=reported(world.brain))
     assert translate.event_of("application_1_0001", report, {}) is not None
+
+
+def test_a_script_without_checkpoints_begins_anew_and_its_user_is_told() -> None:
+    world = started(World(), *A[:2])
+    (worker,) = world.gang("job000")
+    world.train(worker, 5)
+    world.revoke(*A[:2])
+    world.worker(worker, exit=pb.WorkerExit(code=75, step=5, unsaved=True))
+    world.end(worker, 75)
+    job = world.brain.jobs["job000"]
+    assert "begins anew" in reported(world.brain).jobs[0].note
+    world.grant(*A[:2])
+    world.rise()
+    (worker,) = world.gang("job000")
+    world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.9, iter_time_s=0.5))
+    assert job.step == 1
+
+
+def test_jobs_are_compared_by_any_metric() -> None:
+    world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
+    for job_id, value in (("job000", 0.3), ("job001", 0.8)):
+        (worker,) = world.gang(job_id)
+        assert worker.launch.env["ISONOMY_METRIC"] == "val_f1"
+        world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.1, metric=value))
+        world.worker(worker, exit=pb.WorkerExit(code=0, step=1))
+        world.end(worker, 0)
+    told = {j.job_id: j for j in reported(world.brain).jobs}
+    assert (told["job000"].metric, told["job001"].metric) == (0.3, 0.8)
+    assert world.brain.scheduler.runnable() == ["job001"]

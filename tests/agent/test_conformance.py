@@ -37,7 +37,7 @@ def specs(name: str, jobs_max: int = 20) -> st.SearchStrategy[AppSpec]:
         min_iterations=st.integers(0, 1),
         jobs=st.integers(0, jobs_max),
         budget_iterations=st.sampled_from([0, 0, 50, 400]),
-        metric=st.sampled_from(["accuracy", "loss"]),
+        metric=st.sampled_from(["accuracy", "loss", "f1"]),
         seed=st.integers(0, 3),
         parallel=st.integers(1, 5),
         target=st.sampled_from([None, 0.5]),
@@ -98,10 +98,11 @@ class Trainer:
                 return
             step = self.steps[job_id] = min(until, self.steps.get(job_id, 0) + max(1, until // 8))
             good = accuracy(job_id, step)
+            good = 1 - good if self.spec.lower_is_better else good
             if step == until:
-                verdict = self.scheduler.on_result(job_id, 1 - good, good)
+                verdict = self.scheduler.on_result(job_id, good)
             else:
-                verdict = self.scheduler.on_progress(job_id, step, 1 - good, good)
+                verdict = self.scheduler.on_progress(job_id, step, good)
             if verdict is Verdict.STOP:
                 self.end(job_id, f"{step} stop")
                 return

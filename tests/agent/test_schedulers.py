@@ -27,7 +27,7 @@ SPECS = st.builds(
     min_iterations=st.integers(0, 10),
     jobs=st.integers(0, 30),
     budget_iterations=st.integers(0, 400),
-    metric=st.sampled_from(["accuracy", "loss"]),
+    metric=st.sampled_from(["accuracy", "loss", "f1"]),
     seed=st.integers(0, 3),
 )
 
@@ -48,7 +48,7 @@ def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tu
             continue
         assert steps.get(job_id, 0) < until, "each rung goes further"
         steps[job_id] = until
-        verdict = scheduler.on_result(job_id, 1 - quality(job_id), quality(job_id))
+        verdict = scheduler.on_result(job_id, quality(job_id))
         story.append(f"{job_id} {until} {verdict}")
     return sum(steps.values()), story
 
@@ -82,13 +82,13 @@ def test_hyperband_has_the_brackets_of_the_paper() -> None:
 def test_the_best_of_a_rung_go_on_and_the_best_of_all_wins() -> None:
     scheduler = schedulers.create(hyperband())
     for k, job_id in enumerate(list(scheduler.runnable())):
-        verdict = scheduler.on_result(job_id, 0.0, k / 10)
+        verdict = scheduler.on_result(job_id, k / 10)
         assert verdict is (Verdict.PAUSE if k < 8 else Verdict.CONTINUE)
     assert scheduler.runnable() == ["job008", "job007", "job006"]
     assert scheduler.until_step("job008") == 3
-    assert scheduler.on_result("job006", 0.0, 0.99) is Verdict.PAUSE
+    assert scheduler.on_result("job006", 0.99) is Verdict.PAUSE
     scheduler.on_failure("job007")
-    assert scheduler.on_result("job008", 0.0, 0.5) is Verdict.STOP
+    assert scheduler.on_result("job008", 0.5) is Verdict.STOP
     assert scheduler.runnable() == ["job006"]
     scheduler.on_failure("job006")
     assert scheduler.finished
@@ -97,9 +97,18 @@ def test_the_best_of_a_rung_go_on_and_the_best_of_all_wins() -> None:
 
 def test_a_loss_that_is_no_number_is_the_worst() -> None:
     scheduler = schedulers.create(hyperband(metric="loss", jobs=2, eta=2, max_iterations=2))
-    scheduler.on_result("job000", float("nan"), 0.0)
-    scheduler.on_result("job001", 9.0, 0.0)
+    scheduler.on_result("job000", float("nan"))
+    scheduler.on_result("job001", 9.0)
     assert scheduler.runnable() == ["job001"]
+
+
+@pytest.mark.parametrize(("metric", "mode", "best"), [("f1", "", "job001"), ("f1", "max", "job001"),
+                                                      ("val_loss", "min", "job000"), ("loss", "", "job000")])
+def test_any_metric_either_way(metric: str, mode: str, best: str) -> None:
+    scheduler = schedulers.create(hyperband(metric=metric, mode=mode, jobs=2, eta=2, max_iterations=2))
+    scheduler.on_result("job000", 0.2)
+    scheduler.on_result("job001", 0.4)
+    assert scheduler.runnable() == [best]
 
 
 def test_figure_7_tells_phases_and_jobs() -> None:
@@ -160,21 +169,21 @@ class TestAsha:
     def test_a_job_among_the_best_third_so_far_goes_on_at_once(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha"))
         assert scheduler.runnable() == [f"job{k:03d}" for k in range(9)]
-        assert scheduler.on_result("job000", 0.0, 0.5) is Verdict.PAUSE
-        assert scheduler.on_result("job001", 0.0, 0.6) is Verdict.PAUSE
-        assert scheduler.on_result("job002", 0.0, 0.4) is Verdict.PAUSE
+        assert scheduler.on_result("job000", 0.5) is Verdict.PAUSE
+        assert scheduler.on_result("job001", 0.6) is Verdict.PAUSE
+        assert scheduler.on_result("job002", 0.4) is Verdict.PAUSE
         assert scheduler.runnable()[0] == "job001", "the best of three goes on while six train"
         assert (scheduler.until_step("job001"), scheduler.rung("job001")) == (3, 1)
         assert scheduler.until_step("job003") == 1
 
     def test_the_best_one_goes_on_where_too_few_are_left(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha", jobs=3))
-        scheduler.on_result("job000", 0.0, 0.5)
+        scheduler.on_result("job000", 0.5)
         scheduler.on_failure("job001")
-        assert scheduler.on_result("job002", 0.0, 0.6) is Verdict.CONTINUE
-        assert scheduler.on_result("job002", 0.0, 0.7) is Verdict.CONTINUE
+        assert scheduler.on_result("job002", 0.6) is Verdict.CONTINUE
+        assert scheduler.on_result("job002", 0.7) is Verdict.CONTINUE
         assert scheduler.until_step("job002") == 9
-        assert scheduler.on_result("job002", 0.0, 0.8) is Verdict.STOP
+        assert scheduler.on_result("job002", 0.8) is Verdict.STOP
         assert scheduler.finished
         assert scheduler.best() == "job002"
 
@@ -192,7 +201,7 @@ class TestAsha:
             while not scheduler.finished:
                 job_id = min(scheduler.runnable(), key=lambda j: (steps.get(j, 0), j))
                 steps[job_id], good = scheduler.until_step(job_id), good + 0.01
-                scheduler.on_result(job_id, 1 - good, good)
+                scheduler.on_result(job_id, good)
             assert max(steps.values()) == 9, "one job trains all the way"
             return sum(steps.values())
 
@@ -213,9 +222,9 @@ def train_together(scheduler: AppScheduler, ends: dict[str, float], steps: int) 
             given_steps[job_id] = step
             good = ends[job_id] * (1 - 0.9**step)
             if step == steps:
-                scheduler.on_result(job_id, 1 - good, good)
+                scheduler.on_result(job_id, good)
             else:
-                scheduler.on_progress(job_id, step, 1 - good, good)
+                scheduler.on_progress(job_id, step, good)
     return given_steps
 
 
@@ -237,7 +246,7 @@ def test_a_curve_that_cannot_win_is_left_and_a_late_one_that_can_is_not() -> Non
             end, speed = slow[job_id]
             steps[job_id] = step
             good = end * (1 - math.exp(-step / speed))
-            scheduler.on_progress(job_id, step, 1 - good, good)
+            scheduler.on_progress(job_id, step, good)
     assert steps["job002"] < 20
     assert steps["job000"] < 59
     assert steps["job001"] == 59, "behind for long, but its curve wins"
@@ -249,7 +258,7 @@ def test_a_job_is_not_left_for_falling_behind_its_own_best() -> None:
     for step in range(1, 40):
         for job_id, good in {"job000": 0.9 if step >= 37 else 0.2, "job001": 0.1}.items():
             if job_id in scheduler.runnable():
-                scheduler.on_progress(job_id, step, 1 - good, good)
+                scheduler.on_progress(job_id, step, good)
     assert scheduler.runnable() == ["job000"]
 
 
@@ -261,14 +270,14 @@ def test_a_target_ends_the_app_and_bounds_what_is_left() -> None:
         for job_id, end in {"job000": 0.9, "job001": 0.8, "job002": 0.2}.items():
             if job_id in scheduler.runnable():
                 good = end * (1 - math.exp(-step / 80))
-                scheduler.on_progress(job_id, step, 1 - good, good)
+                scheduler.on_progress(job_id, step, good)
     assert scheduler.runnable() == ["job000", "job001"], "one never meets the target"
     left = [j.iters_remaining for j in scheduler.jobs_remaining(profile)]
     assert left == pytest.approx([88, 111], rel=0.25)
     assert max(left) < 400
     for step in range(61, 100):
         if not scheduler.finished:
-            scheduler.on_progress("job000", step, 0.0, 0.9 * (1 - math.exp(-step / 80)))
+            scheduler.on_progress("job000", step, 0.9 * (1 - math.exp(-step / 80)))
     assert scheduler.finished
     assert scheduler.best() == "job000"
 
@@ -287,7 +296,7 @@ class TestOptuna:
                 job_id = scheduler.runnable()[0]
                 at = scheduler.configuration(job_id)
                 found.append(abs(float(at["x"]) - 0.3) + abs(float(at["y"]) - 0.8))
-                scheduler.on_result(job_id, found[-1], 1 - found[-1])
+                scheduler.on_result(job_id, 1 - found[-1])
             assert len(found) == 40
             return sum(found[20:])
 

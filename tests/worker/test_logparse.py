@@ -102,3 +102,77 @@ def test_a_restarted_count_is_followed() -> None:
     parser.feed("loss = 0.9, step = 100", 0.0)
     parser.feed("loss = 0.9, step = 10", 5.0)
     assert parser.feed("loss = 0.8, step = 20", 6.0) == Progress(20, 0.8, None, 0.1)
+
+
+USUAL = [
+    ("INFO:tensorflow:loss = 0.5, step = 500 (0.5 sec)", 500, 0.5),  # tf.estimator
+    ("500/600 ━━━━ 1s 35ms/step - accuracy: 0.8906 - loss: 0.5", 500, 0.5),  # Keras
+    ("500/600 - 3s - 35ms/step - loss: 0.5 - val_loss: 9.0", 500, 0.5),  # Keras, verbose=2
+    ("{'loss': 0.5, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 1.0}", 500, 0.5),  # Hugging Face, after a bar
+    ('{"step": 500, "loss": 0.5, "lr": 0.1}', 500, 0.5),  # JSON lines
+    ('{"epoch": 1, "loss": "0.5", "num_updates": "500"}', 500, 0.5),  # fairseq
+    ("Epoch 0:  83%|████▏| 500/600 [00:10<00:02,  5.00it/s, v_num=0, train_loss=0.5]", 500, 0.5),  # Lightning
+    (" 83%|████▏| 500/600 [01:10<00:02,  5.00it/s, loss=0.5]", 500, 0.5),  # tqdm
+    ("iter 500: loss 0.5, time 100.2ms, mfu 10%", 500, 0.5),  # nanoGPT
+    (" iteration      500/  600 | consumed samples: 512 | lm loss: 5.0E-01 | loss scale: 1.0 |", 500, 0.5),  # Megatron
+    ("Epoch [1/5], Step [500/600], Loss: 0.5", 500, 0.5),  # PyTorch tutorials
+    ("Train Epoch: 1 [500/60000 (1%)]\tLoss: 0.500000", 500, 0.5),  # PyTorch's MNIST: examples
+    ("Epoch: [0][500/600]\tTime 0.1 ( 0.2)\tLoss 5.0e-01 (7.0e+00)\tAcc@1 75.0", 500, 0.5),  # PyTorch's ImageNet
+    ("Epoch(train) [1][500/600]  lr: 1e-2  eta: 0:01:00  loss: 0.5", 500, 0.5),  # MMEngine
+    ("step 500: train loss 0.5, val loss 4.3", 500, 0.5),
+    ("[48.1s] step: 500, loss=0.5", 500, 0.5),  # Flax
+    ("Epoch 500/600, loss: 0.5, val_loss: 9", 500, 0.5),
+    ("Iteration 500, loss = 0.50000000", 500, 0.5),  # scikit-learn
+]
+
+
+@pytest.mark.parametrize(("line", "step", "loss"), USUAL)
+def test_usual_lines(line: str, step: int, loss: float) -> None:
+    parser = LogParser()
+    if "grad_norm" in line:
+        assert parser.feed(" 83%|███▎ | 500/600 [00:10<00:02, 5.00it/s]", 0.0) is None
+    found = parser.feed(line, 0.0)
+    assert isinstance(found, Progress)
+    assert (found.step, found.loss) == (step, loss)
+
+
+def test_epochs_from_zero_and_from_one_add_up() -> None:
+    for first, line in ((0, "Epoch: [{}][{}/50] Loss 0.5"), (1, "Epoch [{}/9], Step [{}/50], Loss: 0.5")):
+        parser = LogParser()
+        steps = []
+        for epoch in range(3):
+            for batch in (10, 50):
+                found = parser.feed(line.format(first + epoch, batch), 0.0)
+                assert isinstance(found, Progress)
+                steps.append(found.step)
+        assert steps == [10, 50, 60, 100, 110, 150]
+
+
+def test_any_metric() -> None:
+    parser = LogParser("val_f1")
+    parser.feed("step 5 loss 0.9", 0.0)
+    assert parser.feed("{'eval_loss': 0.4, 'val_f1': 0.83}", 1.0) == Progress(5, 0.9, metric=0.83)
+    assert parser.feed("step 6 loss 0.8", 2.0) == Progress(6, 0.8, None, 2.0, metric=0.83)
+    assert LogParser("f1").feed("step 6, val_f1: 0.8, f1: 0.7", 0.0) == Progress(6, metric=0.7)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Downloading data: 100%|██████| 170/170 [00:10<00:00, 17.0it/s]",
+        "Epoch 1/3",
+        "val_loss: 0.3",
+        "Loading 12/30 shards",
+        "{'train_runtime': 12.0, 'epoch': 3.0}",
+    ],
+)
+def test_lines_that_say_nothing_of_a_loss(line: str) -> None:
+    assert LogParser().feed(line, 0.0) is None
+
+
+def test_a_session_that_finished() -> None:
+    parser = LogParser()
+    parser.feed("INFO:tensorflow:Saving dict for global step 5: loss = 0.1", 0.0)
+    assert not parser.finished
+    parser.feed("INFO:isonomy:Finished at step 5", 0.0)
+    assert parser.finished

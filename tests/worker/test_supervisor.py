@@ -244,3 +244,61 @@ def test_wrong_environment_is_one_line(run: Run, env: dict[str, str], says: str)
     assert worker.returncode == 78
     assert says in err
     assert len(err.splitlines()) == 1
+
+
+def _told(arbiter: FakeArbiter, run: Run, tmp_path: Path, tf_config: str) -> dict[str, str]:
+    worker = run(f"env > {tmp_path}/told", RANK="9")
+    own = arbiter.wait_for("ready").port
+    arbiter.send(WORKER, start=pb.Start(tf_config=tf_config))
+    assert worker.wait(30) == 0
+    told = dict(line.split("=", 1) for line in (tmp_path / "told").read_text().splitlines() if "=" in line)
+    return {k: v.replace(str(own), "OWN") for k, v in told.items()}
+
+
+def test_every_worker_knows_where_its_gang_meets(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
+    config = {"cluster": {"worker": ["h1:2222", "h2:3333", "h3:4444"]}, "task": {"type": "worker", "index": 2}}
+    told = _told(arbiter, run, tmp_path, json.dumps(config))
+    expected = {"MASTER_ADDR": "h1", "MASTER_PORT": "2222", "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "2", "NNODES": "3", "PET_MASTER_ADDR": "h1",
+                "PET_MASTER_PORT": "2222", "PET_NNODES": "3", "PET_NODE_RANK": "2",
+                "PET_NPROC_PER_NODE": "2"}  # fmt: skip
+    assert {k: told.get(k) for k in expected} == expected
+    assert json.loads(told["TF_CONFIG"]) == config
+
+
+def test_a_gang_of_one_meets_itself(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
+    told = _told(arbiter, run, tmp_path, "")
+    assert [told[k] for k in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")] == ["127.0.0.1", "OWN", "0", "1"]
+    assert "TF_CONFIG" not in told
+
+
+@pytest.mark.parametrize(
+    ("on_term", "until", "code", "unsaved"),
+    [
+        ("sys.exit(0)", 0, 75, True),
+        ("sys.exit(0)", 1, 0, False),
+        ("sys.exit(1)", 1, 75, True),
+        ("print('INFO:x:Saved checkpoint for 1 into /c (0.1 sec)'); sys.exit(1)", 0, 75, False),
+        ("print('INFO:x:Finished at step 1'); sys.exit(0)", 0, 0, False),
+    ],
+)
+def test_however_a_program_ends_on_a_stop_it_was_stopped(
+    arbiter: FakeArbiter, run: Run, on_term: str, until: int, code: int, unsaved: bool
+) -> None:
+    source = "import signal, sys, time\n" + f"def leave(*_):\n    {on_term}\n"
+    source += "signal.signal(signal.SIGTERM, leave)\nprint('step 1 loss 0.5', flush=True)\ntime.sleep(60)\n"
+    worker = run(_program(source))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=until))
+    arbiter.wait_for("progress")
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    ended = arbiter.wait_for("exit")
+    assert (ended.code, ended.unsaved) == (code, unsaved), ended.message
+    assert worker.wait(10) == code
+
+
+def test_any_metric_is_reported(arbiter: FakeArbiter, run: Run) -> None:
+    run("echo 'step 3 loss 0.5 val_f1: 0.83'", ISONOMY_METRIC="val_f1")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start())
+    assert arbiter.wait_for("progress").metric == 0.83

@@ -60,10 +60,10 @@ class Asha(Scheduler):
         idle = job_id in self.scores and job_id not in self.at and job_id not in self.failed
         return idle and not self.finished and job_id not in self.results[-1]
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """A job finished its rung; it or another one may go on."""
         rung = self.at.pop(job_id)
-        good = self.good(loss, accuracy)
+        good = self.good(value)
         self.scores[job_id] = (self.steps[rung], good)
         self.results[rung][job_id] = good
         self._promote()

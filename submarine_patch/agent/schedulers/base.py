@@ -30,7 +30,7 @@ class Scheduler(ABC):
         """Jobs that may run now."""
 
     @abstractmethod
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """A job trained as far as it was told."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Scheduler(ABC):
         """There are none."""
         return 0
 
-    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+    def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
         """Nothing is decided before a job trained as far as it was told."""
         return Verdict.CONTINUE
 
@@ -78,10 +78,10 @@ class Scheduler(ABC):
         """Nobody waits for anybody."""
         return False
 
-    def good(self, loss: float, accuracy: float) -> float:
-        """How good a result is, larger being better; a value that is no number is the worst."""
-        value = -loss if self.spec.metric == "loss" else accuracy
-        return value if math.isfinite(value) else -math.inf
+    def good(self, value: float) -> float:
+        """How good a value of the metric is, larger being better; one that is no number is the worst."""
+        better = -value if self.spec.lower_is_better else value
+        return better if math.isfinite(better) else -math.inf
 
     def best(self) -> str | None:
         """The best job so far, whatever it took."""

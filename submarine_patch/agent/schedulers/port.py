@@ -61,11 +61,11 @@ class AppScheduler(Protocol):
     def rung(self, job_id: str) -> int:
         """The rung that a runnable job trains in; 0 where there are none."""
 
-    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
-        """A runnable job has done a step: STOP if it need not go on, else CONTINUE."""
+    def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
+        """A runnable job has done a step, with this value of the metric: STOP if it need not go on, else CONTINUE."""
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
-        """A job trained as far as it was told."""
+    def on_result(self, job_id: str, value: float) -> Verdict:
+        """A job trained as far as it was told, to this value of the metric."""
 
     def on_failure(self, job_id: str) -> None:
         """A job failed for good; the others go on."""

@@ -118,9 +118,9 @@ class RungScheduler(Scheduler):
         """The present rung's global step; 0 where only the training script knows."""
         return self.bracket.steps[self.bracket.rung] if self.bracket else 0
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """A job finished its rung."""
-        self.scores[job_id] = (self.until_step(job_id), self.good(loss, accuracy))
+        self.scores[job_id] = (self.until_step(job_id), self.good(value))
         self.arrived.add(job_id)
         self._rung_over()
         if job_id in self.arrived:

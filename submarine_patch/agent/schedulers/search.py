@@ -57,9 +57,9 @@ class OptunaSearch(Scheduler):
         """The jobs under way."""
         return list(self.open)
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """A job trained all the way; the next one learns from it."""
-        self.scores[job_id] = (self.spec.max_iterations, self.good(loss, accuracy))
+        self.scores[job_id] = (self.spec.max_iterations, self.good(value))
         self._close(job_id)
         return Verdict.STOP
 

@@ -47,11 +47,11 @@ class Stopping(Scheduler):
         """In the order of their numbers."""
         return list(self.open)
 
-    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+    def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
         """Notes how good the job is, and judges it now and then."""
         if job_id not in self.open:
             return Verdict.STOP
-        self._note(job_id, step, self.good(loss, accuracy))
+        self._note(job_id, step, self.good(value))
         if step < max(self.grace, self.judged.get(job_id, 0) + self.every):
             return Verdict.CONTINUE
         self.judged[job_id] = step
@@ -69,9 +69,9 @@ class Stopping(Scheduler):
             del seen[1:-1:2]
         self.scores[job_id] = (step, statistics.median(g for _, g in seen[-SMOOTH:]))
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """A job trained all the way: its last value counts."""
-        good = self.good(loss, accuracy)
+        good = self.good(value)
         self._note(job_id, self.spec.max_iterations, good)
         self.scores[job_id] = (self.spec.max_iterations, good)
         self._close(job_id)
@@ -127,19 +127,19 @@ class CurveStopping(Stopping):
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
-        self.target = None if spec.target is None else -spec.target if spec.metric == "loss" else spec.target
+        self.target = None if spec.target is None else -spec.target if spec.lower_is_better else spec.target
         """As good as this is good enough, larger being better."""
         self._curves: dict[str, tuple[int, tuple[Curve, ...]]] = {}
         """By job: the step at which its curves were fitted."""
 
-    def on_progress(self, job_id: str, step: int, loss: float, accuracy: float) -> Verdict:
+    def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
         """As any other; at the target all is done."""
-        verdict = super().on_progress(job_id, step, loss, accuracy)
+        verdict = super().on_progress(job_id, step, value)
         return Verdict.STOP if self._met(job_id) else verdict
 
-    def on_result(self, job_id: str, loss: float, accuracy: float) -> Verdict:
+    def on_result(self, job_id: str, value: float) -> Verdict:
         """As any other; at the target all is done."""
-        verdict = super().on_result(job_id, loss, accuracy)
+        verdict = super().on_result(job_id, value)
         self._met(job_id)
         return verdict
 
