@@ -1,10 +1,11 @@
 # make demo: the main job on a real Hadoop.  make test: everything that is checked.
 VENV := .venv
 PY := $(VENV)/bin/python
+TORCH := build/torch
 MVN := mvn -B -q
 PYTHON ?= python3.11
 
-.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test cluster-test policy-test java java-test bench setup clean tools safety
+.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test bench setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -19,9 +20,11 @@ demo-oef: setup java
 test: setup lint
 	@echo "two lanes of tests run beside each other; each target prints when it is done, the first in some minutes"
 	@$(MAKE) --no-print-directory -j2 --output-sync=target python-lane java-lane
+	@test -f $(TORCH)/.ready || echo "PyTorch is not installed: its adapter was not tested (make torch-test, a download of 540 MB)"
 
 python-lane:
-	@$(MAKE) --no-print-directory unit && $(MAKE) --no-print-directory compiled-test
+	@$(MAKE) --no-print-directory unit && $(MAKE) --no-print-directory adapters-test \
+	  && $(MAKE) --no-print-directory compiled-test
 
 java-lane:
 	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory cluster-test
@@ -32,6 +35,7 @@ $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard 
 	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(PY) -m pip install -q --disable-pip-version-check -e '.[worker,plots,optuna,dev]'
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps 'tf_keras>=2.21,<2.22'
 	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
 	touch $@
 
@@ -51,7 +55,23 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 unit: setup
-	$(VENV)/bin/pytest -q -m "not cluster and not policies"
+	$(VENV)/bin/pytest -q -m "not cluster and not policies and not adapters"
+
+# Training through stops, kills and lost storage: TensorFlow loops and Keras' fit on real processes.
+adapters-test: setup
+	$(VENV)/bin/pytest -q -m adapters tests/worker
+	@if test -f $(TORCH)/.ready; then $(MAKE) --no-print-directory torch-test; fi
+
+# PyTorch without CUDA's libraries, for these tests alone (tests/pytorch/lean.py says how).
+$(TORCH)/.ready: $(VENV)/.ready tests/pytorch/lean.py
+	@command -v gcc >/dev/null && command -v readelf >/dev/null || { echo "install gcc and binutils"; exit 1; }
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TORCH)/site torch typing-extensions \
+	  sympy mpmath networkx jinja2 markupsafe fsspec filelock 'setuptools>=77'
+	$(PY) tests/pytorch/lean.py $(TORCH)/site/torch/lib
+	touch $@
+
+torch-test: $(TORCH)/.ready
+	PYTHONPATH=$(CURDIR)/$(TORCH)/site $(VENV)/bin/pytest -q -m adapters tests/pytorch
 
 # A wheel with the Arbiter compiled, unpacked beside a copy of the tests, which must not find the sources.
 build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py pycontrol/*/*/*.py) $(shell find tests -name '*.py')

@@ -19,6 +19,7 @@ from submarine_patch.agent.state import AgentState, counts, gpus_in
 PROGRESS_S = 1.0
 RATE_MAX = 1e12
 """Of loss_rate: a job that falls from a loss of 1e100 learns no faster than one that does so from 1e12."""
+NOTES_TOLD = 20
 JOBS_TOLD = 2000
 """Of more jobs those under way and the newest are told; the Arbiter reads no more."""
 
@@ -129,7 +130,10 @@ def progress(s: AgentState) -> pb.Progress:
     told = list(s.jobs.values())
     if len(told) > JOBS_TOLD:
         told = sorted(told, key=lambda j: j.active)[-JOBS_TOLD:]
-    return pb.Progress(demand=demand(s), jobs=[_job(s, j) for j in told], rho=now, metric=s.spec.metric)
+    rows = [_job(s, j) for j in told]
+    for row in [r for r in rows if r.note][NOTES_TOLD:]:
+        row.note = ""
+    return pb.Progress(demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric)
 
 
 def _job(s: AgentState, job: Job) -> pb.JobProgress:

@@ -185,10 +185,10 @@ def _callback(session: base.Session, model: Any) -> Any:
             self.ended = next(self._steps, None) is None
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if session.gang.place.workers == 1:  # among several, Keras' values of a batch are no means
+            if session.gang.place.workers == 1:  # among several, tf_keras adds the workers' values of a batch up
                 session.report(**dict(logs or {}))
             elif logs and "loss" in logs:
-                session.report(loss=logs["loss"])
+                session.report(loss=logs["loss"] / session.gang.place.workers)
             self.ended = next(self._steps, None) is None
             if self.ended:
                 self.model.stop_training = True

@@ -230,12 +230,11 @@ class Session(ABC):
     def _writing(self, export: Any) -> Callable[[], None] | None:
         """Takes the state as it is now, all workers calling; what writes it down, on the chief."""
         serialised = self._captured()
+        parts = {} if export is None else self._export(export)  # what it reads may be shared among the workers
         if not self.chief or self._files is None:
             return None
         files, step = self._files, self.step
-        parts = {METRICS: json.dumps(self._metrics()).encode()}
-        if export is not None:
-            parts |= self._export(export)
+        parts[METRICS] = json.dumps(self._metrics()).encode()
 
         def write() -> None:
             began_s = time.monotonic()

@@ -129,12 +129,23 @@ def _variables_of(owner: Any) -> list[Any]:
     return [owner] if hasattr(owner, "assign") else list(owner)
 
 
+def _plain(model: Any) -> Any:
+    """A model whose saving asks no other worker: tf_keras' metrics are sums over the workers, read in any order."""
+    if not type(model).__module__.startswith("tf_keras"):
+        return model
+    import tf_keras
+
+    copy = tf_keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
 def exported(model: Any) -> bytes:
     """A Keras model as a .keras file."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="isonomy-model-") as folder:
         path = os.path.join(folder, MODEL)
-        model.save(path)
+        _plain(model).save(path)
         with open(path, "rb") as f:
             return f.read()

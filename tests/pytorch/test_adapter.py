@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conformance import Conformance
+from tests.worker.conformance import GangConformance
 from tests.worker.gangs import REPO, Job
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(600)]
 
 STOCK = """
 import torch, torch.distributed as dist
@@ -31,7 +31,7 @@ dist.destroy_process_group()
 """
 
 
-class TestPyTorch(Conformance):
+class TestPyTorch(GangConformance):
     """With dropout, so that random numbers count, and a learning rate that falls."""
 
     command = "python -m submarine_patch.examples.digits_torch --checkpoint-steps 20 --dropout 0.3"

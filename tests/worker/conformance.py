@@ -16,9 +16,7 @@ MakeJob = Callable[..., Job]
 
 
 class Conformance:
-    """For subclasses that say how to train; `workers` is the size of the gang where a gang matters."""
-
-    workers = 2
+    """One worker; for subclasses that say how to train."""
 
     command: ClassVar[str]
     """Trains to ISONOMY_UNTIL_STEP with a checkpoint each 20 steps."""
@@ -70,23 +68,6 @@ class Conformance:
         self._finish(job)
         assert "Restored checkpoint for" in job.launches[1].text()
         self._same(job, undisturbed)
-
-    def test_stop_of_one_worker_of_two(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch(self.workers)
-        first.at_step(3)
-        first.stop(self.workers - 1)
-        assert first.codes() == [75] * self.workers, first.text()[-3000:]
-        self._finish(job, self.workers)
-        self._same(job, undisturbed, self.workers)
-
-    def test_worker_killed(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch(self.workers)
-        first.saved()
-        first.processes[-1].kill()
-        first.stop(*range(self.workers - 1), within_s=3.0)
-        assert first.codes() == [75] * (self.workers - 1) + [-9], first.text()[-3000:]
-        self._finish(job, self.workers)
-        self._same(job, undisturbed, self.workers)
 
     def test_store_away(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
         """While a checkpoint is written, and again while the next launch looks for it."""
@@ -147,3 +128,26 @@ class Conformance:
         assert second.codes() == [0], second.text()[-3000:]
         time.sleep(0.1)
         self._same(job, undisturbed)
+
+
+class GangConformance(Conformance):
+    """Several workers, too."""
+
+    workers = 2
+
+    def test_stop_of_one_worker_of_two(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
+        first = job.launch(self.workers)
+        first.at_step(3)
+        first.stop(self.workers - 1)
+        assert first.codes() == [75] * self.workers, first.text()[-3000:]
+        self._finish(job, self.workers)
+        self._same(job, undisturbed, self.workers)
+
+    def test_worker_killed(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
+        first = job.launch(self.workers)
+        first.saved()
+        first.processes[-1].kill()
+        first.stop(*range(self.workers - 1), within_s=3.0)
+        assert first.codes() == [75] * (self.workers - 1) + [-9], first.text()[-3000:]
+        self._finish(job, self.workers)
+        self._same(job, undisturbed, self.workers)

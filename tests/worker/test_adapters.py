@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from tests.worker.conformance import Conformance
+from tests.worker.conformance import Conformance, GangConformance
+from tests.worker.gangs import Job
 
 pytest.importorskip("tensorflow")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(600)]
 
 
-class TestTensorFlow(Conformance):
+class TestTensorFlow(GangConformance):
     """A loop of one's own."""
 
     command = "python -m submarine_patch.examples.digits --checkpoint-steps 20"
 
 
+KERAS = "python -m submarine_patch.examples.digits_keras --checkpoint-steps 20"
+
+
 class TestKerasFit(Conformance):
-    """Keras 3's `fit` for one worker; tf_keras' for several."""
+    """Keras 3's `fit`, for one worker."""
 
-    command = "python -m submarine_patch.examples.digits_keras --checkpoint-steps 20 --dropout 0.2"
-
-    def test_stop_of_one_worker_of_two(self) -> None:  # type: ignore[override]
-        """See TestLegacyKeras: Keras 3 cannot."""
-
-    def test_worker_killed(self) -> None:  # type: ignore[override]
-        """See TestLegacyKeras: Keras 3 cannot."""
+    command = f"{KERAS} --dropout 0.2"
 
 
-class TestLegacyKeras(Conformance):
-    """tf_keras' `fit` over several workers; alone it is as Keras 3."""
+class TestLegacyKeras(GangConformance):
+    """tf_keras' `fit`, for several workers."""
 
-    command = "python -m submarine_patch.examples.digits_keras --checkpoint-steps 20"
+    command = KERAS
     env: ClassVar[dict[str, str]] = {"TF_USE_LEGACY_KERAS": "1"}
 
     @pytest.fixture(autouse=True)
     def installed(self) -> None:
         """tf_keras is a package of its own."""
         pytest.importorskip("tf_keras")
+
+
+def test_keras_3_says_that_it_cannot_fit_over_two_workers(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", KERAS)
+    try:
+        launch = job.launch(2)
+        assert all(code == 1 for code in launch.codes())
+        assert "isonomy: Keras 3 cannot fit over several workers on TensorFlow: pip install" in launch.text()
+    finally:
+        job.end()
