@@ -39,7 +39,7 @@ class FakeHdfs:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def go(self) -> None:
-        """Takes no connections any more."""
+        """Takes no connections any more, and answers on none that it has."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -58,6 +58,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
+
+    def parse_request(self) -> bool:
+        """A connection from before it went away is as dead as new ones."""
+        there = self.hdfs._server is self.server and super().parse_request()
+        self.close_connection = self.close_connection or not there
+        return there
 
     def _answer(self, status: int, body: bytes = b"", location: str = "") -> None:
         self.send_response(status)
