@@ -41,6 +41,7 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
                     iter_time_s=said.iter_time_s,
                     paced=said.paced,
                     time_s=said.time_s,
+                    metric=said.metric if said.HasField("metric") else None,
                 )
             )
         case "checkpoint":
@@ -49,7 +50,8 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
         case "exit":
             end = message.exit
             text = end.message[:TEXT_MAX_CHARS]
-            relayed.exit.CopyFrom(pb.WorkerExit(code=end.code, message=text, step=a_step(end.step)))
+            step = a_step(end.step)
+            relayed.exit.CopyFrom(pb.WorkerExit(code=end.code, message=text, step=step, unsaved=end.unsaved))
         case "heartbeat":
             relayed.heartbeat.CopyFrom(pb.Heartbeat(time_s=message.heartbeat.time_s))
         case _:  # a kind of a later version

@@ -33,7 +33,7 @@ ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE
 GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
-    launches=1, worker_failures=1,
+    launches=1, worker_failures=1, metric=0.5, until_step=9, note="n",
 )  # fmt: skip
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
 AGENT: list[Any] = [
@@ -42,14 +42,14 @@ AGENT: list[Any] = [
     pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
     pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
     pb.AgentMessage(released=pb.Released(gpus=GPUS)),
-    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0)),
-    pb.AgentMessage(done=pb.Done(succeeded=True, best_accuracy=0.5, work_done_gpu_s=1.0)),
+    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0, metric="f1")),
+    pb.AgentMessage(done=pb.Done(succeeded=True, best_accuracy=0.5, work_done_gpu_s=1.0, metric="f1", best_metric=0.5)),
 ]
 WORKERS: list[Any] = [
     pb.WorkerMessage(worker_id="w", ready=pb.WorkerReady(host="n1", port=1)),
-    pb.WorkerMessage(worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, iter_time_s=1.0)),
+    pb.WorkerMessage(worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, metric=0.5)),
     pb.WorkerMessage(worker_id="w", checkpoint=pb.WorkerCheckpoint(step=1, path="p")),
-    pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1)),
+    pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1, unsaved=True)),
     pb.WorkerMessage(worker_id="w", heartbeat=pb.Heartbeat(time_s=1.0)),
 ]
 FLOATS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 1e-12, 1e300, 1.7e308)
@@ -168,6 +168,9 @@ def _job_within(job: JobProgress, case: str) -> None:
     assert 0 <= job.iter_time_s <= checks.ITERATION_MAX_S, case
     assert 0 <= job.slowdown <= checks.SLOWDOWN_MAX, case
     assert math.isfinite(job.accuracy), case
+    assert job.metric is None or math.isfinite(job.metric), case
+    assert 0 <= job.until_step <= checks.STEP_MAX, case
+    assert len(job.note) <= checks.TEXT_MAX_CHARS, case
     assert max(job.rung, job.launches, job.worker_failures) <= checks.COUNT_MAX, case
     assert job.job_id.isprintable(), case
 
@@ -215,3 +218,8 @@ def test_a_message_larger_than_its_kind_ever_is_is_refused() -> None:
     register = pb.Register(grant_ids=["g" * 250] * 2000)
     with pytest.raises(Malformed, match="register has"):
         translate.agent_up("a", "ann", register)
+
+
+@pytest.mark.parametrize("message", WORKERS[1:4], ids=lambda m: m.WhichOneof("kind"))
+def test_what_a_worker_says_arrives_whole(message: Any) -> None:
+    assert relayed.worker_message(message) == message
