@@ -59,15 +59,15 @@ def command(function: Callable[..., None]) -> click.Command:
 @click.option("--topology", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Machines, YAML.")
 @click.option("--gpus", type=click.Choice(["virtual", "real"]), default="virtual", help="Kind of GPUs.")
 @click.option("--plain", is_flag=True, help="Stock CapacityScheduler and executor, without our plugin.")
-@click.option("--bypass", is_flag=True, help="Our plugin, behaving as plain CapacityScheduler.")
+@click.option("--off", is_flag=True, help="Our plugin, behaving as plain CapacityScheduler.")
 @click.option("--standby", is_flag=True, help="A second ResourceManager that takes over, and a ZooKeeper.")
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="A value of confs/defaults.yaml.")
 @click.option("--fresh", is_flag=True, help="Forget all earlier state, HDFS too.")
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then take it down.")
-def up(layout: Layout, topology: Path | None, gpus: str, plain: bool, bypass: bool,
+def up(layout: Layout, topology: Path | None, gpus: str, plain: bool, off: bool,
        standby: bool, settings: tuple[str, ...], fresh: bool, foreground: bool) -> None:
     """Bring up what does not run yet: NameNode, DataNode, ResourceManager, one NodeManager a machine."""
-    asked = Options(plain, bypass, gpus, standby, settings)
+    asked = Options(plain, off, gpus, standby, settings)
     if fresh:
         _purge(layout)
     lifecycle.up(layout, None if asked == Options() else asked, topology, say)

@@ -81,7 +81,8 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "replication": 1, "close_retry_ms": 10, "close_retries": 11,
         },
         "yarn": {
-            "scheduler": "capacity" if cluster.options.plain else "isonomy", "bypass": cluster.options.bypass,
+            "scheduler": "capacity" if cluster.options.plain else "isonomy",
+            "mode": "off" if cluster.options.off else "on",
             "admin_acl": user, "rm_host": LOCALHOST, "rm_address": at("rm"),
             "rm_scheduler_address": at("rm_scheduler"), "rm_tracker_address": at("rm_tracker"),
             "rm_admin_address": at("rm_admin"), "rm_web": at("rm_web"),

@@ -30,7 +30,7 @@ class Options:
     """How the cluster was asked to be; kept for a later `up`."""
 
     plain: bool = False
-    bypass: bool = False
+    off: bool = False
     gpus: str = "virtual"
     standby: bool = False
     settings: tuple[str, ...] = ()

@@ -110,7 +110,7 @@ class Rm:
         self, method: str, url: str, read_s: float, params: dict[str, str | int], accept: str = "application/json"
     ) -> requests.Response:
         query = {**params, "user.name": self.user}
-        headers, timeout = {"Accept": accept}, (CONNECT_S, read_s)
+        headers, timeout = {"Accept": accept, "X-Requested-By": "isonomy"}, (CONNECT_S, read_s)
         reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
         if reply.status_code == 401 and "negotiate" in reply.headers.get("WWW-Authenticate", "").lower():
             if self._http.auth is not None:

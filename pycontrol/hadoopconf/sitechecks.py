@@ -16,7 +16,8 @@ OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinux
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 OUR_KEYS = (
     "isonomy.bridge.host", "isonomy.bridge.port", "isonomy.bridge.token-file", "isonomy.bridge.queue-size",
-    "isonomy.scheduler.bypass", "isonomy.nm.evidence-file", "isonomy.nm.gpu-wait-ms",
+    "isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.require-executor",
+    "isonomy.nm.evidence-file", "isonomy.nm.gpu-wait-ms",
 )
 DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
 
@@ -32,15 +33,13 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     """yarn-site.xml."""
     yield from _our_classes(site)
     for key in site:
-        if key.startswith("isonomy.") and key not in OUR_KEYS:
+        if key == "isonomy.scheduler.bypass":
+            yield error(YARN, key, "is now isonomy.scheduler.mode: off in place of true, on in place of false")
+        elif key.startswith("isonomy.") and key not in OUR_KEYS:
             close = difflib.get_close_matches(key, OUR_KEYS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OUR_KEYS)}"
             yield error(YARN, key, f"unknown key, {hint}")
-    bypass = site.get("isonomy.scheduler.bypass", "false")
-    if bypass not in ("true", "false"):
-        yield error(YARN, "isonomy.scheduler.bypass", f"must be true or false (got {bypass})")
-    elif bypass == "true":
-        yield note(YARN, "isonomy.scheduler.bypass", "is true: GPU asks go through plain CapacityScheduler")
+    yield from _mode(site)
     for key, least, most in (("isonomy.bridge.port", 1, 65535), ("isonomy.bridge.queue-size", 1, 10**9),
                              ("isonomy.nm.gpu-wait-ms", 0, 10**9)):
         if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
@@ -48,6 +47,24 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
         yield error(YARN, "yarn.nodemanager.env-whitelist", "must not name CUDA_VISIBLE_DEVICES; remove it there")
     yield from _yarn_notes(site)
+
+
+def _mode(site: dict[str, str]) -> Iterator[Finding]:
+    """Whose asks for GPUs the plugin takes."""
+    mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
+    if mode not in ("on", "off"):
+        yield error(YARN, "isonomy.scheduler.mode", f"must be on or off (got {mode})")
+    elif mode == "off":
+        yield note(YARN, "isonomy.scheduler.mode", "is off: GPU asks go through plain CapacityScheduler")
+    for queue in (q.strip() for q in queues.split(",") if q.strip()):
+        if queue != "root" and not queue.startswith("root."):
+            yield error(YARN, "isonomy.scheduler.queues", f"must name full paths as in root.research (got {queue})")
+    executor = site.get("isonomy.scheduler.require-executor", "true")
+    if executor not in ("true", "false"):
+        yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")
+    elif executor == "false":
+        yield note(YARN, "isonomy.scheduler.require-executor",
+                   "is false: containers also go to nodes whose executor shows them all GPUs")
 
 
 def _our_classes(site: dict[str, str]) -> Iterator[Finding]:

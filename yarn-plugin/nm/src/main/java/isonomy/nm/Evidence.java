@@ -1,6 +1,9 @@
 package isonomy.nm;
 
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.IOException;
+import java.io.StringWriter;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
@@ -10,40 +13,71 @@ import java.nio.file.StandardOpenOption;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The append-only record of which container had which GPUs when: a line of JSON for each start and each end. */
+/**
+ * The append-only record of which container had which GPUs when: a line of JSON for each start and each end. The file
+ * is opened for each line, so whoever rotates it renames it and is done.
+ */
 final class Evidence {
+  private static final JsonFactory JSON = new JsonFactory();
   private static final Logger LOG = LoggerFactory.getLogger(Evidence.class);
 
-  private final FileChannel file;
+  private final Path path;
   private final String node;
 
+  /** Raises IOException where the file cannot be written. */
   Evidence(Path path, String node) throws IOException {
     if (path.getParent() != null) {
       Files.createDirectories(path.getParent());
     }
-    this.file =
-        FileChannel.open(path, StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.APPEND);
+    this.path = path;
     this.node = node;
+    open().close();
+  }
+
+  private FileChannel open() throws IOException {
+    return FileChannel.open(path, StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.APPEND);
   }
 
   void started(GpuUse use) {
-    append(use, "start", "");
+    append(use, "start", null);
   }
 
   void ended(GpuUse use, int exitCode) {
-    append(use, "end", ",\"exit\":" + exitCode);
+    append(use, "end", exitCode);
+  }
+
+  private String line(GpuUse use, String event, Integer exitCode) throws IOException {
+    StringWriter line = new StringWriter();
+    try (JsonGenerator json = JSON.createGenerator(line)) {
+      json.writeStartObject();
+      json.writeStringField("event", event);
+      json.writeStringField("container", use.container());
+      json.writeStringField("node", node);
+      json.writeArrayFieldStart("gpu_ids");
+      for (int id : use.gpuIds()) {
+        json.writeNumber(id);
+      }
+      json.writeEndArray();
+      json.writeStringField("lease", use.lease());
+      json.writeNumberField("time_ms", System.currentTimeMillis());
+      if (exitCode != null) {
+        json.writeNumberField("exit", exitCode);
+      }
+      json.writeEndObject();
+    }
+    return line.toString();
   }
 
   /** A line that cannot be written is logged: a full disk must not stop containers. */
-  private synchronized void append(GpuUse use, String event, String more) {
-    String line = String.format(
-        "{\"event\":\"%s\",\"container\":\"%s\",\"node\":\"%s\",\"gpu_ids\":[%s],\"lease\":\"%s\",\"time_ms\":%d%s}%n",
-        event, use.container(), node, use.visibleDevices(), use.lease(), System.currentTimeMillis(), more);
-    try {
-      file.write(ByteBuffer.wrap(line.getBytes(StandardCharsets.UTF_8)));
+  private synchronized void append(GpuUse use, String event, Integer exitCode) {
+    try (FileChannel file = open()) {
+      ByteBuffer bytes = ByteBuffer.wrap((line(use, event, exitCode) + "\n").getBytes(StandardCharsets.UTF_8));
+      while (bytes.hasRemaining()) {
+        file.write(bytes);
+      }
       file.force(false);
     } catch (IOException e) {
-      LOG.error("evidence lost: {}", line.strip(), e);
+      LOG.error("evidence lost: {} of {} with GPUs {}", event, use.container(), use.visibleDevices(), e);
     }
   }
 }

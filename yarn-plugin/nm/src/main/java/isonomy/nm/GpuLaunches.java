@@ -4,12 +4,13 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.util.LinkedHashSet;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
-import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
-import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.slf4j.Logger;
@@ -22,6 +23,9 @@ final class GpuLaunches {
   static final String VISIBLE = "CUDA_VISIBLE_DEVICES";
   static final String LEASE = "ISONOMY_LEASE";
   private static final long GPU_WAIT_MS_DEFAULT = 30_000;
+  /** A container's processes get this much longer than YARN gives them between SIGTERM and SIGKILL. */
+  private static final long GRACE_MS = 5_000;
+  private static final long POLL_MS = 50;
   private static final Logger LOG = LoggerFactory.getLogger(GpuLaunches.class);
 
   /** A launch as the executor's parent class does it. */
@@ -34,14 +38,42 @@ final class GpuLaunches {
     int run() throws IOException, InterruptedException;
   }
 
+  /** The executor's hand on the processes of containers. */
+  interface Processes {
+    /** The first process of a container, which leads its session; null where that is not known (any more). */
+    String leader(ContainerId id);
+
+    /** Sends SIGKILL to a process group. */
+    void kill(Container container, String group) throws IOException;
+  }
+
+  private static final class Overstayer {
+    final GpuUse use;
+    final String leader;
+    final int exitCode;
+
+    Overstayer(GpuUse use, String leader, int exitCode) {
+      this.use = use;
+      this.leader = leader;
+      this.exitCode = exitCode;
+    }
+  }
+
   private final Context nm;
+  private final Processes processes;
   private final Evidence evidence;
   private final GpuGate gate = new GpuGate();
+  /** Containers whose processes did not even end when they were killed, by id: they keep their GPUs. */
+  private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
   private final long waitMs;
+  private final long graceMs;
 
-  GpuLaunches(Context nm, Configuration conf) throws IOException {
+  GpuLaunches(Context nm, Configuration conf, Processes processes) throws IOException {
     this.nm = nm;
+    this.processes = processes;
     this.waitMs = conf.getLong(GPU_WAIT_MS, GPU_WAIT_MS_DEFAULT);
+    this.graceMs = GRACE_MS + conf.getLong(
+        YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, YarnConfiguration.DEFAULT_NM_SLEEP_DELAY_BEFORE_SIGKILL_MS);
     String node = conf.get(YarnConfiguration.NM_ADDRESS, "").replaceAll(":\\d+$", "");
     this.evidence = new Evidence(evidenceFile(conf), node);
   }
@@ -59,19 +91,16 @@ final class GpuLaunches {
   void visible(Map<String, String> environment, LinkedHashSet<String> nmVars) {
     String id = environment.get("CONTAINER_ID");
     Container container = id == null ? null : nm.getContainers().get(ContainerId.fromString(id));
-    if (container == null) {
-      environment.put(VISIBLE, "");
-      nmVars.add(VISIBLE);
+    GpuUse use = container == null ? null : use(container);
+    if (use != null && use.isUnmanaged()) {
       return;
     }
-    GpuUse use = use(container);
-    if (use.gpuIds().isEmpty() && hasGpus(container)) {
-      return; // placed by plain CapacityScheduler (bypass): which GPUs is not ours to say
-    }
-    environment.put(VISIBLE, use.visibleDevices());
-    environment.put(LEASE, use.lease());
+    environment.put(VISIBLE, use == null ? "" : use.visibleDevices());
     nmVars.add(VISIBLE);
-    nmVars.add(LEASE);
+    if (use != null) {
+      environment.put(LEASE, use.lease());
+      nmVars.add(LEASE);
+    }
   }
 
   int launch(Container container, Launch launch) throws IOException, ConfigurationException {
@@ -86,8 +115,7 @@ final class GpuLaunches {
       exitCode = launch.run();
       return exitCode;
     } finally {
-      evidence.ended(use, exitCode);
-      gate.leave(use);
+      leave(container, use, exitCode);
     }
   }
 
@@ -104,12 +132,17 @@ final class GpuLaunches {
       exitCode = wait.run();
       return exitCode;
     } finally {
-      evidence.ended(use, exitCode);
-      gate.leave(use);
+      leave(container, use, exitCode);
     }
   }
 
   private void enter(GpuUse use) throws IOException {
+    overstayers.values().forEach(o -> {
+      if (Session.groups(o.leader).isEmpty()) {
+        overstayers.remove(o.use.container());
+        open(o.use, o.exitCode);
+      }
+    });
     try {
       String other = gate.enter(use, waitMs);
       if (other != null) {
@@ -123,16 +156,56 @@ final class GpuLaunches {
     LOG.info("{} has GPUs {} by lease {}", use.container(), use.visibleDevices(), use.lease());
   }
 
-  private static boolean hasGpus(Container container) {
+  /** The parent class is done when the container's shell has ended; the GPUs are free when all its processes have. */
+  private void leave(Container container, GpuUse use, int exitCode) {
+    String leader = processes.leader(container.getContainerId());
+    if (leader != null && !awaitEnd(leader, graceMs)) {
+      LOG.warn("Processes of {} go on {} ms after its end; they are killed", use.container(), graceMs);
+      for (String group : Session.groups(leader)) {
+        try {
+          processes.kill(container, group);
+        } catch (IOException e) {
+          LOG.error("Process group {} of {} cannot be killed", group, use.container(), e);
+        }
+      }
+      if (!awaitEnd(leader, GRACE_MS)) {
+        LOG.error("Processes of {} cannot be killed: GPUs {} stay blocked", use.container(), use.visibleDevices());
+        overstayers.put(use.container(), new Overstayer(use, leader, exitCode));
+        return;
+      }
+    }
+    open(use, exitCode);
+  }
+
+  private void open(GpuUse use, int exitCode) {
+    evidence.ended(use, exitCode);
+    gate.leave(use);
+  }
+
+  /** Whether all processes of the session have ended in time. */
+  private static boolean awaitEnd(String leader, long timeoutMs) {
+    long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+    boolean interrupted = false;
     try {
-      return container.getResource().getResourceValue(ResourceInformation.GPU_URI) > 0;
-    } catch (ResourceNotFoundException e) {
-      return false;
+      while (true) {
+        Set<String> left = Session.groups(leader);
+        if (left.isEmpty() || System.nanoTime() - end > 0) {
+          return left.isEmpty();
+        }
+        try {
+          Thread.sleep(POLL_MS);
+        } catch (InterruptedException e) {
+          interrupted = true;
+        }
+      }
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
     }
   }
 
   private static GpuUse use(Container container) {
-    // sic: Hadoop spells it so
-    return GpuUse.of(container.getContainerId().toString(), container.getContainerTokenIdentifier().getAllcationTags());
+    return GpuUse.of(container.getContainerTokenIdentifier());
   }
 }

@@ -1,27 +1,68 @@
 package isonomy.nm;
 
+import isonomy.wire.GpuTag;
 import java.util.List;
-import java.util.Set;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
+import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 
-/** What the RM-signed container token says of a container's GPUs: tags "gpu=0,2" and "lease=L". */
-record GpuUse(String container, List<Integer> gpuIds, String lease) {
-  private static final String GPU_TAG = "gpu=";
-  private static final String LEASE_TAG = "lease=";
+/** What the RM-signed container token says of a container's GPUs. */
+final class GpuUse {
+  private final String container;
+  private final List<Integer> gpuIds;
+  private final String lease;
+  private final boolean unmanaged;
 
-  static GpuUse of(String container, Set<String> tags) {
-    String ids = value(tags, GPU_TAG);
-    List<Integer> gpus =
-        ids.matches("\\d+(,\\d+)*") ? List.of(ids.split(",")).stream().map(Integer::valueOf).toList() : List.of();
-    return new GpuUse(container, gpus, value(tags, LEASE_TAG));
+  private GpuUse(String container, List<Integer> gpuIds, String lease, boolean unmanaged) {
+    this.container = container;
+    this.gpuIds = gpuIds;
+    this.lease = lease;
+    this.unmanaged = unmanaged;
+  }
+
+  static GpuUse of(ContainerTokenIdentifier token) {
+    String container = token.getContainerID().toString();
+    int gpus = gpus(token.getResource());
+    // sic: Hadoop spells it so
+    GpuTag tag = GpuTag.read(token.getAllcationTags(), gpus);
+    if (tag != null) {
+      return new GpuUse(container, tag.gpuIds(), tag.lease(), false);
+    }
+    boolean named = token.getAllcationTags() != null && token.getAllcationTags().stream().anyMatch(GpuTag::isReserved);
+    return new GpuUse(container, List.of(), "", gpus > 0 && !named && token.getExecutionType() == ExecutionType.GUARANTEED);
+  }
+
+  private static int gpus(Resource resource) {
+    try {
+      return (int) Math.max(0, Math.min(Integer.MAX_VALUE, resource.getResourceValue(ResourceInformation.GPU_URI)));
+    } catch (ResourceNotFoundException e) {
+      return 0;
+    }
+  }
+
+  String container() {
+    return container;
+  }
+
+  List<Integer> gpuIds() {
+    return gpuIds;
+  }
+
+  String lease() {
+    return lease;
+  }
+
+  /** Placed with GPUs by plain CapacityScheduler: which ones it may see is not ours to say. */
+  boolean isUnmanaged() {
+    return unmanaged;
   }
 
   /** The value of CUDA_VISIBLE_DEVICES; empty: no GPU is visible. */
   String visibleDevices() {
-    return String.join(",", gpuIds.stream().map(String::valueOf).toList());
-  }
-
-  private static String value(Set<String> tags, String key) {
-    return tags == null ? ""
-        : tags.stream().filter(t -> t.startsWith(key)).map(t -> t.substring(key.length())).findFirst().orElse("");
+    StringBuilder ids = new StringBuilder();
+    gpuIds.forEach(id -> ids.append(ids.length() == 0 ? "" : ",").append(id));
+    return ids.toString();
   }
 }

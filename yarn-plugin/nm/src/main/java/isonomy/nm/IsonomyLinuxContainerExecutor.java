@@ -6,20 +6,35 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerReacquisitionContext;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
 
 /** LinuxContainerExecutor, with a container's GPUs from the token that the ResourceManager signed. */
-public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor {
+public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor implements GpuLaunches.Processes {
   private GpuLaunches gpus;
 
   @Override
   public void init(Context context) throws IOException {
     super.init(context);
-    gpus = new GpuLaunches(context, getConf());
+    gpus = new GpuLaunches(context, getConf(), this);
+    ExecutorAttributes.addTo(getConf());
+  }
+
+  @Override
+  public String leader(ContainerId id) {
+    return getProcessId(id);
+  }
+
+  @Override
+  public void kill(Container container, String group) throws IOException {
+    signalContainer(new ContainerSignalContext.Builder()
+        .setContainer(container).setUser(container.getUser()).setPid(group).setSignal(Signal.KILL).build());
   }
 
   @Override

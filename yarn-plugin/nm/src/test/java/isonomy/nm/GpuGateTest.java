@@ -3,19 +3,18 @@ package isonomy.nm;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 
-import java.util.List;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
+/** One container a GPU at a time. */
 class GpuGateTest {
   private final GpuGate gate = new GpuGate();
 
   @Test
   void aContainerWaitsUntilTheOtherHasLeft() throws Exception {
-    GpuUse first = new GpuUse("c1", List.of(0, 1), "a");
-    GpuUse second = new GpuUse("c2", List.of(1, 2), "b");
+    GpuUse first = Tokens.use(1, 2, "gpu=0,1;lease=a");
+    GpuUse second = Tokens.use(2, 2, "gpu=1,2;lease=b");
     assertNull(gate.enter(first, 0));
     CompletableFuture<String> waiting = CompletableFuture.supplyAsync(() -> {
       try {
@@ -30,15 +29,7 @@ class GpuGateTest {
 
   @Test
   void theHolderIsNamedWhenTheTimeIsOver() throws Exception {
-    assertNull(gate.enter(new GpuUse("c1", List.of(0), "a"), 0));
-    assertEquals("c1", gate.enter(new GpuUse("c2", List.of(0), "b"), 1));
-  }
-
-  @Test
-  void tagsOfTheTokenBecomeVisibleDevices() {
-    GpuUse use = GpuUse.of("c1", Set.of("gpu=0,2", "lease=r1.2"));
-    assertEquals("0,2", use.visibleDevices());
-    assertEquals("r1.2", use.lease());
-    assertEquals("", GpuUse.of("c2", Set.of("gpu=x;rm", "other")).visibleDevices());
+    assertNull(gate.enter(Tokens.use(1, 1, "gpu=0;lease=a"), 0));
+    assertEquals(Tokens.id(1).toString(), gate.enter(Tokens.use(2, 1, "gpu=0;lease=b"), 1));
   }
 }

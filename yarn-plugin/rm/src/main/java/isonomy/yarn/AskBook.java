@@ -3,12 +3,14 @@ package isonomy.yarn;
 import isonomy.wire.v1.Ask;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.Consumer;
-import java.util.function.ToIntFunction;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -18,29 +20,129 @@ import org.apache.hadoop.yarn.api.records.SchedulingRequest;
  * The outstanding asks for GPUs, held back from the queues.
  *
  * <p>As in YARN, an ask is known by attempt, priority and allocationRequestId, its count is absolute, and the
- * latest capability replaces an earlier one. Each change goes to the sink, under the book's lock so that changes
- * keep their order; the sink must not block. Holders of scheduler locks may call this class, it calls nobody.
+ * latest capability replaces an earlier one. Each change goes to the sink, and what is outstanding to the queue's
+ * metrics, under the book's lock so that changes keep their order; neither may block. Holders of scheduler locks may
+ * call this class, it calls nobody else.
  */
 final class AskBook {
-  /** What makes it one ask of an attempt. */
-  record Key(int priority, long allocationRequestId) {}
+  /** An attempt may ask under so many different keys at a time. */
+  static final int KEYS_MAX = 4096;
+  /** At most so many containers of one ask are told at a time; the others follow as these are served. */
+  static final int TOLD_MAX = 65_536;
 
-  /** An ask as it was when it was looked up. `original`: set if it came through the constraint API. */
-  record Held(ApplicationAttemptId attempt, Key key, Resource capability, int count, SchedulingRequest original) {}
+  /** What makes it one ask of an attempt. */
+  static final class Key {
+    private final int priority;
+    private final long allocationRequestId;
+
+    Key(int priority, long allocationRequestId) {
+      this.priority = priority;
+      this.allocationRequestId = allocationRequestId;
+    }
+
+    static Key of(ResourceRequest r) {
+      return new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
+    }
+
+    static Key of(SchedulingRequest r) {
+      return new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
+    }
+
+    long allocationRequestId() {
+      return allocationRequestId;
+    }
+
+    @Override
+    public boolean equals(Object other) {
+      return other instanceof Key && ((Key) other).priority == priority
+          && ((Key) other).allocationRequestId == allocationRequestId;
+    }
+
+    @Override
+    public int hashCode() {
+      return Objects.hash(priority, allocationRequestId);
+    }
+  }
+
+  /** An ask as it was when it was looked up. */
+  static final class Held {
+    final ApplicationAttemptId attempt;
+    final Key key;
+    final Resource capability;
+    final int count;
+    /** The node label that its nodes must have; empty: the default partition. */
+    final String partition;
+    /** Hosts and racks that it is limited to; empty: any. */
+    final List<String> onlyOn;
+    /** Set if it came through the constraint API. */
+    final SchedulingRequest original;
+
+    private Held(ApplicationAttemptId attempt, Key key, Entry entry) {
+      this.attempt = attempt;
+      this.key = key;
+      this.capability = entry.capability;
+      this.count = entry.count;
+      this.partition = entry.partition();
+      this.onlyOn = entry.onlyOn;
+      this.original = entry.original;
+    }
+  }
+
+  /** Counts what an attempt waits for in the metrics of its queue. */
+  interface Pending {
+    /** `containers` may be negative. */
+    void add(String partition, int containers, Resource each);
+  }
 
   private static final class Entry {
-    Resource capability;
+    final Resource capability;
     int count;
     /** How often the AM has asked: after its first ask, what was recovered may be what it asks for. */
     int asks;
-    String label = "";
+    /** Null: that of its queue. */
+    String label;
     SchedulingRequest original;
+    List<String> onlyOn = List.of();
     final Map<String, ResourceRequest> locations = new HashMap<>();
+    Ask told;
+    /** What the queue's metrics count of it, and in which partition. */
+    int pending;
+    String pendingIn = "";
+
+    Entry(Resource capability) {
+      this.capability = capability;
+    }
+
+    String partition() {
+      return original != null ? Partitions.of(original) : label == null ? "" : label;
+    }
+
+    int toldCount() {
+      return Math.min(count, TOLD_MAX);
+    }
   }
 
   private static final class Attempt {
     final Map<Key, Entry> entries = new HashMap<>();
     final Map<Key, Integer> recovered = new HashMap<>();
+    Pending pending;
+
+    Attempt(Pending pending) {
+      this.pending = pending;
+    }
+
+    void count(Entry entry, int now) {
+      String partition = entry.partition();
+      if (!partition.equals(entry.pendingIn)) {
+        pending.add(entry.pendingIn, -entry.pending, entry.capability);
+        entry.pending = 0;
+        entry.pendingIn = partition;
+      }
+      if (now != entry.pending) {
+        pending.add(partition, now - entry.pending, entry.capability);
+        entry.pending = now;
+      }
+    }
   }
 
   private final Map<ApplicationAttemptId, Attempt> attempts = new HashMap<>();
@@ -51,13 +153,63 @@ final class AskBook {
   }
 
   /** Asks of an attempt are taken from now on. */
-  synchronized void open(ApplicationAttemptId attempt) {
-    attempts.computeIfAbsent(attempt, a -> new Attempt());
+  synchronized void open(ApplicationAttemptId id, Pending pending) {
+    attempts.computeIfAbsent(id, a -> new Attempt(pending));
   }
 
   /** An attempt ended: its asks are void. */
-  synchronized void close(ApplicationAttemptId attempt) {
-    attempts.remove(attempt);
+  synchronized void close(ApplicationAttemptId id) {
+    Attempt attempt = attempts.remove(id);
+    if (attempt != null) {
+      attempt.entries.values().forEach(e -> attempt.count(e, 0));
+    }
+  }
+
+  /** An attempt was moved to another queue. */
+  synchronized void moved(ApplicationAttemptId id, Pending pending) {
+    Attempt attempt = attempts.get(id);
+    if (attempt == null) {
+      return;
+    }
+    attempt.entries.values().forEach(e -> attempt.count(e, 0));
+    attempt.pending = pending;
+    attempt.entries.values().forEach(e -> attempt.count(e, e.toldCount()));
+  }
+
+  /** Forgets an attempt; what it asks goes into the lists, for CapacityScheduler. */
+  synchronized void giveBack(
+      ApplicationAttemptId id, List<ResourceRequest> asks, List<SchedulingRequest> constrained) {
+    Attempt attempt = attempts.get(id);
+    for (Entry entry : attempt == null ? List.<Entry>of() : attempt.entries.values()) {
+      if (entry.original != null) {
+        entry.original.getResourceSizing().setNumAllocations(entry.count);
+        constrained.add(entry.original);
+        continue;
+      }
+      entry.locations.values().forEach(r -> asks.add(copy(r,
+          ResourceRequest.isAnyLocation(r.getResourceName()) ? entry.count : Math.min(entry.count, r.getNumContainers()))));
+    }
+    close(id);
+  }
+
+  /** Like the request, for another number of containers. */
+  static ResourceRequest copy(ResourceRequest r, int containers) {
+    return ResourceRequest.newBuilder().priority(r.getPriority()).resourceName(r.getResourceName())
+        .capability(r.getCapability()).numContainers(containers).relaxLocality(r.getRelaxLocality())
+        .nodeLabelExpression(r.getNodeLabelExpression()).executionTypeRequest(r.getExecutionTypeRequest())
+        .allocationRequestId(r.getAllocationRequestId()).build();
+  }
+
+  /** Why an attempt may not ask so, too; null where it may. `keys`: of asks for GPUs that are not withdrawn. */
+  synchronized String refusal(ApplicationAttemptId id, Set<Key> keys) {
+    Attempt attempt = attempts.get(id);
+    Set<Key> all = new HashSet<>(keys);
+    if (attempt != null) {
+      all.addAll(attempt.entries.keySet());
+    }
+    return all.size() <= KEYS_MAX ? null
+        : id + " asks for GPUs under " + all.size() + " different pairs of priority and allocationRequestId, at most "
+            + KEYS_MAX + " are possible at a time: give like containers one allocationRequestId, or ask for some later";
   }
 
   /**
@@ -68,28 +220,33 @@ final class AskBook {
       ApplicationAttemptId id,
       List<ResourceRequest> asks,
       List<SchedulingRequest> constrained,
-      ToIntFunction<Key> notPulled) {
+      Map<Key, Integer> notPulled) {
     Attempt attempt = attempts.get(id);
     if (attempt == null) {
       return;
     }
     Set<Key> touched = new LinkedHashSet<>();
     for (ResourceRequest r : asks) {
-      Key key = new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
+      Key key = Key.of(r);
       Entry entry = entry(id, attempt, key, r.getCapability(), r.getNumContainers());
       if (entry == null) {
         continue;
       }
-      entry.locations.put(r.getResourceName(), r);
-      if (ResourceRequest.isAnyLocation(r.getResourceName())) {
-        entry.label = r.getNodeLabelExpression() == null ? "" : r.getNodeLabelExpression();
+      boolean any = ResourceRequest.isAnyLocation(r.getResourceName());
+      if (any || r.getNumContainers() > 0) {
+        entry.locations.put(r.getResourceName(), r);
+      } else {
+        entry.locations.remove(r.getResourceName());
+      }
+      if (any) {
+        entry.label = r.getNodeLabelExpression();
         entry.original = null;
         setCount(attempt, key, entry, r.getNumContainers(), notPulled);
       }
       touched.add(key);
     }
     for (SchedulingRequest r : constrained) {
-      Key key = new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
+      Key key = Key.of(r);
       int count = r.getResourceSizing().getNumAllocations();
       Entry entry = entry(id, attempt, key, r.getResourceSizing().getResources(), count);
       if (entry != null) {
@@ -100,7 +257,8 @@ final class AskBook {
     }
     for (Key key : touched) {
       Entry entry = attempt.entries.get(key);
-      sink.accept(message(id, key, entry, entry.count));
+      entry.onlyOn = onlyOn(entry);
+      publish(id, attempt, key, entry);
       if (entry.count == 0) {
         attempt.entries.remove(key);
       }
@@ -113,21 +271,21 @@ final class AskBook {
     if (entry != null && entry.capability.equals(capability)) {
       return entry;
     }
-    if (count == 0) {
+    if (count <= 0) {
       return null;
     }
     if (entry != null) {
-      sink.accept(message(id, key, entry, 0));
+      entry.count = 0;
+      publish(id, attempt, key, entry);
     }
-    Entry fresh = new Entry();
-    fresh.capability = capability;
+    Entry fresh = new Entry(capability);
     attempt.entries.put(key, fresh);
     return fresh;
   }
 
-  private static void setCount(Attempt attempt, Key key, Entry entry, int asked, ToIntFunction<Key> notPulled) {
+  private static void setCount(Attempt attempt, Key key, Entry entry, int asked, Map<Key, Integer> notPulled) {
     Integer recovered = attempt.recovered.remove(key);
-    int known = notPulled.applyAsInt(key) + (recovered == null ? 0 : recovered);
+    int known = notPulled.getOrDefault(key, 0) + (recovered == null ? 0 : recovered);
     entry.asks++;
     entry.count = Math.max(0, asked - known);
   }
@@ -145,41 +303,49 @@ final class AskBook {
     if (entry == null) {
       attempt.recovered.merge(key, 1, Integer::sum);
     } else if (entry.asks == 1) {
-      change(id, key, entry, -1);
+      change(id, attempt, key, -1);
     }
   }
 
-  /** A container was allocated for this ask. */
+  /** A container was allocated for this ask, which YARN has taken out of the queue's metrics. */
   synchronized void placed(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
     Entry entry = attempt == null ? null : attempt.entries.get(key);
     if (entry != null) {
-      change(id, key, entry, -1);
+      entry.pending--;
+      change(id, attempt, key, -1);
     }
   }
 
   /** A container ended before its AM had it: the ask is outstanding again. */
   synchronized void restored(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
-    Entry entry = attempt == null ? null : attempt.entries.get(key);
-    if (entry != null) {
-      change(id, key, entry, 1);
+    if (attempt != null && attempt.entries.containsKey(key)) {
+      change(id, attempt, key, 1);
     }
   }
 
-  private void change(ApplicationAttemptId id, Key key, Entry entry, int by) {
+  private void change(ApplicationAttemptId id, Attempt attempt, Key key, int by) {
+    Entry entry = attempt.entries.get(key);
     entry.count = Math.max(0, entry.count + by);
-    sink.accept(message(id, key, entry, entry.count));
+    publish(id, attempt, key, entry);
+  }
+
+  /** Tells and counts what has changed since the last time. */
+  private void publish(ApplicationAttemptId id, Attempt attempt, Key key, Entry entry) {
+    attempt.count(entry, entry.toldCount());
+    Ask message = message(id, key, entry);
+    if (!message.equals(entry.told)) {
+      entry.told = message;
+      sink.accept(message);
+    }
   }
 
   /** The ask of this key; null if nothing is outstanding. */
   synchronized Held find(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
     Entry entry = attempt == null ? null : attempt.entries.get(key);
-    if (entry == null || entry.count == 0) {
-      return null;
-    }
-    return new Held(id, key, entry.capability, entry.count, entry.original);
+    return entry == null || entry.count == 0 ? null : new Held(id, key, entry);
   }
 
   /** Every outstanding ask. */
@@ -187,37 +353,44 @@ final class AskBook {
     List<Ask> all = new ArrayList<>();
     attempts.forEach((id, attempt) -> attempt.entries.forEach((key, entry) -> {
       if (entry.count > 0) {
-        all.add(message(id, key, entry, entry.count));
+        all.add(message(id, key, entry));
       }
     }));
     return all;
   }
 
-  private static Ask message(ApplicationAttemptId id, Key key, Entry entry, int count) {
-    return Ask.newBuilder()
+  private static Ask message(ApplicationAttemptId id, Key key, Entry entry) {
+    Ask.Builder ask = Ask.newBuilder()
         .setAttemptId(id.toString())
         .setAppId(id.getApplicationId().toString())
-        .setAllocationRequestId(key.allocationRequestId())
-        .setPriority(key.priority())
+        .setAllocationRequestId(key.allocationRequestId)
+        .setPriority(key.priority)
         .setGpus(Gpus.of(entry.capability))
         .setMemoryMb(entry.capability.getMemorySize())
         .setVcores(entry.capability.getVirtualCores())
-        .setCount(count)
-        .setNodeLabelExpression(entry.label)
-        .addAllOnlyOn(onlyOn(entry))
-        .build();
+        .setCount(entry.toldCount())
+        .addAllOnlyOn(entry.onlyOn);
+    if (entry.original != null) {
+      ask.setNodeLabelExpression(entry.partition());
+      if (entry.original.getPlacementConstraint() != null) {
+        ask.setPlacementConstraint(entry.original.getPlacementConstraint().toString());
+      }
+    } else if (entry.label != null) {
+      ask.setNodeLabelExpression(entry.label);
+    }
+    return ask.build();
   }
 
   /** Hosts and racks that the ask is limited to: none if its locality may be relaxed. */
   private static List<String> onlyOn(Entry entry) {
     ResourceRequest any = entry.locations.get(ResourceRequest.ANY);
-    if (any == null || any.getRelaxLocality()) {
+    if (entry.original != null || any == null || any.getRelaxLocality()) {
       return List.of();
     }
     return entry.locations.values().stream()
         .filter(r -> r != any && r.getNumContainers() > 0 && r.getRelaxLocality())
         .map(ResourceRequest::getResourceName)
         .sorted()
-        .toList();
+        .collect(Collectors.toUnmodifiableList());
   }
 }

@@ -50,7 +50,17 @@ final class Bridge implements AutoCloseable {
   }
 
   /** The ways to the control plane: each has its own deadline and connections. */
-  record Links(ControlPlane events, ControlPlane directives, ControlPlane queries) implements AutoCloseable {
+  static final class Links implements AutoCloseable {
+    private final ControlPlane events;
+    private final ControlPlane directives;
+    private final ControlPlane queries;
+
+    Links(ControlPlane events, ControlPlane directives, ControlPlane queries) {
+      this.events = events;
+      this.directives = directives;
+      this.queries = queries;
+    }
+
     static Links py4j(BridgeConfig config) {
       return new Links(
           new Py4jControlPlane(config, EXCHANGE_MS),
@@ -61,8 +71,8 @@ final class Bridge implements AutoCloseable {
     @Override
     public void close() {
       for (ControlPlane link : List.of(events, directives, queries)) {
-        if (link instanceof Py4jControlPlane py4j) {
-          py4j.close();
+        if (link instanceof Py4jControlPlane) {
+          ((Py4jControlPlane) link).close();
         }
       }
     }
@@ -133,43 +143,58 @@ final class Bridge implements AutoCloseable {
         }
       } catch (InterruptedException e) {
         return;
-      } catch (RuntimeException e) {
+      } catch (Throwable e) {
         LOG.error("The event thread goes on after a failure", e);
         resend();
+        if (!paused()) {
+          return;
+        }
       }
     }
   }
 
-  /** Says hello until it is heard; whether the snapshot said that recovery is over. */
+  /** Waits a little after a failure; false where the bridge is being closed. */
+  private static boolean paused() {
+    try {
+      Thread.sleep(BACKOFF_MIN_MS);
+      return true;
+    } catch (InterruptedException e) {
+      return false;
+    }
+  }
+
+  /** Says hello until it is heard, each time with what YARN knows then; whether recovery was over by then. */
   private boolean hello() throws InterruptedException {
     if (queue.overflowed()) {
       LOG.warn("Too many events waited for the control plane (isonomy.bridge.queue-size): a snapshot replaces them");
     }
-    long number = wanted();
-    long lastSeq = queue.restart();
-    Snapshot snapshot = cluster.snapshot(lastSeq);
-    Hello hello = Hello.newBuilder().setSnapshot(snapshot).setHadoopVersion(VersionInfo.getVersion())
-        .setPluginVersion(version()).build();
-    Request request = request().setHello(hello).build();
-    Response response = exchange(links.events(), request, true);
-    if (response == null) {
-      return false;
+    Retries retries = new Retries();
+    while (!stopped) {
+      try {
+        // Whether anybody listens is asked first: a snapshot is expensive.
+        once(links.events, request().setEvents(Events.getDefaultInstance()).build());
+        long number = wanted();
+        Snapshot snapshot = cluster.snapshot(queue.restart()).toBuilder().setRmLife(epoch).build();
+        Response response = once(links.events, request().setHello(Hello.newBuilder().setSnapshot(snapshot)
+            .setHadoopVersion(VersionInfo.getVersion()).setPluginVersion(version())).build());
+        if (response.getError().isEmpty()) {
+          LOG.info("The control plane has taken a snapshot: {} nodes, {} applications, {} asks, {} containers",
+              snapshot.getNodesCount(), snapshot.getApplicationsCount(), snapshot.getAsksCount(),
+              snapshot.getContainersCount());
+          setTaken(number);
+          return snapshot.getReady();
+        }
+        retries.after("The control plane did not take the snapshot: " + response.getError());
+      } catch (BridgeException e) {
+        retries.after(e.getMessage());
+      }
     }
-    if (!response.getError().isEmpty()) {
-      LOG.warn("The control plane did not take the snapshot: {}", response.getError());
-      Thread.sleep(BACKOFF_MIN_MS);
-      return false;
-    }
-    LOG.info("The control plane has taken a snapshot: {} nodes, {} applications, {} asks, {} containers",
-        snapshot.getNodesCount(), snapshot.getApplicationsCount(), snapshot.getAsksCount(),
-        snapshot.getContainersCount());
-    setTaken(number);
-    return snapshot.getReady();
+    throw new InterruptedException();
   }
 
   private void send(List<Event> events) throws InterruptedException {
     Request request = request().setEvents(Events.newBuilder().addAllEvents(events)).build();
-    Response response = exchange(links.events(), request, false);
+    Response response = exchange(links.events, request);
     if (response == null || response.getHelloRequired()) {
       resend();
       return;
@@ -190,7 +215,7 @@ final class Bridge implements AutoCloseable {
     while (!stopped) {
       try {
         awaitKnown();
-        Response response = exchange(links.directives(), request().setPoll(poll).build(), false);
+        Response response = exchange(links.directives, request().setPoll(poll).build());
         poll.clearReceived();
         if (response == null || response.getHelloRequired()) {
           resend();
@@ -205,8 +230,11 @@ final class Bridge implements AutoCloseable {
         }
       } catch (InterruptedException e) {
         return;
-      } catch (RuntimeException e) {
+      } catch (Throwable e) {
         LOG.error("The directive thread goes on after a failure", e);
+        if (!paused()) {
+          return;
+        }
       }
     }
   }
@@ -215,7 +243,7 @@ final class Bridge implements AutoCloseable {
     DirectiveResult result = log.once(directive.getId(), () -> {
       try {
         return cluster.carryOut(directive);
-      } catch (RuntimeException e) {
+      } catch (Throwable e) {
         LOG.error("Directive {} failed", directive.getId(), e);
         return DirectiveResult.newBuilder().setReason("the plugin failed: " + e);
       }
@@ -238,12 +266,12 @@ final class Bridge implements AutoCloseable {
       long begin = System.nanoTime();
       Response response;
       try {
-        response = once(links.queries(), request);
+        response = once(links.queries, request);
       } catch (BridgeException e) {
         if (System.nanoTime() - begin > QUERY_MS * 500_000L) {
           throw e;
         }
-        response = once(links.queries(), request);
+        response = once(links.queries, request);
       }
       if (!response.getError().isEmpty()) {
         throw new BridgeException("the control plane: " + response.getError());
@@ -274,26 +302,35 @@ final class Bridge implements AutoCloseable {
     }
   }
 
-  /** Repeats the request until it is answered; null where a snapshot has to go first (unless this is one). */
-  private Response exchange(ControlPlane link, Request request, boolean hello) throws InterruptedException {
-    long backoffMs = BACKOFF_MIN_MS;
-    String said = "";
+  /** Repeats the request until it is answered; null where a snapshot has to go first. */
+  private Response exchange(ControlPlane link, Request request) throws InterruptedException {
+    Retries retries = new Retries();
     while (!stopped) {
       try {
         return once(link, request);
       } catch (BridgeException e) {
-        if (!said.equals(e.getMessage())) {
-          said = e.getMessage();
-          LOG.warn("{}; trying again", said);
-        }
+        retries.after(e.getMessage());
       }
-      Thread.sleep(backoffMs);
-      backoffMs = Math.min(2 * backoffMs, BACKOFF_MAX_MS);
-      if (queue.overflowed() || !hello && !known()) {
+      if (queue.overflowed() || !known()) {
         return null;
       }
     }
     throw new InterruptedException();
+  }
+
+  /** Waits longer after each failure, and says each reason once. */
+  private static final class Retries {
+    private long backoffMs = BACKOFF_MIN_MS;
+    private String said = "";
+
+    void after(String why) throws InterruptedException {
+      if (!said.equals(why)) {
+        said = why;
+        LOG.warn("{}; trying again", why);
+      }
+      Thread.sleep(backoffMs);
+      backoffMs = Math.min(2 * backoffMs, BACKOFF_MAX_MS);
+    }
   }
 
   private synchronized boolean known() {

@@ -9,7 +9,6 @@ import org.apache.hadoop.conf.Configuration;
 
 /** How the plugin reaches the control plane: the isonomy.* keys of yarn-site.xml. */
 record BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
-  static final String BYPASS = "isonomy.scheduler.bypass";
   private static final String HOST = "isonomy.bridge.host";
   private static final String PORT = "isonomy.bridge.port";
   private static final String TOKEN_FILE = "isonomy.bridge.token-file";

@@ -1,5 +1,6 @@
 package isonomy.yarn;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.GpuContainer;
@@ -13,12 +14,14 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
+import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceSizing;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.api.resource.PlacementConstraint;
+import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerAppUtils;
@@ -34,8 +37,8 @@ final class Directives {
   private static final Logger LOG = LoggerFactory.getLogger(Directives.class);
 
   /** Runs under the scheduler's write lock. */
-  interface Action {
-    void run() throws Refused;
+  interface Action<E extends Exception> {
+    void run() throws E;
   }
 
   private final IsonomyScheduler scheduler;
@@ -52,11 +55,17 @@ final class Directives {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
       switch (directive.getKindCase()) {
-        case PLACE -> scheduler.underWriteLock(() -> result.setContainerId(place(directive.getPlace())));
-        case PREEMPT -> preempt(directive.getPreempt().getContainerId());
-        case KILL -> scheduler.underWriteLock(
-            () -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
-        default -> throw new Refused("this plugin does not know such a directive");
+        case PLACE:
+          scheduler.<Refused>underWriteLock(() -> result.setContainerId(place(directive.getPlace())));
+          break;
+        case PREEMPT:
+          preempt(directive.getPreempt().getContainerId());
+          break;
+        case KILL:
+          scheduler.<Refused>underWriteLock(() -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
+          break;
+        default:
+          throw new Refused("this plugin does not know such a directive");
       }
       return result.setOk(true);
     } catch (Refused e) {
@@ -75,6 +84,7 @@ final class Directives {
     FiCaSchedulerApp app = attempt(ApplicationAttemptId.fromString(place.getAttemptId()));
     AskBook.Held ask = ask(app, place);
     FiCaSchedulerNode node = node(app, place);
+    checkLimitedTo(app, ask, node);
     checkGpusFree(node, place.getGpuIdsList());
 
     Set<ContainerId> before = new HashSet<>();
@@ -83,9 +93,10 @@ final class Directives {
       throw new Refused(whyNot(app, ask, node));
     }
     RMContainer container = app.getLiveContainers().stream()
-        .filter(c -> !before.contains(c.getContainerId())).findFirst()
+        .filter(c -> !before.contains(c.getContainerId()))
+        .findFirst()
         .orElseThrow(() -> new Refused("the container ended at once"));
-    asks.placed(ask.attempt(), ask.key());
+    asks.placed(ask.attempt, ask.key);
     scheduler.tellAllocated(container);
     LOG.info("Placed {} on {} with GPUs {} of lease {}",
         container.getContainerId(), place.getNodeId(), place.getGpuIdsList(), place.getLeaseId());
@@ -107,7 +118,7 @@ final class Directives {
       throw new Refused("attempt " + place.getAttemptId() + " does not ask under allocationRequestId "
           + place.getAllocationRequestId() + " and priority " + place.getPriority() + " (any more)");
     }
-    Resource asked = ask.capability();
+    Resource asked = ask.capability;
     if (Gpus.of(asked) != place.getGpuIdsCount() || asked.getMemorySize() != place.getMemoryMb()
         || asked.getVirtualCores() != place.getVcores()) {
       throw new Refused("the ask has changed to " + asked);
@@ -116,13 +127,18 @@ final class Directives {
   }
 
   private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws Refused {
-    FiCaSchedulerNode node = scheduler.node(place.getNodeId());
+    FiCaSchedulerNode node = scheduler.node(NodeId.fromString(place.getNodeId()));
     if (node == null) {
       throw new Refused("node " + place.getNodeId() + " is not registered");
     }
     NodeState state = node.getRMNode().getState();
     if (state != NodeState.RUNNING) {
       throw new Refused("node " + place.getNodeId() + " is " + state);
+    }
+    String withheld = scheduler.withheld(Messages.attributes(scheduler.getRMContext().getNodeAttributesManager()
+        .getAttributesForNode(node.getRMNode().getHostName())));
+    if (!withheld.isEmpty()) {
+      throw new Refused("node " + place.getNodeId() + ": " + withheld);
     }
     if (SchedulerAppUtils.isPlaceBlacklisted(app, node, LOG)) {
       throw new Refused("the application has blacklisted " + node.getNodeName());
@@ -138,11 +154,40 @@ final class Directives {
       throw new Refused("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
     }
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
-      checkDisjoint(gpuIds, Gpus.ids(container.getAllocationTags()), container.getContainerId() + " holds it");
+      GpuTag tag = Gpus.tag(container);
+      if (tag != null) {
+        checkDisjoint(gpuIds, tag.gpuIds(), container.getContainerId() + " holds it");
+      } else if (Gpus.has(container)) {
+        throw new Refused(container.getContainerId() + " on node " + node.getNodeID()
+            + " has GPUs that Isonomy did not give it, and which ones is unknown");
+      }
     }
     for (GpuContainer container : ending.on(node.getNodeID().toString())) {
+      if (container.getGpuIdsCount() == 0) {
+        throw new Refused(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
+      }
       checkDisjoint(gpuIds, container.getGpuIdsList(), container.getContainerId() + " has not ended yet");
     }
+  }
+
+  /** As CapacityScheduler would: the ask's partition, open to its queue, and the hosts and racks that it names. */
+  private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) throws Refused {
+    if (!ask.partition.equals(node.getPartition())) {
+      throw new Refused("the ask is for " + partition(ask.partition) + ", node " + node.getNodeID() + " is in "
+          + partition(node.getPartition()));
+    }
+    Set<String> open = app.getQueue().getAccessibleNodeLabels();
+    if (!ask.partition.isEmpty() && (open == null
+        || !open.contains(ask.partition) && !open.contains(RMNodeLabelsManager.ANY))) {
+      throw new Refused("queue " + app.getQueueName() + " may not use " + partition(ask.partition));
+    }
+    if (!ask.onlyOn.isEmpty() && !ask.onlyOn.contains(node.getNodeName()) && !ask.onlyOn.contains(node.getRackName())) {
+      throw new Refused("the ask is limited to " + ask.onlyOn + ", which node " + node.getNodeID() + " is not on");
+    }
+  }
+
+  private static String partition(String name) {
+    return name.isEmpty() ? "the default partition" : "partition " + name;
   }
 
   private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws Refused {
@@ -154,14 +199,13 @@ final class Directives {
   }
 
   private SchedulingRequest request(AskBook.Held ask, Place place) {
-    Set<String> tags = Gpus.tags(place.getGpuIdsList(), place.getLeaseId());
     PlacementConstraint constraint = null;
-    SchedulingRequest original = ask.original();
+    SchedulingRequest original = ask.original;
+    Set<String> tags = Gpus.tags(place.getGpuIdsList(), place.getLeaseId(), original);
     if (original != null) {
-      ApplicationId app = ask.attempt().getApplicationId();
+      ApplicationId app = ask.attempt.getApplicationId();
       constraint = scheduler.getRMContext().getPlacementConstraintManager().getMultilevelConstraint(
           app, original.getAllocationTags(), original.getPlacementConstraint());
-      tags.addAll(original.getAllocationTags());
     }
     return SchedulingRequest.newBuilder()
         .priority(Priority.newInstance(place.getPriority()))
@@ -169,7 +213,7 @@ final class Directives {
         .allocationTags(tags)
         .placementConstraintExpression(constraint)
         .executionType(ExecutionTypeRequest.newInstance(ExecutionType.GUARANTEED))
-        .resourceSizing(ResourceSizing.newInstance(1, Resources.clone(ask.capability())))
+        .resourceSizing(ResourceSizing.newInstance(1, Resources.clone(ask.capability)))
         .build();
   }
 
@@ -178,10 +222,10 @@ final class Directives {
     if (node.getReservedContainer() != null) {
       return "node " + node.getNodeID() + " is reserved for " + node.getReservedContainer().getContainerId();
     }
-    if (!Resources.fitsIn(ask.capability(), free)) {
-      return "node " + node.getNodeID() + " has only " + free + " free, the ask is " + ask.capability();
+    if (!Resources.fitsIn(ask.capability, free)) {
+      return "node " + node.getNodeID() + " has only " + free + " free, the ask is " + ask.capability;
     }
-    if (ask.original() != null) {
+    if (ask.original != null) {
       return "the ask's placement constraint or a limit of queue " + app.getQueueName() + " forbids it";
     }
     return "queue " + app.getQueueName() + " or user " + app.getUser() + " would exceed its limit";

@@ -7,8 +7,9 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.Consumer;
+import java.util.function.BiConsumer;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
 
 /**
  * Containers that the ResourceManager has ended (killed, released, expired) while their processes may still run:
@@ -37,16 +38,16 @@ final class EndingContainers {
   }
 
   private final Map<String, Map<String, Ending>> byNode = new HashMap<>();
-  private final Consumer<ContainerCompleted> sink;
+  private final BiConsumer<GpuContainer, ContainerCompleted> sink;
 
-  EndingContainers(Consumer<ContainerCompleted> sink) {
+  EndingContainers(BiConsumer<GpuContainer, ContainerCompleted> sink) {
     this.sink = sink;
   }
 
   /** The ResourceManager has ended a container. `started`: its NodeManager has reported it. */
   synchronized void begin(GpuContainer container, ContainerCompleted end, boolean started, long nowMs) {
     byNode.computeIfAbsent(container.getNodeId(), n -> new LinkedHashMap<>())
-        .put(container.getContainerId(), new Ending(container, end, started, nowMs));
+        .put(container.getContainerId(), new Ending(container.toBuilder().setEnding(true).build(), end, started, nowMs));
   }
 
   /** A NodeManager reports a container that has been ended as started: wait for it. */
@@ -62,6 +63,10 @@ final class EndingContainers {
     for (String nodeId : List.copyOf(byNode.keySet())) {
       finish(nodeId, e -> e.container.getContainerId().equals(containerId));
     }
+  }
+
+  synchronized boolean isEmpty() {
+    return byNode.isEmpty();
   }
 
   /** A NodeManager's heartbeat. */
@@ -82,7 +87,7 @@ final class EndingContainers {
     for (Ending ending : List.copyOf(endings.values())) {
       if (over.test(ending)) {
         endings.remove(ending.container.getContainerId());
-        sink.accept(ending.end);
+        sink.accept(ending.container, ending.end);
       }
     }
     if (endings.isEmpty()) {
@@ -91,7 +96,7 @@ final class EndingContainers {
   }
 
   synchronized List<GpuContainer> on(String nodeId) {
-    return byNode.getOrDefault(nodeId, Map.of()).values().stream().map(e -> e.container).toList();
+    return byNode.getOrDefault(nodeId, Map.of()).values().stream().map(e -> e.container).collect(Collectors.toList());
   }
 
   synchronized List<GpuContainer> all() {

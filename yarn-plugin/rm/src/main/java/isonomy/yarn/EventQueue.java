@@ -1,18 +1,27 @@
 package isonomy.yarn;
 
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Event;
-import java.util.ArrayDeque;
+import isonomy.wire.v1.EventOrBuilder;
 import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The bounded queue between the scheduler and the control plane. Adding never blocks: a full queue is emptied and
- * remembers that it overflowed, for a snapshot has to take the events' place then.
+ * The bounded queue between the scheduler and the control plane. Adding never blocks. An event that says a thing's whole
+ * state takes the place of a waiting one of the same thing. A full queue is emptied and remembers that it overflowed,
+ * for a snapshot has to take the events' place then.
  */
 final class EventQueue {
   private final int capacity;
-  private final ArrayDeque<Event> events = new ArrayDeque<>();
+  /** By sequence number, in its order. */
+  private final Map<Long, Event> events = new LinkedHashMap<>();
+  /** Of the things whose state waits to be told, the event's number. */
+  private final Map<Object, Long> waiting = new HashMap<>();
   private long lastSeq;
   private boolean overflowed;
 
@@ -26,13 +35,35 @@ final class EventQueue {
   /** Adds an event under the next sequence number. */
   synchronized void add(Event.Builder event) {
     event.setSeq(++lastSeq).setTimeMs(System.currentTimeMillis());
-    if (events.size() >= capacity) {
-      events.clear();
-      overflowed = true;
+    if (overflowed) {
+      return;
     }
-    if (!overflowed) {
-      events.add(event.build());
-      notifyAll();
+    Object thing = thing(event);
+    Long older = thing == null ? null : waiting.put(thing, lastSeq);
+    if (older != null) {
+      events.remove(older);
+    }
+    if (events.size() >= capacity) {
+      clear();
+      overflowed = true;
+      return;
+    }
+    events.put(lastSeq, event.build());
+    notifyAll();
+  }
+
+  /** What the event tells the whole state of; null where it tells of a change. */
+  private static Object thing(EventOrBuilder event) {
+    switch (event.getKindCase()) {
+      case ASK:
+        Ask ask = event.getAsk();
+        return List.of("ask", ask.getAttemptId(), ask.getAllocationRequestId(), ask.getPriority(), ask.getGpus());
+      case NODE_UP:
+        return List.of("node", event.getNodeUp().getNodeId());
+      case APP_UPDATED:
+        return List.of("app", event.getAppUpdated().getAppId());
+      default:
+        return null;
     }
   }
 
@@ -47,7 +78,7 @@ final class EventQueue {
       wait(leftMs);
     }
     List<Event> oldest = new ArrayList<>(Math.min(max, events.size()));
-    for (Event event : events) {
+    for (Event event : events.values()) {
       if (oldest.size() == max) {
         break;
       }
@@ -58,16 +89,30 @@ final class EventQueue {
 
   /** Forgets the events up to this sequence number. */
   synchronized void discard(long upToSeq) {
-    while (!events.isEmpty() && events.peek().getSeq() <= upToSeq) {
-      events.remove();
+    Iterator<Event> oldest = events.values().iterator();
+    while (oldest.hasNext()) {
+      Event event = oldest.next();
+      if (event.getSeq() > upToSeq) {
+        return;
+      }
+      oldest.remove();
+      Object thing = thing(event);
+      if (thing != null) {
+        waiting.remove(thing, event.getSeq());
+      }
     }
   }
 
   /** Starts anew: what happened until now is told by a snapshot taken after this call. */
   synchronized long restart() {
-    events.clear();
+    clear();
     overflowed = false;
     return lastSeq;
+  }
+
+  private void clear() {
+    events.clear();
+    waiting.clear();
   }
 
   synchronized boolean overflowed() {

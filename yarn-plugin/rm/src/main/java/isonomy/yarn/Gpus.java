@@ -1,19 +1,22 @@
 package isonomy.yarn;
 
-import java.util.Arrays;
+import isonomy.wire.GpuTag;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
-/** GPUs in YARN's resources, and GPU ids in a container's allocation tags: "gpu=0,2" and "lease=L". */
+/** GPUs in YARN's resources, containers and requests. */
 final class Gpus {
   static final String RESOURCE = ResourceInformation.GPU_URI;
-  private static final String GPU_TAG = "gpu=";
-  private static final String LEASE_TAG = "lease=";
+  private static final Logger LOG = LoggerFactory.getLogger(Gpus.class);
 
   private Gpus() {}
 
@@ -22,35 +25,53 @@ final class Gpus {
       return 0;
     }
     try {
-      return Math.toIntExact(resource.getResourceValue(RESOURCE));
+      return (int) Math.max(0, Math.min(Integer.MAX_VALUE, resource.getResourceValue(RESOURCE)));
     } catch (ResourceNotFoundException e) {
       return 0;
     }
   }
 
-  /** The tags that a placed container carries. */
-  static Set<String> tags(List<Integer> gpuIds, String leaseId) {
-    String ids = gpuIds.stream().sorted().map(String::valueOf).collect(Collectors.joining(","));
-    return new TreeSet<>(List.of(GPU_TAG + ids, LEASE_TAG + leaseId));
+  static int of(SchedulingRequest request) {
+    return request.getResourceSizing() == null ? 0 : of(request.getResourceSizing().getResources());
   }
 
-  /** The GPU ids in a container's tags; none where it has no such tag or one that is not ours. */
-  static List<Integer> ids(Set<String> tags) {
-    String ids = valueOf(tags, GPU_TAG);
-    if (!ids.matches("\\d{1,6}(,\\d{1,6})*")) {
-      return List.of();
+  /** Whether a container has GPUs, or will have once it is allocated. */
+  static boolean has(RMContainer container) {
+    return container.getState() != RMContainerState.RESERVED && of(container.getAllocatedResource()) > 0;
+  }
+
+  /** What the plugin wrote into a container's token; null where it was not the plugin that placed it. */
+  static GpuTag tag(RMContainer container) {
+    return GpuTag.read(container.getAllocationTags(), of(container.getAllocatedResource()));
+  }
+
+  /** Whether it has GPUs, and which ones is unknown: the plugin did not place it. */
+  static boolean untagged(RMContainer container) {
+    return has(container) && tag(container) == null;
+  }
+
+  /** Takes out of a master's request the tags that only the plugin may write. */
+  static void strip(SchedulingRequest request) {
+    Set<String> tags = request.getAllocationTags();
+    if (tags == null || tags.stream().noneMatch(Gpus::reserved)) {
+      return;
     }
-    return Arrays.stream(ids.split(",")).map(Integer::valueOf).toList();
+    Set<String> own = new TreeSet<>();
+    tags.stream().filter(t -> t != null && !reserved(t)).forEach(own::add);
+    request.setAllocationTags(own);
+    LOG.debug("Allocation tags that name GPUs were taken out of a request");
   }
 
-  static String lease(Set<String> tags) {
-    return valueOf(tags, LEASE_TAG);
+  private static boolean reserved(String tag) {
+    return tag != null && GpuTag.isReserved(tag);
   }
 
-  private static String valueOf(Set<String> tags, String key) {
-    if (tags == null) {
-      return "";
+  /** The tags of a container that is placed: ours, and the master's own. */
+  static Set<String> tags(List<Integer> gpuIds, String leaseId, SchedulingRequest original) {
+    Set<String> tags = new TreeSet<>(Set.of(GpuTag.of(gpuIds, leaseId)));
+    if (original != null && original.getAllocationTags() != null) {
+      original.getAllocationTags().stream().filter(t -> t != null && !reserved(t)).forEach(tags::add);
     }
-    return tags.stream().filter(t -> t.startsWith(key)).map(t -> t.substring(key.length())).findFirst().orElse("");
+    return tags;
   }
 }

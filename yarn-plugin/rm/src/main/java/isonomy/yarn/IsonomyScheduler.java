@@ -1,61 +1,46 @@
 package isonomy.yarn;
 
-import isonomy.wire.v1.AppRemoved;
-import isonomy.wire.v1.AttemptAdded;
-import isonomy.wire.v1.AttemptRemoved;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
-import isonomy.wire.v1.Node;
-import isonomy.wire.v1.NodeDown;
 import isonomy.wire.v1.Snapshot;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
-import java.util.function.ToIntFunction;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.SettableFuture;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
-import org.apache.hadoop.yarn.api.records.ContainerState;
-import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
-import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
-import org.apache.hadoop.yarn.api.records.UpdateContainerRequest;
 import org.apache.hadoop.yarn.exceptions.YarnException;
-import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
-import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
-import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
-import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.Allocation;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ContainerUpdates;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplication;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.AbstractLeafQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAddedSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptAddedSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAttributesUpdateSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeRemovedSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeResourceUpdateSchedulerEvent;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
@@ -66,49 +51,69 @@ import org.slf4j.LoggerFactory;
  * answers with the node and the GPU ids of each container. All else flows through the queues as ever.
  *
  * <p>An AM that asks for GPUs in its own container is held back too: no container has a GPU without a lease. With
- * `isonomy.scheduler.bypass` this is plain CapacityScheduler.
+ * `isonomy.scheduler.mode` off this is plain CapacityScheduler, and so it is for queues that `isonomy.scheduler.queues`
+ * does not name.
+ *
+ * <p>Whatever fails here is logged, and the control plane gets a snapshot in place of what it was not told: nothing of
+ * ours is thrown into the ResourceManager, which would end.
  */
 public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluster {
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
 
-  private final AskBook asks = new AskBook(ask -> emit(Event.newBuilder().setAsk(ask)));
-  private final EndingContainers ending =
-      new EndingContainers(end -> emit(Event.newBuilder().setContainerCompleted(end)));
+  private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
+  private final EndingContainers ending = new EndingContainers(this::ended);
+  private final ClusterView view = new ClusterView(this, asks, ending);
+  private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
   private final Directives directives = new Directives(this, asks, ending);
-  /** Null with bypass and before start. */
+  /** Null while the mode is off and before start. */
   private volatile Bridge bridge;
 
-  private volatile boolean bypass;
+  private volatile Managed managed = Managed.nothing();
 
   // ---- life
 
   @Override
   public void serviceInit(Configuration conf) throws Exception {
-    bypass = conf.getBoolean(BridgeConfig.BYPASS, false);
+    managed = Managed.of(conf);
+    AskGate.addTo(conf);
     super.serviceInit(conf);
-    if (!bypass && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
+    requireGpus();
+  }
+
+  private void requireGpus() throws YarnException {
+    if (managed.isOn() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
       throw new YarnException("resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE
-          + " (or set " + BridgeConfig.BYPASS + " in yarn-site.xml)");
+          + " (or set " + Managed.MODE + " in yarn-site.xml to off)");
     }
   }
 
   @Override
   public void serviceStart() throws Exception {
     super.serviceStart();
-    if (bypass) {
-      LOG.info("{} is set: this is plain CapacityScheduler", BridgeConfig.BYPASS);
-      return;
+    LOG.info("{} is {}", Managed.MODE, managed);
+    if (managed.isOn()) {
+      startBridge();
     }
+  }
+
+  private void startBridge() {
     BridgeConfig config = BridgeConfig.of(getConfig());
-    bridge = new Bridge(this, links(config), config.queueSize());
-    bridge.start();
+    Bridge started = new Bridge(this, links(config), config.queueSize());
+    bridge = started;
+    started.start();
+  }
+
+  private void stopBridge() {
+    Bridge old = bridge;
+    bridge = null;
+    if (old != null) {
+      old.close();
+    }
   }
 
   @Override
   public void serviceStop() throws Exception {
-    if (bridge != null) {
-      bridge.close();
-    }
+    stopBridge();
     super.serviceStop();
   }
 
@@ -117,32 +122,125 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return Bridge.Links.py4j(config);
   }
 
-  /** Null with bypass and before start. */
+  /** Null while the mode is off and before start. */
   Bridge bridge() {
     return bridge;
   }
 
-  boolean bypassed() {
-    return bypass;
+  boolean isOn() {
+    return managed.isOn();
   }
 
-  /** While there is no bridge nobody listens: the first snapshot tells everything. */
-  private void emit(Event.Builder event) {
-    Bridge to = bridge;
-    if (to != null) {
-      to.emit(event);
+  /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml: the mode and its queues may have changed. */
+  @Override
+  public void reinitialize(Configuration conf, RMContext context) throws IOException {
+    Managed wanted;
+    try {
+      wanted = Managed.of(conf);
+    } catch (IllegalArgumentException e) {
+      throw new IOException(e.getMessage(), e);
+    }
+    super.reinitialize(conf, context);
+    guarded("the change of mode", () -> change(wanted));
+    resend();
+  }
+
+  private void change(Managed wanted) {
+    if (wanted.toString().equals(managed.toString())) {
+      return;
+    }
+    LOG.info("{} changes from {} to {}", Managed.MODE, managed, wanted);
+    if (!wanted.isOn()) {
+      stopBridge();
+    }
+    writeLock.lock();
+    try {
+      managed = wanted;
+      for (SchedulerApplication<FiCaSchedulerApp> app : applications.values()) {
+        if (app.getCurrentAppAttempt() != null && !app.getCurrentAppAttempt().isStopped()) {
+          handOver(app.getCurrentAppAttempt());
+        }
+      }
+    } finally {
+      writeLock.unlock();
+    }
+    if (wanted.isOn() && bridge == null) {
+      startBridge();
     }
   }
 
-  @Override
-  public void reinitialize(Configuration conf, RMContext context) throws IOException {
-    super.reinitialize(conf, context);
-    if (bridge != null) {
-      bridge.resend();
+  /** What an attempt asks of GPUs goes to whom its queue's asks belong. */
+  private void handOver(FiCaSchedulerApp app) {
+    ApplicationAttemptId id = app.getApplicationAttemptId();
+    if (manages(id)) {
+      asks.open(id, pendingOf(id));
+      List<ResourceRequest> taken = new ArrayList<>();
+      List<ResourceRequest> withdrawn = new ArrayList<>();
+      for (ResourceRequest r : app.getAppSchedulingInfo().getAllResourceRequests()) {
+        if (Gpus.of(r.getCapability()) > 0 && r.getNumContainers() > 0) {
+          taken.add(AskBook.copy(r, r.getNumContainers()));
+          withdrawn.add(AskBook.copy(r, 0));
+        }
+      }
+      app.updateResourceRequests(withdrawn);
+      asks.ask(id, taken, List.of(), Map.of());
+    } else {
+      List<ResourceRequest> back = new ArrayList<>();
+      List<SchedulingRequest> constrained = new ArrayList<>();
+      asks.giveBack(id, back, constrained);
+      app.updateResourceRequests(back);
+      app.updateSchedulingRequests(constrained);
+    }
+  }
+
+  // ---- guarding the ResourceManager
+
+  /** Does what must not end the ResourceManager, however it fails. */
+  private void guarded(String what, Runnable action) {
+    try {
+      action.run();
+    } catch (Throwable e) {
+      LOG.error("Isonomy failed on {}; the ResourceManager goes on, the control plane gets a snapshot", what, e);
+      resend();
+    }
+  }
+
+  private void resend() {
+    Bridge to = bridge;
+    if (to != null) {
+      to.resend();
+    }
+  }
+
+  /** While there is no bridge nobody listens: the first snapshot tells everything. */
+  void emit(Supplier<Event.Builder> event) {
+    Bridge to = bridge;
+    Event.Builder made = to == null ? null : event.get();
+    if (made != null) {
+      to.emit(made);
     }
   }
 
   // ---- asks
+
+  boolean manages(CSQueue queue) {
+    return managed.has(queue.getQueuePath());
+  }
+
+  boolean manages(ApplicationAttemptId id) {
+    FiCaSchedulerApp app = getApplicationAttempt(id);
+    return managed.isOn() && app != null && app.getQueue() instanceof CSQueue && manages((CSQueue) app.getQueue());
+  }
+
+  /** Why nothing is placed on a node with these attributes; empty where something may be. */
+  String withheld(Map<String, String> attributes) {
+    return managed.withheld(attributes);
+  }
+
+  /** Why an attempt may not ask for GPUs under these keys, too; null where it may. */
+  String refusal(ApplicationAttemptId id, Set<AskBook.Key> keys) {
+    return asks.refusal(id, keys);
+  }
 
   @Override
   public Allocation allocate(
@@ -153,59 +251,72 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       List<String> blacklistAdditions,
       List<String> blacklistRemovals,
       ContainerUpdates updates) {
-    if (bypass) {
+    if (constrained != null) {
+      constrained.forEach(Gpus::strip);
+    }
+    if (!manages(id)) {
       return super.allocate(id, ask, constrained, release, blacklistAdditions, blacklistRemovals, updates);
     }
     List<ResourceRequest> others = new ArrayList<>();
     List<ResourceRequest> held = new ArrayList<>();
-    for (ResourceRequest r : ask) {
+    for (ResourceRequest r : ask == null ? List.<ResourceRequest>of() : ask) {
       (Gpus.of(r.getCapability()) > 0 ? held : others).add(r);
     }
     List<SchedulingRequest> otherConstrained = constrained == null ? null : new ArrayList<>();
     List<SchedulingRequest> heldConstrained = new ArrayList<>();
     for (SchedulingRequest r : constrained == null ? List.<SchedulingRequest>of() : constrained) {
-      (Gpus.of(r.getResourceSizing().getResources()) > 0 ? heldConstrained : otherConstrained).add(r);
+      (Gpus.of(r) > 0 ? heldConstrained : otherConstrained).add(r);
     }
     if (!held.isEmpty() || !heldConstrained.isEmpty()) {
-      hold(id, held, heldConstrained);
+      guarded("an ask of " + id, () -> hold(id, held, heldConstrained));
     }
-    refuseGpuUpdates(updates);
     return super.allocate(id, others, otherConstrained, release, blacklistAdditions, blacklistRemovals, updates);
   }
 
   private void hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
-    FiCaSchedulerApp app = getApplicationAttempt(id);
-    if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
-      return;
-    }
     normalizeResourceRequests(held);
-    ToIntFunction<AskBook.Key> notPulled = key -> (int) app.getLiveContainers().stream()
-        .filter(c -> c.getState() == RMContainerState.ALLOCATED && isGpuContainer(c) && key(c).equals(key))
-        .count();
-    asks.ask(id, held, constrained, notPulled);
+    // Nothing is placed between the look at the attempt's containers and the book's taking the ask.
+    readLock.lock();
+    try {
+      FiCaSchedulerApp app = getApplicationAttempt(id);
+      if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
+        return;
+      }
+      Map<AskBook.Key, Integer> notPulled = new HashMap<>();
+      for (RMContainer container : app.getLiveContainers()) {
+        if (container.getState() == RMContainerState.ALLOCATED && Gpus.has(container)) {
+          notPulled.merge(key(container), 1, Integer::sum);
+        }
+      }
+      asks.ask(id, held, constrained, notPulled);
+    } finally {
+      readLock.unlock();
+    }
   }
 
-  /** The GPUs of a running container are its lease: they cannot be changed. */
-  private void refuseGpuUpdates(ContainerUpdates updates) {
-    for (List<UpdateContainerRequest> requests :
-        List.of(updates.getIncreaseRequests(), updates.getDecreaseRequests())) {
-      requests.removeIf(r -> {
-        RMContainer container = getRMContainer(r.getContainerId());
-        boolean refused = container != null
-            && Gpus.of(r.getCapability()) != Gpus.of(container.getAllocatedResource());
-        if (refused) {
-          LOG.warn("{} asked to change its number of GPUs, which is not possible", r.getContainerId());
-        }
-        return refused;
-      });
+  /** Counts what an attempt waits for where CapacityScheduler would, had it been asked. */
+  AskBook.Pending pendingOf(ApplicationAttemptId id) {
+    FiCaSchedulerApp app = getApplicationAttempt(id);
+    if (app == null) {
+      return (partition, containers, each) -> { };
     }
+    QueueMetrics metrics = app.getQueue().getMetrics();
+    String user = app.getUser();
+    return (partition, containers, each) -> {
+      if (containers > 0) {
+        metrics.incrPendingResources(partition, user, containers, each);
+      } else if (containers < 0) {
+        metrics.decrPendingResources(partition, user, -containers, each);
+      }
+    };
   }
 
   /** The placement processor's way past the asks: not for GPUs. */
   @Override
   public boolean attemptAllocationOnNode(
       SchedulerApplicationAttempt app, SchedulingRequest request, SchedulerNode node) {
-    if (!bypass && Gpus.of(request.getResourceSizing().getResources()) > 0) {
+    Gpus.strip(request);
+    if (Gpus.of(request) > 0 && manages(app.getApplicationAttemptId())) {
       LOG.warn("{} asks for GPUs through the placement processor, which is not possible; set"
           + " yarn.resourcemanager.placement-constraints.handler to scheduler", app.getApplicationAttemptId());
       return false;
@@ -217,7 +328,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public void handle(SchedulerEvent event) {
-    if (bypass) {
+    if (!managed.isOn()) {
       super.handle(event);
       return;
     }
@@ -232,139 +343,97 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     } else {
       super.handle(event);
     }
-    tell(event);
-  }
-
-  private void tell(SchedulerEvent event) {
-    if (event instanceof NodeUpdateSchedulerEvent e) {
-      ending.heartbeat(e.getRMNode().getNodeID().toString(), System.currentTimeMillis());
-    } else if (event instanceof NodeAddedSchedulerEvent e) {
-      tellNode(e.getAddedRMNode());
-      tellRecovered(e);
-    } else if (event instanceof NodeResourceUpdateSchedulerEvent e) {
-      tellNode(e.getRMNode());
-    } else if (event instanceof NodeAttributesUpdateSchedulerEvent e) {
-      getAllNodes().stream().map(FiCaSchedulerNode::getRMNode)
-          .filter(node -> e.getUpdatedNodeToAttributes().containsKey(node.getHostName()))
-          .forEach(this::tellNode);
-    } else if (event instanceof NodeRemovedSchedulerEvent e) {
-      RMNode node = e.getRemovedRMNode();
-      emit(Event.newBuilder().setNodeDown(NodeDown.newBuilder()
-          .setNodeId(node.getNodeID().toString()).setReason(node.getState().name())));
-      ending.nodeGone(node.getNodeID().toString());
-    } else if (event instanceof AppAddedSchedulerEvent e) {
-      tellApplication(e.getApplicationId());
-    } else if (event instanceof AppRemovedSchedulerEvent e) {
-      emit(Event.newBuilder().setAppRemoved(AppRemoved.newBuilder()
-          .setAppId(e.getApplicationID().toString()).setFinalState(finalState(e))));
-    } else if (event instanceof AppAttemptAddedSchedulerEvent e) {
-      ApplicationAttemptId id = e.getApplicationAttemptId();
-      asks.open(id);
-      emit(Event.newBuilder().setAttemptAdded(AttemptAdded.newBuilder()
-          .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())));
-    } else if (event instanceof AppAttemptRemovedSchedulerEvent e) {
-      ApplicationAttemptId id = e.getApplicationAttemptID();
-      asks.close(id);
-      emit(Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder()
-          .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())
-          .setKeepContainers(e.getKeepContainersAcrossAppAttempts())));
-    }
-  }
-
-  /** YARN calls an application FINISHED that told of its failure: its own word counts, where it gave one. */
-  private String finalState(AppRemovedSchedulerEvent event) {
-    RMApp app = rmContext.getRMApps().get(event.getApplicationID());
-    if (event.getFinalState() != RMAppState.FINISHED || app == null) {
-      return String.valueOf(event.getFinalState());
-    }
-    FinalApplicationStatus status = app.getFinalApplicationStatus();
-    return switch (status) {
-      case SUCCEEDED, FAILED, KILLED -> status.name();
-      default -> RMAppState.FINISHED.name();
-    };
-  }
-
-  private void tellNode(RMNode node) {
-    if (node.getState() == NodeState.DECOMMISSIONING) {
-      // Its capacity shrinks to what is in use; the GPUs that are in use stay where they are.
-      return;
-    }
-    emit(Event.newBuilder().setNodeUp(message(node)));
-  }
-
-  private Node message(RMNode node) {
-    return Messages.node(node, rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
-  }
-
-  private void tellApplication(ApplicationId id) {
-    RMApp app = rmContext.getRMApps().get(id);
-    SchedulerApplication<FiCaSchedulerApp> scheduled = applications.get(id);
-    if (app != null && scheduled != null) {
-      emit(Event.newBuilder().setAppAdded(Messages.application(
-          app, (CSQueue) scheduled.getQueue(), scheduled.getCurrentAppAttempt())));
-    }
+    guarded("event " + event.getType(), () -> events.tell(event));
   }
 
   @Override
   public String moveApplication(ApplicationId id, String queue) throws YarnException {
     String moved = super.moveApplication(id, queue);
-    if (!bypass) {
-      tellApplication(id);
+    if (managed.isOn()) {
+      guarded("the move of " + id, () -> {
+        moved(id);
+        events.updated(id);
+      });
     }
     return moved;
   }
 
-  private void tellRecovered(NodeAddedSchedulerEvent event) {
-    List<NMContainerStatus> reports = event.getContainerReports();
-    for (NMContainerStatus report : reports == null ? List.<NMContainerStatus>of() : reports) {
-      RMContainer container = getRMContainer(report.getContainerId());
-      if (container == null || container.completed() || !isGpuContainer(container)) {
-        continue;
-      }
-      asks.recovered(report.getContainerId().getApplicationAttemptId(), key(container));
-      GpuContainer message = Messages.container(container);
-      emit(Event.newBuilder().setContainerAllocated(message));
-      if (report.getContainerState() == ContainerState.RUNNING) {
-        emit(Event.newBuilder().setContainerRunning(message));
-      }
+  private void moved(ApplicationId id) {
+    SchedulerApplication<FiCaSchedulerApp> app = applications.get(id);
+    FiCaSchedulerApp attempt = app == null ? null : app.getCurrentAppAttempt();
+    if (attempt != null && !attempt.isStopped()) {
+      underWriteLock(() -> {
+        asks.moved(attempt.getApplicationAttemptId(), pendingOf(attempt.getApplicationAttemptId()));
+        handOver(attempt);
+      });
     }
+  }
+
+  @Override
+  public Priority updateApplicationPriority(
+      Priority priority, ApplicationId id, SettableFuture<Object> future, UserGroupInformation user)
+      throws YarnException {
+    Priority updated = super.updateApplicationPriority(priority, id, future, user);
+    if (managed.isOn()) {
+      guarded("the priority of " + id, () -> events.updated(id));
+    }
+    return updated;
   }
 
   @Override
   protected void containerLaunchedOnNode(ContainerId id, SchedulerNode node) {
     super.containerLaunchedOnNode(id, node);
-    if (bypass) {
-      return;
+    if (managed.isOn()) {
+      guarded("the launch of " + id, () -> launched(id, node));
     }
+  }
+
+  private void launched(ContainerId id, SchedulerNode node) {
     RMContainer container = getRMContainer(id);
     if (container == null) {
       ending.started(node.getNodeID().toString(), id.toString());
-    } else if (isGpuContainer(container)) {
-      emit(Event.newBuilder().setContainerRunning(Messages.container(container)));
+    } else if (Gpus.has(container)) {
+      emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+      if (Gpus.untagged(container)) {
+        events.node(node.getRMNode());
+      }
     }
   }
 
   @Override
   protected void completedContainerInternal(RMContainer container, ContainerStatus status, RMContainerEventType event) {
     RMContainerState before = container.getState();
-    boolean told = !bypass && isGpuContainer(container) && getRMContainer(container.getContainerId()) == container;
+    boolean told = managed.isOn() && Gpus.has(container) && getRMContainer(container.getContainerId()) == container;
     super.completedContainerInternal(container, status, event);
     if (told) {
-      tellCompleted(container, before, status, event);
+      guarded("the end of " + container.getContainerId(), () -> completed(container, before, status, event));
     }
   }
 
-  private void tellCompleted(
+  private void completed(
       RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
     GpuContainer message = Messages.container(container);
     ContainerCompleted end = Messages.completed(message, status);
     if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
-      emit(Event.newBuilder().setContainerCompleted(end));
+      emit(() -> Event.newBuilder().setContainerCompleted(end));
     } else {
       ending.begin(message, end, before == RMContainerState.RUNNING, System.currentTimeMillis());
     }
     if (before == RMContainerState.ALLOCATED) {
       asks.restored(container.getContainerId().getApplicationAttemptId(), key(container));
+    }
+    FiCaSchedulerNode node = node(container.getAllocatedNode());
+    if (node != null && Gpus.untagged(container)) {
+      events.node(node.getRMNode());
+    }
+  }
+
+  /** The processes of a container that YARN had ended are gone. */
+  private void ended(GpuContainer container, ContainerCompleted end) {
+    emit(() -> Event.newBuilder().setContainerCompleted(end));
+    FiCaSchedulerNode node = container.getGpuIdsCount() > 0 ? null : node(NodeId.fromString(container.getNodeId()));
+    if (node != null) {
+      events.node(node.getRMNode());
     }
   }
 
@@ -372,16 +441,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   @Override
   public void completedContainer(RMContainer container, ContainerStatus status, RMContainerEventType event) {
     super.completedContainer(container, status, event);
-    if (!bypass && container == null && event == RMContainerEventType.FINISHED) {
-      ending.ended(status.getContainerId().toString());
+    if (managed.isOn() && container == null && event == RMContainerEventType.FINISHED) {
+      guarded("the end of an unknown container", () -> ending.ended(status.getContainerId().toString()));
     }
   }
 
-  private static boolean isGpuContainer(RMContainer container) {
-    return container.getState() != RMContainerState.RESERVED && Gpus.of(container.getAllocatedResource()) > 0;
-  }
-
-  private static AskBook.Key key(RMContainer container) {
+  static AskBook.Key key(RMContainer container) {
     Container allocated = container.getContainer();
     return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
   }
@@ -400,37 +465,21 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public Snapshot snapshot(long lastSeq) {
-    Snapshot.Builder snapshot = Snapshot.newBuilder().setLastSeq(lastSeq).setReady(ready());
+    return view.snapshot().setLastSeq(lastSeq).build();
+  }
+
+  // ---- for our own classes, which work under the scheduler's locks
+
+  void underReadLock(Runnable action) {
     readLock.lock();
     try {
-      for (FiCaSchedulerNode node : getAllNodes()) {
-        if (node.getRMNode().getState() != NodeState.DECOMMISSIONING) {
-          snapshot.addNodes(message(node.getRMNode()));
-        }
-        node.getCopiedListOfRunningContainers().stream().filter(IsonomyScheduler::isGpuContainer)
-            .forEach(c -> snapshot.addContainers(Messages.container(c)));
-      }
-      applications.forEach((id, scheduled) -> {
-        RMApp app = rmContext.getRMApps().get(id);
-        if (app != null) {
-          snapshot.addApplications(Messages.application(
-              app, (CSQueue) scheduled.getQueue(), scheduled.getCurrentAppAttempt()));
-        }
-      });
-      for (CSQueue queue : getCapacitySchedulerQueueManager().getQueues().values()) {
-        if (queue instanceof AbstractLeafQueue) {
-          snapshot.addQueues(Messages.queue(queue));
-        }
-      }
+      action.run();
     } finally {
       readLock.unlock();
     }
-    return snapshot.addAllAsks(asks.all()).addAllContainers(ending.all()).build();
   }
 
-  // ---- for directives, which are carried out under the scheduler's lock
-
-  void underWriteLock(Directives.Action action) throws Refused {
+  <E extends Exception> void underWriteLock(Directives.Action<E> action) throws E {
     writeLock.lock();
     try {
       action.run();
@@ -444,11 +493,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return super.attemptAllocationOnNode(app, request, node);
   }
 
-  FiCaSchedulerNode node(String nodeId) {
-    return getNode(NodeId.fromString(nodeId));
+  FiCaSchedulerNode node(NodeId id) {
+    return getNode(id);
   }
 
   void tellAllocated(RMContainer container) {
-    emit(Event.newBuilder().setContainerAllocated(Messages.container(container)));
+    emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
   }
 }

@@ -2,6 +2,7 @@ package isonomy.yarn;
 
 import isonomy.wire.v1.Query;
 import isonomy.wire.v1.QueryReply;
+import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.google.protobuf.ByteString;
 import java.util.List;
 import java.util.Map;
@@ -38,6 +39,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
 @Path("/ws/v1/cluster")
 public class IsonomyWebServices extends RMWebServices {
   private static final int BODY_MAX = 1 << 20;
+  private static final String REQUESTED_BY = "X-Requested-By";
 
   private final ResourceManager rm;
   private final Configuration conf;
@@ -59,6 +61,9 @@ public class IsonomyWebServices extends RMWebServices {
   @Path("/isonomy/{path:.*}")
   public Response post(
       @PathParam("path") String path, @Context HttpServletRequest http, @Context UriInfo uri, byte[] body) {
+    if (http.getHeader(REQUESTED_BY) == null) {
+      return error(403, "POST needs the header " + REQUESTED_BY + " (any value): no form of another site can send it");
+    }
     return forward("POST", path, http, uri, body == null ? new byte[0] : body);
   }
 
@@ -66,12 +71,13 @@ public class IsonomyWebServices extends RMWebServices {
     if (body.length > BODY_MAX) {
       return error(413, "the body is larger than " + BODY_MAX + " bytes");
     }
-    if (!(rm.getResourceScheduler() instanceof IsonomyScheduler scheduler)) {
+    if (!(rm.getResourceScheduler() instanceof IsonomyScheduler)) {
       return error(
           503, "yarn-site.xml: yarn.resourcemanager.scheduler.class is not " + IsonomyScheduler.class.getName());
     }
-    if (scheduler.bypassed()) {
-      return error(503, "yarn-site.xml: " + BridgeConfig.BYPASS + " is set, Isonomy schedules nothing");
+    IsonomyScheduler scheduler = (IsonomyScheduler) rm.getResourceScheduler();
+    if (!scheduler.isOn()) {
+      return error(503, "yarn-site.xml: " + Managed.MODE + " is off, Isonomy schedules nothing");
     }
     Bridge bridge = scheduler.bridge();
     if (bridge == null) {
@@ -86,8 +92,10 @@ public class IsonomyWebServices extends RMWebServices {
     setCaller(query, http);
     try {
       QueryReply reply = bridge.query(query.build());
-      return Response.status(reply.getStatus()).type(reply.getContentType())
-          .entity(reply.getBody().toByteArray()).build();
+      Response.ResponseBuilder answer = Response.status(reply.getStatus()).type(reply.getContentType())
+          .entity(reply.getBody().toByteArray());
+      reply.getHeadersMap().forEach(answer::header);
+      return answer.build();
     } catch (BridgeException e) {
       return error(503, e.getMessage());
     }
@@ -104,14 +112,7 @@ public class IsonomyWebServices extends RMWebServices {
   }
 
   private static Response error(int status, String message) {
-    StringBuilder json = new StringBuilder("{\"error\": \"");
-    for (char c : message.toCharArray()) {
-      if (c == '"' || c == '\\') {
-        json.append('\\').append(c);
-      } else {
-        json.append(c < ' ' ? ' ' : c);
-      }
-    }
-    return Response.status(status).type(MediaType.APPLICATION_JSON).entity(json.append("\"}\n").toString()).build();
+    return Response.status(status).type(MediaType.APPLICATION_JSON)
+        .entity(JsonNodeFactory.instance.objectNode().put("error", message) + "\n").build();
   }
 }

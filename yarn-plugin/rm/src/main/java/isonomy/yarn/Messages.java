@@ -1,14 +1,22 @@
 package isonomy.yarn;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.Application;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Node;
+import isonomy.wire.v1.PartitionCapacity;
 import isonomy.wire.v1.Queue;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.api.records.NodeAttributeKey;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.QueueState;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.nodelabels.AttributeValue;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
@@ -16,13 +24,15 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueue;
+import org.apache.hadoop.yarn.util.resource.Resources;
 
 /** YARN's objects as messages of bridge.proto. */
 final class Messages {
   private Messages() {}
 
   /** `attributes`: of its host, with the values in force (a key may still carry the value that it was made with). */
-  static Node node(RMNode node, Map<NodeAttribute, AttributeValue> attributes) {
+  static Node.Builder node(RMNode node, Map<NodeAttribute, AttributeValue> attributes) {
     Resource total = node.getTotalCapability();
     Node.Builder message = Node.newBuilder()
         .setNodeId(node.getNodeID().toString())
@@ -30,16 +40,23 @@ final class Messages {
         .setRack(text(node.getRackName()))
         .setGpus(Gpus.of(total))
         .setMemoryMb(total.getMemorySize())
-        .setVcores(total.getVirtualCores());
+        .setVcores(total.getVirtualCores())
+        .setDecommissioning(node.getState() == NodeState.DECOMMISSIONING);
+    return message.putAllAttributes(attributes(attributes));
+  }
+
+  static Map<String, String> attributes(Map<NodeAttribute, AttributeValue> attributes) {
+    Map<String, String> values = new HashMap<>();
     attributes.forEach((attribute, value) -> {
       NodeAttributeKey key = attribute.getAttributeKey();
-      message.putAttributes(key.getAttributePrefix() + "/" + key.getAttributeName(), text(value.getValue()));
+      values.put(key.getAttributePrefix() + "/" + key.getAttributeName(), text(value.getValue()));
     });
-    return message.build();
+    return values;
   }
 
   /** `attempt`: the running one, or null. */
-  static Application application(RMApp app, CSQueue queue, SchedulerApplicationAttempt attempt) {
+  static Application application(
+      RMApp app, CSQueue queue, Priority priority, SchedulerApplicationAttempt attempt) {
     boolean running = attempt != null && !attempt.isStopped();
     return Application.newBuilder()
         .setAppId(app.getApplicationId().toString())
@@ -51,25 +68,58 @@ final class Messages {
         .addAllTags(app.getApplicationTags())
         .setAttemptId(running ? attempt.getApplicationAttemptId().toString() : "")
         .setTrackingUrl(text(app.getTrackingUrl()))
+        .setPriority(priority == null ? 0 : priority.getPriority())
         .build();
   }
 
-  static Queue queue(CSQueue queue) {
-    return Queue.newBuilder()
+  /** `conf`: CapacityScheduler's. */
+  static Queue queue(CSQueue queue, Configuration conf, boolean managed) {
+    boolean leaf = queue.getChildQueues() == null;
+    Queue.Builder message = Queue.newBuilder()
         .setPath(queue.getQueuePath())
         .setAbsoluteCapacity(queue.getAbsoluteCapacity())
         .setAbsoluteMaxCapacity(queue.getAbsoluteMaximumCapacity())
-        .build();
+        .setParent(!leaf)
+        .setDefaultPartition(text(queue.getDefaultNodeLabelExpression()))
+        .setStopped(queue.getState() != QueueState.RUNNING)
+        .setUnmanaged(leaf && !managed);
+    if (leaf) {
+      String prefix = "yarn.scheduler.capacity.";
+      String least = "minimum-user-limit-percent";
+      message.setUserLimit(conf.getFloat(
+          prefix + queue.getQueuePath() + "." + least, conf.getFloat(prefix + least, 100f)) / 100.0);
+      message.setUserLimitFactor(queue instanceof LeafQueue ? ((LeafQueue) queue).getUserLimitFactor() : -1);
+    }
+    for (String partition : queue.getQueueCapacities().getExistingNodeLabels()) {
+      message.putPartitions(partition, partition(queue, partition));
+    }
+    return message.build();
+  }
+
+  private static PartitionCapacity partition(CSQueue queue, String partition) {
+    PartitionCapacity.Builder message = PartitionCapacity.newBuilder()
+        .setAbsoluteCapacity(queue.getQueueCapacities().getAbsoluteCapacity(partition))
+        .setAbsoluteMaxCapacity(queue.getQueueCapacities().getAbsoluteMaximumCapacity(partition));
+    Resource least = queue.getQueueResourceQuotas().getConfiguredMinResource(partition);
+    Resource most = queue.getQueueResourceQuotas().getConfiguredMaxResource(partition);
+    if (least != null && !least.equals(Resources.none())) {
+      message.setGpus(Gpus.of(least));
+    }
+    if (most != null && !most.equals(Resources.none())) {
+      message.setMaxGpus(Gpus.of(most));
+    }
+    return message.build();
   }
 
   static GpuContainer container(RMContainer container) {
+    GpuTag tag = Gpus.tag(container);
     return GpuContainer.newBuilder()
         .setContainerId(container.getContainerId().toString())
         .setAttemptId(container.getContainerId().getApplicationAttemptId().toString())
         .setAppId(container.getContainerId().getApplicationAttemptId().getApplicationId().toString())
         .setNodeId(container.getAllocatedNode().toString())
-        .addAllGpuIds(Gpus.ids(container.getAllocationTags()))
-        .setLeaseId(Gpus.lease(container.getAllocationTags()))
+        .addAllGpuIds(tag == null ? List.of() : tag.gpuIds())
+        .setLeaseId(tag == null ? "" : tag.lease())
         .setAllocationRequestId(container.getContainer().getAllocationRequestId())
         .setState(container.getState().name())
         .setGpus(Gpus.of(container.getAllocatedResource()))

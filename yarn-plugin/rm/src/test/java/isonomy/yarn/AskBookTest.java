@@ -7,8 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import isonomy.wire.v1.Ask;
 import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -24,10 +27,13 @@ class AskBookTest {
 
   private final List<Ask> told = new ArrayList<>();
   private final AskBook book = new AskBook(told::add);
+  private final Map<String, Integer> waiting = new HashMap<>();
+  private final AskBook.Pending pending =
+      (partition, containers, each) -> waiting.merge(partition, containers * Gpus.of(each), Integer::sum);
 
   @BeforeEach
   void open() {
-    book.open(ATTEMPT);
+    book.open(ATTEMPT, pending);
   }
 
   private static Resource gpus(int gpus, int memoryMb) {
@@ -41,7 +47,7 @@ class AskBookTest {
   }
 
   private void ask(int count, int notPulled) {
-    book.ask(ATTEMPT, List.of(request("*", gpus(2, 512), count, true)), List.of(), k -> notPulled);
+    book.ask(ATTEMPT, List.of(request("*", gpus(2, 512), count, true)), List.of(), Map.of(KEY, notPulled));
   }
 
   private int lastCount() {
@@ -52,7 +58,7 @@ class AskBookTest {
   void countsAreAbsolute() {
     ask(3, 0);
     ask(3, 0);
-    assertEquals(3, book.find(ATTEMPT, KEY).count());
+    assertEquals(3, book.find(ATTEMPT, KEY).count);
     assertEquals(1, book.all().size());
     assertEquals(2, book.all().get(0).getGpus());
     ask(1, 0);
@@ -78,7 +84,7 @@ class AskBookTest {
     ask(2, 0);
     book.placed(ATTEMPT, KEY);
     ask(2, 1);
-    assertEquals(1, book.find(ATTEMPT, KEY).count());
+    assertEquals(1, book.find(ATTEMPT, KEY).count);
   }
 
   @Test
@@ -88,10 +94,10 @@ class AskBookTest {
     assertNull(book.find(ATTEMPT, KEY));
     assertEquals(0, lastCount());
     ask(1, 0);
-    assertEquals(1, book.find(ATTEMPT, KEY).count(), "a second ask means it");
+    assertEquals(1, book.find(ATTEMPT, KEY).count, "a second ask means it");
 
     book.close(ATTEMPT);
-    book.open(ATTEMPT);
+    book.open(ATTEMPT, pending);
     book.recovered(ATTEMPT, KEY);
     ask(1, 0);
     assertNull(book.find(ATTEMPT, KEY));
@@ -101,7 +107,7 @@ class AskBookTest {
   void aNewCapabilityReplacesTheOld() {
     ask(2, 0);
     book.ask(ATTEMPT, List.of(
-        request("*", gpus(4, 512), 1, true), request("*", gpus(2, 512), 0, true)), List.of(), k -> 0);
+        request("*", gpus(4, 512), 1, true), request("*", gpus(2, 512), 0, true)), List.of(), Map.of());
     assertEquals(1, book.all().size());
     assertEquals(4, book.all().get(0).getGpus());
     assertTrue(told.stream().anyMatch(a -> a.getGpus() == 2 && a.getCount() == 0));
@@ -112,7 +118,7 @@ class AskBookTest {
     book.ask(ATTEMPT, List.of(
         request("*", gpus(1, 512), 1, false),
         request("/rack-a", gpus(1, 512), 1, false),
-        request("host-b", gpus(1, 512), 1, true)), List.of(), k -> 0);
+        request("host-b", gpus(1, 512), 1, true)), List.of(), Map.of());
     assertEquals(List.of("host-b"), book.all().get(0).getOnlyOnList());
   }
 
@@ -122,6 +128,77 @@ class AskBookTest {
     book.close(ATTEMPT);
     assertTrue(book.all().isEmpty());
     ask(2, 0);
+    assertTrue(book.all().isEmpty());
+  }
+
+  @Test
+  void onlyWhatChangesIsTold() {
+    ask(2, 0);
+    ask(2, 0);
+    assertEquals(1, told.size());
+    ask(3, 1);
+    assertEquals(1, told.size(), "one more of which one is there is as many as before");
+  }
+
+  @Test
+  void aHugeCountIsToldByAndBy() {
+    ask(Integer.MAX_VALUE, 0);
+    assertEquals(AskBook.TOLD_MAX, lastCount());
+    book.placed(ATTEMPT, KEY);
+    assertEquals(AskBook.TOLD_MAX, book.all().get(0).getCount());
+    assertEquals(Integer.MAX_VALUE - 1, book.find(ATTEMPT, KEY).count);
+    ask(AskBook.TOLD_MAX, 0);
+    book.placed(ATTEMPT, KEY);
+    assertEquals(AskBook.TOLD_MAX - 1, lastCount());
+  }
+
+  @Test
+  void tooManyKeysAreRefusedWithTheirNumber() {
+    Set<AskBook.Key> keys = new HashSet<>();
+    for (int i = 0; i < AskBook.KEYS_MAX; i++) {
+      keys.add(new AskBook.Key(3, i));
+    }
+    assertNull(book.refusal(ATTEMPT, keys));
+    ask(1, 0);
+    assertNull(book.refusal(ATTEMPT, keys), "the same key again");
+    keys.add(new AskBook.Key(4, 1));
+    String why = book.refusal(ATTEMPT, keys);
+    assertTrue(why.contains("under 4097 different") && why.contains("at most 4096"), why);
+  }
+
+  @Test
+  void whatIsOutstandingIsPendingInTheQueuesMetrics() {
+    ask(3, 0);
+    assertEquals(Map.of("", 6), waiting);
+    book.placed(ATTEMPT, KEY);
+    assertEquals(Map.of("", 6), waiting, "YARN itself takes a placed container out");
+    waiting.merge("", -2, Integer::sum);
+    ask(1, 0);
+    assertEquals(Map.of("", 2), waiting);
+    book.restored(ATTEMPT, KEY);
+    assertEquals(Map.of("", 4), waiting);
+    ResourceRequest labelled = request("*", gpus(2, 512), 3, true);
+    labelled.setNodeLabelExpression("fast");
+    book.ask(ATTEMPT, List.of(labelled), List.of(), Map.of());
+    assertEquals(Map.of("", 0, "fast", 6), waiting);
+    assertEquals("fast", book.find(ATTEMPT, KEY).partition);
+    Map<String, Integer> other = new HashMap<>();
+    book.moved(ATTEMPT, (partition, containers, each) -> other.merge(partition, containers, Integer::sum));
+    assertEquals(Map.of("", 0, "fast", 0), waiting);
+    assertEquals(Map.of("fast", 3), other);
+    book.close(ATTEMPT);
+    assertEquals(Map.of("fast", 0), other);
+  }
+
+  @Test
+  void askedBackItIsWhatIsStillOutstanding() {
+    ask(3, 0);
+    book.placed(ATTEMPT, KEY);
+    List<ResourceRequest> back = new ArrayList<>();
+    book.giveBack(ATTEMPT, back, new ArrayList<>());
+    assertEquals(1, back.size());
+    assertEquals(2, back.get(0).getNumContainers());
+    assertEquals(7, back.get(0).getAllocationRequestId());
     assertTrue(book.all().isEmpty());
   }
 }

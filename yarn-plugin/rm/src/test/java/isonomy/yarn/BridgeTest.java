@@ -1,6 +1,7 @@
 package isonomy.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.InvalidProtocolBufferException;
@@ -10,10 +11,12 @@ import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Directives;
 import isonomy.wire.v1.Event;
+import isonomy.wire.v1.Node;
 import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -29,13 +32,21 @@ class BridgeTest {
   private final AtomicInteger carriedOut = new AtomicInteger();
   private final AtomicInteger failures = new AtomicInteger();
   private final CountDownLatch open = new CountDownLatch(1);
+  private final AtomicInteger snapshots = new AtomicInteger();
+  private volatile int snapshotFailures;
+  private volatile int nodes;
+  private volatile boolean away;
   private volatile boolean blocked;
   private Bridge bridge;
 
   private final Bridge.Cluster cluster = new Bridge.Cluster() {
     @Override
     public Snapshot snapshot(long lastSeq) {
-      return Snapshot.newBuilder().setLastSeq(lastSeq).setReady(true).build();
+      if (snapshots.incrementAndGet() <= snapshotFailures) {
+        throw new NoSuchMethodError("as between versions (test)");
+      }
+      return Snapshot.newBuilder().setLastSeq(lastSeq).setReady(true)
+          .addAllNodes(Collections.nCopies(nodes, Node.getDefaultInstance())).build();
     }
 
     @Override
@@ -58,6 +69,12 @@ class BridgeTest {
       }
     } catch (InterruptedException e) {
       throw new BridgeException("interrupted", e);
+    }
+    if (request.hasEvents() && request.getEvents().getEventsCount() == 0) {
+      if (away) {
+        throw new BridgeException("nobody listens (test)");
+      }
+      return Response.newBuilder().setId(request.getId()).setHelloRequired(true).build().toByteArray();
     }
     synchronized (heard) {
       heard.add(request);
@@ -172,5 +189,26 @@ class BridgeTest {
     assertEquals(1, carriedOut.get());
     Request first = awaitRequests(2).get(1);
     assertEquals("c1", first.getEvents().getEvents(0).getDirectiveResult().getContainerId());
+  }
+
+  @Test
+  void whoIsStartedLateGetsWhatIsTrueThen() throws InterruptedException {
+    away = true;
+    start(this::noDirectives, 10);
+    Thread.sleep(300);
+    assertEquals(0, snapshots.get(), "nobody listens: nothing is put together");
+    nodes = 3;
+    away = false;
+    Snapshot snapshot = awaitRequests(1).get(0).getHello().getSnapshot();
+    assertEquals(3, snapshot.getNodesCount());
+    assertFalse(snapshot.getRmLife().isEmpty());
+  }
+
+  @Test
+  void errorsDoNotEndTheThreads() throws InterruptedException {
+    snapshotFailures = 2;
+    start(this::directives, 10);
+    assertTrue(awaitRequests(1).get(0).hasHello());
+    assertEquals(3, snapshots.get());
   }
 }

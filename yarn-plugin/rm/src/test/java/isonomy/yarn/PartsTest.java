@@ -1,10 +1,12 @@
 package isonomy.yarn;
 
+import static java.util.stream.Collectors.toList;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
@@ -18,6 +20,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -76,11 +81,12 @@ class PartsTest {
   @Test
   void gpusAreInUseUntilTheNodeManagerSaysOtherwise() {
     List<String> ended = new ArrayList<>();
-    EndingContainers ending = new EndingContainers(c -> ended.add(c.getContainerId()));
+    EndingContainers ending = new EndingContainers((container, end) -> ended.add(end.getContainerId()));
     for (String id : List.of("running", "unseen", "late", "forgotten")) {
       ending.begin(GpuContainer.newBuilder().setContainerId(id).setNodeId("n:1").build(),
           ContainerCompleted.newBuilder().setContainerId(id).build(), !id.equals("unseen") && !id.equals("late"), 0);
     }
+    assertTrue(ending.all().stream().allMatch(GpuContainer::getEnding));
     ending.heartbeat("n:1", 10);
     ending.started("n:1", "late");
     ending.heartbeat("n:1", 20);
@@ -91,16 +97,57 @@ class PartsTest {
     ending.heartbeat("n:1", EndingContainers.PATIENCE_MS + 1);
     assertEquals(List.of("unseen", "running", "late", "forgotten"), ended);
     assertTrue(ending.all().isEmpty());
+    assertTrue(ending.isEmpty());
   }
 
   @Test
-  void tagsCarryGpuIds() {
-    Set<String> tags = Gpus.tags(List.of(2, 0), "lease-1");
-    assertEquals(Set.of("gpu=0,2", "lease=lease-1"), tags);
-    assertEquals(List.of(0, 2), Gpus.ids(tags));
-    assertEquals("lease-1", Gpus.lease(tags));
-    assertEquals(List.of(), Gpus.ids(Set.of("gpu=x")));
-    assertEquals(List.of(), Gpus.ids(null));
+  void theLatestAskOfAKeyTakesThePlaceOfAWaitingOne() throws InterruptedException {
+    EventQueue queue = new EventQueue(3);
+    for (int i = 0; i < 1000; i++) {
+      queue.add(ask(i % 2, i));
+    }
+    assertFalse(queue.overflowed());
+    assertEquals(List.of(999L, 1000L), queue.peek(10, 0).stream().map(Event::getSeq).collect(toList()));
+    assertEquals(List.of(998, 999), queue.peek(10, 0).stream().map(e -> e.getAsk().getCount()).collect(toList()));
+    queue.discard(999);
+    queue.add(ask(0, 7));
+    queue.add(event());
+    assertEquals(List.of(1000L, 1001L, 1002L), queue.peek(10, 0).stream().map(Event::getSeq).collect(toList()));
+  }
+
+  private static Event.Builder ask(int requestId, int count) {
+    return Event.newBuilder().setAsk(Ask.newBuilder().setAttemptId("a").setAllocationRequestId(requestId).setCount(count));
+  }
+
+  @Test
+  void mastersTagsThatNameGpusAreTakenOut() {
+    SchedulingRequest request = SchedulingRequest.newBuilder().priority(Priority.newInstance(1)).allocationRequestId(1)
+        .allocationTags(Set.of("gpu=0,1,2,3", "lease=r1.1.0", "own")).build();
+    assertEquals(Set.of("gpu=2;lease=L", "own"), Gpus.tags(List.of(2), "L", request), "also where they come late");
+    Gpus.strip(request);
+    assertEquals(Set.of("own"), request.getAllocationTags());
+  }
+
+  @Test
+  void theModeAndItsQueues() {
+    Configuration conf = new Configuration(false);
+    assertTrue(Managed.of(conf).has("root.a"));
+    conf.set(Managed.QUEUES, "root.a, root.b.c");
+    for (String queue : List.of("root.a", "root.a.x", "root.b.c")) {
+      assertTrue(Managed.of(conf).has(queue), queue);
+    }
+    for (String queue : List.of("root", "root.ab", "root.b", "root.b.d")) {
+      assertFalse(Managed.of(conf).has(queue), queue);
+    }
+    conf.setBoolean(Managed.BYPASS, true);
+    assertFalse(Managed.of(conf).isOn(), "what 0.1 called bypass");
+    conf.set(Managed.MODE, "On");
+    assertTrue(Managed.of(conf).isOn());
+    conf.set(Managed.MODE, "shadow");
+    assertTrue(assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("on or off"));
+    conf.set(Managed.MODE, "off");
+    conf.set(Managed.QUEUES, "research");
+    assertTrue(assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("full paths"));
   }
 
   @Test

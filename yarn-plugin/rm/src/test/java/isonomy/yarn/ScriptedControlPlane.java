@@ -48,7 +48,8 @@ final class ScriptedControlPlane implements ControlPlane {
       if (request.hasQuery()) {
         lastQuery = request.getQuery();
         return response.setQueryReply(QueryReply.newBuilder().setStatus(200).setContentType("application/json")
-            .setBody(ByteString.copyFromUtf8("{\"path\": \"" + request.getQuery().getPath() + "\"}")));
+            .setBody(ByteString.copyFromUtf8("{\"path\": \"" + request.getQuery().getPath() + "\"}"))
+            .putHeaders("X-Content-Type-Options", "nosniff").putHeaders("Cache-Control", "no-store"));
       }
       if (request.hasHello()) {
         epoch = request.getPluginEpoch();
@@ -63,7 +64,7 @@ final class ScriptedControlPlane implements ControlPlane {
         lastId = request.getId();
         events.addAll(request.getEvents().getEventsList());
         notifyAll();
-        return response.setAck(Ack.newBuilder().setLastSeq(events.get(events.size() - 1).getSeq()));
+        return response.setAck(Ack.newBuilder().setLastSeq(events.isEmpty() ? 0 : events.get(events.size() - 1).getSeq()));
       }
     }
     Directives.Builder some = Directives.newBuilder();

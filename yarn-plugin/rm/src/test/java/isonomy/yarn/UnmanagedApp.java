@@ -1,10 +1,12 @@
 package isonomy.yarn;
 
+import java.lang.reflect.UndeclaredThrowableException;
 import java.nio.ByteBuffer;
 import java.security.PrivilegedExceptionAction;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
@@ -15,9 +17,15 @@ import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.ContainerUpdateType;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.api.records.UpdateContainerRequest;
 import org.apache.hadoop.yarn.api.records.YarnApplicationAttemptState;
 import org.apache.hadoop.yarn.client.api.AMRMClient;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
@@ -29,7 +37,7 @@ import org.apache.hadoop.yarn.util.Records;
 
 /** An application whose master is this test. */
 final class UnmanagedApp implements AutoCloseable {
-  private final YarnClient yarn = YarnClient.createYarnClient();
+  final YarnClient yarn = YarnClient.createYarnClient();
   private final AMRMClient<ContainerRequest> rm = AMRMClient.createAMRMClient();
   private final NMClient nm = NMClient.createNMClient();
   private final UserGroupInformation ugi;
@@ -76,7 +84,11 @@ final class UnmanagedApp implements AutoCloseable {
   }
 
   <T> T as(PrivilegedExceptionAction<T> action) throws Exception {
-    return ugi.doAs(action);
+    try {
+      return ugi.doAs(action);
+    } catch (UndeclaredThrowableException e) {
+      throw e.getCause() instanceof Exception ? (Exception) e.getCause() : e;
+    }
   }
 
   static Resource resource(int gpus) {
@@ -86,6 +98,29 @@ final class UnmanagedApp implements AutoCloseable {
   void ask(int gpus, long requestId) {
     rm.addContainerRequest(new ContainerRequest(
         resource(gpus), null, null, Priority.newInstance(1), requestId, true, null));
+  }
+
+  /** By the constraint API, with tags of its own. */
+  void askConstrained(int gpus, long requestId, int count, Set<String> tags) {
+    rm.addSchedulingRequests(List.of(SchedulingRequest.newBuilder()
+        .priority(Priority.newInstance(1)).allocationRequestId(requestId).allocationTags(tags)
+        .resourceSizing(ResourceSizing.newInstance(count, resource(gpus))).build()));
+  }
+
+  /** On that host and nowhere else. */
+  void askOnlyOn(int gpus, long requestId, String host) {
+    rm.addContainerRequest(new ContainerRequest(
+        resource(gpus), new String[] {host}, null, Priority.newInstance(1), requestId, false, null));
+  }
+
+  void askOpportunistic(int gpus, long requestId) {
+    rm.addContainerRequest(new ContainerRequest(resource(gpus), null, null, Priority.newInstance(1), requestId, true,
+        null, ExecutionTypeRequest.newInstance(ExecutionType.OPPORTUNISTIC, true)));
+  }
+
+  void demote(Container container) {
+    rm.requestContainerUpdate(container, UpdateContainerRequest.newInstance(container.getVersion(), container.getId(),
+        ContainerUpdateType.DEMOTE_EXECUTION_TYPE, null, ExecutionType.OPPORTUNISTIC));
   }
 
   AllocateResponse heartbeat() throws Exception {

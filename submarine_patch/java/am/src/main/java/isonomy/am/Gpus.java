@@ -1,13 +1,13 @@
 package isonomy.am;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.AmContainer;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 
-/** The GPU ids and the lease of a container, as the ResourceManager signed them: allocation tags gpu=0,2 and lease=x. */
+/** The GPU ids and the lease of a container, as the ResourceManager signed them. */
 final class Gpus {
-  private static final String GPU_TAG = "gpu=";
-  private static final String LEASE_TAG = "lease=";
-
   private Gpus() {
   }
 
@@ -18,21 +18,18 @@ final class Gpus {
     if (container.getNodeHttpAddress() != null) {
       builder.setNodeHttpAddress(container.getNodeHttpAddress());
     }
-    if (container.getAllocationTags() != null) {
-      container.getAllocationTags().forEach(tag -> addTag(builder, tag));
+    GpuTag tag = GpuTag.read(container.getAllocationTags(), gpus(container));
+    if (tag != null) {
+      builder.addAllGpuIds(tag.gpuIds()).setLeaseId(tag.lease());
     }
     return builder.build();
   }
 
-  private static void addTag(AmContainer.Builder builder, String tag) {
-    if (tag.startsWith(LEASE_TAG)) {
-      builder.setLeaseId(tag.substring(LEASE_TAG.length()));
-    } else if (tag.startsWith(GPU_TAG)) {
-      for (String id : tag.substring(GPU_TAG.length()).split(",")) {
-        if (!id.isBlank()) {
-          builder.addGpuIds(Integer.parseInt(id.strip()));
-        }
-      }
+  private static int gpus(Container container) {
+    try {
+      return (int) container.getResource().getResourceValue(ResourceInformation.GPU_URI);
+    } catch (ResourceNotFoundException e) {
+      return 0;
     }
   }
 }

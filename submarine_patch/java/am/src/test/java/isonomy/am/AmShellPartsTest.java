@@ -18,6 +18,7 @@ import isonomy.wire.v1.AmReply;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -114,14 +115,17 @@ class AmShellPartsTest {
   void tagsTellGpusAndLease() {
     Container container = Container.newInstance(
         ContainerId.newContainerId(ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 1), 1), 2),
-        NodeId.newInstance("host-a", 4000), "host-a:8042", Resource.newInstance(1, 1), Priority.newInstance(0), null);
+        NodeId.newInstance("host-a", 4000), "host-a:8042",
+        Resource.newInstance(1, 1, Map.of("yarn.io/gpu", 2L)), Priority.newInstance(0), null);
     container.setAllocationRequestId(7);
-    container.setAllocationTags(Set.of("gpu=0,2", "lease=L5"));
+    container.setAllocationTags(Set.of("gpu=0,2;lease=L5"));
     AmContainer seen = Gpus.describe(container);
     assertEquals(List.of(0, 2), seen.getGpuIdsList());
     assertEquals("L5", seen.getLeaseId());
     assertEquals("host-a", seen.getHost());
     assertEquals(7, seen.getAllocationRequestId());
+    container.setAllocationTags(Set.of("gpu=x", "lease=L5"));
+    assertEquals(0, Gpus.describe(container).getGpuIdsCount(), "no callback fails on a tag");
   }
 
   @Test

@@ -1,0 +1,101 @@
+package isonomy.nm;
+
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TimerTask;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.util.ReflectionUtils;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.nodemanager.nodelabels.ConfigurationNodeAttributesProvider;
+import org.apache.hadoop.yarn.server.nodemanager.nodelabels.NodeAttributesProvider;
+import org.apache.hadoop.yarn.server.nodemanager.nodelabels.ScriptBasedNodeAttributesProvider;
+
+/**
+ * Reports, beside what the configured provider does, that this NodeManager has an executor of ours: the plugin places
+ * nothing on nodes that have none. The executor puts it into the NodeManager's configuration before providers are made.
+ */
+public final class ExecutorAttributes extends NodeAttributesProvider {
+  static final String NAME = "isonomy-executor";
+  private static final String CONFIGURED = "isonomy.nm.attributes-provider";
+  /** What the plugin needs of an executor; grows when that changes. */
+  private static final String VERSION = "2";
+
+  private NodeAttributesProvider configured;
+
+  public ExecutorAttributes() {
+    super("Isonomy's node attributes");
+    setIntervalTime(DISABLE_NODE_DESCRIPTORS_PROVIDER_FETCH_TIMER);
+  }
+
+  static void addTo(Configuration conf) {
+    String provider = conf.getTrimmed(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, "");
+    if (!provider.equals(ExecutorAttributes.class.getName())) {
+      conf.set(CONFIGURED, provider);
+      conf.set(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, ExecutorAttributes.class.getName());
+    }
+  }
+
+  @Override
+  protected void serviceInit(Configuration conf) throws Exception {
+    configured = provider(conf);
+    if (configured != null) {
+      configured.init(conf);
+    }
+    super.serviceInit(conf);
+  }
+
+  private static NodeAttributesProvider provider(Configuration conf) {
+    String name = conf.getTrimmed(CONFIGURED, "");
+    switch (name) {
+      case "":
+        return null;
+      case YarnConfiguration.CONFIG_NODE_DESCRIPTOR_PROVIDER:
+        return new ConfigurationNodeAttributesProvider();
+      case YarnConfiguration.SCRIPT_NODE_DESCRIPTOR_PROVIDER:
+        return new ScriptBasedNodeAttributesProvider();
+      default:
+        return ReflectionUtils.newInstance(conf.getClass(CONFIGURED, null, NodeAttributesProvider.class), conf);
+    }
+  }
+
+  @Override
+  protected void serviceStart() throws Exception {
+    if (configured != null) {
+      configured.start();
+    }
+    super.serviceStart();
+  }
+
+  @Override
+  protected void serviceStop() throws Exception {
+    if (configured != null) {
+      configured.stop();
+    }
+    super.serviceStop();
+  }
+
+  @Override
+  public Set<NodeAttribute> getDescriptors() {
+    Set<NodeAttribute> all = new HashSet<>();
+    all.add(NodeAttribute.newInstance(
+        NodeAttribute.PREFIX_DISTRIBUTED, NAME, NodeAttributeType.STRING, VERSION));
+    Set<NodeAttribute> others = configured == null ? null : configured.getDescriptors();
+    if (others != null) {
+      all.addAll(others);
+    }
+    return all;
+  }
+
+  @Override
+  protected void cleanUp() {}
+
+  @Override
+  public TimerTask createTimerTask() {
+    return new TimerTask() {
+      @Override
+      public void run() {}
+    };
+  }
+}

@@ -1,0 +1,66 @@
+package isonomy.nm;
+
+import static java.util.stream.Collectors.toSet;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.util.Set;
+import java.util.TimerTask;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.nodemanager.nodelabels.NodeAttributesProvider;
+import org.junit.jupiter.api.Test;
+
+/** The NodeManager says that its executor is ours, beside what it said before. */
+class ExecutorAttributesTest {
+  /** A site's own provider. */
+  public static final class Other extends NodeAttributesProvider {
+    public Other() {
+      super("other");
+      setIntervalTime(DISABLE_NODE_DESCRIPTORS_PROVIDER_FETCH_TIMER);
+    }
+
+    @Override
+    protected void cleanUp() {}
+
+    @Override
+    public TimerTask createTimerTask() {
+      return new TimerTask() {
+        @Override
+        public void run() {
+          setDescriptors(Set.of(NodeAttribute.newInstance(
+              NodeAttribute.PREFIX_DISTRIBUTED, "os", NodeAttributeType.STRING, "linux")));
+        }
+      };
+    }
+  }
+
+  private static Set<String> reported(Configuration conf) {
+    ExecutorAttributes.addTo(conf);
+    ExecutorAttributes.addTo(conf);
+    assertEquals(ExecutorAttributes.class.getName(), conf.get(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG));
+    ExecutorAttributes provider = new ExecutorAttributes();
+    provider.init(conf);
+    provider.start();
+    try {
+      return provider.getDescriptors().stream()
+          .map(a -> a.getAttributeKey().getAttributePrefix() + "/" + a.getAttributeKey().getAttributeName() + "="
+              + a.getAttributeValue()).collect(toSet());
+    } finally {
+      provider.stop();
+    }
+  }
+
+  @Test
+  void alone() {
+    assertEquals(Set.of("nm.yarn.io/isonomy-executor=2"), reported(new Configuration(false)));
+  }
+
+  @Test
+  void besideTheConfiguredOnes() {
+    Configuration conf = new Configuration(false);
+    conf.set(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, Other.class.getName());
+    assertEquals(Set.of("nm.yarn.io/isonomy-executor=2", "nm.yarn.io/os=linux"), reported(conf));
+  }
+}

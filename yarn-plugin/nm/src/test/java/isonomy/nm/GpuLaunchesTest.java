@@ -1,0 +1,182 @@
+package isonomy.nm;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.when;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
+import org.apache.hadoop.yarn.server.nodemanager.Context;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Which GPUs a container sees, and until when they are its own. */
+@Timeout(60)
+class GpuLaunchesTest {
+  @TempDir
+  Path dir;
+
+  private final ConcurrentHashMap<ContainerId, Container> containers = new ConcurrentHashMap<>();
+  private final List<String> killed = new ArrayList<>();
+  private String leader;
+  private boolean deaf;
+  private GpuLaunches gpus;
+
+  @BeforeEach
+  void start() throws IOException {
+    Context nm = mock(Context.class);
+    when(nm.getContainers()).thenReturn(containers);
+    Configuration conf = new Configuration(false);
+    conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
+    conf.set(YarnConfiguration.NM_ADDRESS, "n1:8041");
+    conf.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, -4_900);
+    conf.setLong(GpuLaunches.GPU_WAIT_MS, 200);
+    gpus = new GpuLaunches(nm, conf, new GpuLaunches.Processes() {
+      @Override
+      public String leader(ContainerId id) {
+        return leader;
+      }
+
+      @Override
+      public void kill(Container container, String group) throws IOException {
+        killed.add(group);
+        if (!deaf) {
+          new ProcessBuilder("bash", "-c", "kill -9 -- -" + group).start();
+        }
+      }
+    });
+  }
+
+  private Container container(int number, int gpuCount, ExecutionType type, String... tags) {
+    ContainerTokenIdentifier token = Tokens.token(number, gpuCount, type, tags);
+    Container container = mock(Container.class);
+    when(container.getContainerId()).thenReturn(token.getContainerID());
+    when(container.getContainerTokenIdentifier()).thenReturn(token);
+    containers.put(token.getContainerID(), container);
+    return container;
+  }
+
+  /** The environment that the container gets whose master wrote another. */
+  private Map<String, String> environment(Container container) {
+    Map<String, String> environment = new HashMap<>(Map.of(
+        GpuLaunches.VISIBLE, "0,1,2,3,4,5,6,7", "CONTAINER_ID",
+        container == null ? "container_9_0001_01_000009" : container.getContainerId().toString()));
+    LinkedHashSet<String> nmVars = new LinkedHashSet<>();
+    gpus.visible(environment, nmVars);
+    assertEquals(nmVars.contains(GpuLaunches.VISIBLE), !"0,1,2,3,4,5,6,7".equals(environment.get(GpuLaunches.VISIBLE)));
+    return environment;
+  }
+
+  private List<String> evidence() throws IOException {
+    return Files.readAllLines(dir.resolve("evidence.jsonl"));
+  }
+
+  @Test
+  void aContainerSeesTheGpusOfItsTokenWhateverItsMasterWrote() {
+    ExecutionType guaranteed = ExecutionType.GUARANTEED;
+    Map<String, String> leased = environment(container(1, 2, guaranteed, "gpu=0,2;lease=r1.2"));
+    assertEquals("0,2", leased.get(GpuLaunches.VISIBLE));
+    assertEquals("r1.2", leased.get(GpuLaunches.LEASE));
+    assertEquals("0,2", environment(container(1, 2, guaranteed, "gpu=0,2", "lease=r1.2")).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(container(2, 0, guaranteed)).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(null).get(GpuLaunches.VISIBLE), "unknown to the NodeManager");
+  }
+
+  @Test
+  void tagsThatDoNotFitTheResourceShowNothing() {
+    ExecutionType guaranteed = ExecutionType.GUARANTEED;
+    assertEquals("", environment(container(1, 0, guaranteed, "gpu=0,1,2,3", "lease=x")).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(container(2, 1, guaranteed, "gpu=0,1,2,3;lease=x")).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(container(3, 1, guaranteed, "gpu=0", "gpu=1")).get(GpuLaunches.VISIBLE));
+  }
+
+  @Test
+  void onlyGuaranteedContainersOfCapacitySchedulerAreLeftAlone() {
+    String asWritten = "0,1,2,3,4,5,6,7";
+    assertEquals(asWritten, environment(container(1, 1, ExecutionType.GUARANTEED)).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(container(2, 1, ExecutionType.OPPORTUNISTIC)).get(GpuLaunches.VISIBLE));
+  }
+
+  @Test
+  void theGpusAreFreeWhenTheLastProcessIsGone() throws Exception {
+    Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
+    Process shell = session("trap '' TERM; sleep 100 & echo $$; wait");
+    assertEquals(0, gpus.launch(first, () -> 0));
+    assertEquals(List.of(leader), killed, "who stays longer than YARN's kill takes is killed");
+    assertFalse(shell.isAlive());
+    assertTrue(evidence().get(0).startsWith("{\"event\":\"start\",\"container\":\"" + first.getContainerId()));
+    assertTrue(evidence().get(1).startsWith("{\"event\":\"end\",\"container\":\"" + first.getContainerId()));
+    assertEquals(0, gpus.launch(container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b"), () -> 0));
+  }
+
+  @Test
+  void whoCannotBeKilledKeepsItsGpus() throws Exception {
+    deaf = true;
+    Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
+    Process shell = session("echo $$; exec sleep 100");
+    assertEquals(7, gpus.launch(first, () -> 7));
+    assertEquals(1, evidence().size(), "no end");
+    Container second = container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b");
+    assertTrue(assertThrows(IOException.class, () -> gpus.launch(second, () -> 0)).getMessage()
+        .contains("still held by " + first.getContainerId()));
+    shell.destroyForcibly().waitFor();
+    leader = null;
+    assertEquals(0, gpus.launch(second, () -> 0));
+    assertTrue(evidence().get(1).contains("\"exit\":7"), evidence().toString());
+  }
+
+  @Test
+  void evidenceIsJsonAndMayBeRotated() throws Exception {
+    Evidence evidence = new Evidence(dir.resolve("evidence.jsonl"), "a\"\n{");
+    evidence.started(Tokens.use(1, 2, "gpu=0,2;lease=r1.2"));
+    Files.move(dir.resolve("evidence.jsonl"), dir.resolve("evidence.jsonl.1"));
+    evidence.ended(Tokens.use(1, 2, "gpu=0,2;lease=r1.2"), 143);
+    String line = evidence().get(0).replaceAll("\"time_ms\":\\d+", "\"time_ms\":1");
+    assertEquals("{\"event\":\"end\",\"container\":\"" + Tokens.id(1) + "\",\"node\":\"a\\\"\\n{\",\"gpu_ids\":[0,2],"
+        + "\"lease\":\"r1.2\",\"time_ms\":1,\"exit\":143}", line);
+    assertEquals(1, Files.readAllLines(dir.resolve("evidence.jsonl.1")).size());
+  }
+
+  /** Starts a script that leads a session of its own and prints its process id. */
+  private Process session(String script) throws IOException {
+    Process process = new ProcessBuilder("setsid", "bash", "-c", script).start();
+    leader = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8)).readLine();
+    assertTrue(Session.groups(leader).contains(leader));
+    return process;
+  }
+
+  @Test
+  void aSessionIsItsProcesses() throws Exception {
+    assertTrue(Session.groups("4194999").isEmpty());
+    Process shell = session("set -m; sleep 100 & echo $$; wait");
+    assertEquals(2, Session.groups(leader).size(), "a job of its own process group");
+    new ProcessBuilder("bash", "-c", "kill -9 -- -" + String.join(" -", Session.groups(leader))).start().waitFor();
+    shell.waitFor();
+    for (int i = 0; i < 100 && !Session.groups(leader).isEmpty(); i++) {
+      Thread.sleep(20);
+    }
+    assertTrue(Session.groups(leader).isEmpty());
+  }
+}

@@ -1,0 +1,82 @@
+package isonomy.yarn;
+
+import java.util.Collection;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+
+/** Whose asks for GPUs the control plane serves; CapacityScheduler serves all others. */
+final class Managed {
+  static final String MODE = "isonomy.scheduler.mode";
+  static final String QUEUES = "isonomy.scheduler.queues";
+  /** What version 0.1 had in the mode's place; true is off. */
+  static final String BYPASS = "isonomy.scheduler.bypass";
+
+  /** Whether nodes whose NodeManager has no executor of ours get no leases. */
+  static final String REQUIRE_EXECUTOR = "isonomy.scheduler.require-executor";
+  /** The node attribute that our executors report. */
+  static final String EXECUTOR = "nm.yarn.io/isonomy-executor";
+
+  /** What the plugin does. A shadow that watches and decides without effect is not there yet. */
+  private enum Mode {
+    OFF,
+    ON
+  }
+
+  private final Mode mode;
+  private final List<String> queues;
+  private final boolean requireExecutor;
+
+  private Managed(Mode mode, Collection<String> queues, boolean requireExecutor) {
+    this.mode = mode;
+    this.queues = List.copyOf(queues);
+    this.requireExecutor = requireExecutor;
+  }
+
+  /** Raises IllegalArgumentException where a key cannot be understood. */
+  static Managed of(Configuration conf) {
+    String named = conf.getTrimmed(MODE, conf.getBoolean(BYPASS, false) ? "off" : "on").toUpperCase(Locale.ROOT);
+    for (Mode mode : Mode.values()) {
+      if (mode.name().equals(named)) {
+        Collection<String> queues = conf.getTrimmedStringCollection(QUEUES);
+        for (String queue : queues) {
+          if (!queue.equals("root") && !queue.startsWith("root.")) {
+            throw new IllegalArgumentException(
+                "yarn-site.xml: " + QUEUES + " must name full paths as in root.research, not " + queue);
+          }
+        }
+        return new Managed(mode, queues, conf.getBoolean(REQUIRE_EXECUTOR, true));
+      }
+    }
+    throw new IllegalArgumentException(
+        "yarn-site.xml: " + MODE + " must be on or off, not " + named.toLowerCase(Locale.ROOT));
+  }
+
+  static Managed nothing() {
+    return new Managed(Mode.OFF, List.of(), true);
+  }
+
+  boolean isOn() {
+    return mode == Mode.ON;
+  }
+
+  /** Whether asks of this queue are the control plane's: it or a parent is named, or none is. */
+  boolean has(String queue) {
+    return isOn() && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
+  }
+
+  /** Why nothing is placed on a node with these attributes; empty where something may be. */
+  String withheld(Map<String, String> attributes) {
+    return requireExecutor && attributes.getOrDefault(EXECUTOR, "").isEmpty()
+        ? "its NodeManager has no Isonomy executor (node attribute " + EXECUTOR + ", "
+            + "yarn.nodemanager.container-executor.class)"
+        : "";
+  }
+
+  @Override
+  public String toString() {
+    return mode.name().toLowerCase(Locale.ROOT) + (queues.isEmpty() ? "" : " for " + queues)
+        + (requireExecutor ? "" : ", also on nodes without our executor");
+  }
+}

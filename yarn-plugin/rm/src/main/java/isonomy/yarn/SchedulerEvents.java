@@ -1,0 +1,204 @@
+package isonomy.yarn;
+
+import isonomy.wire.v1.AppRemoved;
+import isonomy.wire.v1.Application;
+import isonomy.wire.v1.AttemptAdded;
+import isonomy.wire.v1.AttemptRemoved;
+import isonomy.wire.v1.Event;
+import isonomy.wire.v1.GpuContainer;
+import isonomy.wire.v1.NodeDown;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Predicate;
+import java.util.function.Supplier;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerState;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAddedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptAddedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppRemovedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAttributesUpdateSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeLabelsUpdateSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeRemovedSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeResourceUpdateSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
+
+/** Tells the control plane of what the scheduler has handled. */
+final class SchedulerEvents {
+  /** Where events go; what is not listened to is not made. */
+  interface Sink {
+    void emit(Supplier<Event.Builder> event);
+  }
+
+  private final IsonomyScheduler scheduler;
+  private final ClusterView view;
+  private final AskBook asks;
+  private final EndingContainers ending;
+  private final Sink sink;
+  /** Nodes that were told as being decommissioned. */
+  private final Set<NodeId> decommissioning = ConcurrentHashMap.newKeySet();
+
+  SchedulerEvents(
+      IsonomyScheduler scheduler, ClusterView view, AskBook asks, EndingContainers ending, Sink sink) {
+    this.scheduler = scheduler;
+    this.view = view;
+    this.asks = asks;
+    this.ending = ending;
+    this.sink = sink;
+  }
+
+  void tell(SchedulerEvent event) {
+    switch (event.getType()) {
+      case NODE_UPDATE:
+        heartbeat(((NodeUpdateSchedulerEvent) event).getRMNode());
+        break;
+      case NODE_ADDED:
+        node(((NodeAddedSchedulerEvent) event).getAddedRMNode());
+        recovered((NodeAddedSchedulerEvent) event);
+        break;
+      case NODE_RESOURCE_UPDATE:
+        node(((NodeResourceUpdateSchedulerEvent) event).getRMNode());
+        break;
+      case NODE_ATTRIBUTES_UPDATE:
+        Set<String> hosts = ((NodeAttributesUpdateSchedulerEvent) event).getUpdatedNodeToAttributes().keySet();
+        nodes(node -> hosts.contains(node.getHostName()));
+        break;
+      case NODE_LABELS_UPDATE:
+        Set<String> labelled = new HashSet<>();
+        ((NodeLabelsUpdateSchedulerEvent) event).getUpdatedNodeToLabels().keySet()
+            .forEach(id -> labelled.add(id.getHost()));
+        nodes(node -> labelled.contains(node.getNodeID().getHost()));
+        break;
+      case NODE_REMOVED:
+        nodeRemoved(((NodeRemovedSchedulerEvent) event).getRemovedRMNode());
+        break;
+      case APP_ADDED:
+        added(((AppAddedSchedulerEvent) event).getApplicationId());
+        break;
+      case APP_REMOVED:
+        appRemoved((AppRemovedSchedulerEvent) event);
+        break;
+      case APP_ATTEMPT_ADDED:
+        attemptAdded(((AppAttemptAddedSchedulerEvent) event).getApplicationAttemptId());
+        break;
+      case APP_ATTEMPT_REMOVED:
+        attemptRemoved((AppAttemptRemovedSchedulerEvent) event);
+        break;
+      default:
+        break;
+    }
+  }
+
+  // ---- nodes
+
+  private void heartbeat(RMNode node) {
+    if ((node.getState() == NodeState.DECOMMISSIONING) != decommissioning.contains(node.getNodeID())) {
+      node(node);
+    }
+    if (!ending.isEmpty()) {
+      ending.heartbeat(node.getNodeID().toString(), System.currentTimeMillis());
+    }
+  }
+
+  void node(RMNode node) {
+    if (node.getState() == NodeState.DECOMMISSIONING) {
+      decommissioning.add(node.getNodeID());
+    } else {
+      decommissioning.remove(node.getNodeID());
+    }
+    sink.emit(() -> Event.newBuilder().setNodeUp(view.node(node)));
+  }
+
+  private void nodes(Predicate<RMNode> like) {
+    for (FiCaSchedulerNode node : scheduler.getNodeTracker().getAllNodes()) {
+      if (like.test(node.getRMNode())) {
+        node(node.getRMNode());
+      }
+    }
+  }
+
+  private void nodeRemoved(RMNode node) {
+    NodeId id = node.getNodeID();
+    sink.emit(() -> Event.newBuilder().setNodeDown(
+        NodeDown.newBuilder().setNodeId(id.toString()).setReason(node.getState().name())));
+    decommissioning.remove(id);
+    view.nodeGone(id);
+    ending.nodeGone(id.toString());
+  }
+
+  private void recovered(NodeAddedSchedulerEvent event) {
+    List<NMContainerStatus> reports = event.getContainerReports();
+    for (NMContainerStatus report : reports == null ? List.<NMContainerStatus>of() : reports) {
+      RMContainer container = scheduler.getRMContainer(report.getContainerId());
+      if (container == null || container.completed() || !Gpus.has(container)) {
+        continue;
+      }
+      asks.recovered(report.getContainerId().getApplicationAttemptId(), IsonomyScheduler.key(container));
+      GpuContainer message = Messages.container(container);
+      sink.emit(() -> Event.newBuilder().setContainerAllocated(message));
+      if (report.getContainerState() == ContainerState.RUNNING) {
+        sink.emit(() -> Event.newBuilder().setContainerRunning(message));
+      }
+    }
+  }
+
+  // ---- applications
+
+  private void added(ApplicationId id) {
+    sink.emit(() -> {
+      Application app = view.application(id);
+      return app == null ? null : Event.newBuilder().setAppAdded(app);
+    });
+  }
+
+  /** Its queue or its priority changed. */
+  void updated(ApplicationId id) {
+    sink.emit(() -> {
+      Application app = view.application(id);
+      return app == null ? null : Event.newBuilder().setAppUpdated(app);
+    });
+  }
+
+  private void appRemoved(AppRemovedSchedulerEvent event) {
+    sink.emit(() -> Event.newBuilder().setAppRemoved(AppRemoved.newBuilder()
+        .setAppId(event.getApplicationID().toString()).setFinalState(finalState(event))));
+  }
+
+  /** YARN calls an application FINISHED that told of its failure: its own word counts, where it gave one. */
+  private String finalState(AppRemovedSchedulerEvent event) {
+    RMApp app = scheduler.getRMContext().getRMApps().get(event.getApplicationID());
+    if (event.getFinalState() != RMAppState.FINISHED || app == null) {
+      return String.valueOf(event.getFinalState());
+    }
+    FinalApplicationStatus status = app.getFinalApplicationStatus();
+    return status == null || status == FinalApplicationStatus.UNDEFINED ? RMAppState.FINISHED.name() : status.name();
+  }
+
+  private void attemptAdded(ApplicationAttemptId id) {
+    asks.open(id, scheduler.pendingOf(id));
+    sink.emit(() -> Event.newBuilder().setAttemptAdded(AttemptAdded.newBuilder()
+        .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())));
+  }
+
+  private void attemptRemoved(AppAttemptRemovedSchedulerEvent event) {
+    ApplicationAttemptId id = event.getApplicationAttemptID();
+    asks.close(id);
+    sink.emit(() -> Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder()
+        .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())
+        .setKeepContainers(event.getKeepContainersAcrossAppAttempts())));
+  }
+}

@@ -1,0 +1,234 @@
+package isonomy.yarn;
+
+import static java.util.stream.Collectors.toList;
+import static java.util.stream.Collectors.toSet;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import isonomy.wire.v1.Directive;
+import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.Event;
+import isonomy.wire.v1.GpuContainer;
+import isonomy.wire.v1.Kill;
+import isonomy.wire.v1.Node;
+import isonomy.wire.v1.Queue;
+import isonomy.wire.v1.Snapshot;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.NodeLabel;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.nodelabels.CommonNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeDecommissioningEvent;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What changes in a cluster while apps run: the control plane hears of it, and nothing is placed against it. */
+@Timeout(120)
+class ClusterChangesTest extends MiniYarn {
+  @Override
+  void configure(Configuration c) {
+    c.setBoolean(YarnConfiguration.NODE_LABELS_ENABLED, true);
+    c.set(YarnConfiguration.FS_NODE_LABELS_STORE_ROOT_DIR, attributes.resolve("labels").toUri().toString());
+    String prefix = "yarn.scheduler.capacity.";
+    c.set(prefix + "root.accessible-node-labels.fast.capacity", "100");
+    c.set(prefix + "root.other.accessible-node-labels", "fast");
+    c.set(prefix + "root.other.accessible-node-labels.fast.capacity", "100");
+    c.set(prefix + "root.other.accessible-node-labels.fast.maximum-capacity", "100");
+    c.set(prefix + "root.default.minimum-user-limit-percent", "25");
+    c.set(prefix + "root.default.maximum-capacity", "80");
+  }
+
+  /** A container of the app that runs on GPU 2 of node 0. */
+  private String running(UnmanagedApp app) throws Exception {
+    ask(app, 1, 5);
+    DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(2)));
+    assertTrue(placed.getOk(), placed.getReason());
+    app.heartbeatUntil(() -> !app.allocated.isEmpty());
+    app.launch(app.allocated.get(0), "exec sleep 100");
+    control.await(e -> e.hasContainerRunning()
+        && e.getContainerRunning().getContainerId().equals(placed.getContainerId()));
+    return placed.getContainerId();
+  }
+
+  private Snapshot again() throws Exception {
+    int before = control.snapshots();
+    control.forget();
+    return control.awaitSnapshot(before + 1);
+  }
+
+  @Test
+  void aNodeThatIsDecommissionedIsToldWithAllItsGpus() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    try (UnmanagedApp busy = new UnmanagedApp(conf, "busy"); UnmanagedApp alice = new UnmanagedApp(conf, "alice")) {
+      String id = running(busy);
+      int from = control.count();
+      cluster.getResourceManager().getRMContext().getDispatcher().getEventHandler()
+          .handle(new RMNodeDecommissioningEvent(node(0), 600));
+      Node told = control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getDecommissioning()).getNodeUp();
+      assertEquals(node(0).toString(), told.getNodeId());
+      assertEquals(4, told.getGpus());
+      ask(alice, 1, 6);
+      DirectiveResult refused = control.carriedOut(place(alice, 6, node(0).toString(), List.of(0)));
+      assertFalse(refused.getOk());
+      assertTrue(refused.getReason().contains("DECOMMISSIONING"), refused.getReason());
+      Snapshot snapshot = again();
+      Node known = snapshot.getNodesList().stream().filter(Node::getDecommissioning).findFirst().orElseThrow();
+      assertEquals(4, known.getGpus());
+      assertEquals(List.of(id), snapshot.getContainersList().stream().map(GpuContainer::getContainerId).collect(toList()));
+    }
+  }
+
+  @Test
+  void movesPrioritiesAndWhatWaitsAreSeen() throws Exception {
+    Snapshot first = control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    Queue queue = first.getQueuesList().stream().filter(q -> q.getPath().equals("root.default")).findFirst().orElseThrow();
+    assertEquals(0.25, queue.getUserLimit());
+    assertEquals(100.0, queue.getUserLimitFactor());
+    assertEquals(0.5, queue.getPartitionsOrThrow("").getAbsoluteCapacity(), 1e-6);
+    assertEquals(0.8, queue.getPartitionsOrThrow("").getAbsoluteMaxCapacity(), 1e-6);
+    assertTrue(first.getQueuesList().stream().anyMatch(q -> q.getPath().equals("root") && q.getParent()));
+    QueueMetrics root = scheduler().getRootQueueMetrics();
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      app.ask(2, 4);
+      ask(app, 2, 5);
+      assertEquals(2, root.getPendingContainers());
+      assertEquals(512, root.getPendingMB());
+      assertEquals(4, Gpus.of(root.getPendingResources()));
+
+      int from = control.count();
+      app.yarn.moveApplicationAcrossQueues(app.id, "other");
+      Event moved = control.await(from, Event::hasAppUpdated);
+      assertEquals("root.other", moved.getAppUpdated().getQueue());
+      assertEquals(2, root.getPendingContainers());
+      assertEquals(2, scheduler().getQueue("root.other").getMetrics().getPendingContainers());
+      assertEquals(0, scheduler().getQueue("root.default").getMetrics().getPendingContainers());
+      Configuration priorities = new Configuration(conf);
+      priorities.setInt(YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY, 10);
+      scheduler().setClusterMaxPriority(priorities);
+      app.yarn.updateApplicationPriority(app.id, Priority.newInstance(7));
+      control.await(from, e -> e.hasAppUpdated() && e.getAppUpdated().getPriority() == 7);
+
+      DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(0, 1)));
+      assertTrue(placed.getOk(), placed.getReason());
+      assertEquals(1, root.getPendingContainers());
+      // Killed before its master had it: it is wanted again.
+      assertTrue(control.carriedOut(directive().setKill(
+          Kill.newBuilder().setContainerId(placed.getContainerId()).setReason("test")).build()).getOk());
+      assertEquals(2, root.getPendingContainers());
+    }
+    control.await(Event::hasAppRemoved);
+    assertEquals(0, root.getPendingContainers());
+    assertEquals(0, root.getPendingMB());
+  }
+
+  @Test
+  void partitionsAreTheirs() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    CommonNodeLabelsManager labels = cluster.getResourceManager().getRMContext().getNodeLabelManager();
+    labels.addToCluserNodeLabels(List.of(NodeLabel.newInstance("fast", true)));
+    int from = control.count();
+    labels.replaceLabelsOnNode(Map.of(NodeId.newInstance(node(0).getHost(), node(0).getPort()), Set.of("fast")));
+    control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getPartition().equals("fast"));
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      ask(app, 1, 5);
+      DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      assertTrue(refused.getReason().contains("the ask is for the default partition"), refused.getReason());
+      DirectiveResult placed = control.carriedOut(place(app, 5, node(1).toString(), List.of(0)));
+      assertTrue(placed.getOk(), placed.getReason());
+    }
+    Queue other = again().getQueuesList().stream().filter(q -> q.getPath().equals("root.other")).findFirst().orElseThrow();
+    assertEquals(1.0, other.getPartitionsOrThrow("fast").getAbsoluteCapacity(), 1e-6);
+  }
+
+  @Test
+  void anEndedContainerIsInTheSnapshotUntilItsProcessesAreGone() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      String id = running(app);
+      Directive kill = directive().setKill(Kill.newBuilder().setContainerId(id).setReason("test")).build();
+      assertEquals("", scheduler().carryOut(kill).getReason());
+      GpuContainer ending = scheduler().snapshot(0).getContainers(0);
+      assertEquals(id, ending.getContainerId());
+      assertTrue(ending.getEnding());
+      assertEquals(List.of(2), ending.getGpuIdsList());
+    }
+  }
+
+  @Test
+  void nodesWithoutOurExecutorGetNothing() throws Exception {
+    control.awaitSnapshot(1);
+    cluster.waitForNodeManagersToConnect(20_000);
+    Configuration required = new Configuration(conf);
+    required.setBoolean(Managed.REQUIRE_EXECUTOR, true);
+    scheduler().reinitialize(required, cluster.getResourceManager().getRMContext());
+    Snapshot snapshot = control.awaitSnapshot(2);
+    assertTrue(snapshot.getNodesList().stream().allMatch(n -> n.getWithheld().contains("no Isonomy executor")));
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      ask(app, 1, 5);
+      DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      assertTrue(refused.getReason().contains("no Isonomy executor"), refused.getReason());
+      int from = control.count();
+      cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
+          NodeAttribute.PREFIX_DISTRIBUTED, Map.of(node(0).getHost(), Set.of(NodeAttribute.newInstance(
+              NodeAttribute.PREFIX_DISTRIBUTED, "isonomy-executor", NodeAttributeType.STRING, "2"))));
+      control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getWithheld().isEmpty());
+      DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      assertTrue(placed.getOk(), placed.getReason());
+    }
+  }
+
+  @Test
+  @Tag("off")
+  void switchedOnBesideContainersThatRun() throws Exception {
+    UnmanagedApp before = new UnmanagedApp(conf, "bob");
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
+      cluster.waitForNodeManagersToConnect(20_000);
+      before.ask(3, 5);
+      before.ask(3, 5);
+      before.heartbeatUntil(() -> before.allocated.size() == 2);
+      Container untagged = before.allocated.get(0);
+      app.ask(4, 7);
+      app.heartbeat();
+      QueueMetrics root = scheduler().getRootQueueMetrics();
+      assertEquals(1, root.getPendingContainers());
+
+      Configuration on = new Configuration(conf);
+      on.set(Managed.MODE, "on");
+      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      Snapshot snapshot = control.awaitSnapshot(1);
+      Node node = snapshot.getNodesList().stream()
+          .filter(n -> n.getNodeId().equals(untagged.getNodeId().toString())).findFirst().orElseThrow();
+      assertEquals(3, node.getUntaggedGpus());
+      assertEquals(4, snapshot.getAsks(0).getGpus(), "what CapacityScheduler had not served is asked of us");
+      assertEquals(1, root.getPendingContainers());
+      ask(app, 1, 6);
+      DirectiveResult refused = control.carriedOut(place(app, 6, untagged.getNodeId().toString(), List.of(3)));
+      assertTrue(refused.getReason().contains("which ones is unknown"), refused.getReason());
+      int from = control.count();
+      before.close();
+      control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getNodeId().equals(node.getNodeId())
+          && e.getNodeUp().getUntaggedGpus() == 0);
+
+      on.set(Managed.MODE, "off");
+      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      app.heartbeatUntil(() -> app.allocated.size() == 2);
+      assertEquals(Set.of(6L, 7L), app.allocated.stream().map(Container::getAllocationRequestId).collect(toSet()),
+          "CapacityScheduler serves what was held back");
+      assertEquals(0, root.getPendingContainers());
+    }
+  }
+}

@@ -1,0 +1,104 @@
+package isonomy.wire;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+
+/**
+ * The GPU ids and the lease of a container, as an allocation tag in the token that the ResourceManager signs:
+ * "gpu=0,2;lease=L".
+ *
+ * <p>Masters may give their containers allocation tags, too. So the plugin takes tags that look like ours
+ * ({@link #isReserved}) out of everything that masters ask for, and a tag counts only if it is the only one and names as
+ * many GPUs as the container's resource has. Containers placed by version 0.1 have two tags, "gpu=0,2" and "lease=L".
+ */
+public final class GpuTag {
+  private static final String GPU = "gpu=";
+  private static final String LEASE = "lease=";
+  private static final int LENGTH_MAX = 8192;
+  private static final Pattern LEASE_ID = Pattern.compile("[A-Za-z0-9._:/@+-]{0,255}");
+  private static final Pattern TAG = Pattern.compile("gpu=(\\d{1,5}(?:,\\d{1,5})*+)(?:;lease=(.*))?");
+
+  private final List<Integer> gpuIds;
+  private final String lease;
+
+  private GpuTag(List<Integer> gpuIds, String lease) {
+    this.gpuIds = Collections.unmodifiableList(gpuIds);
+    this.lease = lease;
+  }
+
+  /** The tag of a container to be placed. Raises IllegalArgumentException where it could not be read again. */
+  public static String of(Collection<Integer> gpuIds, String lease) {
+    String tag = GPU + gpuIds.stream().sorted().map(String::valueOf).collect(Collectors.joining(","))
+        + ";" + LEASE + lease;
+    if (read(Set.of(tag), gpuIds.size()) == null) {
+      throw new IllegalArgumentException("GPUs " + gpuIds + " of lease \"" + lease + "\" make no tag");
+    }
+    return tag;
+  }
+
+  /** Whether a master may not give its containers this tag. */
+  public static boolean isReserved(String tag) {
+    return tag.startsWith(GPU) || tag.startsWith(LEASE);
+  }
+
+  /** What the tags of a container with so many GPUs say; null where they do not name exactly these. */
+  public static GpuTag read(Set<String> tags, int gpus) {
+    String tag = only(tags, GPU);
+    Matcher parts = tag == null || tag.length() > LENGTH_MAX ? null : TAG.matcher(tag);
+    if (parts == null || !parts.matches()) {
+      return null;
+    }
+    String lease = parts.group(2) == null ? apart(tags) : parts.group(2);
+    List<Integer> ids = new ArrayList<>();
+    for (String id : parts.group(1).split(",")) {
+      ids.add(Integer.valueOf(id));
+    }
+    if (ids.size() != gpus || new HashSet<>(ids).size() != gpus || !LEASE_ID.matcher(lease).matches()) {
+      return null;
+    }
+    Collections.sort(ids);
+    return new GpuTag(ids, lease);
+  }
+
+  /** The lease in a tag of its own; empty without one. */
+  private static String apart(Set<String> tags) {
+    String tag = only(tags, LEASE);
+    return tag == null ? "" : tag.substring(LEASE.length());
+  }
+
+  /** The one tag that begins so; null without one or with several. */
+  private static String only(Set<String> tags, String beginning) {
+    String found = null;
+    for (String tag : tags == null ? Set.<String>of() : new TreeSet<>(tags)) {
+      if (tag.startsWith(beginning)) {
+        if (found != null) {
+          return null;
+        }
+        found = tag;
+      }
+    }
+    return found;
+  }
+
+  /** In order, each once. */
+  public List<Integer> gpuIds() {
+    return gpuIds;
+  }
+
+  public String lease() {
+    return lease;
+  }
+
+  /** The ids as CUDA_VISIBLE_DEVICES has them. */
+  public String joined() {
+    return gpuIds.stream().map(String::valueOf).collect(Collectors.joining(","));
+  }
+}
