@@ -83,6 +83,7 @@ class Arbiter(State):
             ev.ExchangePosted: self._exchange,
             ev.StateKept: self._restore,
             ev.Tick: lambda e, now: None,
+            ev.ClockStepped: self._clock_stepped,
             ev.Decided: self.rounds.decided,
         }
 
@@ -241,6 +242,11 @@ class Arbiter(State):
         downgrade(self, groups)
         self.want_round(now_s + self.settings.settle_s)
         return borrowing
+
+    def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
+        """Time that nobody could use ends no lease: each has two leads from now."""
+        if not leases.frozen(self, now_s):
+            leases.thaw(self, now_s)
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import TypeVar
 
 import structlog
 
+from pycontrol.arbiter.clock import SteadyClock
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.inbox import Inbox, Lane, Overloaded, lane_of
 from pycontrol.arbiter.journal import Journal
@@ -25,17 +27,6 @@ BATCH_EVENTS, BATCH_S = 256, 0.01
 """So many events, or for so long, share one transaction; who is urgent waits no longer."""
 SHORTEST_NAP_S = 0.02
 log = structlog.get_logger("arbiter")
-
-
-class SteadyClock:
-    """Unix seconds that never run backwards: the wall clock at the start plus the monotonic clock."""
-
-    def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic()
-
-    def now_s(self) -> float:
-        """Unix seconds."""
-        return time.monotonic() + self._offset_s
 
 
 class Driver:
@@ -163,6 +154,8 @@ class Driver:
 
     def _step(self, events: Iterable[ev.Event]) -> None:
         now_s = self.clock.now_s()
+        if self.clock.step_s():  # before what is due by now takes its effect
+            events = chain([ev.ClockStepped()], events)
         effects = self._arbiter.handle_all(events, now_s)
         facts = self._arbiter.take_facts()
         self._journal.append(facts, now_s)

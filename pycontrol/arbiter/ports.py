@@ -13,6 +13,9 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Unix seconds that never run backwards."""
 
+    def step_s(self) -> float:
+        """By how much it was set forward since this was asked last."""
+
 
 class AgentPort(Protocol):
     """The way to the Agents."""

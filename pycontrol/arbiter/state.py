@@ -263,7 +263,8 @@ class State:
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
-        self.stale.add(app_id)
+        if app_id in self.durable.live or app_id in self.yarn_apps:
+            self.stale.add(app_id)
         agent = self.agents.get(app_id)
         if agent is not None and app_id in self.durable.live and agent.demand.gpus > self.holding(app_id):
             self.unmet[app_id] = None

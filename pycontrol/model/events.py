@@ -298,6 +298,11 @@ class Tick:
 
 
 @value
+class ClockStepped:
+    """The clock was set forward, or the machine slept: nobody could use the time that is over by it."""
+
+
+@value
 class Decided:
     """The policy has decided a round; `problem` where it failed."""
 
@@ -312,7 +317,7 @@ Event = (
     ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved
     | AskChanged | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | ExchangePosted | StateKept | Tick | Decided
+    | OperatorCommand | ExchangePosted | StateKept | Tick | ClockStepped | Decided
 )  # fmt: skip
 
 # ---- effects: to Agents

@@ -1,0 +1,41 @@
+"""The control plane's clock: Unix time that never runs backwards and follows the machine's clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+STEP_S = 2.0
+"""The machine's clock was set forward, or the machine slept, where it is so much ahead of the time that passed."""
+SLOW = 0.5
+"""Where the machine's clock was set back, time runs at this rate until that has caught up."""
+
+
+class SteadyClock:
+    """From any thread. Times in Unix seconds."""
+
+    def __init__(
+        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall_s, self._monotonic_s = wall_s, monotonic_s
+        self._lock = threading.Lock()
+        self._now_s, self._at_s = wall_s(), monotonic_s()
+        self._stepped_s = 0.0
+
+    def now_s(self) -> float:
+        """The time."""
+        with self._lock:
+            at_s, wall_s = self._monotonic_s(), self._wall_s()
+            passed_s, self._at_s = max(0.0, at_s - self._at_s), at_s
+            ahead_s = wall_s - (self._now_s + passed_s)
+            if ahead_s > STEP_S:
+                self._stepped_s += ahead_s
+            self._now_s = max(wall_s, self._now_s + SLOW * passed_s)
+            return self._now_s
+
+    def step_s(self) -> float:
+        """By how much it was set forward since this was asked last."""
+        with self._lock:
+            stepped_s, self._stepped_s = self._stepped_s, 0.0
+            return stepped_s

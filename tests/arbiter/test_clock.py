@@ -1,0 +1,68 @@
+"""The clock follows the machine's, forward at once and backward by running slow; no lease ends by a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.arbiter.clock import SLOW, STEP_S, SteadyClock
+from pycontrol.arbiter.durable import REVOKING
+from pycontrol.model import events as ev
+from tests.arbiter.mini import SETTINGS, Mini
+
+
+class Machine:
+    """Its two clocks."""
+
+    def __init__(self) -> None:
+        self.wall_s, self.monotonic_s = 1e9, 50.0
+        self.clock = SteadyClock(lambda: self.wall_s, lambda: self.monotonic_s)
+
+    def passes(self, seconds: float) -> float:
+        self.wall_s += seconds
+        self.monotonic_s += seconds
+        return self.clock.now_s()
+
+
+def test_time_passes() -> None:
+    m = Machine()
+    assert [m.passes(s) for s in (0.0, 1.0, 2.5)] == [1e9, 1e9 + 1, 1e9 + 3.5]
+    assert m.clock.step_s() == 0
+
+
+@pytest.mark.parametrize("ahead_s", [0.5, STEP_S + 1, 3600.0])
+def test_a_clock_set_forward_is_followed_at_once(ahead_s: float) -> None:
+    """So is the end of a sleep, which the monotonic clock does not count."""
+    m = Machine()
+    m.wall_s += ahead_s
+    assert m.passes(1.0) == m.wall_s
+    assert m.clock.step_s() == (ahead_s if ahead_s > STEP_S else 0.0)
+    assert m.clock.step_s() == 0.0, "told once"
+
+
+@pytest.mark.parametrize("back_s", [1.0, 600.0])
+def test_a_clock_set_back_is_met_by_running_slow(back_s: float) -> None:
+    m = Machine()
+    before_s = m.clock.now_s()
+    m.wall_s -= back_s
+    times = [m.passes(1.0) for _ in range(int(back_s / SLOW) + 2)]
+    assert times[0] == before_s + SLOW
+    assert times == sorted(times)
+    assert times[-1] == m.wall_s
+    assert m.clock.step_s() == 0
+
+
+def test_no_lease_ends_by_a_step_without_notice() -> None:
+    m = Mini()
+    m.app("a", gang=4)
+    m.run(2)
+    m.start("a")
+    m.app("b", gang=4, work=1.0)
+    m.run(SETTINGS.lease_s - SETTINGS.lead - 5)
+    m.now += 3600
+    m.a.handle_all([ev.ClockStepped(), ev.Tick()], m.now)
+    assert len(m.held("a")) == 4
+    assert not m.of(ev.Kill)
+    m.run(SETTINGS.lead + 2)
+    assert {x.state for x in m.a.leases_of("a")} == {REVOKING}
+    (told,) = {e.deadline_s for e in m.of(ev.SendRevoke) if e.app_id == "a"}
+    assert told >= m.now - 2 + SETTINGS.lead - 2

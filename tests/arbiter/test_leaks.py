@@ -1,0 +1,106 @@
+"""Nothing of an app stays with the Arbiter when it is gone, but its record and the receipts, which are bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from tests.arbiter.mini import Mini
+
+BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings"}
+"""Records of ended apps are dropped by their own rule (test_retention)."""
+
+
+def sizes(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, int]]:
+    """The length of everything that has one, by its path from the Arbiter."""
+    seen = seen if seen is not None else set()
+    if id(value) in seen or name in BOUNDED or isinstance(value, str | bytes | int | float | type(None)):
+        return
+    seen.add(id(value))
+    if isinstance(value, Mapping | Set | list | tuple) or hasattr(value, "popleft"):
+        yield name, len(value)
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            for _, n in sizes(inner, "", seen):
+                yield f"{name}[]", n
+    elif type(value).__module__.startswith("pycontrol."):
+        slots = [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ())]
+        for key in (*vars(value),) if hasattr(value, "__dict__") else slots:
+            yield from sizes(getattr(value, key, None), f"{name}.{key}".lstrip("."), seen)
+
+
+def total(m: Mini) -> dict[str, int]:
+    found: dict[str, int] = {"memory": len(json.dumps(dict(m.a.durable.memory))) // 200}
+    for name, n in sizes(m.a):
+        found[name] = found.get(name, 0) + n
+    return found
+
+
+def batch(m: Mini, first: int, n: int) -> None:
+    """Apps with and without an Agent come, run, are refused and killed, and go, each in another way."""
+    for k in range(first, first + n):
+        name = f"app{k:05d}"
+        if k % 3 == 0:
+            m.foreign(name, 1, user=f"u{k}")
+            m.run(6)
+            for place in m.places():
+                m.up(place, f"c{k}")
+            m.send(ev.OperatorCommand("kill", name, "root"))
+        else:
+            m.app(name, gang=1, user=f"u{k}")
+            m.run(6)
+            m.use(name)
+            for place in m.places():
+                if k % 3 == 1:
+                    m.up(place, f"c{k}")
+                else:
+                    m.send(ev.DirectiveDone(place.directive_id, False, "", "no"))
+            jobs = tuple(ev.JobProgress("j0", "running", step, launches=step) for step in range(1, 4))
+            m.send(ev.ProgressReported(name, Demand(1, 1, 1, 1.0, 1.0, 0.0), jobs, 1.0))
+            m.send(ev.AgentDone(name, True))
+            m.send(ev.AgentLost(name))
+        m.send(ev.AppRemoved(name, "FINISHED"))
+        m.send(ev.ContainerGone(f"c{k}"))
+        m.effects.clear()
+        m.facts.clear()
+        m._placed = 0
+    m.run(700, step=20)
+
+
+@pytest.mark.parametrize("policy", ["themis", "isonomy", "oef", "tiresias"])
+def test_what_an_app_leaves_does_not_grow(policy: str) -> None:
+    m = Mini(policy, Settings(lease_s=60, recovery_s=0), nodes=(("n1", 2), ("n2", 2)))
+    batch(m, 0, 12)
+    before = total(m)
+    batch(m, 12, 48)
+    grown = {name: (before.get(name, 0), n) for name, n in total(m).items() if n > before.get(name, 0) + 8}
+    assert not grown
+
+
+def test_apps_that_ended_while_the_plugin_was_away_leave_nothing() -> None:
+    m = Mini(settings=Settings(recovery_s=0))
+    before = total(m)
+    for k in range(40):
+        m.app(f"a{k}")
+        m.send(ev.AgentLost(f"a{k}"))
+        m.send(ev.OperatorCommand("kill", f"a{k}", "root"))
+    m.foreign("f", 1)
+    m.send(ev.ClusterLost())
+    m.send(m.snapshot())
+    m.run(30)
+    grown = {name: (before.get(name, 0), n) for name, n in total(m).items() if n > before.get(name, 0) + 8}
+    assert not grown
+
+
+def test_the_measure_sees_what_grows() -> None:
+    m = Mini()
+    before = total(m)
+    m.a.doomed.update(str(k) for k in range(100))
+    m.a.rounds._aside.update({str(k): (0.0, "") for k in range(100)})
+    after = total(m)
+    assert {n for n in after if after[n] > before.get(n, 0) + 8} == {"doomed", "rounds._aside"}
