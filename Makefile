@@ -81,6 +81,12 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 	cp -r tests build/compiled/
 	touch $@
 
+# A simulated world in which everything goes wrong: SEED=n tells the story of one seed, SEEDS=n plays so many.
+SEEDS ?= 500
+.PHONY: faults
+faults: setup
+	$(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS))
+
 compiled: setup
 	@$(MAKE) --no-print-directory build/compiled/.ready
 

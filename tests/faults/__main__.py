@@ -1,0 +1,112 @@
+"""`python -m tests.faults`: seeds as simulated runs; a failing one is told as a story and shrunk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+from tests.faults.clock import Violation
+from tests.faults.schedule import Schedule, draw
+
+HERE = Path(__file__).parent
+
+
+def play(schedule: Schedule) -> tuple[str, str, str]:
+    """(kind, text, about) of what broke; empty where nothing did."""
+    kind, text, about, _ = _play(schedule)
+    return kind, text, about
+
+
+def _play(schedule: Schedule) -> tuple[str, str, str, list[tuple[float, str, str]]]:
+    from tests.faults.world import World
+
+    world = World(schedule)
+    try:
+        world.run()
+    except Violation as e:
+        return e.kind, str(e), e.about, list(world.sim.story)
+    except Exception as e:
+        where = traceback.extract_tb(e.__traceback__)[-1]
+        text = f"{type(e).__name__}: {e} at {Path(where.filename).name}:{where.lineno}"
+        if schedule.get("traceback"):
+            traceback.print_exc()
+        return "crash", text, "", list(world.sim.story)
+    return "", "", "", list(world.sim.story)
+
+
+def _seed(seed: int) -> tuple[int, str, str, float]:
+    begun = time.process_time()
+    kind, text, _ = play(draw(seed))
+    return seed, kind, text, time.process_time() - begun
+
+
+def run_seeds(seeds: range, jobs: int, stop_at: int, quiet: bool = False) -> list[tuple[int, str, str]]:
+    """Plays seeds in processes; the failing ones with what broke."""
+    found: list[tuple[int, str, str]] = []
+    begun, cpu_s, done = time.time(), 0.0, 0
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
+        for seed, kind, text, took_s in pool.imap_unordered(_seed, seeds, chunksize=4):
+            cpu_s, done = cpu_s + took_s, done + 1
+            if kind:
+                found.append((seed, kind, text))
+                if not quiet:
+                    print(f"seed {seed}: {text[:300]}", flush=True)
+                if len(found) >= stop_at:
+                    pool.terminate()
+                    break
+    kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, _ in found).most_common())
+    print(f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, {cpu_s:.0f} s of CPU")
+    return found
+
+
+def tell(schedule: Schedule, lines: int) -> bool:
+    """Plays one schedule and prints what broke and the story of the GPU or app."""
+    kind, text, about, story = _play(schedule)
+    if not kind:
+        print("nothing broke")
+        return False
+    common = {"fault", "rm", "plane", "plugin", "world", "round"}
+    mine = [x for x in story if not about or x[1] in common or about in x[1] or about in x[2]]
+    for at_s, who, what in mine[-lines:]:
+        print(f"{at_s:9.3f}  {who:<18} {what}")
+    print(text)
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this one and tell its story")
+    parser.add_argument("--file", type=Path, help="play the schedule in this file and tell its story")
+    parser.add_argument("--seeds", type=int, default=0, help="play so many")
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--stop-at", type=int, default=1 << 30, help="stop after so many failures")
+    parser.add_argument("--shrink", type=Path, help="write the failing schedule, as small as can be, to this file")
+    parser.add_argument("--lines", type=int, default=120)
+    parser.add_argument("--traceback", action="store_true")
+    args = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names must have one order in every process
+        os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]],
+                  {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+    if args.seeds:
+        return bool(run_seeds(range(args.first, args.first + args.seeds), args.jobs, args.stop_at))
+    schedule = json.loads(args.file.read_text()) if args.file else draw(args.seed)
+    if args.traceback:
+        schedule["traceback"] = True
+    if args.shrink:
+        from tests.faults.shrink import shrink
+
+        schedule = shrink(schedule, play)
+        args.shrink.write_text(json.dumps(schedule, indent=1) + "\n")
+    return tell(schedule, args.lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Disks that crash: the journal's file, and files on HDFS."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
+from pycontrol.arbiter.journal import SqliteJournal
+
+
+class DiskFull(sqlite3.OperationalError):
+    """As SQLite says it."""
+
+
+class MemoryDisk:
+    """Where a `MemoryJournal` lies: rows that are durable. Survives all processes."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, float, str, str]] = []
+        self.snapshot: tuple[int, str] | None = None
+        self.epoch = 0
+        self.number = 1
+        """Of journals that were begun here."""
+        self.full = False
+
+    def open(self) -> MemoryJournal:
+        """The journal in it."""
+        if self.full:
+            raise DiskFull("database or disk is full")
+        return MemoryJournal(self)
+
+    def lose(self) -> None:
+        """An operator moves the journal away."""
+        self.rows, self.snapshot, self.epoch, self.number = [], None, 0, self.number + 1
+
+    def clean(self) -> None:
+        """Nothing is left behind."""
+
+
+class MemoryJournal:
+    """What SqliteJournal promises, in memory: all facts of an append or none, JSON both ways."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        disk.epoch += 1
+        self.epoch, self.id = disk.epoch, f"journal{disk.number}"
+        self.path = Path("/nowhere")
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Makes these facts durable."""
+        rows = [(self.epoch, now_s, type(f).__name__, json.dumps(to_json(f))) for f in facts]
+        if rows and self._disk.full:
+            raise DiskFull("database or disk is full")
+        self._disk.rows += rows
+
+    def follow(self, epoch: int) -> int:
+        """As SqliteJournal."""
+        self.epoch = self._disk.epoch = max(self.epoch, epoch + 1)
+        return self.epoch
+
+    def recover(self) -> Durable:
+        """The state that the disk tells."""
+        at, data = self._disk.snapshot or (0, "")
+        state = Durable.load(json.loads(data)) if data else Durable()
+        for _, _, kind, row in self._disk.rows[at:]:
+            state.apply(from_json(kind, json.loads(row)))
+        return state
+
+    def prune(self, state: Durable, now_s: float, retention_s: float) -> None:
+        """Writes a snapshot; the rows are kept for the checks."""
+        self._disk.snapshot = (len(self._disk.rows), json.dumps(state.dump()))
+
+    def rounds(self, limit: int) -> list[dict[str, Any]]:
+        """The newest receipts."""
+        found = [json.loads(row)["receipt"] for _, _, kind, row in self._disk.rows if kind == RoundHeld.__name__]
+        return found[::-1][:limit]
+
+    def close(self, aside: str = "") -> None:
+        """Gives it up."""
+
+
+class SqliteDisk:
+    """Where a real SqliteJournal lies. A power cut keeps a prefix of what the last transaction wrote."""
+
+    def __init__(self, draw: Callable[[float, float], float]) -> None:
+        base = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.folder = Path(tempfile.mkdtemp(prefix="isonomy-faults-", dir=base))
+        self.full = False
+        self._draw = draw
+        self._open: _TornJournal | None = None
+
+    def open(self) -> SqliteJournal:
+        """The journal in it; the last process is gone, and its file handles with it."""
+        if self.full:
+            raise DiskFull("database or disk is full")
+        if self._open is not None:
+            self._open.gone()
+        self._open = _TornJournal(self)
+        return self._open
+
+    def lose(self) -> None:
+        """An operator moves the journal away."""
+        if self._open is not None:
+            self._open.gone()
+        for file in self.folder.iterdir():
+            file.unlink()
+
+    def clean(self) -> None:
+        """Nothing is left behind."""
+        if self._open is not None:
+            self._open.gone()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _TornJournal(SqliteJournal):
+    def __init__(self, disk: SqliteDisk) -> None:
+        self._disk, self._gone = disk, False
+        super().__init__(disk.folder / "journal.db")
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        rows = list(facts)
+        if rows and self._disk.full:
+            raise DiskFull("database or disk is full")
+        super().append(rows, now_s)
+
+    def torn(self) -> None:
+        """The machine loses power in the middle of a write: its log has a piece of a transaction at its end."""
+        wal = self.path.with_name(self.path.name + "-wal")
+        whole = wal.read_bytes() if wal.exists() else b""
+        main = self.path.read_bytes()
+        self.gone()
+        piece = whole[-int(self._disk._draw(1, 4096)) :]
+        self.path.write_bytes(main)
+        wal.write_bytes(whole + bytes(b ^ 0x5A for b in piece))
+        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
+
+    def gone(self) -> None:
+        """The process is no more."""
+        if not self._gone:
+            self._gone = True
+            self.close()
+
+
+class Hdfs:
+    """Files that are whole or not there; may be away for a time."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Any] = {}
+        self.away = False

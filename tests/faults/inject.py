@@ -1,0 +1,324 @@
+"""What goes wrong: each kind of fault as a method, with its end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from pycontrol.policies import registry
+from tests.faults.adversary import Liar, flood, mallory, rest
+from tests.faults.apps import AgentMaster
+from tests.faults.schedule import NODES
+
+Fault = dict[str, Any]
+
+
+class Injector:
+    """Injects the faults of a schedule, and ends them all when told."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.sim = world.sim
+        self._open: list[Callable[[], object]] = []
+        self.healed = False
+
+    def inject(self, f: Fault) -> None:
+        """One fault begins."""
+        self.sim.tell("fault", f"{f['kind']} for {f['for_s']:.0f} s: host {f['host']}, app {f['app']}, {f['way']}")
+        getattr(self, f"do_{f['kind']}")(f)
+
+    def heal(self) -> None:
+        """All faults end now."""
+        self.healed = True
+        for end in list(self._open):
+            end()
+        self.world.disturb()
+
+    def _until(self, f: Fault, end: Callable[[], object]) -> None:
+        """`end` is called when the fault is over."""
+
+        def once() -> None:
+            if once in self._open:
+                self._open.remove(once)
+                end()
+
+        self._open.append(once)
+        self.sim.at(f["for_s"], once)
+
+    def _disturbed(self, f: Fault) -> None:
+        """Oracles with a bound begin to count when this is over."""
+        self.world.disturb()
+        self._until(f, self.world.disturb)
+
+    def _pick(self, f: Fault, among: list[Any]) -> Any:
+        return random.Random(f["seed"]).choice(among) if among else None
+
+    def _walls(self, f: Fault, a: str, b: str) -> None:
+        """Nothing gets from a to b, from b to a, or either way."""
+        pairs = {"out": [(a, b)], "in": [(b, a)], "both": [(a, b), (b, a)]}[f["way"]]
+        self.world.net.walls.update(pairs)
+        self._until(f, lambda: self.world.net.walls.difference_update(pairs))
+
+    # ---- the control plane
+
+    def do_plane_kill(self, f: Fault) -> None:
+        self.world.disturb()
+        self.world.plane.die("kill -9")
+
+    def do_plane_crash(self, f: Fault) -> None:
+        """Between handling, journal and effects of some event soon."""
+        self.world.disturb()
+        self.world.plane.crash_in = (f["where"], f["n"])
+
+        def disarm() -> None:
+            self.world.plane.crash_in = None
+            self.world.disturb()
+
+        self._until(f, disarm)
+
+    def do_disk_full(self, f: Fault) -> None:
+        self._disturbed(f)
+        self.world.plane.disk.full = True
+        self._until(f, lambda: setattr(self.world.plane.disk, "full", False))
+
+    def do_power(self, f: Fault) -> None:
+        """The machine loses power: the journal's last write may be torn."""
+        self.world.disturb()
+        plane = self.world.plane
+        journal = getattr(plane, "journal", None)
+        if plane.up:
+            plane.die("power")
+            if hasattr(journal, "torn"):
+                journal.torn()
+
+    def do_journal_lost(self, f: Fault) -> None:
+        """An operator moves the journal away, as JournalError advises."""
+        self.world.disturb()
+        self.world.plane.die("its journal is moved away")
+        self.world.plane.disk.lose()
+        self.world.journal_cut = True
+
+    def do_prune(self, f: Fault) -> None:
+        plane = self.world.plane
+        if plane.up and hasattr(plane.journal, "prune"):
+            plane.act(lambda: plane.driver.call(lambda a, now_s: plane.journal.prune(a.durable, now_s, 1e9)))
+
+    def do_other_policy(self, f: Fault) -> None:
+        """isonomy.yaml is changed, and the control plane started again."""
+        self.world.disturb()
+        self.world.policy_name = self._pick(f, list(registry.names()))
+        self.world.plane.die("another policy")
+
+    def do_cells_change(self, f: Fault) -> None:
+        """A virtual cluster is taken out of the cells file, or put back."""
+        if not self.world.schedule["cells"]:
+            return
+        self.world.disturb()
+        owners = self.world.owners
+        if len(owners) > 1:
+            taken = owners.pop()
+            self._until(f, lambda: owners.append(taken))
+        self.world.plane.die("another cells file")
+
+    def do_clock(self, f: Fault) -> None:
+        """The control plane's machine has its clock stepped."""
+        self.world.disturb()
+        self.world.plane.machine.skew_s += (f["amount"] - 0.5) * 240
+
+    # ---- the ResourceManager and the bridge
+
+    def do_rm_restart(self, f: Fault) -> None:
+        if self.world.rm is None:
+            return
+        self._disturbed(f)
+        self.world.rm.stop()
+        self.world.rm = None
+        self._until(f, self.world.start_rm)
+
+    def do_bridge_wall(self, f: Fault) -> None:
+        self._disturbed(f)
+        self._walls(f, "rm", self.world.plane.name)
+
+    def do_bridge_loss(self, f: Fault) -> None:
+        self._disturbed(f)
+        name = self.world.plane.name
+        for pair in (("rm", name), (name, "rm")):
+            self.world.net.loss[pair] = 0.5 * f["amount"]
+            self._until(f, lambda pair=pair: self.world.net.loss.pop(pair, None))
+
+    def do_bridge_twice(self, f: Fault) -> None:
+        self.world.net.duplication = 0.5 * f["amount"]
+        self._until(f, lambda: setattr(self.world.net, "duplication", 0.0))
+
+    def do_slow(self, f: Fault) -> None:
+        party = self._pick(f, ["rm", self.world.plane.name, f["host"], f"am {self.world.app_id(f['app'])}"])
+        self._disturbed(f)
+        self.world.net.slow[party] = 5.0 * f["amount"]
+        self._until(f, lambda: self.world.net.slow.pop(party, None))
+
+    # ---- applications
+
+    def _master(self, f: Fault) -> Any:
+        master = self.world.masters.get(self.world.app_id(f["app"]))
+        return None if master is None or master.life.dead else master
+
+    def do_am_kill(self, f: Fault) -> None:
+        master = self._master(f)
+        if master is not None and self.world.rm is not None:
+            master.die("kill -9")
+            rm, app = self.world.rm, master.app
+            self.sim.at(1.0, lambda: rm.attempt_failed(app), rm.life)
+        elif master is not None:
+            self.sim.at(1.0, lambda: self.do_am_kill(f))
+
+    def do_agent_cut(self, f: Fault) -> None:
+        master = self._master(f)
+        if isinstance(master, AgentMaster) and master._stream is not None:
+            master._stream.cut()
+
+    def do_agent_wall(self, f: Fault) -> None:
+        self._walls(f, f"am {self.world.app_id(f['app'])}", self.world.plane.name)
+
+    def do_am_wall(self, f: Fault) -> None:
+        self._walls(f, f"am {self.world.app_id(f['app'])}", "rm")
+
+    def do_skew(self, f: Fault) -> None:
+        self.world.skew[self.world.app_id(f["app"])] = (f["amount"] - 0.5) * 20
+
+    def do_hdfs_away(self, f: Fault) -> None:
+        self.world.hdfs.away = True
+        self._until(f, lambda: setattr(self.world.hdfs, "away", False))
+
+    def do_yarn_kill(self, f: Fault) -> None:
+        app = self.world.store.get(self.world.app_id(f["app"]))
+        if app is not None and self.world.rm is not None:
+            self.world.harmed.add(app.app_id)
+            self.world.rm.finish(app, "KILLED")
+
+    def do_move(self, f: Fault) -> None:
+        app = self.world.store.get(self.world.app_id(f["app"]))
+        if app is not None and not app.final and self.world.rm is not None:
+            self.world.rm.move(app, self._pick(f, ["root.a", "root.b", "root.small"]))
+
+    # ---- workers and machines
+
+    def _worker(self, f: Fault) -> Any:
+        return self._pick(f, [w for _, w in sorted(self.world.workers.items())])
+
+    def do_worker_kill(self, f: Fault) -> None:
+        worker = self._worker(f)
+        if worker is not None:
+            self.world.nms[worker.host].exited(worker.run, 137)
+
+    def do_worker_cut(self, f: Fault) -> None:
+        worker = self._worker(f)
+        if worker is not None and worker._stream is not None:
+            worker._stream.cut()
+
+    def do_worker_deaf(self, f: Fault) -> None:
+        worker = self._worker(f)
+        if worker is not None:
+            self._walls(f, worker.name, self.world.plane.name)
+
+    def do_nm_down(self, f: Fault) -> None:
+        self._node_down(f, False)
+
+    def do_machine_down(self, f: Fault) -> None:
+        self._node_down(f, True)
+
+    def _node_down(self, f: Fault, machine: bool) -> None:
+        nm = self.world.nms[f["host"]]
+        if nm.up:
+            self._disturbed(f)
+            nm.crash(machine)
+            self._until(f, nm.start)
+
+    def do_nm_wall(self, f: Fault) -> None:
+        self._disturbed(f)
+        self._walls(f, f["host"], "rm")
+
+    def do_refuses(self, f: Fault) -> None:
+        """Others use the machine's memory up; it stays so."""
+        nm = self.world.nms[f["host"]]
+        if sum(n.refuses for n in self.world.nms.values()) == 0:
+            nm.refuses = True
+            if f["amount"] < 0.5:
+                self._until(f, lambda: setattr(nm, "refuses", False))
+
+    def do_decommission(self, f: Fault) -> None:
+        if self.world.rm is not None:
+            node_id = self.world.nms[f["host"]].node_id
+            self.world.rm.decommission(node_id, True)
+            self._until(f, lambda: self.world.rm and self.world.rm.decommission(node_id, False))
+
+    def do_resize(self, f: Fault) -> None:
+        """`yarn rmadmin -updateNodeResource`."""
+        nm = self.world.nms[f["host"]]
+        if any(nm.gpus != n for h, _, n in NODES if h == nm.host):
+            return
+        whole = nm.gpus
+        nm.gpus = max(1, nm.gpus - 1 - int(2 * f["amount"]))
+        self._tell(nm)
+
+        def back() -> None:
+            nm.gpus = whole
+            self._tell(nm)
+
+        self._until(f, back)
+
+    def do_bad_gpus(self, f: Fault) -> None:
+        nm = self.world.nms[f["host"]]
+        nm.attributes["rm.yarn.io/bad-gpus"] = self._pick(f, ["0", "1", "0_1", "all", "rubbish"])
+        self._tell(nm)
+
+        def back() -> None:
+            nm.attributes.clear()
+            self._tell(nm)
+
+        self._until(f, back)
+
+    def _tell(self, nm: Any) -> None:
+        if self.world.rm is not None:
+            self.world.rm.changed(nm.node_id)
+
+    # ---- people
+
+    def _post(self, path: str, **params: str) -> None:
+        self.world.plane.query("POST", path, params, "root", True)
+
+    def do_drain(self, f: Fault) -> None:
+        self._post("drain", node=f["host"])
+        self._until(f, lambda: self._surely("undrain", node=f["host"]))
+
+    def do_pause(self, f: Fault) -> None:
+        self._post("pause")
+        self._until(f, lambda: self._surely("resume"))
+
+    def _surely(self, path: str, **params: str) -> None:
+        """Again until the control plane is there."""
+        found = self.world.plane.query("POST", path, params, "root", True)
+        self.world.disturb()
+        if found.get("status") != 200:
+            self.sim.at(1.0, lambda: self._surely(path, **params))
+
+    def do_kill_app(self, f: Fault) -> None:
+        app_id = self.world.app_id(f["app"])
+        self.world.harmed.add(app_id)
+        self._post("kill", app=app_id)
+        self.sim.at(10.0, lambda: self.do_yarn_kill(f))  # of an app without an Agent only the asks are void
+
+    def do_rest(self, f: Fault) -> None:
+        rest(self.world, f)
+
+    # ---- adversaries
+
+    def do_liar(self, f: Fault) -> None:
+        liar = Liar(self.world, f)
+        self._until(f, liar.stop)
+
+    def do_mallory(self, f: Fault) -> None:
+        mallory(self.world, f)
+
+    def do_flood(self, f: Fault) -> None:
+        flood(self.world, f, lambda: self.healed)

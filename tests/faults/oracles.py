@@ -1,0 +1,287 @@
+"""What must hold. After each event: safety. While time passes: bounds. When all faults are over: liveness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pycontrol.arbiter import leases as lease_rules
+from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable
+from pycontrol.arbiter.facts import Fact, LeaseExtended, LeaseGranted, LeaseRevoking, RoundHeld, from_json, to_json
+from pycontrol.arbiter.state import KILL_RETRY_S
+from pycontrol.model import events as ev
+from pycontrol.model.topology import Gpu
+from tests.faults.clock import Violation
+from tests.faults.nodes import NodeManager, Run
+
+SLACK_S = 25.0
+"""For heartbeats, kills that are repeated, a NodeManager's SIGKILL."""
+WAKES_PER_S = 200
+
+
+class Oracles:
+    """Watches a world."""
+
+    def __init__(self, world: Any) -> None:
+        self.world, self.sim = world, world.sim
+        self.shadow = Durable()
+        """The fold of what was journaled."""
+        self._since: dict[Any, float] = {}
+        self._seen: set[Any] = set()
+        self._steps_at: tuple[float, int] = (0.0, 0)
+
+    # ---- the journal
+
+    def recovered(self, plane: Any, durable: Durable) -> None:
+        """A life begins with what was journaled, no more and no less."""
+        if self.world.journal_cut:
+            self.world.journal_cut = False
+            self.shadow = Durable.load(durable.dump())
+        if durable.dump() != self.shadow.dump():
+            raise Violation("journal", "what is recovered is not what was journaled")
+
+    def journaled(self, plane: Any, facts: list[Fact]) -> None:
+        """Facts are durable now."""
+        for fact in facts:
+            copy = from_json(type(fact).__name__, to_json(fact))
+            if isinstance(copy, LeaseGranted):
+                self._granted(plane, copy)
+            self.shadow.apply(copy)
+            if isinstance(fact, RoundHeld):
+                self._receipt(plane, fact, facts)
+            elif not isinstance(fact, LeaseExtended):
+                self._tell_fact(fact)
+
+    def _tell_fact(self, fact: Fact) -> None:
+        gpu, app_id = getattr(fact, "gpu", None), getattr(fact, "app_id", None)
+        if gpu is None and app_id is None:
+            self.sim.tell("fact", str(fact)[:200])
+            return
+        text = type(fact).__name__
+        more = {k: v for k, v in to_json(fact).items() if k not in ("gpu",)}
+        who = str(gpu) if gpu is not None else str(app_id)
+        self.sim.tell(who, f"{text} {more}"[:300])
+
+    def _granted(self, plane: Any, fact: LeaseGranted) -> None:
+        present, coming = self.shadow.leases.get(fact.gpu), self.shadow.next.get(fact.gpu)
+        if not fact.after_current and present is not None:
+            raise Violation("two owners", f"{fact.gpu} is granted to {fact.app_id}, {present.app_id} has it",
+                            str(fact.gpu))  # fmt: skip
+        if fact.after_current and (present is None or coming is not None):
+            raise Violation("two owners", f"{fact.gpu} is promised to {fact.app_id} beside {coming}", str(fact.gpu))
+        if plane.arbiter.bad(fact.gpu):
+            raise Violation("bad gpu", f"{fact.gpu} is out of order and granted to {fact.app_id}", str(fact.gpu))
+
+    def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
+        r, arbiter = fact.receipt, plane.arbiter
+        note = str(r.get("note", ""))
+        if note.startswith("the policy failed"):
+            raise Violation("round fails", f"{fact.round_id} of {r['policy']}: {note}")
+        told = sorted(x["gpu"] for x in r.get("granted", ()))
+        done = sorted(str(f.gpu) for f in facts
+                      if isinstance(f, LeaseGranted) and f.grant_id.startswith(f"{fact.round_id}."))  # fmt: skip
+        if told != done:
+            raise Violation("receipt", f"{fact.round_id} says that it granted {told}, it granted {done}")
+        revoked = {x["gpu"] for x in r.get("revoked", ())}
+        ended = {str(f.gpu) for f in facts if isinstance(f, LeaseRevoking) or type(f).__name__ == "LeaseEnded"}
+        if not revoked <= ended:
+            raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
+        moved = told or revoked or r.get("renewed")
+        if moved and (arbiter.paused or not arbiter.ready):
+            raise Violation("frozen", f"{fact.round_id} moved {moved} while leases stand still")
+        for x in r.get("granted", ()):
+            app = self.world.store.get(x["app_id"])
+            if app is not None and app.final and self.calm_s > 10 and app.app_id not in arbiter.durable.live:
+                raise Violation("granted to the dead", f"{x['gpu']} to {x['app_id']}", x["gpu"])
+        self.sim.tell("round", f"{fact.round_id} offered {r['offered']} granted {r.get('granted')} revoked "
+                      f"{r.get('revoked')} renewed {r.get('renewed')} out {r['out']} note {note}"[:500])  # fmt: skip
+
+    def effect(self, plane: Any, e: Any) -> None:
+        """An effect is about to be carried out: the journal must know why."""
+        if isinstance(e, ev.SendGrant):
+            for gpu in e.grant.gpus:
+                known = (self.shadow.leases.get(gpu), self.shadow.next.get(gpu))
+                if not any(x is not None and x.app_id == e.app_id for x in known):
+                    raise Violation("journal first", f"{gpu} is granted to {e.app_id}, the journal does not know",
+                                    str(gpu))  # fmt: skip
+        elif isinstance(e, ev.Place):
+            for gpu in e.gpus:
+                lease = self.shadow.leases.get(gpu)
+                if lease is None or lease.app_id != e.ask.app_id:
+                    raise Violation("placed without lease", f"{e.ask.app_id} on {gpu}", str(gpu))
+        if not isinstance(e, ev.SendAskRho | ev.SendOffer | ev.SendHosts | ev.Solve):
+            self.sim.tell(getattr(e, "app_id", "yarn"), str(e)[:260])
+
+    # ---- YARN
+
+    def placed(self, rm: Any, container: Any) -> None:
+        """A container was allocated: its GPUs are nobody else's."""
+        for gpu in container.gpus:
+            at = Gpu(container.node_id.split(":")[0], gpu)
+            lease = self.shadow.leases.get(at)
+            if lease is not None and lease.app_id != container.app_id:
+                held = rm.containers.values()
+                if any(c.app_id == lease.app_id and gpu in c.gpus and c.node_id == container.node_id for c in held):
+                    raise Violation("two owners", f"{at} of {lease.app_id} is {container.app_id}'s now", str(at))
+        self.sim.tell(container.app_id, f"{container.container_id} on {container.node_id} {container.gpus}")
+
+    def process_began(self, nm: NodeManager, run: Run) -> None:
+        """A process has its GPUs."""
+        nm.check()
+        self.sim.tell(run.app_id, f"{run.container_id} runs on {nm.host} {run.gpus}")
+
+    def process_ended(self, nm: NodeManager, run: Run) -> None:
+        """A process is no more."""
+        self.sim.tell(run.app_id, f"{run.container_id} on {nm.host} {run.gpus} ends with {run.exit_code}")
+
+    def gate_gave_up(self, nm: NodeManager, run: Run, before: str) -> None:
+        """The gate waited in vain for a container before this one."""
+        self.sim.tell(run.app_id, f"{run.container_id} waited in vain for {before} on {nm.host} {run.gpus}")
+
+    def resumed(self, worker: Any, step: int) -> None:
+        """A worker begins from a checkpoint."""
+        self.sim.tell(worker.app_id, f"{worker.worker_id} trains from step {step}")
+
+    def app_finished(self, master: Any, succeeded: bool, message: str) -> None:
+        """An Agent's last word."""
+        if not succeeded and not self.world.may_fail(master.app):
+            raise Violation("app fails", f"{master.app.app_id}: {message}", master.app.app_id)
+
+    # ---- while time passes
+
+    @property
+    def calm_s(self) -> float:
+        """Seconds since control plane, RM and what is between them were last disturbed."""
+        return float(self.sim.now - self.world.calm_since)
+
+    def _for(self, key: Any, holds: bool, limit_s: float) -> bool:
+        """Whether it has held for longer than the limit, in calm."""
+        self._seen.add(key)
+        if not holds:
+            self._since.pop(key, None)
+            return False
+        since = self._since.setdefault(key, self.sim.now)
+        return bool(min(self.sim.now - since, self.calm_s) > limit_s)
+
+    def look(self) -> None:
+        """Each second."""
+        for nm in self.world.nms.values():
+            nm.check()
+        plane = self.world.plane
+        self._spin()
+        if not plane.up or self.world.rm is None:
+            return
+        self._seen = set()
+        if plane.endpoint.connected:
+            self._consistent(plane.arbiter)
+        self._frozen(plane)
+        self._containers(plane)
+        self._leases(plane)
+        self._queues(plane)
+        self._since = {k: v for k, v in self._since.items() if k in self._seen}
+
+    def _spin(self) -> None:
+        at, steps = self._steps_at
+        if self.sim.now - at >= 5.0:
+            if at and (self.sim.steps - steps) / (self.sim.now - at) > WAKES_PER_S * (4 + len(self.world.store)):
+                raise Violation("time", f"{self.sim.steps - steps} events in {self.sim.now - at:.1f} s")
+            self._steps_at = (self.sim.now, self.sim.steps)
+
+    def _consistent(self, a: Any) -> None:
+        usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
+        if a.free_gpus() != usable or a.free.count != len(usable):
+            raise Violation("conservation", f"free are {sorted(map(str, a.free_gpus() ^ usable))} wrongly or not")
+        if a.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
+            raise Violation("conservation", "GPUs being revoked are not those that are known to be")
+        for gpu, coming in a.durable.next.items():
+            if a.durable.leases[gpu].state != REVOKING:
+                raise Violation("two owners", f"{gpu} is promised to {coming.app_id} and not taken back", str(gpu))
+        for app_id, mine in a.durable.leases_by_app.items():
+            if any(a.durable.leases.get(g) is not x for g, x in mine.items()) or app_id not in a.durable.apps:
+                raise Violation("conservation", f"leases of {app_id} are not what they are", app_id)
+
+    def _frozen(self, plane: Any) -> None:
+        a = plane.arbiter
+        frozen = lease_rules.frozen(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
+        if self._for("frozen", frozen, a.settings.recovery_s + 20):
+            raise Violation("frozen", f"leases stand still, ready={a.ready}, for {self.calm_s:.0f} s without a reason")
+
+    def _containers(self, plane: Any) -> None:
+        """What runs is leased to its app."""
+        a = plane.arbiter
+        for nm in self.world.nms.values():
+            reached = nm.up and self.world.rm.knows(nm.node_id) and self.world.connected(nm.host)
+            for run in nm.runs.values():
+                for i in run.gpus:
+                    gpu = Gpu(nm.host, i)
+                    lease = a.durable.leases.get(gpu)
+                    stray = run.state == "running" and reached and (lease is None or lease.app_id != run.app_id)
+                    if self._for(("stray", run.container_id, gpu), stray and not a.paused, SLACK_S):
+                        raise Violation("container without lease", f"{run.container_id} of {run.app_id} runs on {gpu}, "
+                                        f"lease: {lease and lease.app_id}", str(gpu))  # fmt: skip
+
+    def _leases(self, plane: Any) -> None:
+        a, now_s = plane.arbiter, plane.driver.clock.now_s()
+        lead_s = a.lead_s
+        for gpu, lease in a.durable.leases.items():
+            late = lease.state == REVOKING and not a.paused
+            reached = gpu.host in a.node_at and self.world.connected(gpu.host)
+            if self._for(("revoking", gpu, lease.grant_id), late and reached, 2 * lead_s + 2 * KILL_RETRY_S + SLACK_S):
+                raise Violation("overrun", f"{gpu} of {lease.app_id} is being revoked for too long", str(gpu))
+            unused = lease.state == GRANTED and gpu not in a.container_at and not a.paused
+            limit_s = a.settings.grant_timeout_s + SLACK_S
+            if self._for(("unused", gpu, lease.grant_id, lease.unused_since_s), unused, limit_s):
+                raise Violation("unused lease", f"{gpu} of {lease.app_id} has no container and does not lapse",
+                                str(gpu))  # fmt: skip
+            over = lease.end_s + SLACK_S < now_s and lease.state != REVOKING and not a.paused
+            gone = gpu.host not in a.node_at
+            if self._for(("over", gpu, lease.grant_id), over or gone, lead_s + SLACK_S):
+                raise Violation("overrun", f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
+                                f"{'gone' if gone else 'there'}", str(gpu))  # fmt: skip
+
+    def _queues(self, plane: Any) -> None:
+        for app_id, record in plane.arbiter.durable.live.items():
+            app = self.world.store.get(app_id)
+            wrong = app is not None and not app.final and record.queue != app.queue
+            if self._for(("queue", app_id), wrong, 15.0):
+                raise Violation("queue", f"{app_id} is in {app.queue}, the Arbiter says {record.queue}", app_id)
+
+    # ---- the quiet end
+
+    def idle(self, waiting: Iterable[tuple[str, int, bool]]) -> None:
+        """No GPU is free for long while somebody (app, gang, on one machine) could use it."""
+        plane = self.world.plane
+        if not plane.up or self.world.rm is None:
+            return
+        a = plane.arbiter
+        free: dict[str, int] = {}
+        for nm in self.world.nms.values():
+            busy = {i for r in nm.runs.values() if r.state != "ended" for i in r.gpus}
+            node = a.node_at.get(nm.host)
+            good = node.good_gpus if node else ()
+            free[nm.host] = sum(i not in busy and Gpu(nm.host, i) not in a.durable.leases for i in good)
+        limit_s = 2 * a.settings.lease_s + a.settings.grant_timeout_s + 60
+        for app_id, gang, together in waiting:
+            fits = max(free.values(), default=0) >= gang if together else sum(free.values()) >= gang
+            self._seen.add(("idle", app_id))
+            if self._for(("idle", app_id), fits, limit_s):
+                raise Violation("idle gpus", f"{free} are free and {app_id} waits for {gang}", app_id)
+
+    def at_rest(self) -> None:
+        """All apps are over: nothing is left of them."""
+        plane = self.world.plane
+        a, endpoint = plane.arbiter, plane.endpoint
+        left: dict[str, Any] = {
+            "leases": a.durable.leases, "promises": a.durable.next, "live apps": a.durable.live,
+            "workers": list(a.workers), "asks": a.asks.apps(), "directives": endpoint._waiting,
+            "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
+        }  # fmt: skip
+        for part in (a, a.rounds):  # whatever they remember by app, or by GPU or container of one
+            for name, values in vars(part).items():
+                if isinstance(values, dict | set | list) and name not in ("facts", "effects"):
+                    left[name] = [v for v in values if str(v).startswith(("application_", "container_", "appattempt_"))]
+        for what, rest in left.items():
+            if rest:
+                raise Violation("rest", f"{what} are left: {str(rest)[:300]}")
+        if a.rounds.current is not None:
+            raise Violation("rest", "a round is held though nobody is there")

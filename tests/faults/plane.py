@@ -1,0 +1,442 @@
+"""The control plane as one simulated process: all its real parts, without their threads and sockets.
+
+Real: Arbiter, Driver's steps, journal, BridgeEndpoint, AgentServer's service with its sessions and tokens, Router.
+Simulated: threads (each part runs when something arrives for it), sockets, the passing of time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import grpc
+
+import pycontrol.arbiter.driver as driver_module
+import pycontrol.arbiter.journal as journal_module
+import pycontrol.rpc.admission as admission_module
+import pycontrol.rpc.intake as intake_module
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.driver import Driver, SteadyClock
+from pycontrol.arbiter.inbox import Lane
+from pycontrol.arbiter.state import RECEIPTS_KEPT
+from pycontrol.bridge.endpoint import BridgeEndpoint
+from pycontrol.cli.serve import owner_of
+from pycontrol.rpc.server import AgentServer
+from pycontrol.rpc.tokens import Tokens
+from pycontrol.web.feed import Feed
+from pycontrol.web.router import Router
+from pycontrol.wire.v1 import bridge_pb2 as pb
+from tests.faults.clock import Killed, Life, MachineTime, Sim, Stream, Violation, VirtualLoop
+from tests.faults.disk import DiskFull
+
+T = TypeVar("T")
+KEY = b"k" * 32
+TOKEN_TTL_S = 7 * 86400.0
+PLUGIN_LOOK_S = 1.5
+RESEND_LOOK_S = 0.5
+
+
+class _Later:
+    """In place of the solver's thread."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def submit(self, fn: Callable[..., object], *args: Any) -> None:
+        plane = self._plane
+        delay_s = plane.sim.rng.uniform(0.01, 0.3)
+        plane.sim.at(delay_s, lambda: plane.act(lambda: fn(*args)), plane.life)
+
+    def shutdown(self, **_: Any) -> None:
+        """Nothing runs."""
+
+
+class SimDriver(Driver):
+    """The real one, stepped from outside."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits."""
+        return any(self._inbox.waiting(lane) for lane in Lane)
+
+    def drain(self) -> None:
+        """Takes all that waits."""
+        while self.busy:
+            self._turn()
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.drain()
+        self._turn()
+
+    def _call(self, fn: Callable[[Arbiter, float], T], timeout_s: float, lane: Lane) -> T:
+        found: list[T] = []
+        self._inbox.put(lambda: found.append(fn(self._arbiter, self.clock.now_s())), lane)
+        while not found:
+            self._turn()
+        return found[0]
+
+
+class _Aborted(Exception):
+    """As grpc ends a call."""
+
+
+class Call:
+    """One gRPC call on the server's side: what grpcio would give the service."""
+
+    def __init__(self, plane: Plane, stream: Stream, token: str) -> None:
+        self.plane, self.stream, self.token = plane, stream, token
+        self.waiting: list[Any] = []
+        self.over = False
+        self._wake: Any = None
+        self.task: Any = None
+        self.why = ""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("isonomy-token", self.token),)
+
+    def peer(self) -> str:
+        return self.stream.ends[0]
+
+    async def abort(self, code: grpc.StatusCode, why: str) -> None:
+        self.why = f"{code.name} {why}"
+        raise _Aborted(why)
+
+    async def write(self, message: Any) -> None:
+        self.stream.send(1, type(message).FromString(message.SerializeToString()))
+
+    async def requests(self) -> AsyncIterator[Any]:
+        while True:
+            while self.waiting:
+                yield self.waiting.pop(0)
+            if self.over:
+                return
+            self._wake = self.plane.loop.create_future()
+            await self._wake
+
+    def arrived(self, message: Any) -> None:
+        """From the peer."""
+        self.waiting.append(message)
+        self._go_on()
+
+    def ended(self, why: str) -> None:
+        """The peer's connection is gone."""
+        self.over = True
+        if why and self.task is not None:
+            self.task.cancel()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        self.plane.act(lambda: None)
+
+
+class Plane:
+    """Lives of one control plane on one machine. `world` configures it and checks after each of its steps."""
+
+    def __init__(self, world: Any, name: str = "plane") -> None:
+        self.world, self.name = world, name
+        self.sim: Sim = world.sim
+        self.machine = MachineTime(self.sim)
+        self.disk = world.make_disk()
+        self.life = Life()
+        self.life.dead = True
+        self.lives = 0
+        self.crash_in: tuple[str, int] | None = None
+        """(where, after how many such moments) the process is to be killed."""
+        self.polls: list[tuple[pb.Request, Callable[[pb.Response], None], float]] = []
+        self.calls: list[Call] = []
+        self.broken: list[Callable[[], object]] = []
+        """What peers do when their connections to this life break."""
+        self._acting = False
+        self._wake_s = float("inf")
+        self._loop_s = float("inf")
+        self.up_s = 0.0
+        self.endless = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether the process runs."""
+        return not self.life.dead
+
+    # ---- its lives
+
+    def start(self) -> None:
+        """`isonomy serve`."""
+        if self.up:
+            return
+        sim, world = self.sim, self.world
+        self._set_clocks()
+        journal_module.uuid.uuid4 = world.uuid
+        try:
+            self.journal = self.disk.open()
+        except DiskFull:
+            sim.at(3.0, self.start)
+            return
+        self.life, self.lives, self.up_s = Life(), self.lives + 1, sim.now
+        self.polls, self.calls, self.broken = [], [], []
+        clock = SteadyClock()
+        tokens = Tokens(KEY)
+        durable = self.journal.recover()
+        world.oracles.recovered(self, durable)
+        supply = world.make_supply()
+        self.policy = world.make_policy(supply)
+        arbiter = self.arbiter = Arbiter(
+            world.arbiter_settings(), self.policy, durable, world.topology, self.journal.epoch, supply
+        )
+        self.loop = VirtualLoop(sim)
+        self.agents = AgentServer(
+            "plane", 0, None, tokens, lambda e: self.driver.submit(e), lambda: arbiter.known,
+            lambda app_id: owner_of(arbiter, app_id), lambda done: self.driver.after(done),
+        )  # fmt: skip
+        self.agents._loop.close()
+        self.agents._loop = self.loop
+        self.endpoint = BridgeEndpoint(
+            lambda e: self.driver.submit(e),
+            lambda *query: self.router.handle(*query),
+            lambda: self.driver.settle(),
+            clock_s=lambda: sim.now,
+        )
+        arbiter.receipts.extend(reversed(self.journal.rounds(RECEIPTS_KEPT)))
+        feed = Feed(self.journal, durable=durable)
+        self.driver = SimDriver(arbiter, _Watched(self, feed), _Edge(self), _Edge(self), self.policy, clock)
+        self.driver._solver = _Later(self)  # type: ignore[assignment]
+        self.router = Router(
+            self.driver,
+            issue=lambda app_id, user: tokens.issue(app_id, user, TOKEN_TTL_S, clock.now_s()),
+            arbiter_address="plane:1",
+            journal=self.journal,
+            feed=feed,
+            token_ttl_s=TOKEN_TTL_S,
+        )
+        sim.every(PLUGIN_LOOK_S, lambda: self.act(self.endpoint.check_lost), self.life)
+        sim.every(RESEND_LOOK_S, self._look_at_polls, self.life)
+        sim.tell(self.name, f"starts, life {self.lives}, journal epoch {self.journal.epoch}")
+        self.act(lambda: None)
+
+    def _set_clocks(self) -> None:
+        """Code of this process reads this machine's clocks."""
+        for module in (driver_module, admission_module, intake_module):
+            module.time = self.machine  # type: ignore[attr-defined]
+
+    def die(self, why: str) -> None:
+        """kill -9: connections break, what was planned is forgotten, the disk stays."""
+        if not self.up:
+            return
+        self.sim.tell(self.name, f"dies: {why}")
+        for call in self.calls:
+            call.stream.cut("the control plane died")
+        self.close()
+        for broken in self.broken[-20:]:
+            broken()
+        self.crash_in = None
+        self.sim.at(self.sim.rng.uniform(0.5, 4.0), self.start)
+
+    def close(self) -> None:
+        """No more of this life; its coroutines end without an effect."""
+        if not self.up:
+            return
+        self.life.dead = True
+        self.driver.submit = lambda event: None  # type: ignore[method-assign]
+        calls, self.calls, self.polls = self.calls, [], []
+        for call in calls:
+            if call.task is not None:
+                call.task.cancel()
+        with contextlib.suppress(Exception):
+            self.loop.run_ready()
+            self.loop.close()
+
+    # ---- running
+
+    def act(self, fn: Callable[[], object]) -> None:
+        """Runs something in the process, and all that follows from it at this moment."""
+        if not self.up:
+            return
+        if self._acting:
+            fn()
+            return
+        self._acting = True
+        self._set_clocks()
+        try:
+            fn()
+            self._settle()
+        except Killed as e:
+            self._acting = False
+            self.die(str(e))
+            return
+        except DiskFull as e:
+            self._acting = False
+            self.die(str(e))
+            return
+        except Violation:
+            raise
+        except Exception as e:
+            if isinstance(e.__cause__, Violation) or isinstance(e.__context__, Violation):
+                raise
+            if self.world.schedule.get("traceback"):
+                raise
+            raise Violation("plane ends", f"the control plane ended by itself: {type(e).__name__}: {e}") from e
+        finally:
+            self._acting = False
+        self._plan_wake()
+
+    def _settle(self) -> None:
+        for _ in range(500):
+            self.loop.run_ready()
+            if not self.driver.busy:
+                break
+            self.driver.drain()
+        else:
+            raise Violation("time", "the control plane goes on for ever at one moment")
+        self._answer_polls()
+
+    def _plan_wake(self) -> None:
+        now = self.sim.now
+        wake_s = self.arbiter.next_wake_s(self.driver.clock.now_s())
+        if wake_s is not None:
+            due = now + max(driver_module.SHORTEST_NAP_S, wake_s - self.driver.clock.now_s())
+            if self._wake_s <= now or due < self._wake_s - 1e-9 or self._wake_life is not self.life:
+                self._wake_s, self._wake_life = due, self.life
+                self.sim.at(due - now, lambda: self._tick(due), self.life)
+        timer_s = self.loop.next_s
+        if timer_s < float("inf") and (self._loop_s <= now or timer_s < self._loop_s):
+            self._loop_s = timer_s
+            self.sim.at(timer_s - now, lambda: self.act(lambda: None), self.life)
+
+    _wake_life: Life | None = None
+
+    def _tick(self, due: float) -> None:
+        if due != self._wake_s:
+            return
+        self._wake_s = float("inf")
+        self.act(self.driver.tick)
+
+    # ---- the plugin
+
+    def request(self, data: bytes, answer: Callable[[bytes], object]) -> None:
+        """A request arrives; answered now or, for a poll, when there is something to say."""
+        if not self.up:
+            return
+        request = pb.Request.FromString(data)
+        reply = self._answering(answer)
+        if request.WhichOneof("body") != "poll":
+            self.act(lambda: reply(self.endpoint.handle(request)))
+            return
+        end_s = self.sim.now + request.poll.wait_ms / 1000
+        self.polls.append((request, reply, end_s))
+        self.act(lambda: None)
+
+    def _answering(self, answer: Callable[[bytes], object]) -> Callable[[pb.Response], None]:
+        life = self.life
+
+        def reply(response: pb.Response) -> None:
+            if not life.dead:
+                answer(response.SerializeToString())
+
+        return reply
+
+    def _look_at_polls(self) -> None:
+        if self.polls:
+            self.act(lambda: None)
+
+    def _answer_polls(self) -> None:
+        """The newest poll gets what is due; those before it get nothing."""
+        held, self.polls = self.polls, []
+        for k, (request, reply, end_s) in enumerate(held):
+            now = pb.Request()
+            now.CopyFrom(request)
+            now.poll.wait_ms = 0
+            response = self.endpoint.handle(now)
+            nothing = not response.hello_required and not response.directives.directives
+            if nothing and self.sim.now < end_s and k == len(held) - 1:
+                request.poll.ClearField("received")
+                self.polls.append((request, reply, end_s))
+            else:
+                reply(response)
+
+    def query(self, method: str, path: str, params: dict[str, str], user: str, admin: bool = False) -> dict[str, Any]:
+        """A call of the REST resource; {"status": ...} and the answer's keys. Empty where the process is gone."""
+        found: dict[str, Any] = {}
+        query = pb.Query(method=method, path=path, parameters=params, user=user, admin=admin)
+
+        def ask() -> None:
+            reply = self.endpoint.handle(pb.Request(query=query)).query_reply
+            text = reply.body.decode()
+            body = json.loads(text) if reply.content_type == "application/json" else {"text": text}
+            found.update(body, status=reply.status)
+
+        self.act(ask)
+        if found.get("status") == 500:
+            raise Violation("query fails", f"{method} {path} {params}: {found.get('error')}")
+        return found
+
+    # ---- Agents and workers
+
+    def connect(self, stream: Stream, kind: str, token: str) -> bool:
+        """A gRPC call begins; side 1 of the stream is ours."""
+        if not self.up:
+            return False
+        call = Call(self, stream, token)
+        service: Any = self.agents._service
+        method = service.Session if kind == "agent" else service.Worker
+        stream.on_message[1], stream.on_end[1] = call.arrived, call.ended
+        self.calls.append(call)
+
+        def begin() -> None:
+            call.task = self.loop.create_task(method(call.requests(), call))
+            call.task.add_done_callback(lambda task: self._call_over(call, task))
+
+        self.act(begin)
+        return True
+
+    def _call_over(self, call: Call, task: Any) -> None:
+        if call in self.calls:
+            self.calls.remove(call)
+        if not task.cancelled() and task.exception() is not None and not isinstance(task.exception(), _Aborted):
+            raise Violation("service fails", f"{type(task.exception()).__name__}: {task.exception()}")
+        call.stream.end(1, call.why or "OK")
+
+    def moment(self, where: str) -> None:
+        """A point at which the process may be killed."""
+        if self.crash_in is not None and self.crash_in[0] == where:
+            left = self.crash_in[1] - 1
+            self.crash_in = (where, left)
+            if left <= 0:
+                self.crash_in = None
+                raise Killed(f"killed {where}")
+
+
+class _Watched:
+    """The journal's port: moments to die at, and the checks of what is written."""
+
+    def __init__(self, plane: Plane, journal: Any) -> None:
+        self._plane, self._journal = plane, journal
+
+    def append(self, facts: Any, now_s: float) -> None:
+        rows = list(facts)
+        if rows:
+            self._plane.moment("before the journal")
+        self._journal.append(rows, now_s)
+        self._plane.world.oracles.journaled(self._plane, rows)
+        if rows:
+            self._plane.moment("after the journal")
+
+
+class _Edge:
+    """The ports to Agents and YARN: moments to die at, and the check that the journal came first."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def send(self, effect: Any) -> None:
+        self._plane.moment("between effects")
+        self._plane.world.oracles.effect(self._plane, effect)
+        self._plane.agents.send(effect)
+
+    def carry_out(self, directive: Any) -> None:
+        self._plane.moment("between effects")
+        self._plane.world.oracles.effect(self._plane, directive)
+        self._plane.endpoint.carry_out(directive)

@@ -1,0 +1,307 @@
+"""The world: control plane, YARN, machines, applications, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.state import Settings
+from pycontrol.cells.automatic import Automatic, Rules
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.exchange_policies import POLICIES
+from pycontrol.config import parse
+from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
+from pycontrol.rpc.tokens import Tokens
+from tests.agent.world import SPACE, spec_of
+from tests.faults.adversary import LiarMaster
+from tests.faults.apps import AgentMaster, ForeignMaster, Master
+from tests.faults.clock import Net, Sim, Violation
+from tests.faults.disk import Hdfs, MemoryDisk, SqliteDisk
+from tests.faults.inject import Injector
+from tests.faults.nodes import NodeManager
+from tests.faults.oracles import Oracles
+from tests.faults.plane import KEY, TOKEN_TTL_S, Plane
+from tests.faults.schedule import NODES, Schedule
+from tests.faults.workers import Worker
+from tests.faults.yarn import App, ResourceManager
+
+QUIET_S = 600.0
+"""After the last fault: by then all must be over."""
+REST_S = 70.0
+CPU_S = 10.0
+"""CPU seconds that one step may take; wall time says nothing."""
+CELLS = """
+cell_types:
+  pair: {child: gpu, count: 2}
+  big: {child: pair, count: 2, node_level: true}
+  small: {child: gpu, count: 2, node_level: true}
+physical_cells:
+  - {type: big, hosts: [n1]}
+  - {type: big, hosts: [n2]}
+  - {type: small, hosts: [n3]}
+  - {type: small, hosts: [n4]}
+virtual_clusters:
+"""
+OWNERS = ("  root.a: {big: 1, small: 1, policy: %s}\n", "  root.b: {pair: 1, small: 1, policy: %s}\n")
+
+
+class World:
+    """One run of a schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[_drop])
+        self.schedule = schedule
+        self.sim = Sim(schedule["seed"])
+        self.net = Net(self.sim)
+        self.hdfs = Hdfs()
+        self.store: dict[str, App] = {}
+        self.masters: dict[str, Master] = {}
+        self.workers: dict[str, Worker] = {}
+        self.attempt_of: dict[str, str] = {}
+        self.skew: dict[str, float] = {}
+        self.queue_max: dict[str, float] = schedule["queue_max"]
+        self.topology = None
+        self.calm_since = self.sim.now
+        self.journal_cut = False
+        self.owners = list(OWNERS)
+        self.policy_name = schedule["policy"]
+        self.harmed: set[str] = set()
+        """Apps that may fail: somebody killed them."""
+        self._ids, self._ports = itertools.count(1), itertools.count(1)
+        self._tokens = Tokens(KEY)
+        self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
+        self.oracles = Oracles(self)
+        self.plane = Plane(self)
+        self.nms = {h: NodeManager(self, h, r, g) for h, r, g in NODES}
+        self.rm: ResourceManager | None = None
+        self._rms = 0
+        self.injector = Injector(self)
+
+    # ---- what the parts need
+
+    def make_disk(self) -> Any:
+        """Where the journal lies."""
+        return SqliteDisk(self.sim.rng.uniform) if self.schedule["sqlite"] else MemoryDisk()
+
+    def arbiter_settings(self) -> Settings:
+        """isonomy.yaml."""
+        return Settings(**self.schedule["settings"])
+
+    def make_supply(self) -> CellSupply | None:
+        """The cells file, read at each start."""
+        if not self.schedule["cells"]:
+            return None
+        text = CELLS + "".join(o % p for o, p in zip(self.owners, self.schedule["vc_policies"], strict=False))
+        automatic = Automatic(Rules(10.0, 60.0, 30.0)) if self.schedule["exchange"] else None
+        found = layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+        return CellSupply(found, POLICIES["balanced"](), automatic)
+
+    def make_policy(self, supply: CellSupply | None) -> Policy:
+        """The policy, or one for each virtual cluster."""
+        default = registry.make(self.policy_name)
+        if supply is None:
+            return default
+        return ByVirtualCluster(default, {vc: registry.make(name) for vc, name in supply.policies().items()})
+
+    def uuid(self) -> Any:
+        """In place of uuid4."""
+        return _Uuid(f"{next(self._ids):032x}")
+
+    def rng_port(self) -> int:
+        """A port."""
+        return next(self._ports)
+
+    def container_id(self, attempt_id: str) -> str:
+        """YARN's name of a new container."""
+        _, cluster, app, attempt = attempt_id.split("_")
+        found = f"container_{cluster}_{app}_{int(attempt):02d}_{next(self._ids):06d}"
+        self.attempt_of[found] = attempt_id
+        return found
+
+    def app_id(self, number: int) -> str:
+        """YARN's name of an app."""
+        return f"application_1_{number:04d}"
+
+    def token(self, app_id: str, user: str) -> str:
+        """As the runtime fetched it when the app was submitted."""
+        return self._tokens.issue(app_id, user or self.store[app_id].user, TOKEN_TTL_S, self.sim.start_s)
+
+    def step_s(self, app_id: str) -> float:
+        """Seconds of a training step."""
+        return float(self._specs[app_id].get("step_s", 1.0))
+
+    def connected(self, host: str) -> bool:
+        """Whether RM and NodeManager hear each other, and nothing is slow."""
+        return self.net.open("rm", host) and self.net.open(host, "rm")
+
+    def may_fail(self, app: App) -> bool:
+        """Whether somebody did something to the app that may end it."""
+        return app.app_id in self.harmed
+
+    def disturb(self) -> None:
+        """The control plane, the RM or what is between them was disturbed."""
+        self.calm_since = self.sim.now
+
+    # ---- YARN
+
+    def start_rm(self) -> None:
+        """A ResourceManager begins to serve."""
+        self._rms += 1
+        self.rm = ResourceManager(self, self._rms, self.schedule["queue_capacity"])
+        self.rm.start()
+        self.disturb()
+
+    def start_am(self, app: App) -> None:
+        """The AM of the app's newest attempt comes up a little later."""
+        number = app.attempt
+
+        def begin() -> None:
+            if not app.final and app.attempt == number and app.running:
+                master = self.masters[app.app_id] = self._master(app)
+                master.start()
+
+        self.sim.at(self.sim.rng.uniform(0.3, 1.5), begin)
+
+    def _master(self, app: App) -> Master:
+        a = self._specs[app.app_id]
+        if a["kind"] == "liar":
+            return LiarMaster(self, app, random.Random(app.app_id))
+        if a["kind"] == "foreign":
+            return ForeignMaster(self, app, a["gpus"], a["count"], a["seconds"])
+        single = a["scheduler"] == "single"
+        jobs = 0 if single or a["scheduler"] == "hyperband" else a["jobs"]
+        spec = spec_of(
+            app_id=app.app_id, app_scheduler=a["scheduler"], search_space=None if single else SPACE,
+            gang_gpus=a["gang"], max_iterations=a["steps"], jobs=jobs, eta=3,
+            max_retries=60, iteration_s=a["iteration_s"], memory_mb=64,
+        )  # fmt: skip
+        return AgentMaster(self, app, spec)
+
+    def submit(self, a: dict[str, Any]) -> None:
+        """A client submits an app, as soon as there is an RM."""
+        if self.rm is None:
+            self.sim.at(1.0, lambda: self.submit(a))
+            return
+        kind, tags = ("YARN", ()) if a["kind"] == "foreign" else ("SUBMARINE", ("isonomy",))
+        app_id = self.app_id(a["id"])
+        app = App(app_id, a["user"], a["queue"], f"app{a['id']}", kind, tags, self.sim.now, a["kind"] != "foreign")
+        self.sim.tell(app_id, f"submitted: {a}")
+        self.rm.submit(app)
+
+    def app_over(self, app: App) -> None:
+        """An application ended: its AM, too."""
+        master = self.masters.get(app.app_id)
+        if master is not None:
+            master.die("its application ended")
+
+    # ---- running
+
+    def run(self) -> None:
+        """Plays the schedule; raises Violation."""
+        s = self.schedule
+        self.plane.start()
+        self.start_rm()
+        for nm in self.nms.values():
+            nm.start()
+        for a in s["apps"]:
+            self.sim.at(a["at"], lambda a=a: self.submit(a))
+        for fault in s["faults"]:
+            self.sim.at(fault["at"], lambda f=fault: self.injector.inject(f))
+        self.sim.every(1.0, self.oracles.look)
+        try:
+            self._until(self.sim.start_s + s["until"])
+            self.injector.heal()
+            self.sim.tell("world", "all faults are over")
+            self._quiet()
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self.plane.close()
+            self.plane.disk.clean()
+
+    def _until(self, end_s: float, over: Callable[[], bool] = lambda: False) -> bool:
+        while self.sim.next_s <= end_s and not over():
+            _limited(self.sim.step)
+        return over()
+
+    def _quiet(self) -> None:
+        """Everybody who fits ends; then nothing is left."""
+        begun = self.sim.now
+        self.sim.every(5.0, lambda: self.oracles.idle(self._waiting()))
+        if not self._until(begun + QUIET_S, self._all_over):
+            left = [f"{a.app_id} ({self._why(a.app_id)})" for a in self.store.values() if not a.final and self.fits(a)]
+            raise Violation("liveness", f"after {QUIET_S:.0f} quiet seconds there are still {'; '.join(left)}",
+                            left[0].split()[0])  # fmt: skip
+        for app in list(self.store.values()):
+            if not app.final and self.rm is not None:
+                self.rm.finish(app, "KILLED")
+        rest = self.sim.now + REST_S
+        self._until(rest)
+        self.oracles.at_rest()
+
+    def _why(self, app_id: str) -> str:
+        a = self.plane.arbiter
+        return (f"holds {a.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
+                f"unmet {app_id in a.unmet}, attempt {self.store[app_id].attempt}")  # fmt: skip
+
+    def fits(self, app: App) -> bool:
+        """Whether the cluster could ever serve it."""
+        a = self._specs[app.app_id]
+        if a["kind"] == "liar":
+            return True
+        limit = int(self.queue_max.get(app.queue, 1.0) * sum(n[2] for n in NODES) + 1e-9)
+        need = a["gpus"] if a["kind"] == "foreign" else a["gang"]
+        return bool(need <= min(limit, 4 if a["kind"] == "foreign" else 12))
+
+    def _all_over(self) -> bool:
+        submitted = all(self.app_id(a["id"]) in self.store for a in self.schedule["apps"])
+        return submitted and all(a.final or not self.fits(a) for a in self.store.values())
+
+    def _waiting(self) -> list[tuple[str, int, bool]]:
+        """Apps that wait and hold nothing, as the AMs see it."""
+        found = []
+        for app_id, master in self.masters.items():
+            app = self.store[app_id]
+            if app.final or master.life.dead or app.queue in self.queue_max or not self.fits(app):
+                continue
+            if isinstance(master, ForeignMaster):
+                asked = master.asks.get(master.key)
+                if asked and asked[2]:
+                    found.append((app_id, master.gpus, True))
+            elif isinstance(master, AgentMaster):
+                brain = master.brain
+                active = sum(j.active for j in brain.jobs.values())
+                if brain.ending is None and len(brain.scheduler.runnable()) > active and not brain.held:
+                    found.append((app_id, brain.spec.gang_gpus, False))
+        return found
+
+
+class _Uuid:
+    def __init__(self, text: str) -> None:
+        self.hex = text
+
+    def __str__(self) -> str:
+        return self.hex
+
+
+def _drop(logger: Any, name: str, event: dict[str, Any]) -> str:
+    raise structlog.DropEvent
+
+
+def _limited(fn: Callable[[], object]) -> None:
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    fn()
+
+
+def _too_long(signum: int, frame: Any) -> None:
+    raise Violation("cost", f"one event takes more than {CPU_S:.0f} s of CPU")
+
+
+signal.signal(signal.SIGVTALRM, _too_long)

@@ -1,0 +1,467 @@
+"""A ResourceManager with the plugin: applications, attempts, containers; its lives, recovery and state store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.wire.v1 import bridge_pb2 as pb
+from tests.faults.clock import Life, Sim
+from tests.faults.nodes import EXIT_LOST, NodeManager, Run
+from tests.faults.plugin import Ended, Entry, Key, Plugin, app_of
+
+EXPIRY_S = 12.0
+RECOVERY_S = 4.0
+"""After a restart nothing is placed for so long (work-preserving recovery)."""
+ATTEMPTS_MAX = 1_000_000
+PREEMPTED, RELEASED, ABORTED = -102, -100, -100
+LAUNCH_S = 60.0
+"""A container that was not launched by then expires."""
+QUEUES = ("root.a", "root.b", "root.small")
+
+
+@dataclass
+class App:
+    """What the state store keeps of an application."""
+
+    app_id: str
+    user: str
+    queue: str
+    name: str
+    kind: str
+    tags: tuple[str, ...]
+    submitted_s: float
+    keeps: bool
+    """Its containers outlive its attempts."""
+    attempt: int = 0
+    running: bool = False
+    """Whether an attempt runs."""
+    final: str = ""
+
+    @property
+    def attempt_id(self) -> str:
+        """Of the newest attempt."""
+        return f"{self.app_id.replace('application', 'appattempt')}_{self.attempt:06d}"
+
+
+@dataclass
+class RmContainer:
+    """RMContainerImpl."""
+
+    container_id: str
+    app_id: str
+    attempt_id: str
+    node_id: str
+    gpus: tuple[int, ...]
+    lease_id: str
+    key: Key
+    memory_mb: int
+    state: str = "ALLOCATED"
+    since_s: float = 0.0
+
+    def message(self) -> pb.GpuContainer:
+        """As Messages.java has it."""
+        return pb.GpuContainer(
+            container_id=self.container_id, attempt_id=self.attempt_id, app_id=self.app_id, node_id=self.node_id,
+            gpu_ids=self.gpus, lease_id=self.lease_id, allocation_request_id=self.key[1], state=self.state,
+            gpus=len(self.gpus),
+        )  # fmt: skip
+
+
+@dataclass
+class RmNode:
+    """RMNodeImpl."""
+
+    nm: NodeManager
+    gpus: int
+    heard_s: float
+    state: str = "RUNNING"
+    orders: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Told:
+    """What an AM learns with its heartbeat."""
+
+    allocated: list[RmContainer] = field(default_factory=list)
+    completed: list[tuple[str, int, str]] = field(default_factory=list)
+    previous: list[RmContainer] = field(default_factory=list)
+
+
+class Refused(Exception):
+    """A directive is not carried out."""
+
+
+class ResourceManager:
+    """One life of the RM."""
+
+    def __init__(self, world: Any, number: int, capacity: int) -> None:
+        self.world, self.name = world, "rm"
+        self.sim: Sim = world.sim
+        self.life = Life()
+        self.epoch = f"rm{number}"
+        self.plane = world.plane
+        self.nodes: dict[str, RmNode] = {}
+        self.containers: dict[str, RmContainer] = {}
+        self.told: dict[str, Told] = {}
+        """By attempt."""
+        self.registered: set[str] = set()
+        """Attempts whose AM has registered with this life."""
+        self.began_s = self.sim.now
+        self.recovering = number > 1
+        self.plugin = Plugin(self, world.net, capacity, f"{self.epoch}-plugin")
+        self.apps: dict[str, App] = world.store
+        """The state store: it survives."""
+
+    def start(self) -> None:
+        """Recovers the applications, then serves."""
+        self.sim.tell("rm", f"starts as {self.epoch}")
+        for app in self.apps.values():
+            if not app.final:
+                self._tell_app(app)
+                if app.running:
+                    self._open_attempt(app)
+        self.plugin.start()
+        self.sim.every(1.0, self._expire, self.life)
+
+    def stop(self) -> None:
+        """kill -9."""
+        self.sim.tell("rm", "dies")
+        self.life.dead = True
+
+    @property
+    def ready(self) -> bool:
+        """Recovery is over."""
+        return not self.recovering or self.sim.now - self.began_s >= RECOVERY_S
+
+    # ---- applications
+
+    def submit(self, app: App) -> None:
+        """A client submits it; its first attempt begins."""
+        self.apps[app.app_id] = app
+        self._tell_app(app)
+        self.new_attempt(app)
+
+    def _tell_app(self, app: App) -> None:
+        self.plugin.emit(app_added=self.app_message(app))
+
+    def app_message(self, app: App) -> pb.Application:
+        """As Messages.java has it."""
+        return pb.Application(
+            app_id=app.app_id, user=app.user, queue=app.queue, name=app.name, application_type=app.kind,
+            submit_time_ms=int(app.submitted_s * 1000), tags=app.tags, attempt_id=app.attempt_id if app.running else "",
+        )  # fmt: skip
+
+    def new_attempt(self, app: App) -> None:
+        """The AM's container is there: the attempt begins."""
+        app.attempt += 1
+        app.running = True
+        self._open_attempt(app)
+        self.world.start_am(app)
+
+    def _open_attempt(self, app: App) -> None:
+        self.told.setdefault(app.attempt_id, Told())
+        self.plugin.asks.open(app.attempt_id)
+        self.plugin.emit(attempt_added=pb.AttemptAdded(attempt_id=app.attempt_id, app_id=app.app_id))
+
+    def attempt_failed(self, app: App) -> None:
+        """The AM died: the next attempt follows."""
+        if app.final or not app.running:
+            return
+        app.running = False
+        self._close_attempt(app)
+        if not app.keeps:
+            for c in [c for c in self.containers.values() if c.app_id == app.app_id]:
+                self.complete(c, "KILL", RELEASED, "its attempt ended")
+        self.sim.at(self.sim.rng.uniform(1.0, 3.0), lambda: None if app.final else self.new_attempt(app), self.life)
+
+    def _close_attempt(self, app: App) -> None:
+        self.plugin.asks.close(app.attempt_id)
+        for c in [c for c in self.containers.values() if c.app_id == app.app_id and c.state in ("ALLOCATED",)]:
+            self.complete(c, "KILL", ABORTED, "its attempt ended")
+        self.plugin.emit(
+            attempt_removed=pb.AttemptRemoved(attempt_id=app.attempt_id, app_id=app.app_id, keep_containers=app.keeps)
+        )
+
+    def finish(self, app: App, final: str) -> None:
+        """The application ended, by its AM's word or a kill; so do its containers."""
+        if app.final:
+            return
+        app.final = final
+        if app.running:
+            app.running = False
+            self._close_attempt(app)
+        for c in [c for c in self.containers.values() if c.app_id == app.app_id]:
+            self.complete(c, "KILL", RELEASED, "its application ended")
+        self.plugin.emit(app_removed=pb.AppRemoved(app_id=app.app_id, final_state=final))
+        self.sim.tell("rm", f"{app.app_id} is over: {final}")
+        self.world.app_over(app)
+
+    def move(self, app: App, queue: str) -> None:
+        """`yarn application -movetoqueue`."""
+        app.queue = queue
+        self.plugin.emit(app_updated=self.app_message(app))
+
+    # ---- AMs
+
+    def register_am(self, app: App) -> list[RmContainer]:
+        """Containers of earlier attempts."""
+        self.registered.add(app.attempt_id)
+        self.told.setdefault(app.attempt_id, Told())
+        for c in self.containers.values():
+            if c.app_id == app.app_id and c.state == "ALLOCATED" and c.attempt_id == app.attempt_id:
+                c.state = "ACQUIRED"
+        return [c for c in self.containers.values() if c.app_id == app.app_id and c.attempt_id != app.attempt_id]
+
+    def allocate(
+        self, app: App, asks: list[tuple[Key, int, int, int]], releases: list[str], fresh: bool
+    ) -> Told | None:
+        """An AM's heartbeat: (key, gpus, memory, absolute count) each; None: it must register (again) first."""
+        attempt = app.attempt_id
+        if attempt not in self.registered or fresh:
+            return None
+        for key, gpus, memory_mb, count in asks:
+            live = (c for c in self.containers.values() if c.attempt_id == attempt and c.key == key)
+            not_pulled = sum(c.state == "ALLOCATED" for c in live)
+            self.plugin.asks.ask(attempt, key, gpus, memory_mb, count, not_pulled)
+        for container_id in releases:
+            container = self.containers.get(container_id)
+            if container is not None and container.app_id == app.app_id:
+                self.complete(container, "RELEASED", RELEASED, "released by its application")
+        told, self.told[attempt] = self.told[attempt], Told()
+        mine = [c for c in self.containers.values() if c.attempt_id == attempt and c.state == "ALLOCATED"]
+        for c in mine:
+            c.state = "ACQUIRED"
+        told.allocated = mine
+        return told
+
+    # ---- nodes
+
+    def knows(self, node_id: str) -> bool:
+        """Whether that node is registered."""
+        return node_id in self.nodes
+
+    def register(self, nm: NodeManager) -> None:
+        """A NodeManager registers with what runs on it."""
+        self.nodes[nm.node_id] = RmNode(nm, nm.gpus, self.sim.now)
+        back: list[tuple[RmContainer, Run]] = []
+        for run in list(nm.runs.values()):
+            app = self.apps.get(run.app_id)
+            if run.state == "ended":
+                self._ended_before(run, app)
+                continue
+            if app is None or app.final or not (app.keeps or app.running):
+                self.nodes[nm.node_id].orders.append(run.container_id)
+                continue
+            back.append((self._recover(nm, run, app), run))
+        here = [c for c in self.containers.values() if c.node_id == nm.node_id and c.state == "RUNNING"]
+        for c in [c for c in here if c.container_id not in nm.runs]:
+            self.complete(c, "FINISHED", EXIT_LOST, "its NodeManager does not know it any more")
+        self.plugin.emit(node_up=self.node_message(self.nodes[nm.node_id]))
+        self.sim.tell("rm", f"{nm.node_id} registers with {len(back)} containers")
+        for container, run in back:
+            self.plugin.asks.recovered(container.attempt_id, container.key)
+            self.plugin.emit(container_allocated=container.message())
+            if run.state == "running":
+                self.plugin.emit(container_running=container.message())
+
+    def _ended_before(self, run: Run, app: App | None) -> None:
+        """It ended while nobody heard: its AM is told."""
+        run.told_ended = True
+        known = run.container_id in self.containers
+        self._ended_on_node(run)
+        if not known and app is not None and app.running:
+            told = self.told.setdefault(app.attempt_id, Told())
+            told.completed.append((run.container_id, run.exit_code, "ended"))
+
+    def _recover(self, nm: NodeManager, run: Run, app: App) -> RmContainer:
+        known = self.containers.get(run.container_id)
+        if known is not None:
+            return known
+        attempt = self.world.attempt_of[run.container_id]
+        container = RmContainer(
+            run.container_id, run.app_id, attempt, nm.node_id, run.gpus, run.lease_id, (1, run.request_id), 1,
+            "RUNNING", self.sim.now,
+        )  # fmt: skip
+        self.containers[run.container_id] = container
+        if attempt != app.attempt_id and app.running:
+            self.told.setdefault(app.attempt_id, Told()).previous.append(container)
+        return container
+
+    def node_message(self, node: RmNode) -> pb.Node:
+        """As Messages.java has it."""
+        nm = node.nm
+        return pb.Node(
+            node_id=nm.node_id, host=nm.host, rack=nm.rack, gpus=node.gpus, memory_mb=64_000, vcores=64,
+            attributes=nm.attributes, decommissioning=node.state == "DECOMMISSIONING",
+        )  # fmt: skip
+
+    def node_heartbeat(self, nm: NodeManager, started: list[Run], ended: list[Run]) -> list[str]:
+        """What began and ended there; the containers that it is to end."""
+        node = self.nodes[nm.node_id]
+        node.heard_s = self.sim.now
+        for run in started:
+            container = self.containers.get(run.container_id)
+            if container is None:
+                self.plugin.ending.started(nm.node_id, run.container_id)
+                node.orders.append(run.container_id)
+            elif container.state != "RUNNING":
+                container.state = "RUNNING"
+                self.plugin.emit(container_running=container.message())
+        for run in ended:
+            self._ended_on_node(run)
+        self.plugin.ending.heartbeat(nm.node_id, self.sim.now)
+        orders, node.orders = node.orders, []
+        return orders
+
+    def _ended_on_node(self, run: Run) -> None:
+        container = self.containers.get(run.container_id)
+        if container is None:
+            self.plugin.ending.ended(run.container_id)
+        else:
+            self.complete(container, "FINISHED", run.exit_code, "")
+
+    def _expire(self) -> None:
+        now = self.sim.now
+        for node in [n for n in self.nodes.values() if now - n.heard_s > EXPIRY_S]:
+            self.remove_node(node, "LOST")
+        for c in [c for c in self.containers.values() if c.state == "ACQUIRED" and now - c.since_s > LAUNCH_S]:
+            self.complete(c, "EXPIRE", RELEASED, "was not launched")
+
+    def remove_node(self, node: RmNode, state: str) -> None:
+        """Lost or decommissioned, with its containers."""
+        del self.nodes[node.nm.node_id]
+        node.state = state
+        for c in [c for c in self.containers.values() if c.node_id == node.nm.node_id]:
+            self.complete(c, "KILL", EXIT_LOST, f"its node is {state}")
+        self.plugin.emit(node_down=pb.NodeDown(node_id=node.nm.node_id, reason=state))
+        self.plugin.ending.node_gone(node.nm.node_id)
+        self.sim.tell("rm", f"{node.nm.node_id} is {state}")
+
+    def changed(self, node_id: str) -> None:
+        """A node's resources or attributes changed."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            node.gpus = node.nm.gpus
+            self.plugin.emit(node_up=self.node_message(node))
+
+    def decommission(self, node_id: str, on: bool) -> None:
+        """Gracefully: nothing new on it, what runs goes on."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            node.state = "DECOMMISSIONING" if on else "RUNNING"
+            self.plugin.emit(node_up=self.node_message(node))
+
+    # ---- containers
+
+    def complete(self, c: RmContainer, event: str, status: int, why: str) -> None:
+        """A container is over as far as the RM is concerned."""
+        before = c.state
+        if self.containers.pop(c.container_id, None) is None:
+            return
+        c.state = {"KILL": "KILLED", "RELEASED": "RELEASED", "EXPIRE": "EXPIRED"}.get(event, "COMPLETED")
+        end = pb.ContainerCompleted(
+            container_id=c.container_id, app_id=c.app_id, node_id=c.node_id, exit_status=status, diagnostics=why
+        )
+        if event == "FINISHED" or before == "ALLOCATED":
+            self.plugin.emit(container_completed=end)
+        else:
+            self.plugin.ending.begin(Ended(c.message(), end, before == "RUNNING", self.sim.now))
+        if before == "ALLOCATED":
+            self.plugin.asks.change(c.attempt_id, c.key, 1)
+        else:
+            app = self.apps[c.app_id]
+            if app.running:
+                self.told.setdefault(app.attempt_id, Told()).completed.append((c.container_id, status, why))
+        node = self.nodes.get(c.node_id)
+        if node is not None and event != "FINISHED":
+            node.orders.append(c.container_id)
+
+    # ---- the plugin's side
+
+    def snapshot(self, last_seq: int) -> pb.Snapshot:
+        """What YARN knows, as IsonomyScheduler.snapshot has it."""
+        live = [c.message() for c in self.containers.values() if c.node_id in self.nodes]
+        return pb.Snapshot(
+            last_seq=last_seq,
+            rm_life=self.epoch,
+            ready=self.ready,
+            nodes=[self.node_message(n) for n in self.nodes.values()],
+            applications=[self.app_message(a) for a in self.apps.values() if not a.final],
+            asks=self.plugin.asks.all(),
+            containers=[*live, *self.plugin.ending.all()],
+            queues=[
+                pb.Queue(path=q, absolute_capacity=0.3, absolute_max_capacity=self.world.queue_max.get(q, 1.0))
+                for q in QUEUES
+            ],
+        )
+
+    def carry_out(self, directive: pb.Directive) -> pb.DirectiveResult:
+        """Directives.java."""
+        kinds: dict[str, Callable[[], str]] = {
+            "place": lambda: self._place(directive.place),
+            "preempt": lambda: self._preempt(directive.preempt.container_id),
+            "kill": lambda: self._kill(directive.kill.container_id, directive.kill.reason),
+        }
+        try:
+            return pb.DirectiveResult(ok=True, container_id=kinds[directive.WhichOneof("kind")]())
+        except Refused as e:
+            return pb.DirectiveResult(ok=False, reason=str(e))
+
+    def _place(self, place: pb.Place) -> str:
+        app, entry = self._checked(place)
+        container_id = self.world.container_id(place.attempt_id)
+        container = RmContainer(
+            container_id, app.app_id, place.attempt_id, place.node_id, tuple(place.gpu_ids), place.lease_id,
+            (place.priority, place.allocation_request_id), entry.memory_mb, "ALLOCATED", self.sim.now,
+        )  # fmt: skip
+        self.containers[container_id] = container
+        self.world.oracles.placed(self, container)
+        self.plugin.asks.change(place.attempt_id, container.key, -1)
+        self.plugin.emit(container_allocated=container.message())
+        return container_id
+
+    def _checked(self, place: pb.Place) -> tuple[App, Entry]:
+        if not self.ready:
+            raise Refused("the ResourceManager is recovering")
+        app = self.apps.get(app_of(place.attempt_id))
+        if app is None or app.final or not app.running or app.attempt_id != place.attempt_id:
+            raise Refused(f"attempt {place.attempt_id} is not running")
+        entry = self.plugin.asks.find(place.attempt_id, (place.priority, place.allocation_request_id))
+        if entry is None:
+            raise Refused(f"attempt {place.attempt_id} does not ask under {place.allocation_request_id} (any more)")
+        if (entry.gpus, entry.memory_mb) != (len(place.gpu_ids), place.memory_mb):
+            raise Refused("the ask has changed")
+        node = self.nodes.get(place.node_id)
+        if node is None:
+            raise Refused(f"node {place.node_id} is not registered")
+        if node.state != "RUNNING":
+            raise Refused(f"node {place.node_id} is {node.state}")
+        if any(i >= node.gpus for i in place.gpu_ids):
+            raise Refused(f"node {place.node_id} has {node.gpus} GPUs")
+        self._check_free(place)
+        if node.nm.refuses:
+            raise Refused(f"node {place.node_id} has only <memory:0> free")
+        return app, entry
+
+    def _check_free(self, place: pb.Place) -> None:
+        wanted = set(place.gpu_ids)
+        on_node = [c.message() for c in self.containers.values() if c.node_id == place.node_id]
+        for c in [*on_node, *(e.container for e in self.plugin.ending.by_node.get(place.node_id, {}).values())]:
+            if wanted & set(c.gpu_ids):
+                raise Refused(f"GPU {min(wanted & set(c.gpu_ids))} is in use: {c.container_id} holds it")
+
+    def _live(self, container_id: str) -> RmContainer:
+        container = self.containers.get(container_id)
+        if container is None:
+            raise Refused(f"{container_id} is not live")
+        return container
+
+    def _preempt(self, container_id: str) -> str:
+        self._live(container_id)
+        return ""
+
+    def _kill(self, container_id: str, why: str) -> str:
+        self.complete(self._live(container_id), "KILL", PREEMPTED, why)
+        return ""
