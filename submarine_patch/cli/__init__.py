@@ -6,17 +6,23 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
+from pycontrol.cli.client import Rm
+from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import Unreachable, UsageError
+from submarine_patch.cli.follow import follow
 from submarine_patch.cli.help import USAGE, run_help
-from submarine_patch.cli.options import parse_run
+from submarine_patch.cli.jobchecks import check_job
+from submarine_patch.cli.options import RunArguments, parse_run
 from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
 __all__ = ["UsageError", "main"]
+WAIT = "--wait_job_finish"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,9 +47,41 @@ def _dispatch(arguments: list[str]) -> int:
             print(USAGE, end="")
             return 0
         case ["job", "show", *options]:
+            if not any(word.lstrip("-").partition("=")[0] == "name" for word in options):
+                raise UsageError("job show: --name is absent: the name of the job")
             return stock.run(_installation().command(["job", "show", *options])).status
+        case ["job", "list", *options]:
+            return _isonomy("queue", options)
+        case ["job", "kill" | "logs" as verb, *options]:
+            if options[:1] in (["--name"], ["-name"]):
+                options = options[1:]
+            if not options or options[0].startswith("-"):
+                raise UsageError(f"job {verb}: the name of the job is absent: submarine job {verb} NAME")
+            return _isonomy(verb, options)
+        case ["job", verb, *_]:
+            raise UsageError(f"job {verb}: unknown command; {_nearest(verb, VERBS)}")
         case _:
-            raise UsageError(f"{' '.join(arguments[:2])}: unknown command; try `job run` or `job show`")
+            raise UsageError(f"{arguments[0]}: unknown command; try `submarine job run`")
+
+
+VERBS = ("run", "show", "list", "kill", "logs")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = get_close_matches(word, known, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+def _isonomy(verb: str, options: Sequence[str]) -> int:
+    """The operator's command of that name, with its exit status but for 3, which is 1 here."""
+    from pycontrol.cli import main as isonomy
+
+    try:
+        isonomy([verb, *options], prog_name="isonomy")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+        return 1 if status == 3 else status
+    return 0
 
 
 def _run(options: list[str]) -> int:
@@ -55,13 +93,25 @@ def _run(options: list[str]) -> int:
         raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
     if parsed.spec_file is not None:
         check_spec(Path(parsed.spec_file))
-    use_profile(parsed)
-    check_group(parsed.conf)
-    command = _installation().command(["job", "run", *parsed.stock], verbose=parsed.verbose)
-    ended = stock.run(command, quiet=parsed.json)
+    for note in check(parsed):
+        print(f"submarine: {note}", file=sys.stderr)
+    bar = WAIT in parsed.stock and not parsed.json and sys.stderr.isatty()
+    words = [word for word in parsed.stock if word != WAIT or not bar]
+    installation = _installation()
+    ended = stock.run(installation.command(["job", "run", *words], verbose=parsed.verbose), quiet=parsed.json)
+    if bar and ended.status == 0 and ended.application_id is not None:
+        return follow(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
     if parsed.json:
         print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
     return ended.status
+
+
+def check(parsed: RunArguments) -> list[str]:
+    """Raises UsageError for the first mistake; notes for the user."""
+    notes = check_job(parsed)
+    use_profile(parsed)
+    check_group(parsed.conf)
+    return notes
 
 
 def _installation() -> stock.Installation:

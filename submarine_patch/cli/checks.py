@@ -13,7 +13,9 @@ import yaml
 from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, speedups_of
 from submarine_patch.cli.errors import UsageError
 
-METRICS = ("accuracy", "loss")
+MODES = ("min", "max")
+METRIC = r"[A-Za-z_][A-Za-z0-9_./@-]*"
+"""The name of a value that a training reports."""
 LARGEST = 2**31 - 1
 SEARCHES = tuple(name for name in APP_SCHEDULERS if name != "single")
 KEYS_OF = {
@@ -47,7 +49,12 @@ PARAMETER_KEYS = {
 def check_group(conf: Mapping[str, str]) -> None:
     """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
     scheduler = _one_of(conf, "app_scheduler", APP_SCHEDULERS) or "single"
-    _one_of(conf, "metric", METRICS)
+    _one_of(conf, "mode", MODES)
+    if conf.get("metric") and not re.fullmatch(METRIC, conf["metric"]):
+        raise UsageError(f"isonomy.metric={conf['metric']}: must be the name of a reported value, like val_loss")
+    folder = conf.get("keep_folder", "")
+    if folder and (folder.startswith("/") or ".." in Path(folder).parts or folder in (".", "./")):
+        raise UsageError(f"isonomy.keep_folder={folder}: must be a folder below the one where the script runs")
     whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
     _positive(conf, "iteration_s")
     _slowdown(conf)

@@ -6,4 +6,4 @@ class UsageError(Exception):
 
 
 class Unreachable(Exception):
-    """The cluster does not answer: nothing was submitted."""
+    """The cluster does not answer; of a submission nothing has happened yet."""

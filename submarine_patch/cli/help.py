@@ -10,6 +10,9 @@ from submarine_patch.cli.options import GROUP_OPTIONS, STOCK_OPTIONS, Option
 USAGE = """\
 usage: submarine job run OPTIONS     submit a job, or a group of jobs
        submarine job show --name N   what is known of a job
+       submarine job list            the jobs that share the cluster
+       submarine job logs NAME       logs of a job's workers
+       submarine job kill NAME       end a job
 
 `submarine job run --help` explains all options. HADOOP_CONF_DIR names the cluster's configuration.
 """

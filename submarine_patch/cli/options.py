@@ -44,7 +44,9 @@ GROUP_OPTIONS = (
     Option("eta", "N", "one of N jobs goes on to the next rung; default 3"),
     Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
-    Option("metric", "NAME", "what is compared: accuracy (default) or loss"),
+    Option("metric", "NAME", "what is compared: accuracy (default), loss, or any value that the training reports"),
+    Option("mode", "min|max", "whether a smaller or a larger value is better; default: min for loss, else max"),
+    Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
     Option("target", "VALUE", "of the metric: with curve, all is done once a job meets it"),
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
@@ -67,13 +69,13 @@ READ_HERE = ("profile", "model")
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),
-    Option("framework", "NAME", "tensorflow"),
+    Option("framework", "NAME", "tensorflow (default), pytorch, mxnet, keras (model.fit), command (anything else)"),
     Option("name", "NAME", "name of the job"),
     Option("queue", "QUEUE", "leaf queue; default: default"),
     Option("input_path", "PATH", "input; %input_path% in the launch command"),
     Option("checkpoint_path", "PATH", "checkpoints on HDFS; default: in the staging area; %checkpoint_path%"),
     Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
-    Option("num_workers", "N", "workers of one job; needs --input_path; default 1"),
+    Option("num_workers", "N", "workers of one job; default 1"),
     Option("worker_resources", "R", "of one worker, for example memory=2G,vcores=2,gpu=1"),
     Option(
         "worker_launch_cmd",
@@ -118,6 +120,8 @@ class RunArguments:
     """What the stock command line gets, friendly options already turned into --conf."""
     conf: dict[str, str] = field(default_factory=dict)
     """All isonomy.* pairs, without the prefix."""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    """All stock options given, each with its values; a flag has "true"."""
     spec_file: str | None = None
     name: str | None = None
     verbose: bool = False
@@ -169,6 +173,7 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
             raise UsageError(f"--conf {value}: write key=value")
         add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
         return
+    result.values.setdefault(name, []).append("true" if flag else value)
     if name == "f":
         result.spec_file = value
     elif name == "name":
@@ -182,7 +187,7 @@ def add_conf(result: RunArguments, key: str, value: str) -> None:
     """A pair of the group's configuration; UsageError for an unknown key or one given twice."""
     if key in result.conf:
         raise UsageError(f"{PREFIX}{key}: given twice")
-    known = [option.name.replace("-", "_") for option in GROUP_OPTIONS]
+    known = [*(option.name.replace("-", "_") for option in GROUP_OPTIONS), "framework"]
     if key not in known:
         nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
         raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")

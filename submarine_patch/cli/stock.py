@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli.errors import Unreachable, UsageError
+from submarine_patch.cli.stock_output import Filter
 
 MAIN_CLASS = "org.apache.submarine.client.cli.Cli"
 RUNTIME_JAR = "isonomy-submarine-runtime.jar"
@@ -63,7 +65,7 @@ def reach_rm(conf: Path) -> None:
         except OSError as error:
             why = error.strerror or str(error)
     raise Unreachable(
-        f"the ResourceManager at {urls} cannot be reached ({why}); nothing was submitted. Is it running, and is"
+        f"the ResourceManager at {urls} cannot be reached ({why}). Is it running, and is"
         f" {conf}/yarn-site.xml the right one?"
     )
 
@@ -107,21 +109,35 @@ class Ended:
 
     status: int
     application_id: str | None
+    errors: str = ""
+    """What it said on standard error, where that was kept."""
 
 
-def run(command: Sequence[str], *, quiet: bool = False) -> Ended:
-    """Runs it to its end; its standard output is passed on (to standard error if quiet)."""
+def run(command: Sequence[str], *, quiet: bool = False, keep_errors: bool = False) -> Ended:
+    """Runs it to its end; its standard output is passed on (to standard error if quiet), or its errors are kept."""
     application_id: str | None = None
     target = sys.stderr if quiet else sys.stdout
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+    worth = Filter()
+    with (
+        tempfile.TemporaryFile("w+") as kept,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=kept if keep_errors else None,
+            text=True,
+            env=dict(os.environ),
+        ) as process,
+    ):
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 submitted = APPLICATION_ID.search(line) if line.startswith("Submitted ") else None
                 application_id = submitted.group() if submitted else application_id
-                if not quiet or submitted:
+                if worth.shows(line) and not keep_errors and (not quiet or submitted):
                     print(line, end="", file=target, flush=True)
-            return Ended(process.wait(), application_id)
+            status = process.wait()
+            kept.seek(0)
+            return Ended(status, application_id, kept.read().strip().removeprefix("submarine: "))
         except KeyboardInterrupt:
             process.wait()
             return Ended(130, application_id)

@@ -16,6 +16,7 @@ from submarine_patch.cli.options import parse_run
 from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
+JOB = ["--name", "x", "--worker_resources", "memory=1G,vcores=1", "--worker_launch_cmd", "true"]
 SPACE = """\
 parameters:
   learning_rate: {type: float, min: 1e-3, max: 0.1, log: true}
@@ -103,7 +104,9 @@ def test_a_good_group_is_accepted(space: Path) -> None:
     ({"seed": "1.5"}, "must be a whole number, at least 0"),
     ({"iteration_s": "nan"}, "must be a number above 0"),
     ({"slowdown": "1.2,1.1,1.3"}, "three numbers from 1.0"),
-    ({"metric": "f1"}, "must be one of accuracy, loss"),
+    ({"metric": "a b"}, "isonomy.metric=a b: must be the name of a reported value"),
+    ({"mode": "least"}, "isonomy.mode=least: must be one of min, max"),
+    ({"keep_folder": "../x"}, "isonomy.keep_folder=../x: must be a folder below"),
     ({"app_scheduler": "hyperband", "search_space": "x", "max_iterations": "2", "min_iterations": "3"},
      "isonomy.min_iterations=3: above isonomy.max_iterations=2"),
     ({"app_scheduler": "hyperband", "search_space": "/none.yaml", "max_iterations": "2"},
@@ -147,6 +150,7 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java = jdk / "bin" / "java"
     java.write_text(f"""#!/bin/bash
 printf '%s\\n' "$@" > {tmp_path}/arguments
+printf '                  _  \\n  ___ _   _| |__\\n ?\\n'
 echo "Submitted application_1_0002 (x, single) to queue root.prod"
 exit 1
 """)
@@ -166,17 +170,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_the_stock_command_line_is_run(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, "job", "run", "--name", "x", "--seed", "3", "-o", "json")
+    status, out, err = run(capsys, "job", "run", *JOB, "--seed", "3", "-o", "json")
     assert status == 1
     assert json.loads(out) == {"application_id": "application_1_0002", "exit_status": 1}
     assert "Submitted application_1_0002" in err
     given = (installation / "arguments").read_text().splitlines()
-    assert given[-7:] == ["org.apache.submarine.client.cli.Cli", "job", "run", "--name", "x", "--conf",
-                          "isonomy.seed=3"]
+    assert given[-11:] == ["org.apache.submarine.client.cli.Cli", "job", "run", *JOB, "--conf", "isonomy.seed=3"]
 
 
 def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = run(capsys, "job", "run", "--name", "x", "--gpus-per-job", "many")
+    status, out, err = run(capsys, "job", "run", *JOB, "--gpus-per-job", "many")
     assert (status, out) == (2, "")
     assert err == "submarine: isonomy.gpus_per_job=many: must be a whole number, at least 1\n"
     assert not (installation / "arguments").exists()
@@ -192,7 +195,7 @@ def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str,
                                   capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv(variable, value)
-    status, _, err = run(capsys, "job", "run", "--name", "x")
+    status, _, err = run(capsys, "job", "run", *JOB)
     assert status == 2
     assert message in err
 
@@ -205,7 +208,7 @@ def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: 
             "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
             f"<value>{address}</value></property></configuration>"
         )
-        status, out, err = run(capsys, "job", "run", "--name", "x")
+        status, out, err = run(capsys, "job", "run", *JOB)
     assert (status, out) == (1, "")
     assert err.startswith(f"submarine: the ResourceManager at http://{address} cannot be reached (Connection refused)")
     assert not (installation / "arguments").exists()
@@ -239,3 +242,88 @@ def test_a_profile_becomes_the_options_that_it_stands_for(tmp_path: Path) -> Non
 def test_mistakes_in_profiles_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         use_profile(parse_run(arguments))
+
+
+def good(*more: str) -> list[str]:
+    given = dict(zip(JOB[::2], JOB[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
+    return [word for pair in given.items() for word in pair]
+
+
+@pytest.mark.parametrize(("more", "says"), [
+    (["--worker_resources", "memory=2G,vcores=2,gpus=1"], "--worker_resources gpus: unknown; did you mean gpu?"),
+    (["--worker_resources", "vcores=2"], "--worker_resources: memory is absent; write for example memory=2G"),
+    (["--worker_resources", "memory=2G,gpu=one"], "--worker_resources gpu=one: write for example"),
+    (["--worker_resources", ""], "--worker_resources is absent: for example --worker_resources memory=2G,vcores=2"),
+    (["--worker_launch_cmd", " "], "--worker_launch_cmd is absent: for example"),
+    (["--worker_launch_cmd", "python train.py"], "--worker_launch_cmd: train.py is not among the files of the workers"),
+    (["--worker_launch_cmd", "python 'x"], "--worker_launch_cmd: No closing quotation"),
+    (["--worker_launch_cmd", "cat %input_path%"], "--input_path is absent, and the launch command has %input_path%"),
+    (["--num_workers", "two"], "--num_workers two: must be a whole number, at least 1"),
+    (["--num_workers", "0"], "--num_workers 0: must be a whole number, at least 1"),
+    (["--framework", "jax"], "--framework jax: unknown; known are tensorflow, pytorch, mxnet, keras, command"),
+    (["--framework", "pytroch"], "--framework pytroch: unknown; did you mean pytorch?"),
+    (["--framework", "keras", "--num_workers", "2"], "Keras 3 cannot fit over several workers on TensorFlow"),
+    (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
+    (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
+    (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
+    (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
+    (["--num_ps", "1"], "--num_ps: parameter servers are not supported"),
+    (["--quicklink", "a=b"], "--quicklink: not supported; leave it out"),
+])
+def test_mistakes_are_one_line_before_any_connection(
+    installation: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    status, out, err = run(capsys, "job", "run", *good(*more))
+    assert (status, out) == (2, "")
+    assert err.startswith("submarine: --")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not (installation / "arguments").exists()
+
+
+@pytest.mark.parametrize(("name", "stock"), [("pytorch", "pytorch"), ("mxnet", "mxnet"), ("keras", "tensorflow"),
+                                             ("command", "tensorflow"), ("TensorFlow", "tensorflow")])
+def test_frameworks_keep_the_stock_meaning(installation: Path, capsys: pytest.CaptureFixture[str], name: str,
+                                           stock: str) -> None:
+    run(capsys, "job", "run", *good("--framework", name))
+    given = (installation / "arguments").read_text().splitlines()
+    assert given[given.index("--framework") + 1] == stock
+    assert f"isonomy.framework={name.lower()}" in given
+
+
+def test_the_banner_is_not_passed_on_and_workers_need_no_input(installation: Path,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "job", "run", *good("--num_workers", "2"))
+    assert out == "Submitted application_1_0002 (x, single) to queue root.prod\n"
+    assert "--input_path" in (installation / "arguments").read_text().splitlines()
+
+
+def test_a_script_that_keeps_nothing_is_said_so(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, ours = installation / "plain.py", installation / "ours.py"
+    plain.write_text("import torch\n")
+    ours.write_text("import isonomy\n")
+    for script, more, told in ((plain, [], True), (plain, ["--keep-folder", "ckpt"], False), (ours, [], False)):
+        _, _, err = run(capsys, "job", "run", *good("--worker_launch_cmd", f"python {script.name}", "--localization",
+                                                    f"{script}:."), *more)
+        assert ("begins anew" in err) == told, err
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["job", "show"], "job show: --name is absent"),
+    (["job", "lst"], "job lst: unknown command; did you mean list?"),
+    (["job", "kill"], "job kill: the name of the job is absent: submarine job kill NAME"),
+])
+def test_other_verbs_name_the_mistake(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert says in err
+
+
+def test_list_kill_and_logs_are_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("pycontrol.cli.main", lambda words, prog_name: asked.append(words))
+    for words in (["list"], ["kill", "--name", "x"], ["logs", "x", "--tail", "5"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["job", *words])
+        assert ended.value.code == 0
+    assert asked == [["queue"], ["kill", "x"], ["logs", "x", "--tail", "5"]]

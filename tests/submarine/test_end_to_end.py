@@ -48,7 +48,7 @@ class ControlPlane(BaseHTTPRequestHandler):
             self._answer({"token": SECRET, "arbiter": "127.0.0.1:1", "ca": "", "expires_s": 600})
         elif self.path.startswith("/ws/v1/cluster/isonomy/explain?app=application_"):
             self.watched.set()
-            self._answer({"rho": 1.25, "jobs": [{"state": "running"}]})
+            self._answer({"rho": {"rho": 1.25}, "jobs": [{"state": "running"}]})
         elif self.path == "/watched" and self.watched.wait(WATCH_S):
             self._answer({})
         else:
@@ -159,8 +159,8 @@ def test_a_failed_job_gives_exit_status_1(cluster: Cluster, tmp_path: Path) -> N
     (["--gpus-per-job", "3"], "the largest gang that the cluster can hold has 2"),
     (["--worker_resources", "memory=9G,vcores=1"], "no running machine has as much"),
     (["--num_ps", "1", "--ps_resources", "memory=1G,vcores=1", "--num_workers", "2", "--input_path", "x"],
-     "-num_ps 1: parameter servers are not supported"),
-    (["--localization", "/nowhere:./"], "-localization /nowhere: no such file or folder here"),
+     "--num_ps: parameter servers are not supported"),
+    (["--localization", "/nowhere:./"], "--localization /nowhere: no such file or folder here"),
 ])
 def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, options: list[str],
                                                         message: str) -> None:
@@ -168,7 +168,7 @@ def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, option
     stock = {"--worker_resources": "memory=256M,vcores=1"} | dict(zip(options[::2], options[1::2], strict=True))
     arguments = [word for pair in stock.items() for word in pair]
     ended = cluster.submarine("run", "--name", "bad", "--worker_launch_cmd", "true", *arguments)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     lines = ended.stderr.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("submarine: ")

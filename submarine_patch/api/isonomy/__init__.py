@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from submarine_patch.cli.api import Failure, Handle, Status, SubmissionError, UsageError, app, submit
     from submarine_patch.worker import keras, pytorch
     from submarine_patch.worker import training as tensorflow
 
@@ -20,13 +21,17 @@ _MODULES = {
     "pytorch": "submarine_patch.worker.pytorch",
     "tensorflow": "submarine_patch.worker.training",
 }
+_SUBMISSION = ("Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "submit")
 
-__all__ = ["keras", "pytorch", "tensorflow"]
+__all__ = ["Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "keras", "pytorch", "submit",
+           "tensorflow"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
+    if name in _SUBMISSION:
+        return getattr(importlib.import_module("submarine_patch.cli.api"), name)
     raise AttributeError(f"isonomy has no {name!r}; it has {', '.join(sorted(__all__))}")
 
 

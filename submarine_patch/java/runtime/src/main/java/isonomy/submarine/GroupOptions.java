@@ -18,7 +18,7 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
  * @param eta one of eta jobs goes on to the next rung
  * @param jobs configurations to try
  * @param budgetIterations iterations of all jobs together
- * @param metric accuracy (the higher the better) or loss (the lower the better)
+ * @param metric what jobs are compared by: a name that the training reports; isonomy.mode says which way is better
  * @param maxRetries how often a failed worker is started again
  * @param iterationS serial GPU-seconds of one iteration
  * @param slowdown S on one machine, in one rack, across racks
@@ -35,7 +35,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
-      "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python",
+      "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
+      "framework", "keep_folder",
       "gpu_type");
   /** Keys that mean something only where there is a search. */
   private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
@@ -43,6 +44,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
       "curve", "optuna");
   private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
+  private static final List<String> MODES = List.of("min", "max");
+  private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
   private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
 
   boolean isSearch() {
@@ -97,7 +100,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
     return new GroupOptions(appScheduler, space, values.whole("gpus_per_job", 1, null), maxIterations,
         minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
-        values.oneOf("metric", List.of("accuracy", "loss"), "accuracy"), values.whole("seed", 0, 0L),
+        values.metric(), values.whole("seed", 0, 0L),
         values.whole("max_retries", 0, 3L), values.positive("iteration_s"), values.slowdown(),
         values.text("python"), values.text("gpu_type"), isonomy, hadoop);
   }
@@ -147,9 +150,21 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
     }
 
+    /** The name of a value that the training reports. */
+    String metric() throws UserError {
+      String name = text("metric");
+      if (name != null && !name.matches("[A-Za-z_][A-Za-z0-9_./@-]*")) {
+        throw new UserError("--conf isonomy.metric=" + name + ": must be the name of a value that the training reports,"
+            + " for example val_loss");
+      }
+      return name == null ? "accuracy" : name;
+    }
+
     /** Keys that only the Agent reads, from {@link GroupOptions#isonomyConf}. */
     void checkPassedOn() throws UserError {
       oneOf("sampler", SAMPLERS, null);
+      oneOf("mode", MODES, null);
+      oneOf("framework", FRAMEWORKS, null);
       whole("parallel", 1, null);
       whole("trial_steps", 0, null);
       String bound = text("gpu_bound");

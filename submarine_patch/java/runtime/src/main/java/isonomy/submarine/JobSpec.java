@@ -7,6 +7,7 @@ import java.util.Set;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.submarine.client.cli.param.Localization;
+import org.apache.submarine.client.cli.param.runjob.MXNetRunJobParameters;
 import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
 import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
 
@@ -47,15 +48,16 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
   }
 
   private static void refuseUnsupported(RunJobParameters parameters) throws UserError {
-    if (!(parameters instanceof TensorFlowRunJobParameters tensorFlow)) {
-      throw new UserError("-framework: Isonomy runs TensorFlow jobs only; leave it out or write tensorflow");
-    }
-    if (tensorFlow.getNumPS() > 0) {
-      throw new UserError("-num_ps " + tensorFlow.getNumPS()
-          + ": parameter servers are not supported; use synchronous workers (-num_workers)");
-    }
-    if (tensorFlow.isTensorboardEnabled()) {
-      throw new UserError("-tensorboard: not supported; run tensorboard --logdir on the checkpoint path instead");
+    if (parameters instanceof TensorFlowRunJobParameters) {
+      TensorFlowRunJobParameters tensorFlow = (TensorFlowRunJobParameters) parameters;
+      refuseServers("-num_ps", tensorFlow.getNumPS());
+      if (tensorFlow.isTensorboardEnabled()) {
+        throw new UserError("-tensorboard: not supported; run tensorboard --logdir on the checkpoint path instead");
+      }
+    } else if (parameters instanceof MXNetRunJobParameters) {
+      MXNetRunJobParameters mxNet = (MXNetRunJobParameters) parameters;
+      refuseServers("-num_ps", mxNet.getNumPS());
+      refuseServers("-num_schedulers", mxNet.getNumSchedulers());
     }
     if (!parameters.getQuicklinks().isEmpty()) {
       throw new UserError("-quicklink: not supported; leave it out");
@@ -65,6 +67,13 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
     }
     if (parameters.getNumWorkers() < 1) {
       throw new UserError("-num_workers " + parameters.getNumWorkers() + ": at least 1 worker is needed");
+    }
+  }
+
+  private static void refuseServers(String option, int number) throws UserError {
+    if (number > 0) {
+      throw new UserError(option + " " + number
+          + ": parameter servers are not supported; use synchronous workers (-num_workers)");
     }
   }
 

@@ -9,9 +9,11 @@ import org.apache.submarine.commons.runtime.exception.SubmarineException;
  * What ends the command line is printed as one line.
  *
  * <p>The stock command line lets every exception leave {@code main}, which shows users a stack trace. The exit
- * status stays what it was (1). Exceptions that no user can cause keep their trace.
+ * status is 2 for a mistake in the options, else 1 as ever. Exceptions that no user can cause keep their trace.
  */
 final class OneLineErrors implements Thread.UncaughtExceptionHandler {
+  private static final int USAGE_STATUS = 2;
+
   static void install() {
     if (Thread.getDefaultUncaughtExceptionHandler() == null) {
       Thread.setDefaultUncaughtExceptionHandler(new OneLineErrors());
@@ -22,6 +24,11 @@ final class OneLineErrors implements Thread.UncaughtExceptionHandler {
   public void uncaughtException(Thread thread, Throwable error) {
     if (isExpected(error)) {
       System.err.println("submarine: " + oneLine(error));
+      if (error instanceof UserError || error instanceof ParseException) {
+        System.out.flush();
+        System.err.flush();
+        Runtime.getRuntime().halt(USAGE_STATUS);
+      }
     } else {
       error.printStackTrace();
     }

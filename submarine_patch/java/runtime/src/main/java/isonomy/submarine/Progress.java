@@ -20,12 +20,13 @@ final class Progress {
           .append(state));
       append(line, "jobs: " + counts);
     }
-    if (explain.path("rho").isNumber()) {
-      append(line, String.format(Locale.ROOT, "rho %.2f", explain.get("rho").asDouble()));
+    JsonNode rho = explain.path("rho").path("rho");
+    if (rho.isNumber()) {
+      append(line, String.format(Locale.ROOT, "rho %.2f", rho.asDouble()));
     }
     JsonNode reason = explain.path("reason");
     String text = reason.isObject() ? reason.path("code").asText("") : reason.asText("");
-    if (!text.isEmpty() && !text.equals("null")) {
+    if (!text.isEmpty() && !text.equals("null") && !text.equals("Running")) {
       append(line, "waits: " + text);
     }
     return line.toString();

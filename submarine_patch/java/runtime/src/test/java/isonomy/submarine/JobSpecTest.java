@@ -138,7 +138,7 @@ class JobSpecTest {
   @Test
   void progressIsOneLine() throws Exception {
     JsonNode explain = new ObjectMapper().readTree(
-        "{\"rho\": 1.4159, \"reason\": {\"code\": \"NotOffered\"}, \"jobs\": [{\"state\": \"running\"},"
+        "{\"rho\": {\"rho\": 1.4159}, \"reason\": {\"code\": \"NotOffered\"}, \"jobs\": [{\"state\": \"running\"},"
             + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
     assertEquals("jobs: 1 done, 2 running; rho 1.42; waits: NotOffered", Progress.line(explain));
     assertEquals("", Progress.line(new ObjectMapper().readTree("{\"reason\": null}")));

@@ -1,0 +1,146 @@
+"""`isonomy.submit(...)`: the command line's submission for programs and notebooks, with the same checks."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pycontrol.cli.client import Failure, Rm, rm_address
+from pycontrol.hadoopconf.sitefile import rm_web_url
+from submarine_patch.cli import check, stock
+from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.follow import Status, shown, status_of, until_final
+from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
+
+
+class SubmissionError(Exception):
+    """The cluster did not take the job; the message says why."""
+
+
+class Handle:
+    """An app, here or in another process: `isonomy.app("my-sweep")` finds one."""
+
+    def __init__(self, client: Rm, app_id: str) -> None:
+        self._client, self.app_id = client, app_id
+
+    def __repr__(self) -> str:
+        return f"<isonomy app {self.app_id}>"
+
+    def status(self) -> Status:
+        """How it is doing now."""
+        return status_of(self._client, self.app_id)
+
+    def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float = 2.0) -> Status:
+        """Waits for its end; `progress` draws a bar. TimeoutError after `timeout_s`."""
+        statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
+        if progress:
+            return shown(statuses)
+        return list(statuses)[-1]
+
+    def best(self) -> Mapping[str, Any]:
+        """The best job's configuration, the metric's name and value, and where the model is; {} before the end."""
+        status = self.status()
+        return {**status.best, "model_path": status.model_path} if status.best else {}
+
+    def trials(self) -> Any:
+        """A row for each job: a pandas frame if pandas is there, else a list of dicts."""
+        rows = [{**{k: v for k, v in j.items() if k != "configuration"}, **j["configuration"]}
+                for j in self.status().jobs]  # fmt: skip
+        try:
+            import pandas
+        except ImportError:
+            return rows
+        return pandas.DataFrame(rows)
+
+    def explain(self) -> Mapping[str, Any]:
+        """All that the control plane knows of it."""
+        return self._client.get("explain", app=self.app_id)
+
+    def logs(self, tail: int = 50) -> str:
+        """The newest lines of its workers' logs."""
+        from pycontrol.cli.logs import logs_command
+
+        out = io.StringIO()
+        with redirect_stdout(out), redirect_stderr(io.StringIO()):
+            logs_command.main(
+                [self.app_id, "--tail", str(tail), "--rm", self._client.base], standalone_mode=False, prog_name="logs"
+            )
+        return out.getvalue()
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._client.post("kill", app=self.app_id)
+
+
+def submit(
+    command: str,
+    *,
+    name: str,
+    memory: str = "2G",
+    vcores: int = 1,
+    gpus: int = 1,
+    workers: int = 1,
+    queue: str = "",
+    files: Iterable[str | Path] = (),
+    env: Mapping[str, str] | None = None,
+    framework: str = "",
+    search_space: Mapping[str, Any] | str | Path | None = None,
+    saved_model_path: str = "",
+    checkpoint_path: str = "",
+    input_path: str = "",
+    **options: Any,
+) -> Handle:
+    """Submits `command` and returns at once; UsageError for a mistake, before anything is asked of the cluster.
+
+    `memory`, `vcores` and `gpus` are one worker's; `files` go to the workers; `search_space` is a file or its
+    parameters. `options` are those of `submarine job run --help` for groups, with `_` for `-`: app_scheduler,
+    max_iterations, metric, mode, keep_folder ... HADOOP_CONF_DIR names the cluster.
+    """
+    known = {o.name.replace("-", "_") for o in GROUP_OPTIONS}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(f"{unknown[0]}: unknown option; known are {', '.join(sorted(known))}")
+    words = ["--name", name, "--worker_launch_cmd", command, "--num_workers", str(workers)]
+    words += ["--worker_resources", f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else "")]
+    paths = {"input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path}
+    for option, value in {"queue": queue, "framework": framework, **paths}.items():
+        words += [f"--{option}", value] if value else []
+    for file in files:
+        words += ["--localization", f"{file}:."]
+    for key, value in (env or {}).items():
+        words += ["--env", f"{key}={value}"]
+    for option, value in options.items():
+        words += [f"--{option.replace('_', '-')}", str(value)] if value is not None else []
+    with tempfile.TemporaryDirectory(prefix="isonomy-") as scratch:
+        if isinstance(search_space, Mapping):
+            file = Path(scratch, "space.yaml")
+            file.write_text(yaml.safe_dump({"parameters": dict(search_space.get("parameters", search_space))}))
+            search_space = file
+        words += ["--search-space", str(search_space)] if search_space is not None else []
+        return _submitted(words)
+
+
+def _submitted(words: list[str]) -> Handle:
+    parsed = parse_run(words)
+    check(parsed)
+    installation = stock.find(os.environ)
+    stock.reach_rm(installation.conf)
+    ended = stock.run(installation.command(["job", "run", *parsed.stock]), quiet=True, keep_errors=True)
+    if ended.application_id is None:
+        raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
+    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
+
+
+def app(name: str, *, rm: str | None = None) -> Handle:
+    """An app that is there already, by its name or id; Failure where there is none."""
+    client = Rm(rm_address(rm))
+    return Handle(client, str(client.get("explain", app=name)["app"]["app_id"]))
+
+
+__all__ = ["Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "submit"]

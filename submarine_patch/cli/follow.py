@@ -1,0 +1,135 @@
+"""How an app is doing, from the control plane and from YARN; and a bar that shows it until the app ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.cli.client import Failure, Rm
+
+POLL_S = 2.0
+AWAY_MAX_S = 900.0
+"""A ResourceManager may be away this long (restart, failover) before waiting is given up."""
+FINAL = ("FINISHED", "FAILED", "KILLED")
+DONE = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Status:
+    """Of an app."""
+
+    app_id: str
+    name: str
+    state: str
+    """YARN's while it lives, then SUCCEEDED, FAILED or KILLED."""
+    fraction: float = 0.0
+    """Of its work, as far as is known."""
+    message: str = ""
+    gpus: int = 0
+    reason: str = ""
+    """Why it has no more GPUs."""
+    rho: float | None = None
+    best: Mapping[str, Any] = field(default_factory=dict)
+    """Of an app that is done: configuration, accuracy, and the metric's name and value."""
+    model_path: str = ""
+    jobs: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """Whether it has ended."""
+        return self.state in ("SUCCEEDED", "FAILED", "KILLED")
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has ended well."""
+        return self.state == "SUCCEEDED"
+
+    def line(self) -> str:
+        """For example `step 120/600, loss 0.231, 8 GPUs, 5 of 9 jobs over`."""
+        parts = []
+        ahead = max(self.jobs, key=lambda j: j["step"], default=None)
+        if ahead is not None:
+            of = f"/{ahead['until_step']}" if ahead.get("until_step") else ""
+            parts.append(f"step {ahead['step']}{of}")
+            if ahead["loss"]:
+                parts.append(f"loss {ahead['loss']:.4g}")
+            if ahead.get("metric") is not None:
+                parts.append(f"metric {ahead['metric']:.4g}")
+            elif ahead["accuracy"]:
+                parts.append(f"accuracy {ahead['accuracy']:.4g}")
+        parts.append(f"{self.gpus} GPU{'s' * (self.gpus != 1)}")
+        if len(self.jobs) > 1:
+            parts.append(f"{sum(j['state'] in DONE for j in self.jobs)} of {len(self.jobs)} jobs over")
+        if not self.gpus and self.reason and not self.final:
+            parts.append(f"waits: {self.reason}")
+        return ", ".join(parts)
+
+
+def status_of(client: Rm, app_id: str) -> Status:
+    """Asked now. What only the control plane knows is left out while it is away; Failure where YARN does not answer."""
+    app = client.yarn(f"apps/{app_id}")["app"]
+    state = app["finalStatus"] if app["state"] == "FINISHED" else app["state"]
+    try:
+        told = client.get("explain", app=app_id)
+    except Failure:
+        told = {}
+    about, rho = told.get("app") or {}, told.get("rho") or {}
+    return Status(
+        app_id=app_id,
+        name=str(app.get("name", "")),
+        state=str(state),
+        fraction=1.0 if state == "SUCCEEDED" else float(app.get("progress") or 0.0) / 100.0,
+        message=str(about.get("message") or app.get("diagnostics") or "").strip(),
+        gpus=int(about.get("gpus_held") or 0),
+        reason=str((told.get("reason") or {}).get("code") or ""),
+        rho=rho.get("rho"),
+        best=about.get("best") or {},
+        model_path=str(about.get("model_path") or ""),
+        jobs=tuple(told.get("jobs") or ()),
+    )
+
+
+def until_final(client: Rm, app_id: str, poll_s: float = POLL_S, timeout_s: float | None = None) -> Iterator[Status]:
+    """A status each `poll_s`, the last one final; TimeoutError after `timeout_s`."""
+    began_s = answered_s = time.monotonic()
+    while True:
+        try:
+            status = status_of(client, app_id)
+            answered_s = time.monotonic()
+            yield status
+            if status.final:
+                return
+        except Failure:
+            if time.monotonic() - answered_s > AWAY_MAX_S:
+                raise
+        if timeout_s is not None and time.monotonic() - began_s > timeout_s:
+            raise TimeoutError(f"{app_id} has not ended within {timeout_s:g} s")
+        time.sleep(poll_s)
+
+
+def follow(client: Rm, app_id: str, **options: Any) -> int:
+    """Shows a bar until the app ends; 0 if it succeeded, else 1, with the reason on standard error."""
+    status = shown(until_final(client, app_id, **options))
+    if not status.succeeded:
+        print(f"submarine: {status.name or app_id} {status.state}: {status.message}", file=sys.stderr)
+    return 0 if status.succeeded else 1
+
+
+def shown(statuses: Iterator[Status], say: Callable[[Status], object] = lambda _: None) -> Status:
+    """The last status; each is drawn as a bar, in a terminal or a notebook."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+               TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip
+    last: Status | None = None
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=1.0, name="")
+        for last in statuses:
+            progress.update(bar, completed=last.fraction, description=last.line(), name=last.name)
+            say(last)
+    assert last is not None, "there is at least one status"
+    return last

@@ -1,0 +1,146 @@
+"""`isonomy.submit` and what its handle tells, against a web server that answers as YARN and the control plane do."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import pytest
+
+import isonomy
+
+APP = "application_1_0002"
+JOBS = [
+    {"job_id": "job000", "state": "done", "step": 9, "loss": 0.4, "accuracy": 0.8, "metric": 0.7, "until_step": 9,
+     "configuration": {"lr": "0.1"}},
+    {"job_id": "job001", "state": "running", "step": 5, "loss": 0.3, "accuracy": 0.0, "metric": 0.9, "until_step": 9,
+     "configuration": {"lr": "0.2"}},
+]  # fmt: skip
+
+
+class Yarn(BaseHTTPRequestHandler):
+    """Runs at first, then is done."""
+
+    asked: ClassVar[list[str]] = []
+    states: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path.removeprefix("/ws/v1/cluster/")
+        self.asked.append(path)
+        if path == f"apps/{APP}":
+            state, final = self.states[0] if len(self.states) == 1 else self.states.pop(0)
+            self._answer({"app": {"state": state, "finalStatus": final, "name": "sweep", "progress": 40.0,
+                                  "diagnostics": "because"}})  # fmt: skip
+        else:
+            done = len(self.states) == 1
+            best = {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9}
+            self._answer({
+                "app": {"app_id": APP, "gpus_held": 4, "message": "", "best": best if done else None,
+                        "model_path": "/models/x" if done else ""},
+                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": JOBS,
+            })  # fmt: skip
+
+    def do_POST(self) -> None:
+        self.asked.append("POST " + urlsplit(self.path).path.rpartition("/")[2])
+        self._answer({})
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A configuration, a web server, and a java that answers like a submission."""
+    Yarn.asked, Yarn.states = [], [("RUNNING", "UNDEFINED")] * 3 + [("FINISHED", "SUCCEEDED")]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Yarn)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
+    for folder in (home / "lib", conf, jdk / "bin"):
+        folder.mkdir(parents=True)
+    (home / "lib" / "isonomy-submarine-runtime.jar").touch()
+    for name in ("core-site.xml", "submarine-site.xml"):
+        (conf / name).touch()
+    (conf / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+        f"<value>127.0.0.1:{server.server_address[1]}</value></property></configuration>"
+    )
+    java = jdk / "bin" / "java"
+    java.write_text(f"""#!/bin/bash
+printf '%s\\n' "$@" > {tmp_path}/arguments
+if grep -q quota {tmp_path}/arguments; then echo "submarine: the queue is full" >&2; exit 1; fi
+cat "$(grep -o '/.*space.yaml' {tmp_path}/arguments)" > {tmp_path}/space 2>/dev/null
+echo "Submitted {APP} (x, single) to queue root.prod"
+""")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("SUBMARINE_HOME", str(home))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
+    monkeypatch.setenv("JAVA_HOME", str(jdk))
+    yield tmp_path
+    server.shutdown()
+    server.server_close()
+
+
+def test_submit_wait_and_what_came_of_it(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = isonomy.submit(
+        "python -m train %hyperparameters%", name="sweep", gpus=2, app_scheduler="asha", max_iterations=9,
+        metric="f1", mode="max", search_space={"lr": {"type": "float", "min": 0.1, "max": 1}}, env={"A": "b"},
+    )  # fmt: skip
+    given = (cluster / "arguments").read_text().splitlines()
+    assert "memory=2G,vcores=1,gpu=2" in given
+    assert "isonomy.metric=f1" in given
+    assert "A=b" in given
+    assert "lr" in (cluster / "space").read_text()
+    status = app.status()
+    assert (status.state, status.gpus, status.final) == ("RUNNING", 4, False)
+    assert status.line() == "step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over"
+    assert app.best() == {}
+    assert app.wait(progress=True, poll_s=0.01).succeeded
+    assert app.best() == {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9,
+                          "model_path": "/models/x"}  # fmt: skip
+    trials = app.trials()
+    rows = trials if isinstance(trials, list) else trials.to_dict("records")
+    assert [(r["job_id"], r["lr"], r["metric"]) for r in rows] == [("job000", "0.1", 0.7), ("job001", "0.2", 0.9)]
+    app.kill()
+    assert Yarn.asked[-1] == "POST kill"
+    assert capsys.readouterr().out == "", "a program's output is its own"
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ({"framework": "jax"}, "--framework jax: unknown"),
+    ({"max_iteration": 3}, "max_iteration: unknown option; known are"),
+    ({"files": ["/nowhere.py"]}, "--localization /nowhere.py: no such file or folder here"),
+    ({"search_space": {"lr": {"type": "real"}}, "app_scheduler": "asha", "max_iterations": 3}, "type is 'real'"),
+])  # fmt: skip
+def test_mistakes_are_typed_and_nothing_is_asked_of_the_cluster(
+    cluster: Path, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(isonomy.UsageError, match=says):
+        isonomy.submit("true", name="x", **arguments)
+    assert not (cluster / "arguments").exists()
+    assert not Yarn.asked
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_the_cluster_refuses_is_typed() -> None:
+    with pytest.raises(isonomy.SubmissionError, match="the queue is full"):
+        isonomy.submit("true", name="quota")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_app_that_fails() -> None:
+    Yarn.states = [("KILLED", "KILLED")]
+    status = isonomy.app("sweep").wait(poll_s=0.01)
+    assert (status.succeeded, status.final, status.message) == (False, True, "because")
