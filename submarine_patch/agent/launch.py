@@ -32,6 +32,8 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         "ISONOMY_METRIC": spec.metric,
         "HADOOP_USER_NAME": spec.hdfs_user,
     }
+    if spec.keep_folder:
+        env["ISONOMY_KEEP_FOLDER"] = spec.keep_folder
     if spec.ca:
         env["ISONOMY_ARBITER_CA"] = spec.ca
     command = f"{spec.python} -m submarine_patch.worker -- {shlex.quote(spec.command(job.configuration))}"

@@ -71,7 +71,7 @@ class Files(Protocol):
         """Renames a directory; `new` does not exist."""
 
     def delete(self, path: str) -> None:
-        """Deletes a directory with what is in it."""
+        """Deletes a directory with what is in it, or a file."""
 
     def modified_s(self, path: str) -> float | None:
         """When something in the directory itself changed, by the store's own clock; None where it is not there."""
@@ -110,8 +110,12 @@ class LocalFiles:
         (self.root / old).rename(self.root / new)
 
     def delete(self, path: str) -> None:
-        """Deletes a directory."""
-        shutil.rmtree(self.root / path, ignore_errors=True)
+        """Deletes a directory, or a file."""
+        target = self.root / path
+        if target.is_file():
+            target.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
 
     def modified_s(self, path: str) -> float | None:
         """When it changed, Unix seconds."""

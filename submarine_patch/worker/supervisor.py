@@ -16,7 +16,9 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports
+from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import Child
+from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
 from submarine_patch.worker.settings import Settings
@@ -29,6 +31,11 @@ GRACE_S = 30.0
 """For a stop that names no deadline, as YARN's SIGTERM (whose own SIGKILL may well come sooner)."""
 MARGIN_S = 1.0
 """SIGKILL comes this long before the deadline, or at three quarters of a shorter time."""
+KEEP_S = 60.0
+"""A folder that is kept is looked at so often, besides at the program's end."""
+KEEP_AGAIN_S = 5.0
+KEEP_SHARE = 0.5
+"""Of the time for a stop, what the program has where its folder must be kept afterwards."""
 _TAIL_LINES = 5
 
 
@@ -50,6 +57,7 @@ class Supervisor:
         """When it was first asked to stop."""
         self._saved_s = -math.inf
         """When a checkpoint was last seen to be complete."""
+        self._keeping = asyncio.Lock()
         self._progress_due = asyncio.Event()
         self._link = Link(settings.arbiter, settings.token, settings.ca_pem, settings.worker_id, self._on_command)
 
@@ -91,11 +99,14 @@ class Supervisor:
         return await self._train(self._start.result(), port.number)
 
     async def _train(self, start: pb.Start, port: int) -> tuple[int, str]:
+        kept = await self._bring(start)
         try:
             child = await Child.start(self._command, child_env(self._env, start, port), self._on_line)
         except OSError as e:
             return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
         others = [asyncio.ensure_future(self._carry_out_stop(child)), asyncio.ensure_future(self._report())]
+        if kept is not None and _rank(start) == 0:
+            others.append(asyncio.ensure_future(self._keep_now_and_then(kept)))
         try:
             code = await child.wait()
         except asyncio.CancelledError:
@@ -107,6 +118,8 @@ class Supervisor:
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
+        if kept is not None and _rank(start) == 0 and await self._keep(kept):
+            self._saved_s = time.monotonic()
         return self._verdict(code)
 
     def _verdict(self, code: int) -> tuple[int, str]:
@@ -123,6 +136,34 @@ class Supervisor:
         if code < 0:
             return 128 - code, f"ended by signal {-code}; last output: {tail}"
         return code, f"exit code {code}; last output: {tail}"
+
+    # ---- a folder of the program's own
+
+    async def _bring(self, start: pb.Start) -> KeptFolder | None:
+        """The folder that is kept, as it was; a store that is away is waited for."""
+        kept = kept_folder(self._env, start.checkpoint_dir)
+        while kept is not None:
+            try:
+                files = await asyncio.to_thread(kept.bring)
+                _say(f"brought {files} files of {self._env['ISONOMY_KEEP_FOLDER']}")
+                break
+            except (StoreError, OSError) as e:
+                _say(f"{e}; trying on")
+                await asyncio.sleep(KEEP_AGAIN_S)
+        return kept
+
+    async def _keep(self, kept: KeptFolder) -> bool:
+        async with self._keeping:
+            try:
+                return await asyncio.to_thread(kept.keep)
+            except (StoreError, OSError) as e:
+                _say(f"{self._env['ISONOMY_KEEP_FOLDER']} could not be kept: {e}")
+                return False
+
+    async def _keep_now_and_then(self, kept: KeptFolder) -> None:
+        while True:
+            await asyncio.sleep(KEEP_S)
+            await self._keep(kept)
 
     def _done(self) -> bool:
         """Whether a program that ended well while it was asked to stop had done all that it was told to do.
@@ -151,6 +192,7 @@ class Supervisor:
         """Stops before the deadline (Unix seconds; 0: none given); of several, the earliest counts."""
         left_s = deadline_s - time.time() if deadline_s > 0 else GRACE_S
         kill_in_s = max(0.0, left_s - min(MARGIN_S, left_s / 4.0))
+        kill_in_s *= KEEP_SHARE if self._env.get("ISONOMY_KEEP_FOLDER") else 1.0
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + kill_in_s)
         if not self._stop.is_set():
             self._stop_reason, self._stopped_s = reason, time.monotonic()
@@ -222,6 +264,10 @@ def child_env(env: Mapping[str, str], start: pb.Start, port: int) -> dict[str, s
     defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": str(max(1, gpus))}
     child = {**defaults, **env, **told}
     return {name: value for name, value in child.items() if value or name not in told}
+
+
+def _rank(start: pb.Start) -> int:
+    return int(json.loads(start.tf_config)["task"]["index"]) if start.tf_config else 0
 
 
 def rendezvous(tf_config: str, port: int) -> dict[str, str]:

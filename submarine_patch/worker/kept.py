@@ -1,0 +1,161 @@
+"""A folder of the program's own checkpoints, kept on HDFS from one launch to the next.
+
+Under DIR/kept lie the files by their digests, and for each time that the folder was taken a list LAUNCH-NUMBER.json
+of them, written last: a reader sees a whole folder or the one before. A launch that began later counts as newer,
+though an older one that lingers may still write. The gang's first worker keeps its folder; all get it back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from submarine_patch.worker.checkpoints import CHUNK_BYTES, Files, StoreError
+
+ROOT = "kept"
+LISTS = 2
+"""Lists that stay, with their files: the newest may be read while the next is written."""
+_LIST = re.compile(r"(\d{13})-(\d{6})\.json")
+
+
+class KeptFolder:
+    """The folder of one launch."""
+
+    def __init__(self, files: Files, folder: Path, launch_ms: int | None = None) -> None:
+        self._files, self._folder, self._number = files, folder, 0
+        self._launch_ms = int(time.time() * 1000) if launch_ms is None else launch_ms
+        self._one_at_a_time = threading.Lock()
+        self._there: dict[str, str] = {}
+        """What the store has of the folder: path -> digest."""
+        self._seen: dict[str, tuple[int, int, str]] = {}
+        """path -> (size, time of change, digest), so that a file is read once."""
+
+    def bring(self) -> int:
+        """Puts the newest whole folder back; how many files. StoreError where the store cannot be reached."""
+        for launch, number in self._lists():
+            listed = self._read(f"{launch:013d}-{number:06d}.json")
+            if listed is not None and self._fetched(listed):
+                self._there = dict(listed)
+                return len(listed)
+        return 0
+
+    def keep(self) -> bool:
+        """Takes the folder as it is now, where it changed; False if a file changed meanwhile, or nothing is there."""
+        with self._one_at_a_time:
+            return self._keep()
+
+    def _keep(self) -> bool:
+        now = self._digests()
+        if not now or now == self._there:
+            return now == self._there and bool(now)
+        for path, digest in now.items():
+            if digest not in self._there.values():
+                self._files.write(f"{ROOT}/{digest}", lambda at=self._folder / path: _chunks(at))  # type: ignore[misc]
+        if self._digests() != now:
+            return False  # a file was being written: the next time will do
+        self._number += 1
+        name = f"{self._launch_ms:013d}-{self._number:06d}.json"
+        self._files.write(f"{ROOT}/_{name}", json.dumps(now).encode())
+        self._files.rename(f"{ROOT}/_{name}", f"{ROOT}/{name}")
+        self._there = now
+        self._drop_old()
+        return True
+
+    def _lists(self) -> list[tuple[int, int]]:
+        """The newest first."""
+        found = (_LIST.fullmatch(name) for name in self._files.names(ROOT))
+        return sorted(((int(m[1]), int(m[2])) for m in found if m), reverse=True)
+
+    def _read(self, name: str) -> Mapping[str, str] | None:
+        try:
+            listed = json.loads(self._files.read(f"{ROOT}/{name}"))
+        except (FileNotFoundError, ValueError):
+            return None
+        safe = isinstance(listed, dict) and all(_inside(path) for path in listed)
+        return listed if safe else None
+
+    def _fetched(self, listed: Mapping[str, str]) -> bool:
+        for path, digest in listed.items():
+            target = self._folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part, seen = target.with_name(f".{target.name}.part"), hashlib.sha256()
+            try:
+                with part.open("wb") as out:
+                    for chunk in self._files.chunks(f"{ROOT}/{digest}"):
+                        seen.update(chunk)
+                        out.write(chunk)
+            except FileNotFoundError:
+                part.unlink(missing_ok=True)
+                return False
+            if seen.hexdigest() != digest:
+                part.unlink()
+                return False
+            part.rename(target)
+        return True
+
+    def _digests(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for at in sorted(self._folder.rglob("*")) if self._folder.is_dir() else ():
+            try:
+                if at.is_symlink() or not at.is_file():
+                    continue
+                path, about = at.relative_to(self._folder).as_posix(), at.stat()
+                known = self._seen.get(path)
+                if known is None or known[:2] != (about.st_size, about.st_mtime_ns):
+                    known = self._seen[path] = (about.st_size, about.st_mtime_ns, _digest(at))
+                found[path] = known[2]
+            except FileNotFoundError:
+                continue  # the program drops its old ones
+        return found
+
+    def _drop_old(self) -> None:
+        """Lists but the newest, and files that no list names any more."""
+        lists = self._lists()
+        for launch, number in lists[LISTS:]:
+            self._files.delete(f"{ROOT}/{launch:013d}-{number:06d}.json")
+        if lists and lists[0][0] != self._launch_ms:
+            return  # a later launch keeps now: what it writes is its own
+        named = {digest for launch, number in lists[:LISTS]
+                 for digest in (self._read(f"{launch:013d}-{number:06d}.json") or {}).values()}  # fmt: skip
+        for name in self._files.names(ROOT):
+            if re.fullmatch(r"[0-9a-f]{64}", name) and name not in named:
+                self._files.delete(f"{ROOT}/{name}")
+
+
+def _inside(path: str) -> bool:
+    return not path.startswith("/") and ".." not in Path(path).parts
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as source:
+        while chunk := source.read(CHUNK_BYTES):
+            yield chunk
+
+
+def _digest(file: Path) -> str:
+    seen = hashlib.sha256()
+    for chunk in _chunks(file):
+        seen.update(chunk)
+    return seen.hexdigest()
+
+
+def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | None:
+    """By ISONOMY_KEEP_FOLDER; None where the user named none."""
+    from submarine_patch.worker.checkpoints import files_at
+
+    name = env.get("ISONOMY_KEEP_FOLDER", "")
+    if not name or not checkpoint_dir:
+        return None
+    try:
+        files = files_at(checkpoint_dir, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""))
+    except StoreError as e:
+        print(f"isonomy worker: {name} is not kept: {e}", file=sys.stderr, flush=True)
+        return None
+    return KeptFolder(files, Path(os.getcwd(), name))

@@ -1,0 +1,134 @@
+"""A program's own checkpoints survive its launches, whole or as they were before."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from submarine_patch.worker.checkpoints import LocalFiles
+from submarine_patch.worker.kept import LISTS, KeptFolder
+from tests.worker.gangs import Job
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path / "hdfs")
+
+
+def folder(tmp_path: Path, name: str, **texts: str) -> Path:
+    made = tmp_path / name
+    for path, text in texts.items():
+        (made / path).parent.mkdir(parents=True, exist_ok=True)
+        (made / path).write_text(text)
+    return made
+
+
+def held(root: Path) -> dict[str, str]:
+    return {p.relative_to(root).as_posix(): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_comes_back_as_it_was_last_taken(tmp_path: Path, store: LocalFiles) -> None:
+    one = folder(tmp_path, "one", a="1", b="2")
+    kept = KeptFolder(store, one, 1)
+    assert KeptFolder(store, tmp_path / "none").bring() == 0
+    assert kept.keep()
+    (one / "sub").mkdir()
+    (one / "sub/c").write_text("3")
+    (one / "a").unlink()
+    assert kept.keep()
+    (one / "b").write_text("never taken")
+    assert KeptFolder(store, tmp_path / "two").bring() == 2
+    assert held(tmp_path / "two") == {"b": "2", "sub/c": "3"}
+
+
+def test_only_what_changed_is_written_and_what_nobody_needs_goes(tmp_path: Path, store: LocalFiles) -> None:
+    one = folder(tmp_path, "one", big="x" * 1000)
+    kept = KeptFolder(store, one, 1)
+    for step in range(6):
+        (one / "step").write_text(f"{step}")
+        assert kept.keep()
+    names = store.names("kept")
+    assert sum(n.endswith(".json") for n in names) == LISTS
+    assert sum(not n.endswith(".json") for n in names) == 1 + LISTS
+    assert KeptFolder(store, one, 2).bring() == 2
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "no list"])
+def test_a_damaged_one_is_passed_over(tmp_path: Path, store: LocalFiles, damage: str) -> None:
+    one = folder(tmp_path, "one", a="first")
+    kept = KeptFolder(store, one, 1)
+    kept.keep()
+    before = set(store.names("kept"))
+    (one / "a").write_text("second")
+    kept.keep()
+    for name in set(store.names("kept")) - before:
+        at = store.root / "kept" / name
+        if name.endswith(".json") == (damage == "no list"):
+            at.unlink() if damage == "gone" else at.write_text("{")
+    assert KeptFolder(store, tmp_path / "two").bring() == 1
+    assert held(tmp_path / "two")["a"] == "first"
+
+
+def test_an_old_launch_that_lingers_does_not_win(tmp_path: Path, store: LocalFiles) -> None:
+    old, new = folder(tmp_path, "old", a="old"), folder(tmp_path, "new", a="new")
+    lingering, present = KeptFolder(store, old, 1), KeptFolder(store, new, 2)
+    lingering.keep()
+    present.keep()
+    (old / "a").write_text("older, but written later")
+    lingering.keep()
+    KeptFolder(store, tmp_path / "two").bring()
+    assert held(tmp_path / "two") == {"a": "new"}
+
+
+def test_paths_do_not_lead_out(tmp_path: Path, store: LocalFiles) -> None:
+    store.write("kept/0000000000001-000001.json", b'{"../../evil": "00"}')
+    assert KeptFolder(store, tmp_path / "two").bring() == 0
+
+
+SCRIPT = """
+import json, os, signal, sys, time
+os.makedirs("ckpt", exist_ok=True)
+state = json.load(open("ckpt/state.json")) if os.path.exists("ckpt/state.json") else {"step": 0, "sum": 0}
+print("began at", state["step"], flush=True)
+def save():
+    json.dump(state, open("ckpt/part", "w")); os.replace("ckpt/part", "ckpt/state.json")
+def leave(*_):
+    save(); sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+while state["step"] < 40:
+    state["step"] += 1; state["sum"] += state["step"]; time.sleep(0.05)
+    print(f"step {state['step']} loss {1 / state['step']:.4f}", flush=True)
+save()
+print("sum", state["sum"], flush=True)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    script = tmp_path / "own.py"
+    script.write_text(SCRIPT)
+    where = tmp_path / "container"
+    where.mkdir()
+    command = f"rm -rf {where}/* && exec {shlex.quote(sys.executable)} {script}"
+    made = Job(tmp_path / "job", command, until_step=0, ISONOMY_KEEP_FOLDER="ckpt")
+    yield made
+    made.end()
+
+
+def test_a_script_that_knows_nothing_of_us_resumes(job: Job) -> None:
+    first = job.launch()
+    first.at_step(5)
+    first.stop()
+    assert first.codes() == [75]
+    ended = next(m.exit for m in first.arbiter.messages if m.HasField("exit"))
+    assert not ended.unsaved, ended.message
+    for path in (job.folder / "ckpt").iterdir():
+        path.unlink()  # the next container is another folder, on another machine
+    second = job.launch()
+    assert second.codes() == [0], second.text()
+    assert "began at 0" not in second.text()
+    assert "sum 820" in second.text()
