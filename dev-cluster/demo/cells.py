@@ -41,7 +41,7 @@ def cells_file(folder: Path) -> Path:
     return path
 
 
-def apps(cluster: Path) -> list[App]:
+def apps(cluster: Path, slower: float) -> list[App]:
     """Research wants all twelve GPUs at once; prod comes later and wants the six that it owns."""
     halving = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml")]
     borrower = [*halving, "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "60",

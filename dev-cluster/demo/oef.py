@@ -87,7 +87,7 @@ def pinned() -> App:
     return App("pinned", math.inf, submarine("pinned", "speech", 2, more), model="/demo/pinned/model")
 
 
-def apps(_: Path) -> list[App]:
+def apps(_: Path, slower: float) -> list[App]:
     """The tenants' apps, all at once, and the one that asks for a type."""
     sharing = [App(t.name, 2.0 * k, t.command(), model=f"/demo/{t.name}/model") for k, t in enumerate(TENANTS)]
     return [*sharing, pinned()]

@@ -89,7 +89,7 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "rm_state_dir": f"file://{layout.data}/{RESOURCEMANAGER}",
             "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {}, "rm_id": "rm1" if pair else None,
             "zookeeper": at(ZOOKEEPER), "zookeeper_timeout_ms": 4000,
-            "rm_recovery_wait_ms": 5000, "node_expiry_ms": 10000, "am_expiry_ms": 10000,
+            "rm_recovery_wait_ms": 5000, "node_expiry_ms": 10000, "am_expiry_ms": 60000,
             "max_allocation_mb": max(m.memory_mb for m in machines),
             "max_allocation_vcores": max(m.vcores for m in machines),
             "application_classpath": f"{layout.conf},{jars}/lib/*,{jars}/client-extra/*",

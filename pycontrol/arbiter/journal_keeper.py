@@ -71,17 +71,17 @@ class JournalKeeper:
         self.path, self._retention_s, self._max_bytes = path, retention_s, max_bytes
         self._now_s, self._rest_s = now_s, rest_s
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="isonomy-journal", daemon=True)
+        self._runner = threading.Thread(target=self._run, name="isonomy-journal", daemon=True)
         self._kept_s = now_s()
 
     def start(self) -> None:
         """Begins to keep the journal short."""
-        self._thread.start()
+        self._runner.start()
 
     def stop(self) -> None:
         """Ends after the piece of work at hand."""
         self._stopped.set()
-        self._thread.join(10.0)
+        self._runner.join(10.0)
 
     def _run(self) -> None:
         wait_s = LOOK_EVERY_S

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "dev-cluster"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "demo"))
 
+import busy
 from devcluster import gpus, ports
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
@@ -89,3 +91,20 @@ def test_a_speed_is_one_of_a_virtual_type(tmp_path: Path, change: dict[str, obje
     file.write_text(yaml.safe_dump({"virtual_gpus": True, "racks": [{"name": "r", "machines": [machine]}], **change}))
     with pytest.raises(ConfigError, match=problem):
         load_topology_spec(file)
+
+
+@pytest.mark.parametrize(
+    ("others", "cores", "slower"), [(0, 2, 1.0), (0.6, 2, 1.0), (4, 2, 3.0), (2, 2, 2.0), (90, 2, 4.0)]
+)
+def test_a_busy_machine_takes_longer_for_everything(
+    others: float, cores: int, slower: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy.time, "sleep", lambda s: None)
+    assert busy.factor(lambda: others, cores) == slower
+
+
+def test_what_runs_beside_is_the_kernels_count(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu 1 2 3\nprocs_running 5\nprocs_blocked 0\n")
+    assert busy.runnable(stat) == 4, "this one left out"
+    assert busy.runnable(tmp_path / "none") == 0
