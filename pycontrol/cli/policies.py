@@ -22,8 +22,11 @@ def policies_command(output: str) -> None:
 
 
 def _described(name: str) -> dict[str, Any]:
-    options = {option: registry.default(name, option) for option in registry.options(name)}
-    return {"name": name, "summary": registry.summary(name), "options": options}
+    try:
+        options = {option: registry.default(name, option) for option in registry.options(name)}
+        return {"name": name, "summary": registry.summary(name), "options": options}
+    except registry.UnknownPolicy as e:  # another distribution's, broken: the others are listed all the same
+        return {"name": name, "summary": str(e), "options": {}}
 
 
 def _draw(data: Data) -> RenderableType:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from typing import Any, cast
@@ -32,6 +34,8 @@ POLICIES: Mapping[str, str] = {
 }
 """Name -> module and class, a dataclass whose fields (but name and asks_agents) are the options."""
 
+ENTRY_POINTS = "isonomy.policies"
+"""Group of entry points under which other distributions bring policies of their own: name = "module:Class"."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
 
 
@@ -39,9 +43,17 @@ class UnknownPolicy(ValueError):
     """A name or an option that no policy has, or a value that the option does not take."""
 
 
+@functools.cache
+def _others() -> Mapping[str, str]:
+    """The policies of other distributions; none takes the name of one of ours."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {e.name: e.value for e in found if e.name not in POLICIES}
+
+
 def names() -> tuple[str, ...]:
-    """The policies whose modules are there."""
-    return tuple(name for name, at in POLICIES.items() if importlib.util.find_spec(at.partition(":")[0]))
+    """The policies whose modules are there, those of other distributions last."""
+    ours = (name for name, at in POLICIES.items() if importlib.util.find_spec(at.partition(":")[0]))
+    return (*ours, *sorted(_others()))
 
 
 def options(name: str) -> tuple[str, ...]:
@@ -81,8 +93,11 @@ def unknown(name: str) -> str:
 def _class(name: str) -> Any:
     if name not in names():
         raise UnknownPolicy(unknown(name))
-    module, _, of = POLICIES[name].partition(":")
-    return getattr(importlib.import_module(module), of)
+    module, _, of = (POLICIES.get(name) or _others()[name]).partition(":")
+    try:
+        return getattr(importlib.import_module(module), of)
+    except (ImportError, AttributeError) as error:
+        raise UnknownPolicy(f"policy {name}: {module}:{of} cannot be loaded: {error}") from error
 
 
 def _known(word: str, known: tuple[str, ...]) -> str:

@@ -1,0 +1,76 @@
+"""Policies of other distributions: the one of docs/extending.md, installed as a package would be."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli.policies import policies_command
+from pycontrol.policies import registry
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.runs import simulate
+
+DOC = Path(__file__).parents[2] / "docs/extending.md"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The document's code and entry point, on the path."""
+    text = DOC.read_text(encoding="utf-8")
+    code = re.search(r"```python\n# fewest/policy.py\n(.*?)```", text, re.DOTALL)
+    entry = re.search(r'```toml\n\[project.entry-points."(.*?)"\]\n(.*?)```', text, re.DOTALL)
+    assert code
+    assert entry
+    (tmp_path / "fewest").mkdir()
+    (tmp_path / "fewest/policy.py").write_text(code.group(1), encoding="utf-8")
+    info = tmp_path / "fewest-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fewest\nVersion: 1.0\n", encoding="utf-8")
+    more = 'gone = "fewest.nowhere:Gone"\nisonomy = "fewest.policy:Fewest"\n'.replace('"', "")
+    (info / "entry_points.txt").write_text(
+        f"[{entry.group(1)}]\n{entry.group(2).replace(chr(34), '')}{more}", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._others.cache_clear()
+    yield tmp_path
+    registry._others.cache_clear()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "fewest"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_brings_its_policy() -> None:
+    assert "fewest" in registry.names()
+    assert registry.options("fewest")[-1] == "head_start"
+    assert registry.summary("fewest") == "Fewest: the app that holds the fewest GPUs goes first."
+    apps = tuple(TraceApp(f"a{i}", 0.0, 1, ((100.0,) * 4,)) for i in range(3))
+    result = simulate(Workload("three", apps), uniform(1, 3), registry.make("fewest", head_start=1))
+    assert all(a.finished_s is not None for a in result.apps)
+
+
+@pytest.mark.usefixtures("installed")
+def test_nobody_takes_the_name_of_one_of_ours() -> None:
+    assert type(registry.make("isonomy")).__module__ == "pycontrol.policies.isonomy"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_policy_that_cannot_be_loaded_is_named() -> None:
+    with pytest.raises(registry.UnknownPolicy, match=r"policy gone: fewest\.nowhere:Gone cannot be loaded"):
+        registry.make("gone")
+    with pytest.raises(registry.UnknownPolicy, match="fewest has no option headstart; did you mean head_start"):
+        registry.make("fewest", headstart=1)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_broken_one_does_not_keep_the_others_from_being_listed() -> None:
+    done = CliRunner().invoke(policies_command, ["-o", "json"])
+    listed = {p["name"]: p for p in json.loads(done.output)["policies"]}
+    assert "cannot be loaded" in listed["gone"]["summary"]
+    assert listed["fewest"]["options"]["head_start"] == 0
