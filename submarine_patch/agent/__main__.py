@@ -143,6 +143,7 @@ class Agent:
 
     def _publish(self, p: Publish) -> None:
         problem = ""
+        self._write_results(p)
         for k in range(PUBLISH_TRIES):
             try:
                 path = copy_model(self.spec.webhdfs, self.spec.hdfs_user, p.from_dir, p.to_dir)
@@ -156,6 +157,15 @@ class Agent:
                 log.warning("the model could not be copied: %s", problem)
                 time.sleep(2.0**k)
         self.inbox.put(Published(problem=problem))
+
+    def _write_results(self, p: Publish) -> None:
+        """They are worth a try, never a failure."""
+        try:
+            files = files_at(p.to_dir, self.spec.webhdfs, self.spec.hdfs_user)
+            for name, text in p.results.items():
+                files.write(f"results-{self.spec.app_id}/{name}", text.encode())
+        except Exception as e:  # whatever HDFS or the way to it raises
+            log.warning("the results could not be written to %s: %s", p.to_dir, e)
 
     def _poll_shell(self) -> None:
         """An Agent whose shell is gone ends at once."""

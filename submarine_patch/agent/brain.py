@@ -12,7 +12,7 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent import gangs, jobs, leases, report
+from submarine_patch.agent import gangs, jobs, leases, report, results
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
 from submarine_patch.agent.messages import Command, End, Event, KeepSpeeds, LinkLost, Publish, Published, Refused
@@ -118,6 +118,7 @@ class Brain(AgentState):
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True
+        results.seen(self, job, job.step)
         self._measured(job, p, warm, now_s)
         if math.isfinite(p.loss):
             job.losses = [*job.losses, [p.step, p.loss]][-LOSSES:]
@@ -240,7 +241,8 @@ class Brain(AgentState):
         if best is not None and not self.published:
             if not self.publishing:
                 self.publishing = True
-                self.out.append(Publish(best, checkpoint_dir(self.spec, self.jobs[best]), self.spec.saved_model))
+                found, to = checkpoint_dir(self.spec, self.jobs[best]), self.spec.saved_model
+                self.out.append(Publish(best, found, to, results.files(self, best)))
             return
         self._done(best)
 

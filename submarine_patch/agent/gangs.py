@@ -8,7 +8,7 @@ from collections import Counter
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent import jobs
+from submarine_patch.agent import jobs, results
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.launch import checkpoint_dir, launch_of
 from submarine_patch.agent.schedulers.port import Verdict
@@ -52,6 +52,7 @@ def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
         ids = sorted(g.index for g in gpus if g.host == host)
         job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, heard_s=now_s))
         s.next_request += 1
+    results.launched(job, now_s)
     send_use(s, job)
     s.mark()
 
@@ -258,6 +259,7 @@ def over(s: AgentState, job: Job, now_s: float) -> None:
     done = all(w.exit_code == 0 for w in job.workers)
     if done and job.workers[0].said_exit is None and not _settled(s, job, now_s):
         return
+    results.ended(job, now_s, "" if done else job.stop_reason)
     job.workers = []
     if done:
         job.step = max(job.step, job.until_step)

@@ -58,6 +58,10 @@ class Job:
     """What its user should know."""
     losses: list[list[float]] = field(default_factory=list)
     """[step, loss] of the newest lines of its log."""
+    curve: list[list[float]] = field(default_factory=list)
+    """[step, value of the metric] over all launches, thinned out."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Its launches: when, on which GPUs, from and to which step, and why they ended."""
     iter_time_s: float = 0.0
     launches: int = 0
     failures: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -60,11 +60,13 @@ class ToShell:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Copy the newest checkpoint of the winner to where the user wants the model."""
+    """Copy the newest checkpoint of the winner, and what came of all jobs, to where the user wants the model."""
 
     job_id: str
     from_dir: str
     to_dir: str
+    results: Mapping[str, str] = field(default_factory=dict)
+    """Files that go beside it, by name."""
 
 
 @dataclass(frozen=True, slots=True)

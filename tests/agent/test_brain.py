@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -10,7 +12,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent import gangs
+from submarine_patch.agent import gangs, results
 from submarine_patch.agent.messages import Published
 from submarine_patch.agent.report import progress as reported
 from tests.agent.world import HOSTS, World, hyperband, machines, spec_of
@@ -517,3 +519,34 @@ def test_jobs_are_compared_by_any_metric() -> None:
     told = {j.job_id: j for j in reported(world.brain).jobs}
     assert (told["job000"].metric, told["job001"].metric) == (0.3, 0.8)
     assert world.brain.scheduler.runnable() == ["job001"]
+
+
+def test_what_came_of_all_jobs_goes_beside_the_model() -> None:
+    world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
+    for job_id, value in (("job000", 0.3), ("job001", 0.8)):
+        (worker,) = world.gang(job_id)
+        for step in (1, 2):
+            world.worker(worker, progress=pb.WorkerProgress(step=step, loss=0.1, metric=value * step))
+    world.revoke(*A[:2])
+    for job_id in ("job000", "job001"):
+        for worker in world.gang(job_id):
+            world.end(worker, 75)
+    made = results.files(world.brain, "job001")
+    trials = list(csv.DictReader(made["trials.csv"].splitlines()))
+    assert [(t["job"], t["best"], t["val_f1"]) for t in trials] == [("job000", "0", "0.6"), ("job001", "1", "1.6")]
+    assert all(float(t["rate"]) > 0 for t in trials)
+    launches = list(csv.DictReader(made["launches.csv"].splitlines()))
+    assert {x["gpus"] for x in launches} == {"a1:0 a1:1", "a1:2 a1:3"}
+    assert [x["why"] for x in launches if x["gpus"] == "a1:0 a1:1"] == ["lost a round"]
+    assert ElementTree.fromstring(made["curves.svg"]).tag.endswith("svg")
+    assert made["curves.svg"].count("<polyline") == 2
+
+
+def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
+    world = World()
+    job = world.brain.job("job000")
+    for step in range(1, 1001):
+        job.accuracy = step / 1000
+        results.seen(world.brain, job, step)
+    assert len(job.curve) <= results.POINTS
+    assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])

@@ -1,0 +1,108 @@
+"""What an app leaves beside its model: its trials as a table, their learning curves as a picture, its launches."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.state import AgentState
+
+POINTS, POINTS_OF_MANY, MANY = 64, 8, 100
+"""Points kept of a job's curve; fewer where there are many jobs, for they are part of the Agent's saved state."""
+LAUNCHES_KEPT = 200
+WIDTH, HEIGHT, MARGIN = 720, 400, 48
+CURVES_DRAWN = 50
+
+
+def seen(s: AgentState, job: Job, step: int) -> None:
+    """Adds a point to the job's curve; every other one goes when there are too many."""
+    value = job.value(s.spec.metric)
+    if not math.isfinite(value) or (job.curve and step <= job.curve[-1][0]):
+        return
+    job.curve.append([step, value])
+    if len(job.curve) > (POINTS if len(s.jobs) <= MANY else POINTS_OF_MANY):
+        del job.curve[1:-1:2]
+
+
+def launched(job: Job, now_s: float) -> None:
+    """A gang of the job begins."""
+    gpus = " ".join(f"{w.host}:{i}" for w in job.workers for i in w.gpu_ids)
+    job.history = [*job.history, {"began_s": now_s, "gpus": gpus, "from_step": job.step}][-LAUNCHES_KEPT:]
+
+
+def ended(job: Job, now_s: float, why: str) -> None:
+    """It is over."""
+    if job.history and "ended_s" not in job.history[-1]:
+        job.history[-1] |= {"ended_s": now_s, "to_step": job.step, "why": why}
+
+
+def files(s: AgentState, best: str) -> dict[str, str]:
+    """The files by name."""
+    jobs = sorted(s.jobs.values(), key=lambda j: j.job_id)
+    return {
+        "trials.csv": _table(_trials(s, jobs, best)),
+        "launches.csv": _table(_launches(jobs)),
+        "curves.svg": curves(jobs, best, s.spec.metric),
+    }
+
+
+def _trials(s: AgentState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[Any]]:
+    names = sorted({name for job in jobs for name in job.configuration})
+    own = [] if s.spec.metric in ("loss", "accuracy") else [s.spec.metric]
+    yield ["job", "state", "best", "step", "rung", "loss", "accuracy", *own, "launches", "failures", *names]
+    for job in jobs:
+        values = [job.loss, job.accuracy, *([job.value(s.spec.metric)] if own else [])]
+        yield [job.job_id, job.state, int(job.job_id == best), job.step, job.rung, *values, job.launches, job.failures,
+               *(job.configuration.get(name, "") for name in names)]  # fmt: skip
+
+
+def _launches(jobs: Sequence[Job]) -> Iterable[Sequence[Any]]:
+    yield ["job", "began_s", "ended_s", "gpus", "gpu_s", "from_step", "to_step", "why"]
+    for job in jobs:
+        for x in job.history:
+            gpu_s = (x.get("ended_s", x["began_s"]) - x["began_s"]) * len(x["gpus"].split())
+            yield [job.job_id, f"{x['began_s']:.0f}", f"{x.get('ended_s', 0):.0f}", x["gpus"], f"{gpu_s:.0f}",
+                   x["from_step"], x.get("to_step", ""), x.get("why", "")]  # fmt: skip
+
+
+def _table(rows: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def curves(jobs: Sequence[Job], best: str, metric: str) -> str:
+    """The metric by step, a line for each job, the best one in front; SVG."""
+    drawn = [j for j in jobs if len(j.curve) > 1 and j.job_id != best][:CURVES_DRAWN]
+    drawn += [j for j in jobs if len(j.curve) > 1 and j.job_id == best]
+    points = [p for job in drawn for p in job.curve]
+    low, high = min((v for _, v in points), default=0.0), max((v for _, v in points), default=1.0)
+    last = max((step for step, _ in points), default=1)
+    span = (high - low) or 1.0
+
+    def at(step: float, value: float) -> str:
+        x = MARGIN + (WIDTH - 2 * MARGIN) * step / (last or 1)
+        return f"{x:.1f},{HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (value - low) / span:.1f}"
+
+    lines = [
+        f'<polyline fill="none" stroke="{"#c0392b" if job.job_id == best else "#7f8c8d"}" stroke-opacity='
+        f'"{1 if job.job_id == best else 0.5}" points="{" ".join(at(*p) for p in job.curve)}">'
+        f"<title>{escape(job.job_id)}</title></polyline>"
+        for job in drawn
+    ]
+    axis = f"M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}H{WIDTH - MARGIN}"
+    words = [
+        (MARGIN, MARGIN - 8, "start", f"{metric}, by step; red: {best}"),
+        (MARGIN - 4, MARGIN + 4, "end", f"{high:.4g}"),
+        (MARGIN - 4, HEIGHT - MARGIN, "end", f"{low:.4g}"),
+        (WIDTH - MARGIN, HEIGHT - MARGIN + 16, "end", f"{last:g}"),
+    ]
+    texts = [f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(t)}</text>' for x, y, anchor, t in words]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
+    return "\n".join([f'{head} font-size="11">', f'<path fill="none" stroke="black" d="{axis}"/>', *lines, *texts,
+                      "</svg>", ""])  # fmt: skip
