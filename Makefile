@@ -4,8 +4,9 @@ PY := $(VENV)/bin/python
 TORCH := build/torch
 MVN := mvn -B -q
 PYTHON ?= python3.11
+HADOOP ?= 3.5.0
 
-.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test bench setup clean tools safety
+.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -46,8 +47,13 @@ tools:
 java: tools
 	$(MVN) package -Dmaven.test.skip=true
 
-java-test: tools
-	$(MVN) package
+# The classes that `make java` compiled against the oldest Hadoop, run on the newest.
+java-test: java
+	$(MVN) test -Dmaven.main.skip=true -Dhadoop.version=$(HADOOP)
+
+# Hadoop's own tests of the CapacityScheduler, with the plugin in its place and without; minutes a class, so apart.
+hadoop-test: java
+	yarn-plugin/hadoop-tests/run
 
 lint: setup
 	$(VENV)/bin/ruff check .

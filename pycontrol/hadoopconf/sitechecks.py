@@ -12,6 +12,8 @@ YARN, SCHEDULER = "yarn-site.xml", "capacity-scheduler.xml"
 GPU = "yarn.io/gpu"
 OUR_SCHEDULER = "isonomy.yarn.IsonomyScheduler"
 OUR_WEB = "isonomy.yarn.IsonomyWebServices"
+OLD_WEB, OLD_WEB_KEY = "isonomy.yarn.IsonomyExternalResource", "yarn.http.rmwebapp.external.classes"
+"""In the place of OUR_WEB on Hadoop 3.3 and 3.4."""
 OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinuxContainerExecutor")
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 OUR_KEYS = (
@@ -74,6 +76,8 @@ def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
         ("yarn.nodemanager.container-executor.class", OUR_EXECUTORS,
          "containers would not get the GPUs they were granted"),
     ):
+        if wanted == (OUR_WEB,) and OLD_WEB in site.get(OLD_WEB_KEY, "").split(","):
+            continue
         if site.get(key) not in wanted:
             got = site.get(key, "nothing")
             yield error(YARN, key, f"must be {' or '.join(wanted)} (got {got}), else {lost}")

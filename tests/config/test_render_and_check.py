@@ -115,6 +115,13 @@ def test_a_token_file_open_to_others_is_an_error(conf: Path, tmp_path: Path) -> 
     assert "64 hex digits" in run("check", str(file)).output
 
 
+def test_rest_of_older_hadoops_is_right_too(conf: Path) -> None:
+    site = conf / "yarn-site.xml"
+    text = site.read_text().replace("yarn.webapp.custom.webservice.class", "yarn.http.rmwebapp.external.classes")
+    site.write_text(text.replace("isonomy.yarn.IsonomyWebServices", "isonomy.yarn.IsonomyExternalResource"))
+    assert run("check", str(conf)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "expected"),
     [
@@ -123,6 +130,13 @@ def test_a_token_file_open_to_others_is_an_error(conf: Path, tmp_path: Path) -> 
          "unknown key, did you mean isonomy.bridge.queue-size?"),
         ("yarn-site.xml", ">26500<", ">26600<", "port: is 26600, but isonomy.yaml: bridge.port is 26500"),
         ("yarn-site.xml", "</configuration>", "", "yarn-site.xml: is not XML"),
+        ("yarn-site.xml", "<value>on</value>", "<value>maybe</value>", "scheduler.mode: must be on or off (got maybe)"),
+        ("yarn-site.xml", "<value>on</value>", "<value>off</value>",
+         "note: yarn-site.xml: isonomy.scheduler.mode: is off: GPU asks go through plain CapacityScheduler"),
+        ("yarn-site.xml", "isonomy.scheduler.mode", "isonomy.scheduler.bypass", "is now isonomy.scheduler.mode"),
+        ("yarn-site.xml", "</configuration>",
+         "<property><name>isonomy.scheduler.queues</name><value>root.a, b</value></property></configuration>",
+         "isonomy.scheduler.queues: must name full paths as in root.research (got b)"),
         ("capacity-scheduler.xml", "<value>-1</value>", "<value>1</value>",
          "root.research.user-limit-factor: is too small: one user is held to 45 %"),
         ("capacity-scheduler.xml", "<value>100</value>", "<value>80</value>",

@@ -8,13 +8,41 @@ import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 
 /** How the plugin reaches the control plane: the isonomy.* keys of yarn-site.xml. */
-record BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
+final class BridgeConfig {
   private static final String HOST = "isonomy.bridge.host";
   private static final String PORT = "isonomy.bridge.port";
   private static final String TOKEN_FILE = "isonomy.bridge.token-file";
   private static final String QUEUE_SIZE = "isonomy.bridge.queue-size";
   private static final Set<PosixFilePermission> OWNER_ONLY =
       Set.of(PosixFilePermission.OWNER_READ, PosixFilePermission.OWNER_WRITE);
+
+  private final String host;
+  private final int port;
+  private final Path tokenFile;
+  private final int queueSize;
+
+  BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
+    this.host = host;
+    this.port = port;
+    this.tokenFile = tokenFile;
+    this.queueSize = queueSize;
+  }
+
+  String host() {
+    return host;
+  }
+
+  int port() {
+    return port;
+  }
+
+  Path tokenFile() {
+    return tokenFile;
+  }
+
+  int queueSize() {
+    return queueSize;
+  }
 
   static BridgeConfig of(Configuration conf) {
     String tokenFile = conf.getTrimmed(TOKEN_FILE, "");

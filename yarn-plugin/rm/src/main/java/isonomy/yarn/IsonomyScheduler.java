@@ -80,7 +80,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     requireGpus();
   }
 
-  private void requireGpus() throws YarnException {
+  void requireGpus() throws YarnException {
     if (managed.isOn() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
       throw new YarnException("resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE
           + " (or set " + Managed.MODE + " in yarn-site.xml to off)");
@@ -96,7 +96,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  private void startBridge() {
+  void startBridge() {
     BridgeConfig config = BridgeConfig.of(getConfig());
     Bridge started = new Bridge(this, links(config), config.queueSize());
     bridge = started;

@@ -30,7 +30,15 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   private final int deadlineMs;
   private Link link;
 
-  private record Link(CallbackClient client, ControlPlane proxy) {}
+  private static final class Link {
+    final CallbackClient client;
+    final ControlPlane proxy;
+
+    Link(CallbackClient client, ControlPlane proxy) {
+      this.client = client;
+      this.proxy = proxy;
+    }
+  }
 
   /** `deadlineMs`: how long one call may take. */
   Py4jControlPlane(BridgeConfig config, int deadlineMs) {
@@ -42,7 +50,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   public byte[] exchange(byte[] request) {
     Link used = link();
     try {
-      return used.proxy().exchange(request);
+      return used.proxy.exchange(request);
     } catch (RuntimeException e) {
       drop(used);
       throw new BridgeException("no answer from the control plane at " + config.host() + ":" + config.port()
@@ -70,7 +78,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
     if (link == failed) {
       link = null;
     }
-    failed.client().shutdown();
+    failed.client.shutdown();
   }
 
   @Override

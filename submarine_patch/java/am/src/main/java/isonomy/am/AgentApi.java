@@ -54,14 +54,29 @@ public final class AgentApi {
   private AmReply carryOut(AmCommand command) {
     try {
       switch (command.getKindCase()) {
-        case ASK -> containers.ask(command.getAsk());
-        case WITHDRAW -> containers.withdraw(command.getWithdraw().getAllocationRequestId());
-        case LAUNCH -> containers.launch(command.getLaunch());
-        case STOP -> containers.stop(command.getStop().getContainerId());
-        case RELEASE -> containers.release(command.getRelease().getContainerId());
-        case FINISH -> finish(command.getFinish());
-        case PROGRESS -> progress.accept(command.getProgress().getFraction());
-        case KIND_NOT_SET -> throw new IllegalArgumentException("a command without a kind");
+        case ASK:
+          containers.ask(command.getAsk());
+          break;
+        case WITHDRAW:
+          containers.withdraw(command.getWithdraw().getAllocationRequestId());
+          break;
+        case LAUNCH:
+          containers.launch(command.getLaunch());
+          break;
+        case STOP:
+          containers.stop(command.getStop().getContainerId());
+          break;
+        case RELEASE:
+          containers.release(command.getRelease().getContainerId());
+          break;
+        case FINISH:
+          finish(command.getFinish());
+          break;
+        case PROGRESS:
+          progress.accept(command.getProgress().getFraction());
+          break;
+        default:
+          throw new IllegalArgumentException("a command without a kind");
       }
       return AmReply.newBuilder().setOk(true).build();
     } catch (IOException | RuntimeException e) {

@@ -1,11 +1,11 @@
 package isonomy.am;
 
 import java.io.IOException;
+import java.math.BigInteger;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.security.SecureRandom;
-import java.util.HexFormat;
 import javax.net.ServerSocketFactory;
 import py4j.GatewayServer;
 
@@ -38,7 +38,7 @@ final class LoopbackGateway {
   private static String newToken() {
     byte[] bytes = new byte[TOKEN_BYTES];
     new SecureRandom().nextBytes(bytes);
-    return HexFormat.of().formatHex(bytes);
+    return String.format("%0" + 2 * TOKEN_BYTES + "x", new BigInteger(1, bytes));
   }
 
   /** Nagle's algorithm with delayed acknowledgement costs some 40 ms for each larger message. */

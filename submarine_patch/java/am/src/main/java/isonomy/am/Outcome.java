@@ -2,15 +2,40 @@ package isonomy.am;
 
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 
-/**
- * How this attempt ends.
- *
- * @param status what the ResourceManager is told; null: nothing, so that another attempt may follow
- * @param exitCode of this process
- */
-record Outcome(FinalApplicationStatus status, String message, String trackingUrl, int exitCode) {
+/** How this attempt ends. */
+final class Outcome {
   /** EX_SOFTWARE: used where the Agent's own exit code would not tell of a failure. */
   static final int SOFTWARE = 70;
+
+  private final FinalApplicationStatus status;
+  private final String message;
+  private final String trackingUrl;
+  private final int exitCode;
+
+  private Outcome(FinalApplicationStatus status, String message, String trackingUrl, int exitCode) {
+    this.status = status;
+    this.message = message;
+    this.trackingUrl = trackingUrl;
+    this.exitCode = exitCode;
+  }
+
+  /** What the ResourceManager is told; null: nothing, so that another attempt may follow. */
+  FinalApplicationStatus status() {
+    return status;
+  }
+
+  String message() {
+    return message;
+  }
+
+  String trackingUrl() {
+    return trackingUrl;
+  }
+
+  /** Of this process. */
+  int exitCode() {
+    return exitCode;
+  }
 
   static Outcome finished(boolean succeeded, String message, String trackingUrl) {
     FinalApplicationStatus status = succeeded ? FinalApplicationStatus.SUCCEEDED : FinalApplicationStatus.FAILED;

@@ -24,16 +24,27 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
     List<String> leaves = new ArrayList<>();
     List<String> parents = new ArrayList<>();
     parents.add("root");
-    for (QueueInfo queue : yarn.getAllQueues()) {
-      boolean leaf = queue.getChildQueues() == null || queue.getChildQueues().isEmpty();
-      (leaf ? leaves : parents).add(queue.getQueuePath());
-    }
+    sort("root", yarn.getRootQueueInfos(), leaves, parents);
     Collections.sort(leaves);
     List<Resource> nodes = new ArrayList<>();
     for (NodeReport node : yarn.getNodeReports(NodeState.RUNNING)) {
       nodes.add(node.getCapability());
     }
     return new ClusterCheck(leaves, parents, nodes);
+  }
+
+  /** Full paths of the queues below one; Hadoop 3.3's QueueInfo does not know its own. */
+  private static void sort(String parent, List<QueueInfo> queues, List<String> leaves, List<String> parents) {
+    for (QueueInfo queue : queues) {
+      String name = queue.getQueueName();
+      String path = parent + "." + name.substring(name.lastIndexOf('.') + 1);
+      List<QueueInfo> children = queue.getChildQueues();
+      boolean leaf = children == null || children.isEmpty();
+      (leaf ? leaves : parents).add(path);
+      if (!leaf) {
+        sort(path, children, leaves, parents);
+      }
+    }
   }
 
   /** Refuses what could never run; returns the full path of the queue. */
