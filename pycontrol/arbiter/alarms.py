@@ -15,6 +15,12 @@ class Alarms:
         self._set: dict[Gpu, float] = {}
         """The newest time of each GPU while its entry is in the heap: a lease is looked at often, and seldom moves."""
 
+    def copy(self) -> Alarms:
+        """The same times, apart."""
+        other = Alarms()
+        other.heap, other._set = list(self.heap), dict(self._set)
+        return other
+
     def put(self, at_s: float, gpu: Gpu) -> None:
         """The GPU must be looked at then."""
         if self._set.get(gpu) != at_s:

@@ -23,6 +23,13 @@ class Asks:
     def __len__(self) -> int:
         return sum(map(len, self._by_app.values()))
 
+    def copy(self) -> Asks:
+        """The same asks, apart."""
+        other = Asks()
+        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
+        other._by_request = {request: dict(alike) for request, alike in self._by_request.items()}
+        return other
+
     def apps(self) -> list[str]:
         """Apps that have any."""
         return list(self._by_app)

@@ -48,7 +48,7 @@ def demand_of(s: State, app_id: str, now_s: float) -> Demand:
     """What the app could use, cut at what the cluster could hold: policies take steps by its gangs."""
     agent = s.agents.get(app_id)
     demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s)
-    most = max(1, s.topology.gpus // max(1, demand.gang_gpus))
+    most = max(1, s.machines.gpus // max(1, demand.gang_gpus))
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 

@@ -48,6 +48,9 @@ class CellSupply:
         }
         """(chain, level-0 cell) of each GPU."""
         self._gpus = self._place_of.keys()
+        self._gpus_on: dict[str, list[Gpu]] = {}
+        for gpu in sorted(self._gpus):
+            self._gpus_on.setdefault(gpu.host, []).append(gpu)
 
     # ---- who owns what
 
@@ -184,6 +187,14 @@ class CellSupply:
         _tell_health(self._cells, self._bad - bad, True)
         _tell_health(self._cells, bad - self._bad, False)
         self._bad = bad
+
+    def machine_changed(self, host: str, up: Collection[int]) -> None:
+        """The same for one host."""
+        changed = [gpu for gpu in self._gpus_on.get(host, ()) if (gpu.index in up) == (gpu in self._bad)]
+        for healthy in (True, False):
+            gpus = [gpu for gpu in changed if (gpu.index in up) is healthy]
+            _tell_health(self._cells, gpus, healthy)
+            (self._bad.difference_update if healthy else self._bad.update)(gpus)
 
     def inspect(self) -> Mapping[str, Any]:
         """Groups, physical cells and virtual clusters, binding both ways."""

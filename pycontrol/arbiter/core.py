@@ -111,6 +111,8 @@ class Arbiter(State):
             workers.place_ready(self, now_s)
         if self.market is not None:
             self.market.tick(now_s)
+        if self.hosts_due_s is not None and self.hosts_due_s <= now_s:
+            self.tell_hosts()
         self.rounds.tick(now_s)
         effects, self.effects = self.effects, []
         return effects
@@ -127,6 +129,7 @@ class Arbiter(State):
             workers.next_wake_s(self) if self.workers.pending else None,
             self.rounds.next_wake_s(now_s),
             self.refusals.next_end_s(),
+            self.hosts_due_s,
             self.market.next_wake_s() if self.market is not None else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
@@ -158,7 +161,10 @@ class Arbiter(State):
             self.containers[container.container_id] = container
             for gpu in container.gpus:
                 self.container_at[gpu] = container.container_id
-        self.retopology()
+        self.machines.reset(e.nodes)
+        for gpu in self.durable.leases:
+            self.machines.note(gpu)
+        self.tell_hosts()
         eligibility.update_closed(self)
         self.stir_all()
         self._supply_anew(now_s)
@@ -276,17 +282,17 @@ class Arbiter(State):
         self.ready = False
 
     def _node_up(self, e: ev.NodeUp, now_s: float) -> None:
-        stale = [n for n in self.nodes.values() if n.host == e.node.host and n.node_id != e.node.node_id]
-        for node in stale:
+        for node in self.machines.others(e.node):
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
         self.nodes[e.node.node_id] = e.node
         self.down.pop(e.node.node_id, None)
         self.refusals.forget(e.node.host)
-        self.retopology()
-        eligibility.update_closed(self)
+        self.machines.put(e.node)
+        self.machine_changed(e.node.host, now_s)
+        eligibility.update_closed(self, e.node.host)
         self.stir_host(e.node.host)
         if self.ready and now_s >= self.recovering_until_s:
-            leases.leave_bad(self, now_s)
+            leases.leave_bad(self, now_s, self.machines.on(e.node.host))
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.want_round(now_s + self.settings.settle_s)
@@ -294,10 +300,10 @@ class Arbiter(State):
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
         node = self.nodes.pop(e.node_id, None)
         self.down[e.node_id] = e.reason
-        self.retopology()
         if node is not None:
+            self.machines.remove(node)
             self.refusals.forget(node.host)
-            eligibility.update_closed(self)
+            eligibility.update_closed(self, node.host)
             self.stir_host(node.host)
         if node is not None and self.ready and now_s >= self.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
@@ -306,9 +312,8 @@ class Arbiter(State):
         why = Cause(causes.NODE_LOST, f"node {host} {reason}")
         leases.lose_next(self, self.next_on(host), now_s, why)
         lost: dict[str, list[Any]] = {}
-        for lease in list(self.durable.leases.values()):
-            if lease.gpu.host == host:
-                lost.setdefault(lease.app_id, []).append(lease.gpu)
+        for lease in self.leases_on(host):
+            lost.setdefault(lease.app_id, []).append(lease.gpu)
         for app_id, gpus in lost.items():
             self.revoke_notice(app_id, gpus, now_s, why.text)
             for gpu in gpus:
@@ -316,8 +321,9 @@ class Arbiter(State):
                     if worker is not None:
                         self.drop_worker(worker)
                 leases.end(self, gpu, now_s, why)
-        for container in [c for c in self.containers.values() if c.gpus and c.gpus[0].host == host]:
-            leases.container_gone(self, container.container_id, now_s)
+        here = {self.container_at[gpu]: None for gpu in self.machines.on(host) if gpu in self.container_at}
+        for container_id in here:
+            leases.container_gone(self, container_id, now_s)
 
     # ---- apps and their asks
 
@@ -393,7 +399,7 @@ class Arbiter(State):
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
         why = Cause(causes.DRAINED, f"{host} is being {doing}")
         leases.lose_next(self, self.next_on(host), now_s, why)
-        here = [x for x in self.durable.leases.values() if x.gpu.host == host and x.state != REVOKING]
+        here = [x for x in self.leases_on(host) if x.state != REVOKING]
         taken = [x for x in here if not self.is_foreign(x.app_id)]
         leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
 

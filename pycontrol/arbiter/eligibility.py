@@ -13,19 +13,26 @@ from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Scope
 
 
-def update_closed(s: State) -> None:
-    """Which hosts take no new container: the plugin withholds them, or they refuse everybody."""
+def update_closed(s: State, host: str = "") -> None:
+    """Which hosts (or whether this one) take no new container: the plugin withholds them, or they refuse everybody."""
     closed = s.refusals.closed()
-    for node in s.nodes.values():
+    nodes = [n for n in (s.node_at.get(host),) if n is not None] if host else s.nodes.values()
+    for node in nodes:
         if node.withheld:
             closed[node.host] = node.withheld
         elif node.untagged_gpus:
             others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
             closed[node.host] = f"{others}; which ones is not known"
-    changed = closed.keys() ^ s.closed.keys()
-    s.closed = closed
-    for host in changed:
-        s.stir_host(host)
+    if host:
+        changed = {host} if (host in closed) != (host in s.closed) else set()
+        s.closed.pop(host, None)
+        if host in closed:
+            s.closed[host] = closed[host]
+    else:
+        changed = closed.keys() ^ s.closed.keys()
+        s.closed = closed
+    for each in changed:
+        s.stir_host(each)
 
 
 class Eligibility:

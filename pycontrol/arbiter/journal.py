@@ -23,11 +23,13 @@ from pycontrol.arbiter.journal_rows import (
     SCHEMA,
     VERSION,
     JournalError,
+    JournalSize,
     Row,
     RowError,
     base_of,
     fact_of,
     fold,
+    journal_size,
     raise_unless_harmless,
     row_of,
     rows_of,
@@ -195,6 +197,11 @@ class SqliteJournal:
 
     def _advice(self) -> str:
         return f"see `isonomy journal check {self.path}`, and `isonomy journal repair`"
+
+    def size(self) -> JournalSize:
+        """How large it is; from any thread."""
+        with closing(reading(self.path)) as db:
+            return journal_size(db, self.path)
 
     def rounds(self, limit: int) -> list[dict[str, Any]]:
         """The newest receipts, newest first; from any thread."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.journal import lock_journal, open_journal, quarantine, reading, transaction
-from pycontrol.arbiter.journal_keeper import journal_size
 from pycontrol.arbiter.journal_rows import (
     BAD,
     HARMLESS,
@@ -31,6 +30,7 @@ from pycontrol.arbiter.journal_rows import (
     base_of,
     checksum,
     fact_of,
+    journal_size,
     rows_of,
     snapshot_data,
     snapshots_of,

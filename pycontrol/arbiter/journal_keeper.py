@@ -24,11 +24,12 @@ from pycontrol.arbiter.journal_rows import (
     base_of,
     checksum,
     fold,
+    newest_seq,
     raise_unless_harmless,
     rows_of,
     snapshot_data,
+    snapshot_seqs,
 )
-from pycontrol.model.value import value
 
 FACTS_PER_SNAPSHOT = 20_000
 """So a start never reads many more: 20,000 take about 0.3 s."""
@@ -41,20 +42,6 @@ PAGES_FREED_AT_ONCE = 500
 REST_S = 0.01
 """Between two pieces of work: the Arbiter's thread comes first."""
 log = structlog.get_logger("journal")
-
-
-@value
-class JournalSize:
-    """How large a journal is."""
-
-    bytes: int
-    """Of the file and its WAL."""
-    facts: int
-    """In the file."""
-    facts_after_snapshot: int
-    """What a start has to read."""
-    first_s: float | None
-    """Unix seconds of the oldest fact that is kept."""
 
 
 class JournalKeeper:
@@ -97,7 +84,7 @@ class JournalKeeper:
     def due(self) -> bool:
         """Whether a snapshot is wanted."""
         with closing(reading(self.path)) as db:
-            after = _newest(db) - _snapshot_seqs(db)[0]
+            after = newest_seq(db) - snapshot_seqs(db)[0]
         return after >= FACTS_PER_SNAPSHOT or (after > 0 and self._now_s() - self._kept_s >= SNAPSHOT_EVERY_S)
 
     def keep(self) -> None:
@@ -111,7 +98,7 @@ class JournalKeeper:
     def _snapshot(self, db: sqlite3.Connection) -> None:
         problems: list[str] = []
         state, base = base_of(db, VERSION, problems)
-        newest = _newest(db)
+        newest = newest_seq(db)
         if newest <= base:
             return
         rows = (row for row in rows_of(db, base, VERSION) if row.seq <= newest)
@@ -129,7 +116,7 @@ class JournalKeeper:
 
     def _prune(self, db: sqlite3.Connection) -> None:
         """Drops the oldest facts, those after the last but one snapshot never: the last may be damaged one day."""
-        last = _snapshot_seqs(db)[1]
+        last = snapshot_seqs(db)[1]
         oldest_s, dropped_for_size = self._now_s() - self._retention_s, 0
         while not self._stopped.is_set():
             too_large = _bytes_used(db) > self._max_bytes
@@ -155,30 +142,6 @@ class JournalKeeper:
             db.execute(f"PRAGMA incremental_vacuum({PAGES_FREED_AT_ONCE})").fetchall()
             self._stopped.wait(self._rest_s)
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-def journal_size(db: sqlite3.Connection, path: Path) -> JournalSize:
-    """How large an open journal is."""
-    files = (path, path.with_name(path.name + "-wal"))
-    first = db.execute("SELECT seq, time_s FROM facts ORDER BY seq LIMIT 1").fetchone()
-    newest = _newest(db)
-    return JournalSize(
-        sum(f.stat().st_size for f in files if f.exists()),
-        newest - first[0] + 1 if first else 0,
-        newest - _snapshot_seqs(db)[0],
-        first[1] if first else None,
-    )
-
-
-def _newest(db: sqlite3.Connection) -> int:
-    last = db.execute("SELECT MAX(seq) FROM facts").fetchone()[0]
-    return max(int(last or 0), _snapshot_seqs(db)[0])
-
-
-def _snapshot_seqs(db: sqlite3.Connection) -> tuple[int, int]:
-    """Of the newest snapshot and the one before; 0 where there is none."""
-    seqs = [int(s) for (s,) in db.execute("SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 2")]
-    return (*seqs, 0, 0)[0], (*seqs, 0, 0)[1]
 
 
 def _bytes_used(db: sqlite3.Connection) -> int:

@@ -61,6 +61,20 @@ class Row:
     crc: int | None
 
 
+@value
+class JournalSize:
+    """How large a journal is."""
+
+    bytes: int
+    """Of the file and its WAL."""
+    facts: int
+    """In the file."""
+    facts_after_snapshot: int
+    """What a start has to read."""
+    first_s: float | None
+    """Unix seconds of the oldest fact that is kept."""
+
+
 def packed(text: str) -> str | bytes:
     """JSON as it is stored."""
     return text if len(text) < DEFLATED_FROM else zlib.compress(text.encode(), 1)
@@ -229,3 +243,28 @@ def raise_unless_harmless(row: Row, error: RowError) -> None:
     """Passes over a bad row that does not say who has which GPU."""
     if row.kind not in HARMLESS:
         raise error
+
+
+def journal_size(db: sqlite3.Connection, path: Path) -> JournalSize:
+    """How large an open journal is."""
+    files = (path, path.with_name(path.name + "-wal"))
+    first = db.execute("SELECT seq, time_s FROM facts ORDER BY seq LIMIT 1").fetchone()
+    newest = newest_seq(db)
+    return JournalSize(
+        sum(f.stat().st_size for f in files if f.exists()),
+        newest - first[0] + 1 if first else 0,
+        newest - snapshot_seqs(db)[0],
+        first[1] if first else None,
+    )
+
+
+def newest_seq(db: sqlite3.Connection) -> int:
+    """Of the last fact."""
+    last = db.execute("SELECT MAX(seq) FROM facts").fetchone()[0]
+    return max(int(last or 0), snapshot_seqs(db)[0])
+
+
+def snapshot_seqs(db: sqlite3.Connection) -> tuple[int, int]:
+    """Of the newest snapshot and the one before; 0 where there is none."""
+    seqs = [int(s) for (s,) in db.execute("SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 2")]
+    return (*seqs, 0, 0)[0], (*seqs, 0, 0)[1]

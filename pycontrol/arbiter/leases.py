@@ -128,13 +128,14 @@ def lose_next(s: State, promised: Sequence[Lease], now_s: float, cause: Cause) -
         s.revoke_notice(app_id, gpus, now_s, cause.text)
 
 
-def leave_bad(s: State, now_s: float) -> None:
-    """Takes GPUs that went bad from who holds them, by the usual deadline, and from who was promised them.
+def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
+    """Takes GPUs (all, or of these) that went bad from who holds them, by the usual deadline, and from who was
+    promised them.
 
     A gang leaves whole: it stops anyway, and resumes as soon as a round finds it another place. What the stand-in
     bids for runs on until its container ends, unless it is revocable.
     """
-    for gpu in sorted(g for g in {*s.durable.leases, *s.durable.next} if s.bad(g)):
+    for gpu in sorted(g for g in ({*s.durable.leases, *s.durable.next} if gpus is None else gpus) if s.bad(g)):
         why = Cause(causes.BAD_GPU, f"GPU {gpu} is bad")
         for lease in (s.durable.next.get(gpu), s.durable.leases.get(gpu)):
             if lease is not None and lease.state != REVOKING:

@@ -21,6 +21,13 @@ class Pool:
     def __contains__(self, gpu: object) -> bool:
         return isinstance(gpu, Gpu) and gpu.index in self._on.get(gpu.host, ())
 
+    def copy(self) -> Pool:
+        """The same GPUs, apart."""
+        other = Pool()
+        other._on = {host: set(indices) for host, indices in self._on.items()}
+        other._counts, other.count = dict(self._counts), self.count
+        return other
+
     def put(self, gpu: Gpu) -> None:
         """The GPU is free."""
         here = self._on.setdefault(gpu.host, set())

@@ -63,7 +63,7 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
         found = rung(a, app_id, now_s)
         if found is not None:
             return found
-    return _reason("WaitingForRound" if a.free_gpus() else "NoFreeGpus")
+    return _reason("WaitingForRound" if a.free.count else "NoFreeGpus")
 
 
 def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:

@@ -7,7 +7,7 @@ as long. A machine that does so to apps of several users, and took nobody's cont
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 REFUSALS = 5
 REFUSED_S = 15.0
@@ -37,6 +37,13 @@ class Refusals:
     def __init__(self) -> None:
         self._runs: dict[str, dict[str, _Run]] = {}
         """Host -> app -> its refusals."""
+
+    def copy(self) -> Refusals:
+        """The same refusals, apart."""
+        other = Refusals()
+        for host, runs in self._runs.items():
+            other._runs[host] = {app_id: replace(run) for app_id, run in runs.items()}
+        return other
 
     def __len__(self) -> int:
         return sum(map(len, self._runs.values()))

@@ -46,6 +46,14 @@ class Roster:
         """By GPU: workers whose placement was sent and whose container has not come."""
         self.pending: dict[GangKey, dict[str, Worker]] = {}
 
+    def copy(self) -> Roster:
+        """The same workers in lists of their own; what is said of a worker may be newer than the lists."""
+        other = Roster()
+        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
+        other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
+        other.pending = {gang: dict(workers) for gang, workers in self.pending.items()}
+        return other
+
     def __iter__(self) -> Iterator[Worker]:
         return (w for workers in self._by_app.values() for w in workers.values())
 

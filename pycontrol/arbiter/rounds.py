@@ -97,6 +97,10 @@ class Rounds:
         self._waiting = Waiting(state)
         self._agenda: Agenda | None = None
 
+    def look_like(self, other: Rounds) -> None:
+        """For a picture: when the next round of the other one is due."""
+        self._not_before_s = other._not_before_s
+
     def _policy_of(self, vc: str) -> Policy:
         return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
 
@@ -182,6 +186,8 @@ class Rounds:
     def _begin(self, now_s: float) -> None:
         s = self.s
         s.round_at_s = None
+        if s.hosts_due_s is not None:
+            s.tell_hosts()
         wanting = self._wanting(now_s)
         ending = self._ending(now_s)
         if s.supply is None and s.settings.open_leases and not (wanting and ending):

@@ -32,7 +32,7 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
     for ask in s.asks.of(app_id).values():
         left = ask.count - in_flight[ask.key]
         if ask.attempt_id == app.attempt_id and left > 0:
-            result.append((ask, min(left, max(1, s.topology.gpus // ask.gpus))))
+            result.append((ask, min(left, max(1, s.machines.gpus // ask.gpus))))
     return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
 
 
@@ -45,7 +45,7 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
     """Its demand: containers it holds and asks for, of the size of its largest open ask that fits a machine."""
     asks = open_asks(s, app_id)
     held = s.holding(app_id)
-    largest = max((m.gpus for m in s.topology.machines.values()), default=0)
+    largest = s.topology.largest_gpus
     fitting = [entry for entry in asks if entry[0].gpus <= largest] or asks
     size = fitting[0][0].gpus if fitting else max(1, held)
     wanted = sum(n for ask, n in fitting if ask.gpus == size)

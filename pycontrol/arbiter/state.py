@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -15,21 +15,26 @@ from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
     OF_GPU,
+    AppArrived,
+    AppChanged,
     AppEnded,
+    AppMoved,
     AppsForgotten,
     Fact,
     LeaseEnded,
     LeaseGranted,
     LeaseRevoking,
     NextDropped,
+    Restored,
 )
+from pycontrol.arbiter.machines import Machines
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.refusals import Refusals
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model.auction import Demand, Gang, gang_of
-from pycontrol.model.cluster import Container, Node, Queue, YarnApp, attribute
+from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import (
     Contention,
     Effect,
@@ -39,7 +44,7 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
-from pycontrol.model.topology import Gpu, Machine, Topology
+from pycontrol.model.topology import Gpu, Topology
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
@@ -63,6 +68,24 @@ class AgentState:
     jobs: tuple[JobProgress, ...] = ()
     rho: float | None = None
     connected: bool = True
+
+
+class Touched:
+    """What changed in the durable part since somebody looked."""
+
+    def __init__(self) -> None:
+        self.gpus: set[Gpu] = set()
+        self.app_ids: set[str] = set()
+        self.all = False
+
+    def note(self, fact: Fact) -> None:
+        """A fact that is not about a GPU."""
+        if isinstance(fact, AppArrived | AppChanged | AppEnded | AppMoved):
+            self.app_ids.add(fact.app_id)
+        elif isinstance(fact, AppsForgotten):
+            self.app_ids.update(fact.app_ids)
+        elif isinstance(fact, Restored):
+            self.all = True
 
 
 @dataclass
@@ -115,13 +138,13 @@ class State:
     round_at_s: float | None = None
     """When a round is wanted, apart from ending leases."""
     facts: list[Fact] = field(default_factory=list)
+    touched: Touched | None = None
+    """Kept where somebody takes pictures."""
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
-    topology: Topology = field(default_factory=Topology)
-    known: Topology = field(default_factory=Topology)
-    """The same, and with no GPUs the machines that were there or are configured: they may come back."""
-    told: dict[str, Machine] = field(default_factory=dict)
-    """Machines as Agents know them."""
+    machines: Machines = field(init=False)
+    hosts_due_s: float | None = None
+    """When Agents are told of machines that they do not know."""
     supply: Supply | None = None
     """The cells of the virtual clusters, where there are any."""
     groups: dict[str, int] = field(default_factory=dict)
@@ -129,14 +152,14 @@ class State:
     taking_back: set[Gpu] = field(default_factory=set)
     cells_stale: bool = False
     """Whether containers were adopted of which the cells know nothing yet."""
-    node_at: dict[str, Node] = field(default_factory=dict)
+    node_at: dict[str, Node] = field(init=False)
     """The node of each host that is up."""
-    bad_gpus: list[Gpu] = field(default_factory=list)
-    """GPUs of these nodes that are out of order."""
     lead_s: float = field(init=False)
     """`Settings.lead`, at hand."""
 
     def __post_init__(self) -> None:
+        self.machines = Machines(self.configured)
+        self.node_at = self.machines.node_at
         self.lead_s = self.settings.lead
 
     # ---- output
@@ -146,12 +169,19 @@ class State:
         self.facts.append(fact)
         if not isinstance(fact, OF_GPU):
             self.durable.apply(fact)
+            if self.touched is not None:
+                self.touched.note(fact)
             if isinstance(fact, AppEnded):
                 self._forget_ended(fact.at_s)
             return
         gpu = fact.gpu
         before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
         self.durable.apply(fact)
+        if self.touched is not None:
+            self.touched.gpus.add(gpu)
+            self.touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
+            if isinstance(fact, LeaseGranted):
+                self.touched.app_ids.add(fact.app_id)
         self.stir(gpu)
         if isinstance(fact, LeaseGranted):
             self.reckon(fact.app_id)
@@ -232,25 +262,24 @@ class State:
     def stir_all(self) -> None:
         """Looks at every GPU anew."""
         self.free.clear()
-        self._machines_changed()
-        for host in self.node_at:
-            self.stir_host(host)
+        if self.supply is not None:
+            up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
+            self.supply.machines_changed(up)
+        for node in self.node_at.values():
+            for i in range(node.gpus):
+                self.stir(Gpu(node.host, i))
         for gpu in list(self.durable.leases):
             self.stir(gpu)
 
     def stir_host(self, host: str) -> None:
         """Looks at every GPU of a host anew, after the host changed."""
-        self._machines_changed()
+        node = self.node_at.get(host)
+        if self.supply is not None:
+            self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
         for gpu in self.free.on(host):
             self.free.take(gpu)
-        node = self.node_at.get(host)
         for i in range(node.gpus if node else 0):
             self.stir(Gpu(host, i))
-
-    def _machines_changed(self) -> None:
-        if self.supply is not None:
-            up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
-            self.supply.machines_changed(up)
 
     def usable(self, gpu: Gpu) -> bool:
         """Whether it may be leased: its node is up and not drained, and it is in order."""
@@ -306,28 +335,30 @@ class State:
 
     # ---- the machines
 
-    def retopology(self) -> None:
-        """Rebuilds the topology from the nodes that are up, bad GPUs left out; racks and types as configured."""
-        known = self.configured.machines if self.configured else {}
-        machines = []
-        for node in self.nodes.values():
-            machine = known.get(node.host)
-            machines.append(
-                Machine(
-                    node.host,
-                    machine.rack if machine else node.rack,
-                    len(node.good_gpus),
-                    machine.gpu_type if machine else next(iter(attribute(node.attributes, "gpu_type")), "gpu"),
-                    machine.virtual if machine else False,
-                )
-            )
-        self.topology = Topology.of(m for m in machines if m.gpus)
-        self.node_at = {n.host: n for n in self.nodes.values()}
-        self.bad_gpus = sorted(Gpu(n.host, i) for n in self.nodes.values() for i in n.bad_gpus)
-        away = {host: replace(m, gpus=0) for host, m in {**known, **self.known.machines}.items()}
-        self.known = Topology({**away, **self.topology.machines})
-        if any(self.told.get(host) != machine for host, machine in self.topology.machines.items()):
-            self.told.update(self.topology.machines)
+    @property
+    def topology(self) -> Topology:
+        """The nodes that are up, bad GPUs left out; racks and types as configured."""
+        return self.machines.topology
+
+    @property
+    def known(self) -> Topology:
+        """The same, and with no GPUs the machines that were there or are configured; from any thread."""
+        return self.machines.known
+
+    @property
+    def bad_gpus(self) -> list[Gpu]:
+        """GPUs of the nodes that are up that are out of order."""
+        return self.machines.bad_gpus
+
+    def machine_changed(self, host: str, now_s: float) -> None:
+        """Agents hear of new machines soon, of all that come together at once; before a round at the latest."""
+        if self.hosts_due_s is None and self.machines.news(host):
+            self.hosts_due_s = now_s + self.settings.settle_s
+
+    def tell_hosts(self) -> None:
+        """Tells the Agents of machines that they do not know."""
+        self.hosts_due_s = None
+        if self.machines.told():
             for app_id, agent in self.agents.items():
                 if agent.connected:
                     self.emit(SendHosts(app_id))
@@ -387,7 +418,11 @@ class State:
 
     def next_on(self, host: str) -> list[Lease]:
         """The leases that begin when the present ones of a machine's GPUs end."""
-        return [x for gpu, x in self.durable.next.items() if gpu.host == host]
+        return [x for gpu in self.machines.on(host) if (x := self.durable.next.get(gpu)) is not None]
+
+    def leases_on(self, host: str) -> list[Lease]:
+        """The present leases of a machine's GPUs."""
+        return [x for gpu in self.machines.on(host) if (x := self.durable.leases.get(gpu)) is not None]
 
     def holding(self, app_id: str) -> int:
         """GPUs it holds or will hold, less those it is losing."""
@@ -458,7 +493,7 @@ class State:
     def gpus_of(self, vc: str) -> int:
         """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""
         own = self.supply.gpus_of(vc) if self.supply is not None else 0
-        return own or self.topology.gpus
+        return own or self.machines.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
         """Its present and coming leases by grant, those it is losing left out."""
@@ -488,7 +523,7 @@ class State:
         if limit is None or limit.max_capacity >= 1.0:
             return 1 << 30
         used = sum(self.holding(a.app_id) for a in self.durable.live.values() if a.queue == queue)
-        return int(limit.max_capacity * self.topology.gpus + 1e-9) - used
+        return int(limit.max_capacity * self.machines.gpus + 1e-9) - used
 
     # ---- small effects used in several places
 

@@ -106,6 +106,9 @@ class Supply(Protocol):
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """Hosts that are up and in use, with the indices of their GPUs that are in order."""
 
+    def machine_changed(self, host: str, up: Collection[int]) -> None:
+        """The indices of the GPUs of one host that are in order; none where it is away or out of use."""
+
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         """These groups, and no others, are there; returns those that no cell can own: they are borrowed now."""
 

@@ -168,7 +168,7 @@ class ControlPlane:
         arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
         feed = self._feed = Feed(self._journal, durable=durable, past=self._journal.newest(FACTS_READ))
         self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
-        router = Router(
+        router = self._router = Router(
             self._driver,
             issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
             arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
@@ -246,9 +246,10 @@ class ControlPlane:
         assert self.config.standby is not None
         while not self._stop.wait(self.config.standby.every_s):
             try:
-                data = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept() if arbiter.ready else None)
-                if data is not None:
-                    kept.put(KeptState(self._journal.id, self._journal.epoch, data), self._driver.clock.now_s())
+                arbiter = self._router.pictures.newest().arbiter
+                if arbiter.ready:
+                    state = KeptState(self._journal.id, self._journal.epoch, arbiter.durable.kept())
+                    kept.put(state, self._driver.clock.now_s())
             except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
             except Exception:  # the next try may do better; a thread that ends would keep nothing any more
@@ -308,7 +309,8 @@ class ControlPlane:
                 self._report_mismatches()
                 now_s = self._driver.clock.now_s()
                 if now_s - sampled_s >= SAMPLE_S:
-                    self._driver.call(self._feed.trends.sample)
+                    picture = self._router.pictures.newest()
+                    self._feed.trends.sample(picture.arbiter, picture.now_s)
                     sampled_s = now_s
             except (TimeoutError, Overloaded):
                 log.warning("the Arbiter is busy; housekeeping waits")

@@ -44,7 +44,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
-        "names": names(a),
+        "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ The ResourceManager authenticates and forwards; this decides who may do what.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -20,10 +21,13 @@ from pycontrol.web import cells, exchange, explain, metrics, views
 from pycontrol.web.feed import Feed
 from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.web.page.site import Page
+from pycontrol.web.pictures import Pictures
 
 T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
+ANSWERS_KEPT = 64
+"""So many answers are kept with a picture."""
 WAIT_MAX_S = 10
 """A long poll ends well before the ResourceManager gives a query up."""
 
@@ -42,7 +46,7 @@ class Receipts(Journal, Protocol):
     """A journal that can be asked for receipts."""
 
     def rounds(self, limit: int) -> list[dict[str, Any]]:
-        """The newest receipts, newest first."""
+        """The newest receipts, newest first; from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class Router:
         self._read_cells = read_cells
         self._traders = traders or {}
         """Virtual cluster -> users who may exchange its cells, beside admins."""
+        self.pictures = Pictures(driver)
+        self._metering = threading.Lock()
         self._page = Page()
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
@@ -97,9 +103,9 @@ class Router:
             "audit": self._get(views.audit),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
             "spans": self._get(self._spans, "app"),
-            "cells": self._get(cells.cells),
+            "cells": self._live(cells.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
-            "exchange": self._get(exchange.exchange),
+            "exchange": self._live(exchange.exchange),
             "exchange-offer": Route("POST", self._exchange, exchange.PARAMS),
             "exchange-request": Route("POST", self._exchange, exchange.PARAMS),
             "exchange-withdraw": Route("POST", self._exchange, frozenset({"id"})),
@@ -141,7 +147,22 @@ class Router:
         return route
 
     def _get(self, view: views.View, *params: str) -> Route:
-        return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)), frozenset(params))
+        """A view of the newest picture; who asks the same of the same picture gets the same answer."""
+
+        def answer(request: Request) -> dict[str, Any]:
+            picture, key = self.pictures.newest(), (request.path, *sorted(request.params.items()))
+            found = picture.answers.get(key)
+            if found is None:
+                found = view(picture.arbiter, picture.now_s, request.params)
+                if len(picture.answers) < ANSWERS_KEPT:
+                    picture.answers[key] = found
+            return found
+
+        return Route("GET", answer, frozenset(params))
+
+    def _live(self, view: views.View) -> Route:
+        """A view of what pictures do not show: the cells themselves."""
+        return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)))
 
     # ---- reading
 
@@ -157,16 +178,14 @@ class Router:
                 "revocations": spans.revocations(app_id)}  # fmt: skip
 
     def _rounds(self, request: Request) -> dict[str, Any]:
-        """Receipts of this life from memory; older ones from the journal, on its own thread."""
+        """Receipts of this life from memory; older ones from the journal."""
         n = whole_number(request.params, "n", views.ROUNDS_SHOWN, 1, views.ROUNDS_MAX)
 
-        def read(a: Arbiter, now_s: float) -> dict[str, Any]:
-            view = views.rounds(a, now_s, request.params)
-            if self._journal is not None and len(view["rounds"]) < min(n, a.durable.rounds):
-                view["rounds"] = self._journal.rounds(n)
-            return view
-
-        return self._driver.call(read)
+        picture = self.pictures.newest()
+        older: list[dict[str, Any]] | None = None
+        if self._journal is not None and len(picture.arbiter.receipts) < min(n, picture.arbiter.durable.rounds):
+            older = self._journal.rounds(n)
+        return views.rounds(picture.arbiter, picture.now_s, request.params, older)
 
     def _events(self, request: Request) -> dict[str, Any]:
         wait_s = whole_number(request.params, "wait_s", 0, 0, WAIT_MAX_S)
@@ -175,8 +194,14 @@ class Router:
         return self._feed.since(None if since < 0 else since, float(wait_s), limit)
 
     def metrics_text(self) -> str:
-        """All metrics; raises TimeoutError, queue.Full or Overloaded."""
-        return self._driver.call(lambda a, now_s: self._feed.metrics.text(a, views.gpu_counts(a), now_s))
+        """All metrics; raises TimeoutError or Overloaded."""
+        picture = self.pictures.newest()
+        with self._metering:  # it sets gauges
+            found = picture.answers.get("metrics")
+            if found is None:
+                text = self._feed.metrics.text(picture.arbiter, views.gpu_counts(picture.arbiter), picture.now_s)
+                found = picture.answers["metrics"] = {"text": text}
+        return str(found["text"])
 
     def _metrics(self, request: Request) -> dict[str, Any]:
         return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}
@@ -211,7 +236,8 @@ class Router:
 
     def _carry_out(self, request: Request, target: str, text: str) -> dict[str, Any]:
         self._driver.submit(OperatorCommand(request.path, target, request.user))
-        self._driver.call(lambda a, now_s: None)  # events are taken in order: the command is done now
+        self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
+        self.pictures.expire()
         return {"ok": True, "verb": request.path, "target": target, "text": text}
 
     @staticmethod
@@ -266,6 +292,7 @@ class Router:
             return a.reconfigure(layout, now_s), sorted(before - exchange.deals(a))
 
         borrowing, over = self._driver.call(apply)
+        self.pictures.expire()
         text = "the cells are as the file says; all that runs goes on"
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"

@@ -5,7 +5,7 @@ Times are Unix seconds (`_s`), GPUs are counted (`gpus`) or named host:index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter import standin
@@ -222,11 +222,24 @@ def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     return {"now_s": now_s, "leases": rows}
 
 
-def rounds(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The newest receipts, newest first, with the names of the apps in them."""
+def rounds(
+    a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The newest receipts (or `older` ones, from the journal), newest first, with the names of the apps in them."""
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    receipts = [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
-    return {"now_s": now_s, "rounds": receipts, "names": names(a)}
+    receipts = older or [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
+    return {"now_s": now_s, "rounds": list(receipts), "names": names_in(a, receipts)}
+
+
+def names_in(a: Arbiter, receipts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The names of the apps that have not ended, and of those that receipts mention."""
+    mentioned = {*a.durable.live, *a.yarn_apps}
+    for r in receipts:
+        for part in ("rho", "out", "why", "ending", "participants"):
+            mentioned.update(r.get(part, ()))
+        for part in ("bids", "awards", "granted", "revoked"):
+            mentioned.update(x["app_id"] for x in r.get(part, ()))
+    return {app_id: name for app_id, name in names(a).items() if app_id in mentioned}
 
 
 def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:

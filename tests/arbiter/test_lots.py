@@ -22,7 +22,7 @@ class Fixed:
     """Virtual clusters that own whole machines for good: the simplest cells there are."""
 
     def __init__(self) -> None:
-        self.up: Mapping[str, Collection[int]] = {}
+        self.up: dict[str, Collection[int]] = {}
         self.groups: dict[str, Held] = {}
 
     def vc_of(self, queue: str) -> str:
@@ -89,7 +89,10 @@ class Fixed:
         self.groups.pop(group, None)
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
-        self.up = up
+        self.up = dict(up)
+
+    def machine_changed(self, host: str, up: Collection[int]) -> None:
+        self.up[host] = up
 
     def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
         self.groups = {x.group: x for x in groups}

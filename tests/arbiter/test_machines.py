@@ -1,0 +1,111 @@
+"""Nodes that come and go: what is kept node by node is what a look at all of them would say."""
+
+import random
+import sys
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.machines import Machines
+from pycontrol.arbiter.state import Settings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.model.topology import Gpu, Machine, Topology
+from pycontrol.policies.registry import make
+
+CONFIGURED = Topology.of([Machine("n0", "a", 4, "v100", True), Machine("n1", "a", 8), Machine("away", "z", 8)])
+
+
+def node(rng: random.Random, host: str, port: int = 1) -> Node:
+    gpus = rng.choice([0, 4, 8])
+    bad = frozenset(i for i in range(gpus) if rng.random() < 0.2)
+    return Node(f"{host}:{port}", host, "r", gpus, attributes={"gpu_type": "k80"}, bad_gpus=bad)
+
+
+def expected(nodes: dict[str, Node]) -> dict[str, Machine]:
+    found = {}
+    for n in nodes.values():
+        own = CONFIGURED.machines.get(n.host)
+        gpus = len(n.good_gpus)
+        machine = Machine(n.host, "r", gpus, "k80") if own is None else Machine(n.host, own.rack, gpus, own.gpu_type,
+                                                                               own.virtual)  # fmt: skip
+        if gpus:
+            found[n.host] = machine
+    return found
+
+
+def test_any_order_of_nodes_gives_the_same_as_all_at_once() -> None:
+    for seed in range(50):
+        rng = random.Random(seed)
+        machines, nodes, seen = Machines(CONFIGURED), {}, set(CONFIGURED.machines)
+        for _ in range(60):
+            host = f"n{rng.randrange(6)}"
+            if rng.random() < 0.05:
+                nodes = {f"n{i}:1": node(rng, f"n{i}") for i in rng.sample(range(6), 3)}
+                machines.reset(nodes.values())
+            elif rng.random() < 0.6:
+                nodes[f"{host}:1"] = node(rng, host)
+                machines.put(nodes[f"{host}:1"])
+            elif f"{host}:1" in nodes:
+                machines.remove(nodes.pop(f"{host}:1"))
+            wanted = expected(nodes)
+            seen |= set(wanted)
+            assert machines.topology == Topology(dict(sorted(wanted.items())))
+            assert list(machines.topology.machines) == sorted(wanted)
+            assert machines.gpus == sum(m.gpus for m in wanted.values())
+            assert machines.node_at == {n.host: n for n in nodes.values()}
+            assert machines.bad_gpus == sorted(Gpu(n.host, i) for n in nodes.values() for i in n.bad_gpus)
+            assert {h: m.gpus for h, m in machines.known.machines.items()} == {
+                h: wanted[h].gpus if h in wanted else 0 for h in seen
+            }
+
+
+def test_of_two_nodes_on_a_host_the_other_one_stays() -> None:
+    rng = random.Random(1)
+    machines = Machines(None)
+    old, new = Node("h:1", "h", "r", 4), Node("h:2", "h", "r", 8)
+    machines.reset([old, new])
+    assert machines.others(new) == [old]
+    machines.remove(new)
+    assert machines.node_at == {"h": old}
+    assert machines.gpus == 4
+    machines.remove(old)
+    machines.remove(node(rng, "never"))
+    assert machines.gpus == 0
+    assert machines.on("h") == [Gpu("h", i) for i in range(8)], "leases of its GPUs may still be there"
+
+
+def test_a_storm_of_new_nodes_is_not_told_to_agents_node_by_node() -> None:
+    a = Arbiter(Settings(recovery_s=0.0), make("isonomy"))
+    app = YarnApp("a", "u", "root.q", "a", "SUBMARINE", attempt_id="a")
+    a.handle(ev.ClusterSnapshot(True, (), (), (), ()), 0.0)
+    a.handle(ev.AppAdded(app), 0.0)
+    a.handle(ev.AgentUp("a", "a", "single", Demand(1, 1, 1, 1.0, 1.0)), 0.0)
+    effects = [x for n in range(50) for x in a.handle(ev.NodeUp(Node(f"n{n}:1", f"n{n}", "r", 8)), 1.0 + n / 1000)]
+    effects += a.handle(ev.Tick(), 2.0)
+    assert len([e for e in effects if isinstance(e, ev.SendHosts)]) <= 2, "at once before a round, and for the rest"
+    told = [type(e).__name__ for e in effects]
+    assert "SendGrant" not in told or told.index("SendHosts") < told.index("SendGrant")
+
+
+def test_the_cost_of_a_node_does_not_grow_with_the_cluster() -> None:
+    """Counted in calls of Python functions, which no busy machine changes."""
+
+
+    def calls(size: int) -> int:
+        a = Arbiter(Settings(recovery_s=0.0), make("isonomy"))
+        nodes = tuple(Node(f"n{n}:1", f"n{n}", f"r{n // 16}", 8) for n in range(size))
+        a.handle(ev.ClusterSnapshot(True, nodes, (), (), ()), 0.0)
+        count = 0
+
+        def counted(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        a._node_down(ev.NodeDown("n7:1", "lost"), 1.0)
+        sys.setprofile(counted)
+        a._node_up(ev.NodeUp(nodes[7]), 1.0)
+        a._node_down(ev.NodeDown("n7:1", "lost"), 1.0)
+        sys.setprofile(None)
+        return count
+
+    assert calls(400) <= calls(20) + 5

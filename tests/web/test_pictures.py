@@ -1,0 +1,100 @@
+"""Pictures: what readers see is one moment of the Arbiter, and seeing it costs the Arbiter next to nothing."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.state import State
+from pycontrol.web import explain, pictures, views
+from pycontrol.web.pictures import COPIED, FRESH_S, SHARED, Camera, Pictures, complete
+from tests.web.scene import EARLY, LATE, SHELL, Scene
+
+OWN_WAY = {"settings", "durable", "configured", "policy_name", "agents", "node_at", "lead_s"}
+NOT_SHOWN = {"facts", "effects", "touched", "alarms", "stale"}
+VIEWS: list[tuple[views.View, dict[str, str]]] = [
+    (views.status, {}), (views.queue, {}), (views.apps, {}), (views.leases, {}), (views.rounds, {}), (views.audit, {}),
+    *((view, {"app": app}) for view in (explain.explain, views.logs) for app in (EARLY, LATE, SHELL)),
+]  # fmt: skip
+
+
+def seen(a: Arbiter, now_s: float) -> list[str]:
+    return [json.dumps(view(a, now_s, params), sort_keys=True) for view, params in VIEWS]
+
+
+def test_every_field_of_the_state_is_thought_of() -> None:
+    fields = {f.name for f in dataclasses.fields(State)}
+    assert fields - {*COPIED, *SHARED} == OWN_WAY | NOT_SHOWN
+
+
+def test_views_of_a_picture_are_views_of_the_arbiter_and_stay_so() -> None:
+    """At many moments, with one camera, so that what changed since the last picture is all that is copied."""
+    scene, camera = Scene(run_s=1), Camera()
+    world = scene.world
+    for step in range(60):
+        world.run(7)
+        if step == 20:
+            world.lose_node("n1")
+        if step == 30:
+            world.node_back("n1")
+        if step == 40:
+            world.end_app(SHELL)
+        if step % 3:
+            continue
+        picture = complete(camera.take(world.arbiter))
+        now_s = world.now
+        before = seen(world.arbiter, now_s)
+        assert seen(picture, now_s) == before
+        world.run(3)
+        assert seen(picture, now_s) == before, "the picture did not move on with the Arbiter"
+        assert picture.durable.dump()["apps"] == json.loads(json.dumps(picture.durable.dump()["apps"]))
+
+
+class Busy:
+    """A driver whose Arbiter answers only when it is told to."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.busy, self.calls = scene, False, 0
+
+    def call(self, fn: Callable[[Arbiter, float], Any], timeout_s: float = 5.0) -> Any:
+        self.calls += 1
+        if self.busy:
+            raise TimeoutError
+        return fn(self.scene.world.arbiter, self.scene.world.now)
+
+
+def test_readers_do_not_wait_for_a_busy_arbiter() -> None:
+    scene = Scene(run_s=10)
+    clock = [100.0]
+    driver = Busy(scene)
+    found = Pictures(driver, lambda: clock[0])
+    driver.busy = True
+    with pytest.raises(TimeoutError):
+        found.newest()
+    driver.busy = False
+    first = found.newest()
+    assert found.newest() is first, "it is fresh"
+    clock[0] += FRESH_S
+    second = found.newest()
+    assert second is not first
+    clock[0] += 10
+    driver.busy = True
+    assert found.newest() is second, "old, and better than nothing: its time is in the view"
+    driver.busy = False
+    third = found.newest()
+    found.expire()
+    clock[0] += 0.001
+    assert found.newest() is not third, "a command was given meanwhile"
+    assert driver.calls == 6
+
+
+def test_the_same_question_of_the_same_picture_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "FRESH_S", 1e9)
+    scene = Scene(run_s=10)
+    one, two = scene.get("queue"), scene.get("queue")
+    assert one is two
+    assert scene.get("explain", app=EARLY)["app"]["app_id"] == EARLY
+    assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
