@@ -7,6 +7,7 @@ known sends a snapshot (Hello) first.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -178,6 +179,8 @@ class BridgeEndpoint:
             self._epoch, self._hello_id = epoch, request_id
             self._last_seq = message.last_seq
             self._heard_s = self._clock_s()
+        with contextlib.suppress(Overloaded, TimeoutError):  # so that who asks after Hello is told of this cluster
+            self._settle()
 
     def _set_greeting(self, greeting: bool) -> None:
         with self._changed:

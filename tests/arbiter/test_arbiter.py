@@ -133,7 +133,7 @@ def test_agents_are_told_of_machines_that_are_new_but_not_of_those_that_come_bac
     assert app.topologies == 0
     w.nodes["n5:1"] = Node("n5:1", "n5", "c", 2)
     w.submit(ev.NodeUp(w.nodes["n5:1"]))
-    w.run(1)
+    w.run(21)
     assert app.topologies == 1
     assert w.arbiter.known.machines["n5"].rack == "c"
     w.run(60)

@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
-import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,37 +53,69 @@ def journal() -> dict[str, Any]:
     return {**own, "bare_fsync": floor, "ratio_to_fsync": own["median_ms"] / floor["median_ms"]}
 
 
+def pictures() -> dict[str, Any]:
+    """What readers cost the Arbiter at 10,000 GPUs and 2,000 apps: a picture; and on their own thread: the views."""
+    from tests.bench import views
+
+    return views.run()
+
+
+def bridge() -> dict[str, Any]:
+    """A round trip to a Java peer."""
+    from pycontrol.bridge import bench
+
+    return bench.measure()
+
+
+def parts(quick: bool) -> dict[str, Callable[[], Any]]:
+    """All that is measured, by name."""
+    return {
+        "auction": lambda: auction.run(quick),
+        "journal": journal,
+        "policies": lambda: policies.run(quick),
+        "bids": lambda: bids.run(quick),
+        "arbiter": lambda: arbiter.run(quick),
+        "simulation": lambda: simulation.run(quick),
+        "shares": lambda: shares.run(quick),
+        "cells": lambda: cells.run(quick),
+        "hived trace": lambda: hived.run(quick),
+        "pictures": pictures,
+        "bridge": bridge,
+    }
+
+
+def commit() -> str:
+    """The checkout that is measured."""
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def main() -> int:
-    """Prints the JSON; `--quick` measures less."""
-    quick = "--quick" in sys.argv[1:]
-    done = threading.Event()
+    """Measures each part, prints the JSON and keeps it as build/bench/TIME.json; 1 if a part could not be measured.
 
-    def progress() -> None:
-        while not done.wait(5.0):
-            print("measuring ...", file=sys.stderr)
-
-    threading.Thread(target=progress, daemon=True).start()
+    `--quick` measures less; names of parts: only these. A part that cannot run says why, and loses no other.
+    """
+    quick, wanted = "--quick" in sys.argv[1:], [a for a in sys.argv[1:] if not a.startswith("-")]
     result: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-        "auction": auction.run(quick),
-        "journal": journal(),
-        "policies": policies.run(quick),
-        "bids": bids.run(quick),
-        "arbiter": arbiter.run(quick),
-        "simulation": simulation.run(quick),
-        "shares": shares.run(quick),
-        "cells": cells.run(quick),
-        "hived trace": hived.run(quick),
-    }
-    try:
-        from pycontrol.bridge import bench as bridge
-    except ImportError:
-        pass
-    else:
-        result["bridge"] = bridge.measure()
-    done.set()
+        "commit": commit(), "load": os.getloadavg()[0], "at_s": time.time(), "quick": quick,
+    }  # fmt: skip
+    folder = Path("build/bench")
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
+    for name, measure in parts(quick).items():
+        if wanted and name not in wanted:
+            continue
+        print(f"measuring {name} ...", file=sys.stderr)
+        try:
+            result[name] = measure()
+        except Exception as e:
+            traceback.print_exc()
+            result[name] = {"failed": f"{type(e).__name__}: {e}"}
+        file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=2))
-    return 0
+    print(f"kept as {file}; compare two: python -m tests.bench.compare OLD NEW", file=sys.stderr)
+    return int(any(isinstance(part, dict) and "failed" in part for part in result.values()))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.state import State
 from pycontrol.web import explain, pictures, views
-from pycontrol.web.pictures import COPIED, FRESH_S, SHARED, Camera, Pictures, complete
+from pycontrol.web.pictures import COPIED, SHARED, Camera, Pictures, complete
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 OWN_WAY = {"settings", "durable", "configured", "policy_name", "agents", "node_at", "lead_s"}
-NOT_SHOWN = {"facts", "effects", "touched", "alarms", "stale"}
+NOT_SHOWN = {"cells_stale", "facts", "effects", "touched", "alarms", "stale"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}), (views.queue, {}), (views.apps, {}), (views.leases, {}), (views.rounds, {}), (views.audit, {}),
     *((view, {"app": app}) for view in (explain.explain, views.logs) for app in (EARLY, LATE, SHELL)),
@@ -66,7 +66,9 @@ class Busy:
         return fn(self.scene.world.arbiter, self.scene.world.now)
 
 
-def test_readers_do_not_wait_for_a_busy_arbiter() -> None:
+def test_readers_do_not_wait_for_a_busy_arbiter(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh_s = 0.25
+    monkeypatch.setattr(pictures, "FRESH_S", fresh_s)
     scene = Scene(run_s=10)
     clock = [100.0]
     driver = Busy(scene)
@@ -77,7 +79,7 @@ def test_readers_do_not_wait_for_a_busy_arbiter() -> None:
     driver.busy = False
     first = found.newest()
     assert found.newest() is first, "it is fresh"
-    clock[0] += FRESH_S
+    clock[0] += fresh_s
     second = found.newest()
     assert second is not first
     clock[0] += 10
