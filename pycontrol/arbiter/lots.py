@@ -42,7 +42,7 @@ class Agenda:
             vc = self._own.popleft()
             ending = self.ending_of(vc, True)
             if ending or vc in self._wanting or vc in self.borrowers:
-                lot = self._private(supply, vc, ending)
+                lot = private_lot(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
                 if lot.free:
                     return lot
         if self._borrowing is None:
@@ -71,24 +71,6 @@ class Agenda:
                 if mine:
                     result[app_id] = mine
         return result
-
-    def _private(self, supply: Supply, vc: str, ending: Ending) -> Lot:
-        """The machines that its cells are, with their free GPUs and those whose leases end."""
-        topology, free, host_of, machines = self.s.topology, dict[str, int](), dict[str, str](), list[Machine]()
-        found = supply.machines(vc)
-        for m in found:
-            at = topology.machines.get(m.host)
-            kind = at.gpu_type if at else "gpu"
-            machines.append(Machine(m.name, topology.rack_of(m.host), m.gpus, kind, at is not None and at.virtual))
-            host_of[m.name] = m.host
-            if m.free > 0:
-                free[m.name] = m.free
-        for gangs in ending.values():
-            for lease in (x for gang in gangs for x in gang):
-                name = supply.machine_of(lease.gpu)
-                free[name] = free.get(name, 0) + 1
-        bound = frozenset(m.name for m in found if m.bound)
-        return Lot(vc, True, free, Topology.of(machines), host_of, bound, self._without.pop(vc, frozenset()))
 
     def _shares(self, supply: Supply) -> deque[tuple[str, int | None]]:
         """Who may borrow how much: those who must give some back first, so that the others find it; then the rest."""
@@ -129,6 +111,25 @@ class Agenda:
             for lease in (x for gang in gangs for x in gang):
                 free[lease.gpu.host] = free.get(lease.gpu.host, 0) + 1
         return free
+
+
+def private_lot(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> Lot:
+    """The machines that a virtual cluster's cells are, with their free GPUs and those whose leases end."""
+    free, host_of, machines = dict[str, int](), dict[str, str](), list[Machine]()
+    found = supply.machines(vc)
+    for m in found:
+        at = s.topology.machines.get(m.host)
+        kind = at.gpu_type if at else "gpu"
+        machines.append(Machine(m.name, s.topology.rack_of(m.host), m.gpus, kind, at is not None and at.virtual))
+        host_of[m.name] = m.host
+        if m.free > 0:
+            free[m.name] = m.free
+    for gangs in ending.values():
+        for lease in (x for gang in gangs for x in gang):
+            name = supply.machine_of(lease.gpu)
+            free[name] = free.get(name, 0) + 1
+    bound = frozenset(m.name for m in found if m.bound)
+    return Lot(vc, True, free, Topology.of(machines), host_of, bound, without)
 
 
 def borrowers(s: State) -> dict[str, list[str]]:

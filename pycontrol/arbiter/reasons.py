@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pycontrol.arbiter import standin
+from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.model.value import value
@@ -28,6 +29,11 @@ REASONS = {
     "Starting": "its containers are being started",
     "Refused": "machines with room refuse its containers",
     "NotAllowedThere": "its asks or its node label keep it off the machines with room",
+    "CellsTooSmall": "no cells of its virtual cluster can hold such a gang: it can only borrow",
+    "CellsLent": "cells of its virtual cluster are lent to another",
+    "CellsBad": "cells of its virtual cluster are on machines or GPUs that are out of order",
+    "CellsInUse": "apps of its own virtual cluster use its cells",
+    "NoCells": "its queue owns no cells: it lives on GPUs that nobody else uses",
     "HiddenPayment": "it won, and gave these GPUs up as its payment",
     "BidNothing": "none of the GPUs on offer are worth a start to it",
     "LostAuction": "others gained more from the GPUs",
@@ -36,6 +42,10 @@ REASONS = {
     "NoFreeGpus": "no GPUs came free since it asked",
     "WaitingForRound": "GPUs are free; a round is about to be held",
 }
+
+
+BY_ORDER = frozenset({"Outranked", "NotOffered"})
+"""That others come first says less than who has the cells."""
 
 
 @value
@@ -59,7 +69,7 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
         return _reason("Unknown", "its application master is starting" if starting else "")
     if record.finished_s is not None:
         return _reason("Finished", record.final_state)
-    for rung in (_your_error, _cluster, _starting, _last_round):
+    for rung in (_your_error, _cluster, _starting, _cells, _last_round):
         found = rung(a, app_id, now_s)
         if found is not None:
             return found
@@ -114,12 +124,22 @@ def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     return None
 
 
-def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    """The newest round this app lived through decides."""
-    if not a.receipts:
+def _cells(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    """What the cells of its virtual cluster cannot hold now, and why."""
+    if a.supply is None:
         return None
-    r = a.receipts[-1]
-    if r["at_s"] < a.durable.apps[app_id].arrived_s:
+    found = cell_reason(a, a.supply, app_id, _demand(a, app_id, now_s), now_s)
+    if found is None:
+        return None
+    decided = _last_round(a, app_id, now_s) if found[0] == "CellsInUse" else None
+    return decided if decided is not None and decided.code not in BY_ORDER else _reason(*found)
+
+
+def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    """The newest round of its virtual cluster that this app lived through decides."""
+    app = a.durable.apps[app_id]
+    r = next((r for r in reversed(a.receipts) if r.get("vc", "") == app.vc), None)
+    if r is None or r["at_s"] < app.arrived_s:
         return None
     if app_id in r["out"]:
         code, _, detail = r["out"][app_id].partition(": ")

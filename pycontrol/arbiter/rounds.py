@@ -511,6 +511,7 @@ class Rounds:
             "vc": r.lot.vc,
             "guaranteed": r.lot.guaranteed,
             "deals": deals_of(self.s.durable.exchange, r.lot.vc),
+            "cluster_gpus": self.s.gpus_of(r.lot.vc),
             "offered": r.lot.by_host(r.offered),
             "bad_gpus": [str(g) for g in self.s.bad_gpus],
             "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},

@@ -25,6 +25,8 @@ class VirtualMachine:
     gpus: int
     """GPUs in order."""
     free: int
+    cell_gpus: int
+    """GPUs of the cell, those out of order included."""
     bound: bool = True
     pinned: str = ""
 
@@ -60,7 +62,7 @@ def _of_root(at: int, space: Space, root: Cell, is_bound: bool) -> Iterator[Virt
         here = space.v2p[level][number]
         host = hosts[k] if here == FREE else space.chain.hosts_of((level, here))[0]
         bound = is_bound and here != FREE
-        yield VirtualMachine(name_of(at, root[0], number), host, size - bad[k], free, bound, pinned)
+        yield VirtualMachine(name_of(at, root[0], number), host, size - bad[k], free, size, bound, pinned)
 
 
 @contextmanager

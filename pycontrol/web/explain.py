@@ -56,6 +56,8 @@ def _job(job: Any) -> dict[str, Any]:
 def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     """rho = T_sh / T_id, T_id = B / min(R_C, demand) x N_avg (Themis, section 4.3); None without demand.
 
+    R_C and N_avg are those of the app's virtual cluster, where there are any.
+
     T_sh is what the reported rho makes of this T_id; it counts the time since submission and the time
     that the work left takes on the GPUs held.
     """
@@ -63,15 +65,16 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     if record is None or demand is None:
         return None
     most = max(record.demand_gpus, demand.gpus)
+    cluster_gpus = a.gpus_of(record.vc)
     n_avg, rho = a.durable.n_avg(app_id, now_s), views.rho_of(a, app_id, now_s)
-    ideal_s = t_id(demand.work_total_gpu_s, a.topology.gpus, most, n_avg)
+    ideal_s = t_id(demand.work_total_gpu_s, cluster_gpus, most, n_avg)
     return {
         "rho": rho,
         "t_sh_s": rho * ideal_s if rho is not None else None,
         "t_id_s": ideal_s,
         "work_total_gpu_s": demand.work_total_gpu_s,
         "work_left_gpu_s": demand.work_left_gpu_s,
-        "cluster_gpus": a.topology.gpus,
+        "cluster_gpus": cluster_gpus,
         "demand_gpus": most,
         "n_avg": n_avg,
         "elapsed_s": now_s - record.submitted_s,

@@ -47,14 +47,17 @@ class Reader:
 def build(
     facts: Iterable[tuple[int, float, Fact]], cluster_gpus: int, audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The report. `cluster_gpus` is R_C; `audit` the result of the audit, None where none was made."""
+    """The report. `cluster_gpus` is R_C where there are no virtual clusters.
+
+    `audit` is the result of the audit, None where none was made."""
     reader = Reader()
     reader.read(facts)
     receipts = reader.receipts
     held = [r for r in receipts if r.get("bids")]
+    owned_gpus = {r["vc"]: r["cluster_gpus"] for r in receipts if r.get("vc") and r.get("cluster_gpus")}
     agents_bids = [s for r in receipts for s in r["bid_s"].values() if s > 0]  # the stand-in's take no time
     return {
-        "apps": [_app(x, reader, cluster_gpus) for x in reader.state.apps.values()],
+        "apps": [_app(x, reader, owned_gpus.get(x.vc, cluster_gpus)) for x in reader.state.apps.values()],
         "rounds": len(receipts),
         "round_s": spread(reader.round_s),
         "bid_s": spread(agents_bids),

@@ -13,7 +13,9 @@ from typing import Any
 
 from pycontrol.arbiter.audience import view
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.lots import private_lot
 from pycontrol.arbiter.standin import rho as standin_rho
+from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -46,16 +48,19 @@ def measure_of(policy: Policy) -> dict[str, str]:
 def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
     """Every app that said what it could use, by id; those that can use more are ranked in their virtual cluster."""
     by_vc: dict[str, list[AppView]] = {}
+    lots: dict[str, Lot] = {}
     for app_id, record in a.durable.live.items():
+        if record.vc not in lots:
+            lots[record.vc] = private_lot(a, a.supply, record.vc, {}) if a.supply and record.vc else Lot(record.vc)
         agent = a.agents.get(app_id)
         if agent is not None:
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s))
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, lots[record.vc]))
         elif app_id in a.foreign:
             rho = standin_rho(a, app_id, a.holding(app_id), now_s)
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s))
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, lots[record.vc]))
     found: dict[str, Standing] = {}
     for vc, views in by_vc.items():
-        found.update(_ranked(policy_of(a, vc), _snapshot(a, vc, views, now_s)))
+        found.update(_ranked(policy_of(a, vc), _snapshot(a, lots[vc], views, now_s)))
     return found
 
 
@@ -64,11 +69,14 @@ def policy_of(a: Arbiter, vc: str) -> Policy:
     return policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
 
 
-def _snapshot(a: Arbiter, vc: str, views: list[AppView], now_s: float) -> Snapshot:
+def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snapshot:
+    """A round about all machines: of the virtual cluster, or of the cluster where there are none."""
+    vc, topology = lot.vc, lot.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     return Snapshot(
-        "", now_s, a.topology, dict(a.topology.gpus_by_host), tuple(views), a.settings.f, a.settings.lease_s,
-        queues=a.queues, vc=vc, memory=a.durable.memory.get(vc, {}), present=present,
+        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.settings.f, a.settings.lease_s,
+        queues={} if lot.private else a.queues, vc=vc, memory=a.durable.memory.get(vc, {}), present=present,
+        owned_gpus=a.gpus_of(vc),
     )  # fmt: skip
 
 

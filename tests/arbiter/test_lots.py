@@ -44,7 +44,7 @@ class Fixed:
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
         mine = [h for h in sorted(self.up) if OWNERS[h] == vc]
-        return [VirtualMachine(h, h, len(self.up[h]), len(self._free(h, True))) for h in mine]
+        return [VirtualMachine(h, h, len(self.up[h]), len(self._free(h, True)), len(self.up[h])) for h in mine]
 
     def machine_of(self, gpu: Gpu) -> str:
         return gpu.host

@@ -198,6 +198,16 @@ def complaints(case: Case) -> list[str]:
     for queue in TENANTS:
         if case.private(queue) or _later(case, queue):
             found += _compare(case, shared, play_private(case, queue), queue)
+    return found + _untold(shared)
+
+
+def _untold(w: Shared) -> list[str]:
+    """Apps that wait at the end for no reason that names cells."""
+    a, found = w.arbiter, []
+    for app_id in a.unmet:
+        why = reason(a, app_id, w.now)
+        if why.code == "NoFreeGpus":
+            found.append(f"{app_id} waits: {why.sentence}")
     return found
 
 

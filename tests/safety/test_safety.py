@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from pycontrol.arbiter.reasons import Reason, reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
-from tests.safety.oracle import complaints, play_private, play_shared
+from tests.safety.oracle import Shared, complaints, play_private, play_shared
 
 BATCH = 20
 BATCHES = 15
@@ -121,3 +122,36 @@ def test_apps_of_a_queue_that_leaves_the_cells_file_go_on_as_borrowers() -> None
     assert {x.guaranteed for x in w.arbiter.durable.leases.values()} == {False}
     assert {app.vc for app in w.arbiter.durable.live.values()} == {""}
     assert len(w.arbiter.durable.leases) == 8
+
+
+def why(w: Shared, app_id: str) -> Reason:
+    return reason(w.arbiter, app_id, w.now)
+
+
+def test_who_waits_is_told_which_cells_it_waits_for() -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    wide, later = Ask("wide", "root.a", 8, 1, 10, EVER_S), Ask("later", "root.a", 4, 1, 60, EVER_S)
+    asks = Ask("a", "root.a", 4, 1, 0, EVER_S), OWNER, wide, later, Ask("x", "root.x", 1, 1, 5, EVER_S)
+    found = case(NODES, cells, *asks)
+    w = play_shared(found)
+    assert why(w, "wide").code == "CellsTooSmall"
+    assert "owns 4" in why(w, "wide").sentence
+    assert why(w, "later").code == "CellsInUse"
+    assert "a uses 4" in why(w, "later").sentence
+    assert why(w, "x").code == "NoCells"
+
+
+def test_who_waits_is_told_that_its_cells_are_lent_and_until_when() -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    asks = Ask("b", "root.b", 4, 2, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
+    w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lent=(900, cells[0], "root.b")))
+    assert why(w, "a").code == "CellsLent"
+    assert "1 x node lent to root.b until 1970-01-01 00:31 UTC" in why(w, "a").sentence
+
+
+def test_who_waits_is_told_that_its_cells_are_bad() -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    asks = Ask("b", "root.b", 4, 1, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
+    w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lost=(30, "n0")))
+    assert why(w, "a").code == "CellsBad"
+    assert "n0" in why(w, "a").sentence

@@ -1,0 +1,66 @@
+"""What the cells of an app's virtual cluster cannot hold at present, and why: too small, lent, bad, or in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pycontrol.arbiter.durable import REVOKING
+from pycontrol.arbiter.lots import private_lot
+from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import Supply
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.auction import Demand
+
+
+def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: float) -> tuple[str, str] | None:
+    """(code, detail); None where its cells have room, so that the rounds decide."""
+    vc = s.durable.apps[app_id].vc
+    if not vc:
+        return None if s.free.count else ("NoCells", "")
+    lot = private_lot(s, supply, vc, {})
+    assert lot.topology is not None
+    free = dict(lot.free or {})
+    healthy = dict(lot.topology.gpus_by_host)
+    whole = {m.name: m.cell_gpus for m in supply.machines(vc)}
+
+    def fits(gpus: Mapping[str, int]) -> bool:
+        assert lot.topology is not None
+        return place_gang(demand.gang_gpus, demand.scope, gpus, lot.topology) is not None
+
+    if fits(free):
+        return None
+    need = f"a gang of {demand.gang_gpus} GPUs"
+    if fits(healthy):
+        return "CellsInUse", f"{need}, {sum(free.values())} of {sum(healthy.values())} are free; {_users(s, vc)}"
+    lent = [d for d in deals_of(s.durable.exchange) if vc in (d["owner"], d["tenant"]) and d["end_s"] > now_s]
+    given = [(d["tenant"], d["lot"], d["end_s"]) for d in lent if d["owner"] == vc]
+    given += [(d["owner"], d["in_return"], d["end_s"]) for d in lent if d["tenant"] == vc and d["in_return"]]
+    if fits(whole):
+        bad = sorted({lot.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
+        well = f"{sum(healthy.values())} of {sum(whole.values())} are in order"
+        return "CellsBad", f"{need}, {well}; bad on {', '.join(bad)}"
+    if given:
+        return "CellsLent", f"{need}; {'; '.join(_lent(*deal) for deal in given)}"
+    largest = max(whole.values(), default=0)
+    return "CellsTooSmall", f"{need}; it owns {sum(whole.values())}, at most {largest} of them on one machine"
+
+
+def _users(s: State, vc: str) -> str:
+    """Who holds how many of the virtual cluster's own GPUs."""
+    counts: dict[str, int] = {}
+    for app_id in s.durable.leases_by_app:
+        app = s.durable.apps[app_id]
+        own = sum(x.guaranteed and x.state != REVOKING for x in s.leases_of(app_id)) if app.vc == vc else 0
+        if own:
+            counts[app.name or app_id] = own
+    most = sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:5]
+    return ", ".join(f"{name} uses {n}" for name, n in most) or "the rest is kept for gangs that borrow"
+
+
+def _lent(to: str, lot: Any, end_s: float) -> str:
+    kind, count = (lot["cell_type"], lot["count"]) if isinstance(lot, Mapping) else (lot[1], lot[2])
+    until = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{count} x {kind} lent to {to} until {until}"
