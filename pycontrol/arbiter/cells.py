@@ -13,7 +13,7 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
 from pycontrol.cells.exchange_policies import Balanced
 from pycontrol.cells.inspect import idle_gpus, summary
-from pycontrol.cells.layout import Layout, Vc
+from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
@@ -68,9 +68,10 @@ class CellSupply:
         """Those of the file."""
         return sorted(self._queues)
 
-    def policies(self) -> Mapping[str, str]:
-        """The policy that each virtual cluster names."""
-        return {vc.name: vc.policy for vc in self._cells.layout.vcs if vc.name}
+    def terms(self, vc: str) -> Terms:
+        """Its policy, f and lease length, as far as the file gives them."""
+        found = self._cells.layout.vc(vc)
+        return found.terms if found is not None else Terms()
 
     # ---- what may be used
 

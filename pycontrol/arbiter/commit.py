@@ -146,7 +146,7 @@ class _Commit:
 
     def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
         s = self.s
-        end_s = leases.end_s(s, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host)
+        end_s = leases.end_s(s, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host, app_id)
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
@@ -190,7 +190,7 @@ class _Commit:
             self.coming.get(gpu.host, set()).discard(gpu)
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
-        end_s = leases.end_s(s, from_s, gpus[0].host)
+        end_s = leases.end_s(s, from_s, gpus[0].host, app_id)
         for gpu in gpus:
             after = gpu in s.durable.leases
             s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.lot.guaranteed))

@@ -31,6 +31,7 @@ from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Topology
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
 
@@ -212,6 +213,8 @@ class Arbiter(State):
         self.cells_stale = False
         if self.supply is None:
             return
+        if self.rounds.current is not None:
+            self.rounds.abandon(now_s)
         self._rehome(now_s)
         if self.market is not None:
             self.market.restore(now_s)
@@ -236,17 +239,24 @@ class Arbiter(State):
                 self.record(AppMoved(app_id, vc, now_s))
                 self.recast(app_id)
 
-    def reconfigure(self, layout: Layout, now_s: float) -> list[str]:
-        """Another assignment of cells; what runs goes on. Returns the apps that now borrow what they owned."""
+    def reconfigure(
+        self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None
+    ) -> list[str]:
+        """Another assignment of cells, and other policies of virtual clusters; what runs goes on.
+
+        Returns the apps that now borrow what they owned.
+        """
         if self.market is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
+        self.rounds.abandon(now_s)
+        if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
+            self.rounds.policy.policies = policies
         groups = set(self.market.supply.reconfigure(layout, now_s))
         self.market.save()
         self._rehome(now_s)
         held = (*self.durable.leases.values(), *self.durable.next.values())
         borrowing = sorted({x.app_id for x in held if x.grant_id in groups})
         downgrade(self, groups)
-        self.want_round(now_s + self.settings.settle_s)
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:

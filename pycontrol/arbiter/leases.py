@@ -29,14 +29,14 @@ from pycontrol.model.events import GpusReleased, Preempt
 from pycontrol.model.topology import Gpu
 
 
-def end_s(s: State, from_s: float, host: str) -> float:
-    """When a lease that begins at `from_s` ends.
+def end_s(s: State, from_s: float, host: str, app_id: str) -> float:
+    """When a lease of an app that begins at `from_s` ends.
 
     `spread`: one lease length later. Else at the next of the machine's (or of the cluster's) common ends that is
     at least half a lease away, so that the leases of a machine come on offer together: a big gang would
     otherwise wait for a moment at which enough of them end by chance.
     """
-    lease_s, timing = s.settings.lease_s, s.settings.lease_timing
+    lease_s, timing = s.lease_s_of(s.durable.apps[app_id].vc), s.settings.lease_timing
     if timing == "spread":
         return from_s + lease_s
     phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if timing == "machine" else 0.0
@@ -53,7 +53,7 @@ def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
 def close_open(s: State, now_s: float) -> None:
     """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
     for gpu in sorted(s.open_leases):
-        s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host), counted=False))
+        s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
 
 
 def unchanged(s: State, gang: Iterable[Lease]) -> bool:
@@ -209,7 +209,7 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
             if mates:
                 until_s = min(mates)
             elif not lease.used:
-                until_s = end_s(s, now_s, gpu.host)
+                until_s = end_s(s, now_s, gpu.host, lease.app_id)
         s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s, _slowdown(s, lease)))
 
 
@@ -297,7 +297,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
     elif lapse_s is not None:
         s.alarms.put(lapse_s, lease.gpu)
     elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
-        s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host)))
+        s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
 
 
 def _lapse_s(s: State, lease: Lease) -> float | None:
@@ -332,7 +332,7 @@ def adopt(s: State, container: Container, now_s: float) -> None:
         return
     for gpu in free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
-        until_s = end_s(s, now_s, gpu.host)
+        until_s = end_s(s, now_s, gpu.host, container.app_id)
         s.cells_stale = s.supply is not None
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=s.supply is None or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip

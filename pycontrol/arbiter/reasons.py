@@ -145,7 +145,7 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         code, _, detail = r["out"][app_id].partition(": ")
         return _reason(code if code in REASONS else "BadBid", detail)
     if app_id in r["participants"]:
-        return _bidder(r, app_id, a.settings.lease_s)
+        return _bidder(r, app_id, a.lease_s_of(app.vc))
     if not r["asked"] and any(a["app_id"] != app_id for a in r.get("awards", ())):
         return _reason("Outranked", f"{r['policy']}, round {r['round_id']}")
     if app_id in r["rho"]:

@@ -358,8 +358,8 @@ class Rounds:
         r.views = self._views(now_s)
         memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot.vc)
         r.snapshot = Snapshot(
-            r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.settings.f,
-            s.settings.lease_s, dict(r.out), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
+            r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
+            s.lease_s_of(r.lot.vc), dict(r.out), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
             self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
         )  # fmt: skip
         offer, bad = salvage.offer(r.policy, r.snapshot)
@@ -404,6 +404,15 @@ class Rounds:
         """The application is gone from YARN."""
         self._aside.pop(app_id, None)
         self._waiting.forget(app_id)
+
+    def abandon(self, now_s: float) -> None:
+        """The cells are not those that the round under way is about any more: another one is held."""
+        r, self.current, self._agenda = self.current, None, None
+        if r is not None:
+            receipt = self._receipt(r) | {"note": "the cells changed during the round"}
+            self.s.receipts.append(receipt)
+            self.s.record(RoundHeld(r.round_id, r.at_s, receipt))
+        self.s.want_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, bid: Bid) -> Bid:
         """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
@@ -520,5 +529,5 @@ class Rounds:
             "out": dict(r.out),
             "bid_s": dict(r.bid_s),
             "restart_s": {a: b.restart_s for a, b in r.bids.items() if not b.rows},
-            "f": self.s.settings.f,
+            "f": self.s.f_of(r.lot.vc),
         }

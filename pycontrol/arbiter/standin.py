@@ -50,7 +50,7 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
     size = fitting[0][0].gpus if fitting else max(1, held)
     wanted = sum(n for ask, n in fitting if ask.gpus == size)
     attained = s.attained_gpu_s(app_id, now_s)
-    work_left = max(attained, s.settings.lease_s * max(1, held + wanted * size))
+    work_left = max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, held + wanted * size))
     return Demand(
         gang_gpus=size,
         gangs=wanted + -(-held // size),
@@ -70,7 +70,7 @@ def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
     elapsed_s = max(0.0, now_s - app.submitted_s)  # the ResourceManager's clock may be ahead
     if gpus:
         return (elapsed_s + want.work_left_gpu_s / gpus) / t_id_s
-    return (elapsed_s + s.settings.lease_s + want.work_left_gpu_s / want.gang_gpus) / t_id_s
+    return (elapsed_s + s.lease_s_of(app.vc) + want.work_left_gpu_s / want.gang_gpus) / t_id_s
 
 
 def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:

@@ -488,7 +488,17 @@ class State:
         """What its Agent needs for rho."""
         app = self.durable.apps[app_id]
         n_avg = self.durable.n_avg(app_id, now_s)
-        return Contention(self.gpus_of(app.vc), n_avg, now_s, app.submitted_s, self.settings.lease_s)
+        return Contention(self.gpus_of(app.vc), n_avg, now_s, app.submitted_s, self.lease_s_of(app.vc))
+
+    def f_of(self, vc: str) -> float:
+        """Themis' f within a virtual cluster."""
+        own = self.supply.terms(vc).f if self.supply is not None else None
+        return self.settings.f if own is None else own
+
+    def lease_s_of(self, vc: str) -> float:
+        """How long leases of a virtual cluster's apps are."""
+        own = self.supply.terms(vc).lease_s if self.supply is not None else None
+        return self.settings.lease_s if own is None else own
 
     def gpus_of(self, vc: str) -> int:
         """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
+from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu, Topology
@@ -73,6 +74,9 @@ class Supply(Protocol):
 
     def gpus_of(self, vc: str) -> int:
         """GPUs of a virtual cluster (its R_C); 0 for the empty one."""
+
+    def terms(self, vc: str) -> Terms:
+        """Its policy, f and lease length, as far as they are its own."""
 
     def virtual_clusters(self) -> Iterable[str]:
         """All of them."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pycontrol.cells.geometry import Chain, hidden_fans
-from pycontrol.cells.layout import Layout, LayoutError, Pin, Vc
+from pycontrol.cells.layout import Layout, LayoutError, Pin, Terms, Vc
 from pycontrol.config import ConfigError, Section
 from pycontrol.model.topology import Machine, Topology
 
@@ -54,7 +54,13 @@ class VirtualCluster(Section):
     cells: list[VirtualCell] = Field(default_factory=list)
     pinned: list[Name] = Field(default_factory=list)
     weight: Weight = 1.0
-    policy: Name = "isonomy"
+    policy: Name | None = None
+    """Within it; that of isonomy.yaml unless named."""
+    policy_options: dict[str, Any] = Field(default_factory=dict)
+    f: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Themis' fairness knob within it; that of isonomy.yaml unless given."""
+    lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Length of its leases, own and borrowed; that of isonomy.yaml unless given."""
 
     @model_validator(mode="before")
     @classmethod
@@ -304,7 +310,8 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
             taken[pin] = name
         pinned = tuple(Pin(pin, *pins[pin]) for pin in spec.pinned)
         flat = tuple((chain, level, count) for (chain, level), count in cells.items() if count)
-        vcs.append(Vc(name, flat, pinned, spec.weight, spec.policy))
+        terms = Terms(spec.policy or "", spec.policy_options, spec.f, spec.lease_s)
+        vcs.append(Vc(name, flat, pinned, spec.weight, terms))
     return vcs
 
 

@@ -9,6 +9,9 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.space import FREE, Group, Space
 from pycontrol.cells.values import CellsError, GroupState, Usable
 
+AS_CONFIGURED = "as in isonomy.yaml"
+"""The policy of a virtual cluster whose cells file names none."""
+
 
 def groups(cells: Cells) -> list[dict[str, Any]]:
     """All affinity groups."""
@@ -69,7 +72,7 @@ def virtual_clusters(cells: Cells) -> dict[str, Any]:
         vc.name: {
             "gpus": cells.layout.gpus(vc),
             "weight": vc.weight,
-            "policy": vc.policy,
+            "policy": vc.policy or AS_CONFIGURED,
             "cells": vc_cells(cells, vc.name),
             "groups": [g.name for g in cells.groups.values() if g.request.vc == vc.name],
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Chain
@@ -30,6 +31,16 @@ class Pin:
 
 
 @value
+class Terms:
+    """What holds within a virtual cluster; what is not given is as isonomy.yaml says."""
+
+    policy: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    f: float | None = None
+    lease_s: float | None = None
+
+
+@value
 class Vc:
     """A virtual cluster: a YARN leaf queue and what it owns."""
 
@@ -39,7 +50,12 @@ class Vc:
     pinned: tuple[Pin, ...] = ()
     weight: float = 1.0
     """Its share of idle GPUs (weighted max-min)."""
-    policy: str = "isonomy"
+    terms: Terms = Terms()
+
+    @property
+    def policy(self) -> str:
+        """What the file names; empty where that is left to isonomy.yaml."""
+        return self.terms.policy
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
-from pycontrol.cells.inspect import virtual_clusters
+from pycontrol.cells.inspect import AS_CONFIGURED, virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cli.client import Rm, remote, rm_address
 from pycontrol.cli.screens import deal
@@ -170,7 +170,7 @@ def _overview(found: Layout) -> dict[str, Any]:
                     for c, k, n in vc.cells
                 ],
                 "pinned": [p.name for p in vc.pinned],
-                "policy": vc.policy,
+                "policy": vc.policy or AS_CONFIGURED,
                 "weight": vc.weight,
             }
             for vc in found.vcs

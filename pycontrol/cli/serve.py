@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
 from pycontrol.model.events import ClusterSnapshot, Event, StateKept
+from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
@@ -72,9 +73,12 @@ def settings_of(config: Config) -> Settings:
     )
 
 
-def policy_of(config: Config, name: str) -> Policy:
-    """The policy of that name: with the file's options if the file names it, and the file's solve deadline."""
-    options = dict(config.policy_options) if name == config.policy else {}
+def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Policy:
+    """The policy of that name: with the file's options if the file names it, and the file's solve deadline.
+
+    `own` options come before both.
+    """
+    options = {**(config.policy_options if name == config.policy else {}), **(own or {})}
     if "budget_s" in registry.options(name):
         options.setdefault("budget_s", config.deadlines.solve_s)
     return registry.make(name, **options)
@@ -106,7 +110,9 @@ class ControlPlane:
 
     def __init__(self, config: Config, policy: str) -> None:
         self.config = config
-        self._policy = policy_of(config, policy)
+        self._policy, self._name = policy_of(config, policy), policy
+        self._found: Layout | None = None
+        self._topology: Topology | None = None
         self.notice = notice_of(self._policy)
         self._parts = ExitStack()
         self._stop = threading.Event()
@@ -143,8 +149,8 @@ class ControlPlane:
         self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
         supply = self._cells() if config.cells else None
         if supply is not None:
-            own = {vc: policy_of(config, name) for vc, name in supply.policies().items()}
-            self._policy = ByVirtualCluster(self._policy, own)
+            assert self._found is not None
+            self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, epoch, supply, journal_id)
         agents = AgentServer(
@@ -258,6 +264,7 @@ class ControlPlane:
     def _cells(self) -> CellSupply:
         """The cells file's assignment, and how its queues exchange cells."""
         found, how = self._layout(), self.config.exchange
+        self._found = found
         unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
         if unknown:
             known = ", ".join(vc.name for vc in found.vcs)
@@ -274,17 +281,35 @@ class ControlPlane:
         except OSError as error:
             raise ConfigError([f"cells: {path}: cannot be read: {error.strerror}"]) from error
         found = layout(parse(text, CellsFile, path.name), self._topology, path.name)
+        lead_s = settings_of(self.config).lead
         for vc in found.vcs:
-            if vc.policy not in registry.names():
-                raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.policy: {registry.unknown(vc.policy)}"])
+            if vc.terms.lease_s is not None and vc.terms.lease_s < 2 * lead_s:
+                line = f"must be at least twice the lead of {lead_s:g} s (got {vc.terms.lease_s:g})"
+                raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.lease_s: {line}"])
         return found
 
-    def _read_cells(self, named: str) -> Layout:
-        """The same file, read again; `named`: the file that the operator believes it to be, if any."""
+    def _policies(self, found: Layout) -> dict[str, Policy]:
+        """The policies of virtual clusters that name one, or options; ConfigError where one cannot be."""
+        policies, name = {}, self.config.cells.name if self.config.cells else ""
+        for vc in found.vcs:
+            own = vc.terms.policy or (self._name if vc.terms.options else "")
+            try:
+                if own:
+                    policies[vc.name] = policy_of(self.config, own, vc.terms.options)
+            except registry.UnknownPolicy as error:
+                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
+        return policies
+
+    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
+        """The same file, read again and checked; `named`: the file that the operator believes it to be, if any."""
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
-        return self._layout()
+        found = self._layout()
+        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
+        return found, self._policies(found)
 
     def _watch_driver(self) -> None:
         self._driver.stopped.wait()

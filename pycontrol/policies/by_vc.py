@@ -10,9 +10,12 @@ from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.policies.port import Policy
 
 
-@dataclass(frozen=True)
+@dataclass
 class ByVirtualCluster:
-    """Hands each round to the policy of its virtual cluster; `default` serves those that name none."""
+    """Hands each round to the policy of its virtual cluster; `default` serves those that name none.
+
+    `policies` is replaced as a whole when the cells file is read again.
+    """
 
     default: Policy
     policies: Mapping[str, Policy] = field(default_factory=dict)

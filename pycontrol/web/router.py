@@ -17,6 +17,7 @@ from pycontrol.arbiter.journal import Journal, NoJournal
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
+from pycontrol.policies.port import Policy
 from pycontrol.web import cells, exchange, explain, metrics, views
 from pycontrol.web.feed import Feed
 from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
@@ -81,7 +82,7 @@ class Router:
         token_ttl_s: float = 7 * 86400.0,
         journal: Receipts | None = None,
         feed: Feed | None = None,
-        read_cells: Callable[[str], Layout] | None = None,
+        read_cells: Callable[[str], tuple[Layout, Mapping[str, Policy]]] | None = None,
         traders: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
@@ -283,13 +284,13 @@ class Router:
         if self._read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         try:
-            layout = self._read_cells(request.params.get("file", ""))
+            layout, policies = self._read_cells(request.params.get("file", ""))
         except ConfigError as error:
             raise Refusal(400, "; ".join(error.lines)) from error
 
         def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str]]:
             before = exchange.deals(a)
-            return a.reconfigure(layout, now_s), sorted(before - exchange.deals(a))
+            return a.reconfigure(layout, now_s, policies), sorted(before - exchange.deals(a))
 
         borrowing, over = self._driver.call(apply)
         self.pictures.expire()

@@ -74,7 +74,7 @@ def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snaps
     vc, topology = lot.vc, lot.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     return Snapshot(
-        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.settings.f, a.settings.lease_s,
+        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
         queues={} if lot.private else a.queues, vc=vc, memory=a.durable.memory.get(vc, {}), present=present,
         owned_gpus=a.gpus_of(vc),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
@@ -30,6 +31,9 @@ class Fixed:
 
     def gpus_of(self, vc: str) -> int:
         return sum(n for h, _, n in NODES if OWNERS[h] == vc)
+
+    def terms(self, vc: str) -> Terms:
+        return Terms()
 
     def virtual_clusters(self) -> Iterable[str]:
         return ["root.a", "root.b"]

@@ -1,0 +1,102 @@
+"""What holds within one virtual cluster: its policy, f and lease length, also after the cells file is read again."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.layout import Layout
+from pycontrol.cli.serve import ControlPlane
+from pycontrol.config import Config, ConfigError, parse
+from pycontrol.model.events import Tick
+from pycontrol.policies.drf import Drf
+from pycontrol.policies.themis import Themis
+from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.test_cells import CELLS, world
+
+
+def read(text: str) -> Layout:
+    return layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+
+
+def test_leases_and_f_are_the_virtual_clusters_own_and_are_read_again() -> None:
+    w = world()
+    own = CELLS.replace("small: 1, policy: themis", "small: 1, policy: themis, f: 0.3, lease_s: 100")
+    w.arbiter.reconfigure(read(own), w.now, w.policy.policies)  # type: ignore[attr-defined]
+    w.add_app("a", 4, 1, 4000, "root.a")
+    w.add_app("b", 2, 1, 4000, "root.b")
+    w.run(20)
+    ends = {x.app_id: x.end_s for x in w.arbiter.durable.leases.values()}
+    assert ends["a"] == 1100
+    assert ends["b"] == 1200
+    assert {r["vc"]: r["f"] for r in w.arbiter.receipts} == {"root.a": 0.3, "root.b": 0.0}
+    assert w.arbiter.contention("a", w.now).lease_s == 100
+
+
+def test_another_policy_is_in_force_with_the_next_round() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 400, "root.a")
+    w.run(10)
+    w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
+    w.submit(Tick())
+    w.add_app("a2", 2, 1, 400, "root.a")
+    w.run(30)
+    assert [r["policy"] for r in w.arbiter.receipts if r["vc"] == "root.a"][-1] == "drf"
+
+
+def test_a_round_under_way_ends_when_the_cells_change() -> None:
+    w = world()
+    w.add_app("a", 4, 1, 400, "root.a")
+    step = itertools.count(1)
+    while w.arbiter.rounds.current is None and w.now < 1004:
+        w.run(next(step) * 0.005)
+    assert w.arbiter.rounds.current is not None
+    w.arbiter.reconfigure(read(CELLS.replace("big: 1, small: 1", "big: 1")), w.now)
+    assert w.arbiter.rounds.current is None
+    w.run(30)
+    assert w.arbiter.receipts[0]["note"] == "the cells changed during the round"
+    assert len(w.arbiter.leases_of("a")) == 4
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> ControlPlane:
+    (tmp_path / "cells.yaml").write_text(CELLS)
+    config = parse(
+        f"bridge: {{token_file: {tmp_path}/token}}\nstate_dir: {tmp_path}\n"
+        f"cells: {tmp_path}/cells.yaml\npolicy: tiresias\n",
+        Config, "isonomy.yaml",
+    )  # fmt: skip
+    return ControlPlane(config, "tiresias")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("policy: themis, policy_options: {leftover: worst_first}", "did you mean leftovers"),
+        ("policy: thmis", "there is no policy thmis"),
+        ("lease_s: 10", "at least twice the lead"),
+        ("f: 2", "must be <= 1"),
+        ("policy_options: {leftovers: worst_first}", "tiresias has no option leftovers"),
+    ],
+)
+def test_a_file_with_anything_wrong_is_refused_whole(plane: ControlPlane, wrong: str, says: str) -> None:
+    path = plane.config.cells
+    assert path is not None
+    path.write_text(CELLS.replace("policy: themis", wrong))
+    with pytest.raises(ConfigError, match=says):
+        plane._read_cells("")
+
+
+def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: ControlPlane) -> None:
+    path = plane.config.cells
+    assert path is not None
+    text = CELLS.replace(", policy: tiresias", "")
+    path.write_text(text.replace("policy: themis", "policy: themis, policy_options: {leftovers: worst_first}"))
+    _, policies = plane._read_cells("")
+    assert set(policies) == {"root.a"}
+    found = policies["root.a"]
+    assert isinstance(found, Themis)
+    assert found.leftovers == "worst_first"
