@@ -6,7 +6,7 @@ MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
+.PHONY: fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -125,3 +125,16 @@ bench: setup java
 clean:
 	rm -rf build $(VENV)
 	$(MVN) clean
+
+# Looks for inputs that end something, SECONDS for each target (tests/fuzz); what is found is kept in its corpus. By
+# coverage where atheris can be installed, else by chance. CI's short look is part of `make unit`.
+SECONDS ?= 600
+fuzz: setup
+	@$(PY) -m pip install -q --disable-pip-version-check -e '.[fuzz]' || echo "atheris cannot be installed here: by chance"
+	$(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
+# Known vulnerabilities of what is installed: Python's by pip-audit, Java's by OWASP's check; both ask databases.
+security: setup
+	@$(PY) -m pip install -q --disable-pip-version-check pip-audit || echo "pip-audit cannot be installed: no network?"
+	@$(PY) -m pip_audit --skip-editable --progress-spinner off || echo "pip-audit did not pass: it found something above, or could not ask its database"
+	$(MVN) -ntp dependency:list -DincludeScope=runtime -Dsort=true || echo "Java's dependencies could not be listed"

@@ -69,7 +69,7 @@ def bridge_token(path: Path) -> str:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise BridgeError(f"bridge.token_file: others may read {path} (mode {mode:04o}); set its mode to 0600")
-    token = path.read_text().strip()
+    token = path.read_text(encoding="ascii", errors="replace").strip()
     if len(token) != 64 or any(c not in "0123456789abcdef" for c in token):
         raise BridgeError(
             f"bridge.token_file: {path} does not hold 64 hexadecimal characters; remove it to have a new one made"

@@ -31,6 +31,9 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 
 ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
 """States of YARN's RMContainer after which it holds no GPU."""
+GPUS_PER_NODE_MAX = 1024
+"""A NodeManager that says more is misconfigured: each of its GPUs is a thing of its own here."""
+INDEX_DIGITS = 9
 BAD_GPUS = "bad-gpus"
 """Node attribute: indices as in 1_3 (YARN allows no comma in a value), `none` or `all`."""
 
@@ -54,12 +57,13 @@ def _named(value: str, what: str) -> str:
 def node_of(message: pb.Node) -> cluster.Node:
     """A NodeManager; its host is the one in its NodeId, so that all names of a GPU agree."""
     node_id = _named(message.node_id, "node.node_id")
-    bad, note = _bad_gpus(message.attributes, message.gpus)
+    gpus = min(message.gpus, GPUS_PER_NODE_MAX)
+    bad, note = _bad_gpus(message.attributes, gpus)
     return cluster.Node(
         node_id=node_id,
         host=host_of(node_id),
         rack=message.rack,
-        gpus=message.gpus,
+        gpus=gpus,
         memory_mb=message.memory_mb,
         vcores=message.vcores,
         attributes=dict(message.attributes),
@@ -80,7 +84,7 @@ def _bad_gpus(attributes: Mapping[str, str], gpus: int) -> tuple[frozenset[int],
         indices = value.split("_")
         if value == "all":
             bad.update(range(gpus))
-        elif all(i.isascii() and i.isdigit() for i in indices):
+        elif all(i.isascii() and i.isdigit() and len(i) <= INDEX_DIGITS for i in indices):
             bad.update(int(i) for i in indices)
         elif value not in ("", "none"):
             note = f"node attribute {BAD_GPUS}={value} cannot be read; write indices as in 1_3, all or none"

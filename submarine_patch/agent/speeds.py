@@ -16,6 +16,8 @@ from submarine_patch.agent.spec import AppSpec
 
 FEW = 4
 """Iterations on a type before it counts as known, where the user does not say."""
+TIME_MIN_S, TIME_MAX_S = 1e-9, 1e9
+"""Of an iteration; what a file says beyond them is not believed."""
 MOVED = 0.08
 """Reported speedups stay as they are until one has moved by more: each change is a new virtual user of its tenant."""
 
@@ -106,7 +108,16 @@ class Speeds:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The inverse; ValueError, KeyError or TypeError where it is no such thing."""
         times: Mapping[str, Sequence[Any]] = saved["times"]
-        self.profile = Profile({t: TypeTime(float(s), float(e), int(n)) for t, (s, e, n) in times.items()})
+        if not isinstance(times, Mapping):
+            raise TypeError(f"times is a {type(times).__name__}")
+        self.profile = Profile({t: _time_of(*known) for t, known in times.items()})
+
+
+def _time_of(seconds: float, error: float, samples: int) -> TypeTime:
+    known = TypeTime(float(seconds), float(error), samples)
+    if not (TIME_MIN_S <= known.seconds <= TIME_MAX_S and known.error >= 0 and type(samples) is int and samples >= 0):
+        raise ValueError(f"{known} is no time of an iteration")
+    return known
 
 
 def file_of(job_type: str) -> str:

@@ -18,7 +18,7 @@ STEP_MAX = 10**15
 ITERATION_MAX_S = 1e7
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
-_NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))"
+_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))"
 _IS = r"[\"']?\s*[=:]?\s*[\"']?"
 _TRAIN = r"(?:train(?:ing)?[_/. ]?)?"
 _ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc)(?:_step)?"
@@ -37,9 +37,9 @@ _STEP = re.compile(
 _LOSS = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_TRAIN}loss(?:_step)?{_IS}{_NUMBER}(?![\w])", re.IGNORECASE)
 _LOSS_AT_STEP = re.compile(rf"\bloss\b.*\bat step (\d+):\s*{_NUMBER}", re.IGNORECASE)
 _METRIC_ACCURACY = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_ACCURACY}{_IS}{_NUMBER}\b", re.IGNORECASE)
-_ELAPSED = re.compile(r"\((\d+\.?\d*) sec\)")
-_PER_STEP = re.compile(r"(\d+\.?\d*)\s*(us|ms|s|sec|min)/(?:step|it)\b")
-_PER_S = re.compile(r"(\d+\.?\d*)\s*it/s\b")
+_ELAPSED = re.compile(r"\((\d+(?:\.\d*)?) sec\)")
+_PER_STEP = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*(us|ms|s|sec|min)/(?:step|it)\b")
+_PER_S = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*it/s\b")
 _STEPS_PER_S = re.compile(rf"global_step/sec: {_NUMBER}")
 _CHECKPOINT = re.compile(r"Saved checkpoint for (\d+) into (\S+)")
 _FINISHED = re.compile(r"^INFO:\w+:Finished at step \d+")

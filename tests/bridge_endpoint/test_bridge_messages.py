@@ -2,6 +2,7 @@
 
 import pytest
 
+from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
 from pycontrol.model.cluster import Ask, Container, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.events import (
@@ -154,3 +155,10 @@ def test_hosts_and_nameless_things() -> None:
     assert [host_of(x) for x in ("n1:8041", "::1:8041", "n1")] == ["n1", "::1", "n1"]
     with pytest.raises(Unreadable, match="container_id"):
         event_of(pb.Event(container_allocated=pb.GpuContainer(node_id="n1:1")))
+
+
+@pytest.mark.parametrize("said", ["all", "9" * 5000, "1_" + "9" * 30, "\u00b2", "-1"])
+def test_a_node_of_any_number_of_gpus_is_bounded(said: str) -> None:
+    node = translate.node_of(pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said}))
+    assert node.gpus == translate.GPUS_PER_NODE_MAX
+    assert all(0 <= i < node.gpus for i in node.bad_gpus)

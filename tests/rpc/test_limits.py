@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor as Field
 
 from pycontrol.model.events import (
     AgentDone,
@@ -196,6 +198,20 @@ def test_workers_messages_are_bounded(message: Any) -> None:
         assert said.ByteSize() < 8 * checks.TEXT_MAX_CHARS, (name, value)
         step = getattr(getattr(said, said.WhichOneof("kind")), "step", 0)
         assert 0 <= step <= checks.STEP_MAX, (name, value)
+
+
+def test_all_that_agent_proto_knows_is_relayed() -> None:
+    """A field that is added to a worker's messages must be added to `relayed`."""
+    rng = random.Random(3)
+    ordinary = {"string": "n1", "double": 0.5, "bool": True}
+    for kind in pb.WorkerMessage.DESCRIPTOR.oneofs_by_name["kind"].fields:
+        sent = pb.WorkerMessage(worker_id="w")
+        inner = getattr(sent, kind.name)
+        inner.SetInParent()
+        for field in inner.DESCRIPTOR.fields:
+            names = {Field.TYPE_STRING: "string", Field.TYPE_DOUBLE: "double", Field.TYPE_BOOL: "bool"}
+            setattr(inner, field.name, ordinary.get(names.get(field.type, ""), rng.randrange(1, 100)))
+        assert relayed.worker_message(sent) == sent
 
 
 def test_what_agent_proto_does_not_know_is_not_relayed() -> None:

@@ -1,5 +1,7 @@
 """Lines of TensorFlow programs and what they tell."""
 
+import time
+
 import pytest
 
 from submarine_patch.worker.logparse import STEP_MAX, Checkpoint, LogParser, Progress
@@ -176,3 +178,16 @@ def test_a_session_that_finished() -> None:
     assert not parser.finished
     parser.feed("INFO:isonomy:Finished at step 5", 0.0)
     assert parser.finished
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["7" * 2000, "1." * 1000, "loss = " + "1" * 1900 + "x", "(" + "9" * 1900 + " secx", "step [" * 300,
+     "epoch 1 [" * 180, "9/9 [0:00<" * 150, "loss at step " * 150, "1/1 [" * 300],
+)  # fmt: skip
+def test_no_line_takes_long(line: str) -> None:
+    """A pattern that tries all ways to split a run of digits took 12 s: the program's output stands still meanwhile."""
+    parser, begin_s = LogParser("f1"), time.thread_time()
+    for _ in range(3):
+        parser.feed(line, 0.0)
+    assert time.thread_time() - begin_s < 1.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
 from submarine_patch.agent.schedulers.port import SchedulerError, Verdict
-from submarine_patch.agent.schedulers.space import parameters_of, text
+from submarine_patch.agent.schedulers.space import parameters_of, range_of, text
 from submarine_patch.agent.spec import AppSpec
 
 STARTUP = 10
@@ -100,9 +100,10 @@ class OptunaSearch(Scheduler):
         kinds, log = self.optuna.distributions, bool(p.get("log"))
         if p["type"] == "choice":
             return kinds.CategoricalDistribution(list(dict.fromkeys(map(str, p["values"]))))
+        low, high = range_of(p)
         if p["type"] == "int":
-            return kinds.IntDistribution(int(p["min"]), int(p["max"]), log=log)
-        return kinds.FloatDistribution(float(p["min"]), float(p["max"]), log=log)
+            return kinds.IntDistribution(int(low), int(high), log=log)
+        return kinds.FloatDistribution(float(low), float(high), log=log)
 
     def _trial(self, job_id: str, space: Mapping[str, Any]) -> Any:
         """A job as optuna's trial: complete, or running; None for one without a result."""

@@ -23,15 +23,21 @@ def parameters_of(space: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
     if p["type"] == "choice":
         return str(rng.choice(p["values"]))
-    low, high = p["min"], p["max"]
+    low, high = range_of(p)
     if p["type"] == "int" and not p.get("log"):
         return str(rng.randint(int(low), int(high)))
     return text(p, math.exp(rng.uniform(math.log(low), math.log(high))) if p.get("log") else rng.uniform(low, high))
 
 
+def range_of(p: Mapping[str, Any]) -> tuple[float, float]:
+    """The least and the greatest value: YAML reads 1e-3 as a string."""
+    low, high = (v if isinstance(v, int | float) else float(v) for v in (p["min"], p["max"]))
+    return low, high
+
+
 def text(p: Mapping[str, Any], value: float) -> str:
     """A number as this parameter is written, inside its range."""
-    low, high = p["min"], p["max"]
+    low, high = range_of(p)
     if p["type"] == "int":
         return str(min(int(high), max(int(low), round(value))))
     return str(min(float(high), max(float(low), float(f"{value:.6g}"))))
