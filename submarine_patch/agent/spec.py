@@ -66,8 +66,6 @@ class AppSpec:
     """Iterations to try on each GPU type that the job type is not yet known on."""
     mode: str = ""
     """Whether a larger (max) or a smaller (min) value of the metric is better; empty: min of the loss, else max."""
-    framework: str = ""
-    """tensorflow, pytorch, keras or command, as far as the user said."""
     keep_folder: str = ""
     """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
     gpu_bound: float = 1.0
@@ -123,7 +121,6 @@ class AppSpec:
             job_type=given.get("job_type") or worker["launch_cmd"],
             trial_steps=int(given.get("trial_steps", 0)),
             mode=given.get("mode", ""),
-            framework=given.get("framework", ""),
             keep_folder=given.get("keep_folder", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
         )

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from pycontrol.cli.client import Rm
+from pycontrol.cli.client import Failure, Rm
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import Unreachable, UsageError
-from submarine_patch.cli.follow import follow
+from submarine_patch.cli.follow import wait_with_bar
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
@@ -23,6 +23,7 @@ from submarine_patch.cli.spec import check_spec
 
 __all__ = ["UsageError", "main"]
 WAIT = "--wait_job_finish"
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 2
-    except Unreachable as error:
+    except (Unreachable, Failure) as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 1
+    except KeyboardInterrupt:
+        status = INTERRUPTED
     sys.exit(status)
 
 
@@ -100,7 +103,7 @@ def _run(options: list[str]) -> int:
     installation = _installation()
     ended = stock.run(installation.command(["job", "run", *words], verbose=parsed.verbose), quiet=parsed.json)
     if bar and ended.status == 0 and ended.application_id is not None:
-        return follow(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
+        return wait_with_bar(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
     if parsed.json:
         print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
     return ended.status

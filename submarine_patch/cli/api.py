@@ -37,7 +37,7 @@ class Handle:
         """How it is doing now."""
         return status_of(self._client, self.app_id)
 
-    def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float = 2.0) -> Status:
+    def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float | None = None) -> Status:
         """Waits for its end; `progress` draws a bar. TimeoutError after `timeout_s`."""
         statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
         if progress:

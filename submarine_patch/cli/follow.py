@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,8 +92,10 @@ def status_of(client: Rm, app_id: str) -> Status:
     )
 
 
-def until_final(client: Rm, app_id: str, poll_s: float = POLL_S, timeout_s: float | None = None) -> Iterator[Status]:
-    """A status each `poll_s`, the last one final; TimeoutError after `timeout_s`."""
+def until_final(
+    client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None
+) -> Iterator[Status]:
+    """A status each `poll_s` (2 s), the last one final; TimeoutError after `timeout_s`."""
     began_s = answered_s = time.monotonic()
     while True:
         try:
@@ -107,18 +109,18 @@ def until_final(client: Rm, app_id: str, poll_s: float = POLL_S, timeout_s: floa
                 raise
         if timeout_s is not None and time.monotonic() - began_s > timeout_s:
             raise TimeoutError(f"{app_id} has not ended within {timeout_s:g} s")
-        time.sleep(poll_s)
+        time.sleep(POLL_S if poll_s is None else poll_s)
 
 
-def follow(client: Rm, app_id: str, **options: Any) -> int:
+def wait_with_bar(client: Rm, app_id: str) -> int:
     """Shows a bar until the app ends; 0 if it succeeded, else 1, with the reason on standard error."""
-    status = shown(until_final(client, app_id, **options))
+    status = shown(until_final(client, app_id))
     if not status.succeeded:
         print(f"submarine: {status.name or app_id} {status.state}: {status.message}", file=sys.stderr)
     return 0 if status.succeeded else 1
 
 
-def shown(statuses: Iterator[Status], say: Callable[[Status], object] = lambda _: None) -> Status:
+def shown(statuses: Iterator[Status]) -> Status:
     """The last status; each is drawn as a bar, in a terminal or a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -130,6 +132,5 @@ def shown(statuses: Iterator[Status], say: Callable[[Status], object] = lambda _
         bar = progress.add_task("", total=1.0, name="")
         for last in statuses:
             progress.update(bar, completed=last.fraction, description=last.line(), name=last.name)
-            say(last)
     assert last is not None, "there is at least one status"
     return last

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import isonomy
+from submarine_patch.cli import main
 
 APP = "application_1_0002"
 JOBS = [
@@ -144,3 +145,21 @@ def test_an_app_that_fails() -> None:
     Yarn.states = [("KILLED", "KILLED")]
     status = isonomy.app("sweep").wait(poll_s=0.01)
     assert (status.succeeded, status.final, status.message) == (False, True, "because")
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(("final", "status"), [("SUCCEEDED", 0), ("FAILED", 1)])
+def test_the_command_line_waits_with_a_bar_in_a_terminal(
+    cluster: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, final: str, status: int
+) -> None:
+    Yarn.states[-1] = ("FINISHED", final)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
+              "--wait_job_finish"])  # fmt: skip
+    assert ended.value.code == status
+    assert "--wait_job_finish" not in (cluster / "arguments").read_text().splitlines()
+    shown = capsys.readouterr().err
+    assert "step 9/9, loss 0.4" in shown
+    assert ("submarine: sweep FAILED: because" in shown) == (final == "FAILED")
