@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +31,26 @@ class Handle:
 
     def __init__(self, client: Rm, app_id: str) -> None:
         self._client, self.app_id = client, app_id
+        self._jobs: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         return f"<isonomy app {self.app_id}>"
 
     def status(self) -> Status:
         """How it is doing now."""
-        return status_of(self._client, self.app_id)
+        return self._remembered(status_of(self._client, self.app_id))
+
+    def _remembered(self, status: Status) -> Status:
+        """With the jobs as last seen: the control plane forgets them when the app ends."""
+        self._jobs = status.jobs or self._jobs
+        return replace(status, jobs=self._jobs)
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float | None = None) -> Status:
         """Waits for its end; `progress` draws a bar. TimeoutError after `timeout_s`."""
         statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
         if progress:
-            return shown(statuses)
-        return list(statuses)[-1]
+            return self._remembered(shown(statuses))
+        return self._remembered(deque(statuses, maxlen=1)[0])
 
     def best(self) -> Mapping[str, Any]:
         """The best job's configuration, the metric's name and value, and where the model is; {} before the end."""
@@ -50,7 +58,10 @@ class Handle:
         return {**status.best, "model_path": status.model_path} if status.best else {}
 
     def trials(self) -> Any:
-        """A row for each job: a pandas frame if pandas is there, else a list of dicts."""
+        """A row for each job as last seen by this handle: a pandas frame if pandas is there, else a list of dicts.
+
+        Of an app that had ended before, results-APP/trials.csv beside its model tells.
+        """
         rows = [{**{k: v for k, v in j.items() if k != "configuration"}, **j["configuration"]}
                 for j in self.status().jobs]  # fmt: skip
         try:

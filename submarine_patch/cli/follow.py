@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pycontrol.cli.client import Failure, Rm
@@ -97,10 +97,13 @@ def until_final(
 ) -> Iterator[Status]:
     """A status each `poll_s` (2 s), the last one final; TimeoutError after `timeout_s`."""
     began_s = answered_s = time.monotonic()
+    jobs: tuple[Mapping[str, Any], ...] = ()
     while True:
         try:
             status = status_of(client, app_id)
             answered_s = time.monotonic()
+            jobs = status.jobs or jobs  # the control plane forgets them when the app ends
+            status = replace(status, jobs=jobs)
             yield status
             if status.final:
                 return

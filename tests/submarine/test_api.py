@@ -44,7 +44,7 @@ class Yarn(BaseHTTPRequestHandler):
             self._answer({
                 "app": {"app_id": APP, "gpus_held": 4, "message": "", "best": best if done else None,
                         "model_path": "/models/x" if done else ""},
-                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": JOBS,
+                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": [] if done else JOBS,
             })  # fmt: skip
 
     def do_POST(self) -> None:
