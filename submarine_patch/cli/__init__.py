@@ -18,6 +18,7 @@ from submarine_patch.cli.follow import wait_with_bar
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
+from submarine_patch.cli.plot import plot
 from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
@@ -52,7 +53,10 @@ def _dispatch(arguments: list[str]) -> int:
         case ["job", "show", *options]:
             if not any(word.lstrip("-").partition("=")[0] == "name" for word in options):
                 raise UsageError("job show: --name is absent: the name of the job")
-            return stock.run(_installation().command(["job", "show", *options])).status
+            words = [word for word in options if word.lstrip("-") != "plot"]
+            installation = _installation()
+            status = stock.run(installation.command(["job", "show", *words])).status
+            return status if len(words) == len(options) or status else _plot(installation, words)
         case ["job", "list", *options]:
             return _isonomy("queue", options)
         case ["job", "kill" | "logs" as verb, *options]:
@@ -68,6 +72,14 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 VERBS = ("run", "show", "list", "kill", "logs")
+
+
+def _plot(installation: stock.Installation, words: Sequence[str]) -> int:
+    at = next(k for k, word in enumerate(words) if word.lstrip("-").partition("=")[0] == "name")
+    name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
+    found = Rm(rm_web_url(conf_dir=installation.conf)).get("explain", app=name)
+    print("\n".join(plot(found["jobs"])))
+    return 0
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

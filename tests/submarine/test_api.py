@@ -163,3 +163,14 @@ def test_the_command_line_waits_with_a_bar_in_a_terminal(
     shown = capsys.readouterr().err
     assert "step 9/9, loss 0.4" in shown
     assert ("submarine: sweep FAILED: because" in shown) == (final == "FAILED")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_jobs_of_an_app_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "show", "--name", "sweep", "--plot"])
+    assert ended.value.code == 0
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.split()[:4] == ["job000", "done", "step", "9"]
+    assert first.count("█") == round(40 * 0.7 / 0.9)
+    assert second.count("█") == 40
