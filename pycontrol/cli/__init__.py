@@ -13,6 +13,8 @@ COMMANDS = {
     "queue": "pycontrol.cli.queries:queue_command",
     "explain": "pycontrol.cli.queries:explain_command",
     "rounds": "pycontrol.cli.queries:rounds_command",
+    "estimate": "pycontrol.cli.estimate:estimate_command",
+    "snapshot": "pycontrol.cli.estimate:snapshot_command",
     "watch": "pycontrol.cli.watch:watch_command",
     "logs": "pycontrol.cli.logs:logs_command",
     "kill": "pycontrol.cli.verbs:kill_command",

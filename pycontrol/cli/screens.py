@@ -44,12 +44,17 @@ def queue(d: Data) -> RenderableType:
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]), a["reason"], _detail(a["sentence"]))
+         left(a["next_lease_end_s"], d["now_s"]), _estimate(a, d), a["reason"], _detail(a["sentence"]))
         for a in d["apps"]
     ]  # fmt: skip
-    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "REASON", "WHY")
+    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON",
+             "WHY")  # fmt: skip
     why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_detail(a['sentence'])}") for a in d["apps"]]
     return ByWidth(table(names, rows), lines(short_queue(d), "", table((">#", "APP AND WHY"), why)), WIDE)
+
+
+def _estimate(a: Data, d: Data) -> str:
+    return estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"])
 
 
 def short_queue(d: Data) -> Group:
@@ -88,6 +93,15 @@ def standing(amount: float | None, measure: Data) -> str:
     if measure["name"] == "virtual finish time":
         return f"in {span(amount)}" if amount >= 0 else f"{span(-amount)} ago"
     return span(amount) if measure["unit"] == "s" else show(amount)
+
+
+def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
+    """`starts in ~25 m (15 m to 60 m)`, or of an app with GPUs `ends in ~3 h (2 h to 5 h)`; - where it is not known."""
+    quantiles = end_s if held else start_s
+    if not quantiles or quantiles[1] is None:
+        return "-"
+    low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
+    return f"{'ends' if held else 'starts'} in ~{middle} ({low} to {high or 'more than a week'})"
 
 
 def _detail(sentence: str) -> str:
@@ -147,6 +161,7 @@ def explain(d: Data) -> Group:
     parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
     if d["agent"] is not None and not d["agent"]["connected"]:
         parts.append("its Agent is not connected")
+    parts.append(_when(d))
     if d["rho"] is not None:
         parts += ["", *_rho(d["rho"])]
     if d["leases"]:
@@ -159,6 +174,14 @@ def explain(d: Data) -> Group:
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
     parts.append(_best(a))
     return lines(*parts)
+
+
+def _when(d: Data) -> str | None:
+    """The estimates, and what they assume."""
+    e, now_s = d.get("estimate") or {}, d["now_s"]
+    text = [estimate(e.get("start_s"), None, 0, now_s)] if not d["app"]["gpus_held"] else []
+    text = [x for x in (*text, estimate(None, e.get("end_s"), 1, now_s)) if x != "-"]
+    return f"estimate: {'; '.join(text)}, if {e['assumed']}" if text else None
 
 
 def deal(x: Data, now_s: float) -> str:

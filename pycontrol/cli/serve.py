@@ -41,6 +41,8 @@ from pycontrol.policies.themis import Themis
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.tokens import KeyFileError, Tokens
+from pycontrol.simulation.forecaster import Forecaster
+from pycontrol.simulation.outlook import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.metrics import Metrics
 from pycontrol.web.metrics_server import MetricsServer
@@ -184,13 +186,16 @@ class ControlPlane:
             feed=feed,
             read_cells=self._read_cells if config.cells else None,
             traders=config.exchange.traders,
+            picture=picture,
+            estimates=lambda: forecaster.latest,
         )
+        forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
         self._watch_parts(feed.metrics, endpoint)
-        for part in (keeper, self._driver, agents, endpoint, bridge):
+        for part in (keeper, self._driver, agents, endpoint, bridge, forecaster):
             part.start()
             parts.callback(part.stop)
         if config.metrics is not None:

@@ -84,6 +84,8 @@ class Router:
         feed: Feed | None = None,
         read_cells: Callable[[str], tuple[Layout, Mapping[str, Policy]]] | None = None,
         traders: Mapping[str, Collection[str]] | None = None,
+        picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
+        estimates: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
@@ -94,12 +96,15 @@ class Router:
         self.pictures = Pictures(driver)
         self._metering = threading.Lock()
         self._page = Page()
+        self._picture, self._estimates = picture, estimates
+        """The Arbiter's state for what-if, and when apps start and end; both from the simulator."""
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
-            "queue": self._get(views.queue),
+            "queue": Route("GET", self._queue),
+            "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": self._get(explain.explain, "app", "n"),
+            "explain": Route("GET", self._explain, frozenset({"app", "n"})),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
@@ -171,6 +176,32 @@ class Router:
         """A view for the page; raises Refusal."""
         inner = Request(path, params, request.user, request.admin)
         return self._route("GET", inner).answer(inner)
+
+    def _forecast(self) -> Mapping[str, Any]:
+        nothing: dict[str, Any] = {"made_s": None, "assumed": "", "problem": "no forecasts are made", "apps": {}}
+        return self._estimates() if self._estimates is not None else nothing
+
+    def _queue(self, request: Request) -> dict[str, Any]:
+        """The view, and of each app `start_s` and `end_s`: the 10, 50 and 90 % quantile, or None."""
+        found = self._driver.call(lambda a, now_s: views.queue(a, now_s, request.params))
+        forecast = self._forecast()
+        unknown = {"start_s": None, "end_s": None}
+        for row in found["apps"]:
+            row |= forecast["apps"].get(row["app_id"], unknown)
+        return found | {"forecast": {k: v for k, v in forecast.items() if k != "apps"}}
+
+    def _explain(self, request: Request) -> dict[str, Any]:
+        """The view, and when the app starts and ends."""
+        found = self._driver.call(lambda a, now_s: explain.explain(a, now_s, request.params))
+        forecast = self._forecast()
+        estimate = forecast["apps"].get(found["app"]["app_id"], {"start_s": None, "end_s": None})
+        return found | {"estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
+
+    def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The Arbiter's state, from which the simulator goes on."""
+        if self._picture is None:
+            raise Refusal(404, "picture: this control plane gives none")
+        return self._picture(a, now_s)
 
     def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The app's recent leases, and what was taken back from it."""

@@ -148,13 +148,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
+        params = {k: v for k, v in parse_qsl(url.query) if k != "user.name"}
         path = unquote(url.path).removeprefix("/ws/v1/cluster/isonomy/")
         with self.server.lock:
             self.server.asked.append(path)
             if self.server.down:
                 status, answer = 503, {"error": "away"}
             else:
-                status, answer = self.server.router.handle("GET", path, dict(parse_qsl(url.query)), "ann", False)
+                status, answer = self.server.router.handle("GET", path, params, "ann", False)
         is_text = "text" in answer
         body = answer["text"].encode() if is_text else to_json(answer)
         self.send_response(status)

@@ -35,6 +35,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "measure": queue["measure"],
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),
         "reason": d["reason"],
+        "estimate": d.get("estimate"),
         "rho": d["rho"],
         "agent": d["agent"],
         "progress": _progress(d["rho"]),

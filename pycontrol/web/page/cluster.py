@@ -66,7 +66,9 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
     most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
     return {
         "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
-        "shown": SHOWN, "waiting": sum(r["rank"] is not None for r in queue["apps"]),
+        "shown": SHOWN,
+        "estimates": any(r.get("start_s") or r.get("end_s") for r in queue["apps"]),
+        "waiting": sum(r["rank"] is not None for r in queue["apps"]),
     }  # fmt: skip
 
 

@@ -80,6 +80,14 @@ def ends(end_s: float, now_s: float) -> str:
     return f"ends in {span(end_s - now_s)}" if end_s > now_s else "ends now"
 
 
+def estimate(quantiles: Sequence[float | None] | None, now_s: float) -> str:
+    """`~25 min (15 min to 60 min)`; empty where it is not known."""
+    if not quantiles or quantiles[1] is None:
+        return ""
+    low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
+    return f"~{middle} ({low} to {high or 'more than a week'})"
+
+
 def gang(hosts: Iterable[Sequence[Any]]) -> str:
     """A gang: host and GPUs, joined by +."""
     return " + ".join(f"{host} × {gpus}" for host, gpus in hosts)
@@ -87,7 +95,7 @@ def gang(hosts: Iterable[Sequence[Any]]) -> str:
 
 FILTERS = {
     "span": span, "clock": _clock, "number": number, "gpu_time": gpu_time, "count": count, "standing": standing,
-    "gang": gang,
+    "gang": gang, "estimate": estimate,
 }  # fmt: skip
 
 

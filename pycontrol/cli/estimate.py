@@ -1,0 +1,138 @@
+"""`isonomy estimate`: when would an app start that is submitted now? `isonomy snapshot`: the state, as a file."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
+from pycontrol.cli.screens import estimate
+from pycontrol.cli.tables import emit, lines
+from pycontrol.simulation.forecaster import ASSUMED, ERROR
+from pycontrol.simulation.outlook import NEW, NoOutlook, outlooks, with_app
+
+STATE_FILE = "state.json"
+NAMES = ("user", "queue", "name", "app_id")
+"""What --anonymise replaces, consistently."""
+
+
+@click.command("estimate")
+@click.option("--gpus", type=click.IntRange(1), required=True, help="GPUs at once.")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), required=True, help="Hours on all of them.")
+@click.option("--queue", required=True, help="The leaf queue, as root.research.")
+@click.option("--gang", type=click.IntRange(1), help="GPUs of a gang [default: a machine's, at most --gpus].")
+@click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Futures that are looked at.")
+@remote
+def estimate_command(
+    gpus: int, hours: float, queue: str, gang: int | None, runs: int, rm: str | None, output: str
+) -> None:
+    """When an app of so many GPUs and hours would start and end if it were submitted now; nothing is submitted.
+
+    The scheduler itself is run forward from its present state, on this machine, several times: with declared work
+    that is wrong by up to 20 %, and with apps that come as in the last day.
+
+    \b
+    isonomy estimate --gpus 16 --hours 4 --queue root.research
+    """
+    server = Rm(rm_address(rm))
+    p = server.get("picture")
+    queues = [q[0] for q in p["queues"]]
+    if queues and queue not in queues:
+        raise Misused(f"--queue {queue}: is no leaf queue; there are {', '.join(sorted(queues))}")
+    total = sum(m[2] for m in p["machines"])
+    if gpus > total:
+        raise Misused(f"--gpus {gpus}: the cluster has {total}")
+    if gang and gpus % gang:
+        raise Misused(f"--gang {gang}: does not divide --gpus {gpus}")
+    try:
+        with Console(stderr=True).status(f"{runs} futures"):
+            asked = with_app(p, gpus, hours, queue, server.user, gang or 0)
+            found = outlooks(asked, runs=runs, error=ERROR, only=f"{NEW}asked")[f"{NEW}asked"]
+    except NoOutlook as e:
+        raise Failure(str(e)) from e
+    data = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
+    emit(data, output, lambda d: lines(
+        f"{estimate(d['start_s'], None, 0, d['now_s'])}; {estimate(None, d['end_s'], 1, d['now_s'])}",
+        f"if {ASSUMED}",
+    ))  # fmt: skip
+
+
+@click.command("snapshot")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.zip")
+@click.option("--anonymise", is_flag=True, help="Without names of users, queues, apps and hosts.")
+@remote
+def snapshot_command(out: Path, anonymise: bool, rm: str | None, output: str) -> None:
+    """Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.
+
+    It has apps with their users and queues, demands, leases and machines; no configurations, no logs, no tokens.
+    """
+    server = Rm(rm_address(rm))
+    state = server.get("picture")
+    files = {STATE_FILE: anonymous(state) if anonymise else state}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, json.dumps(content))
+    except OSError as e:
+        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
+    emit({"written": str(out), "apps": len(state["apps"])}, output, lambda d: f"written: {d['written']}")
+
+
+def read_snapshot(file: Path) -> dict[str, Any]:
+    """The state in a file; Misused where it is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            state = json.loads(archive.read(STATE_FILE))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise Misused(f"{file}: is no snapshot of `isonomy snapshot` ({e})") from e
+    if not isinstance(state, dict) or state.get("version") != 1:
+        raise Misused(f"{file}: is a snapshot of another version")
+    return state
+
+
+def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with names replaced, each by the same everywhere it stands, as key, value or part of a text."""
+    names: dict[str, str] = {}
+
+    def collect(of: Any, key: str = "") -> None:
+        if isinstance(of, Mapping):
+            for k, v in of.items():
+                collect(v, str(k))
+        elif isinstance(of, list | tuple):
+            for v in of:
+                collect(v, key)
+        elif isinstance(of, str) and of and key in NAMES:
+            names.setdefault(of, f"{key.removesuffix('_id')}{len(names) + 1}")
+
+    collect(state)
+    for i, (host, rack, *_) in enumerate(state["machines"]):
+        names.setdefault(host, f"host{i + 1}")
+        names.setdefault(rack, f"rack-of-{i + 1}")
+    for row in (*state["queues"],):
+        names.setdefault(row[0], f"queue{len(names) + 1}")
+    for lease in state["durable"]["leases"]:
+        names.setdefault(lease["gpu"][0], f"host{len(names) + 1}")
+    whole = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)) or r"(?!)")
+
+    def replaced(of: Any) -> Any:
+        if isinstance(of, Mapping):
+            return {whole.sub(lambda m: names[m[0]], str(k)) if k in names else k: replaced(v)
+                    for k, v in of.items()}  # fmt: skip
+        if isinstance(of, list | tuple):
+            return [replaced(v) for v in of]
+        return names.get(of, whole.sub(lambda m: names[m[0]], of)) if isinstance(of, str) and of else of
+
+    found: dict[str, Any] = replaced(state)
+    for app in found["durable"]["apps"]:
+        app.update(best=None, model_path="", message="")
+    return found
+
+

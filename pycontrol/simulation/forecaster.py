@@ -1,0 +1,137 @@
+"""Keeps estimates of starts and ends fresh, in a process of its own that has at most a quarter of a core."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import structlog
+
+from pycontrol.simulation.outlook import NoOutlook, outlooks
+
+REFRESH_S = 30.0
+"""From the end of one forecast to the next, at least."""
+PATIENCE_S = 900.0
+"""A forecast that takes longer is given up, with its process."""
+RUNS = 12
+ERROR = 0.2
+"""Declared work is taken to be wrong by up to this part."""
+SHARE = 0.25
+"""Of a core."""
+MEMORY_MAX = 4 << 30
+ASSUMED = (
+    "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
+)
+log = structlog.get_logger("isonomy.forecast")
+
+
+def worker(pipe: Connection) -> None:
+    """The other process: pictures in, estimates out, until the pipe closes."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    while True:
+        try:
+            picture, options = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest)
+            pipe.send({app_id: {"start_s": x.start_s, "end_s": x.end_s} for app_id, x in found.items()})
+        except NoOutlook as e:
+            pipe.send(str(e))
+        except Exception as e:  # a forecast is worth no process
+            pipe.send(f"the forecast failed: {e!r}")
+
+
+class Rest:
+    """Sleeps so that this process has its SHARE of a core on average."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.process_time()
+
+    def rest(self) -> None:
+        """Call it now and then."""
+        now_s = time.process_time()
+        time.sleep((now_s - self._cpu_s) * (1 / SHARE - 1))
+        self._cpu_s = now_s
+
+
+class Forecaster:
+    """`picture` gives the Arbiter's state; `latest` is read by any thread."""
+
+    def __init__(self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+        self._picture, self._options = picture, dict(options)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._latest: dict[str, Any] = {"made_s": None, "assumed": ASSUMED, "problem": "no forecast was made yet",
+                                        "apps": {}}  # fmt: skip
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        """{made_s, assumed, problem, apps: {app: {start_s, end_s}}}; each three quantiles (10, 50, 90 %)."""
+        return self._latest
+
+    def start(self) -> None:
+        """Begins; the process is started when there is something to forecast."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self._stop.set()
+        self._end_process()
+
+    def _run(self) -> None:
+        while not self._stop.wait(REFRESH_S):
+            try:
+                picture = self._picture()
+            except Exception as e:  # busy, or stopping: the next one will do
+                log.debug("no picture", problem=repr(e))
+                continue
+            if picture["apps"]:
+                self._latest = self._forecast(picture)
+            else:
+                self._latest = self._answer(picture, {})
+
+    def _answer(self, picture: Mapping[str, Any], found: Any) -> dict[str, Any]:
+        problem, apps = (found, {}) if isinstance(found, str) else ("", found)
+        return {"made_s": picture["now_s"], "assumed": ASSUMED, "problem": problem, "apps": apps}
+
+    def _forecast(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            pipe = self._connection()
+            pipe.send((picture, self._options))
+            until_s = time.monotonic() + PATIENCE_S
+            while not pipe.poll(1.0):
+                if self._stop.is_set() or time.monotonic() >= until_s:
+                    raise TimeoutError
+            return self._answer(picture, pipe.recv())
+        except (OSError, EOFError, TimeoutError) as e:
+            self._end_process()
+            return self._answer(picture, "the forecast took too long" if isinstance(e, TimeoutError) else
+                                "the forecast's process ended")  # fmt: skip
+
+    def _connection(self) -> Connection:
+        if self._process is None or not self._process.is_alive() or self._pipe is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=worker, args=(theirs,), name="isonomy-forecast", daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._pipe
+
+    def _end_process(self) -> None:
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None
+        if pipe is not None:
+            pipe.close()
+        if process is not None and process.is_alive():
+            process.terminate()
+            process.join(5.0)

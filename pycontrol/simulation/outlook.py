@@ -1,0 +1,315 @@
+"""What comes next: the production Arbiter run forward in virtual time from its own state, several times.
+
+A picture of the Arbiter is plain JSON, so that it travels to another process, or into a file. Each run draws how wrong
+the declared work is, and who comes meanwhile, from who came in the last day; the spread of the runs is the range.
+
+Assumed: apps without an Agent keep what they hold, nodes stay as they are, and no virtual clusters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import ACTIVE, Durable
+from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Container, Queue, YarnApp
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.model.value import value
+from pycontrol.policies import registry
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.engine import TAGS, Simulator
+from pycontrol.simulation.jobs import RUNNING, SimApp, SimJob, gang_rate
+from pycontrol.simulation.settings import HONEST, Misreport, Settings
+
+VERSION = 1
+RECENT_S = 86400.0
+RECENT_MAX = 500
+HORIZON_S = 7 * 86400.0
+STEPS_MAX = 200_000
+SHAPE = 1.0
+"""Of the gamma distribution by which an app's work is split among its jobs: 1 is exponential."""
+LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
+NEW = "new-"
+"""Ids of apps that are not there yet."""
+
+
+class NoOutlook(Exception):
+    """This cluster's future cannot be computed; the message says why."""
+
+
+@value
+class Outlook:
+    """When an app starts and ends, Unix seconds: of the runs the 10 %, 50 % and 90 % quantile; None: not in sight."""
+
+    start_s: tuple[float | None, float | None, float | None]
+    end_s: tuple[float | None, float | None, float | None]
+
+
+# ---- a picture
+
+
+def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
+    """The Arbiter's state, as plain JSON values."""
+    data = a.durable.dump()
+    data["apps"] = [x for x in data["apps"] if x["finished_s"] is None]
+    recent = sorted(a.durable.apps.values(), key=lambda x: x.submitted_s)[-RECENT_MAX:]
+    return {
+        "version": VERSION,
+        "now_s": now_s,
+        "policy": a.policy_name,
+        "cells": a.supply is not None,
+        "ready": a.ready and not a.paused,
+        "settings": dataclasses.asdict(a.settings),
+        "machines": [[m.host, m.rack, a.node_at[h].gpus if h in a.node_at else m.gpus, m.gpu_type]
+                     for h, m in a.topology.machines.items()],
+        "unusable": [[g.host, g.index] for n in a.nodes.values() for i in range(n.gpus)
+                     if not a.usable(g := Gpu(n.host, i))],
+        "queues": [[q.path, q.capacity, q.max_capacity] for q in a.queues.values()],
+        "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
+        "recent": [_recent(a, x) for x in recent if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0],
+        "durable": data,
+    }  # fmt: skip
+
+
+def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+    d, record = a.agents[app_id].demand, a.durable.apps[app_id]
+    gangs = [[[x.gpu.host, x.gpu.index] for x in gang if x.container_id] for gang in a.gangs_of(app_id)]
+    return {
+        "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
+        "gang_gpus": d.gang_gpus, "gangs": d.gangs, "left_gpu_s": d.work_left_gpu_s, "total_gpu_s": d.work_total_gpu_s,
+        "scope": int(d.scope), "slowdown": list(d.slowdown), "speedups": dict(d.speedups),
+        "held": [gang for gang in gangs if gang], "started": record.leases > 0,
+    }  # fmt: skip
+
+
+def _recent(a: Arbiter, record: Any) -> dict[str, Any]:
+    agent = a.agents.get(record.app_id)
+    total = agent.demand.work_total_gpu_s if agent is not None else record.work_done_gpu_s or record.attained_gpu_s
+    gang = agent.demand.gang_gpus if agent is not None else 0
+    return {"submitted_s": record.submitted_s, "user": record.user, "queue": record.queue, "total_gpu_s": total,
+            "demand_gpus": record.demand_gpus, "gang_gpus": gang}  # fmt: skip
+
+
+def with_app(
+    p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0
+) -> dict[str, Any]:
+    """The picture, and one more app that is submitted now: `gpus` at once for `hours` of the whole of them."""
+    gang = gang_gpus or min(gpus, max((m[2] for m in p["machines"]), default=gpus))
+    if gpus % gang:
+        gang = gpus
+    app = {
+        "app_id": f"{NEW}asked", "user": user, "queue": queue, "submitted_s": p["now_s"], "gang_gpus": gang,
+        "gangs": gpus // gang, "left_gpu_s": gpus * hours * 3600.0, "total_gpu_s": gpus * hours * 3600.0,
+        "scope": int(Scope.CLUSTER), "slowdown": list(Demand(1, 1).slowdown), "speedups": {}, "held": [],
+        "started": False,
+    }  # fmt: skip
+    return {**p, "apps": [*p["apps"], app]}
+
+
+# ---- a run
+
+
+class Resumed(Simulator):
+    """The world of a picture, from its moment on."""
+
+    def __init__(
+        self, p: Mapping[str, Any], seed: int, *, error: float, come: Sequence[TraceApp] = (),
+        options: Mapping[str, Any] | None = None, policy: str = "",
+    ) -> None:  # fmt: skip
+        rng = random.Random(seed)
+        topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in p["machines"])
+        queues = tuple(Queue(path, part, most) for path, part, most in p["queues"])
+        control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed})
+        chosen = registry.make(policy or p["policy"], **(options or {}))
+        super().__init__(Workload("outlook", tuple(come)), topology, chosen, Settings(arbiter=control), seed, queues)
+        self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2)
+        self.now = float(p["now_s"])
+        for trace in come:
+            self.at(trace.submitted_s, self._arrive, trace)
+        bad: dict[str, set[int]] = {}
+        for host, index in p["unusable"]:
+            bad.setdefault(host, set()).add(index)
+        for host, index in _unmanaged(p):
+            bad.setdefault(host, set()).add(index)
+        for node_id, node in list(self.yarn.up.items()):
+            self.yarn.up[node_id] = dataclasses.replace(node, bad_gpus=frozenset(bad.get(node.host, ())))
+        shape = SHAPE if error else math.inf
+        apps = [
+            self._resume(x, 1 + rng.uniform(-error, error), rng, shape)
+            for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0
+        ]  # fmt: skip
+        yarn_apps = tuple(
+            YarnApp(x.trace.app_id, x.trace.user, x.trace.queue, x.trace.app_id, "SUBMARINE", x.trace.submitted_s, TAGS,
+                    x.attempt_id)
+            for x in apps
+        )  # fmt: skip
+        begin = self.yarn.snapshot()
+        self.inbox.append(dataclasses.replace(begin, apps=yarn_apps, containers=tuple(self.yarn.containers.values())))
+        for app in apps:
+            self.inbox.append(ev.AgentUp(app.trace.app_id, app.attempt_id, "hyperband", app.demand(self.now)))
+        self._drain()
+
+    def _resume(self, x: Mapping[str, Any], factor: float, rng: random.Random, shape: float) -> SimApp:
+        """One app with its jobs; those that hold gangs train on. Its real work is `factor` times what it says.
+
+        An app says how much work it has in all: it is split among its jobs at random (`shape`: how evenly).
+        """
+        jobs = max(x["gangs"], len(x["held"]), 1)
+        left = max(1.0, x["left_gpu_s"]) * factor
+        parts = [rng.gammavariate(shape, 1.0) if shape < math.inf else 1.0 for _ in range(jobs)]
+        whole = sum(parts) or 1.0
+        trace = TraceApp(
+            x["app_id"], x["submitted_s"], x["gang_gpus"], (tuple(max(1.0, left * w / whole) for w in parts),),
+            x["queue"], x["user"], slowdown=tuple(x["slowdown"]), scope=Scope(x["scope"]), speedups=x["speedups"],
+        )  # fmt: skip
+        app = SimApp(trace, Misreport(work=1 / factor) if factor != 1 else HONEST)
+        app.next_phase()
+        app.total = max(app.total, x["total_gpu_s"] - x["left_gpu_s"] + left)
+        app.started_s = self.now if x["started"] else None
+        self.apps[x["app_id"]] = app
+        for job, gang in zip(app.jobs, x["held"], strict=False):
+            self._train_on(app, job, tuple(Gpu(host, index) for host, index in gang))
+        return app
+
+    def _train_on(self, app: SimApp, job: SimJob, gpus: tuple[Gpu, ...]) -> None:
+        by_host: dict[str, list[Gpu]] = {}
+        for gpu in gpus:
+            by_host.setdefault(gpu.host, []).append(gpu)
+            app.job_at[gpu], app.held[gpu] = job, self.now
+        for host, mine in by_host.items():
+            container_id = _container_id(app.trace.app_id, host, mine[0].index)
+            lease = self.arbiter.durable.leases[mine[0]]
+            self.yarn.containers[container_id] = Container(
+                container_id, app.trace.app_id, f"{host}:1", tuple(mine), lease.grant_id, 0, app.attempt_id
+            )
+            for gpu in mine:
+                self.yarn.occupied[gpu] = container_id
+                held = self.arbiter.durable.leases[gpu]
+                held.container_id = held.first_container = container_id
+                held.job_id = job.job_id
+            job.containers.append(container_id)
+            self.job_of[container_id] = job
+        job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now
+        job.rate, job.slowdown = gang_rate(app.trace, gpus, self.topology)
+        job.stamp += 1
+        self.active += 1
+        self.at(self.now + job.left / job.rate, self._job_ends, job, job.stamp)
+
+    def run_out(self, sought: Iterable[str], starts: bool = False) -> dict[str, tuple[float | None, float | None]]:
+        """(start, end) of these apps: until all have ended (or with `starts` have started), or the horizon."""
+        end_s, waiting = self.now + HORIZON_S, set(sought)
+        open_ = set(waiting)
+        began = {i: app.started_s for i, app in self.apps.items()}
+        for _ in range(STEPS_MAX):
+            open_ = {x for x in open_ if x not in self.records and not (starts and self._started(x))}
+            if not open_ or self.now >= end_s or not self._step():
+                break
+        found: dict[str, tuple[float | None, float | None]] = {}
+        for app_id in waiting:
+            record, app = self.records.get(app_id), self.apps.get(app_id)
+            known = record if record is not None else app
+            start_s = known.started_s if known is not None else began.get(app_id)
+            found[app_id] = start_s, record.finished_s if record is not None else None
+        return found
+
+    def _started(self, app_id: str) -> bool:
+        app = self.apps.get(app_id)
+        return app is not None and app.started_s is not None
+
+
+def _container_id(app_id: str, host: str, index: int) -> str:
+    return f"held {app_id} {host}:{index}"
+
+
+def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """GPUs that apps without an Agent hold, and those of leases that no container uses."""
+    known = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    mine = {x["app_id"] for x in p["apps"]}
+    leases = [(x["gpu"][0], x["gpu"][1], x["app_id"]) for x in p["durable"]["leases"]]
+    return [(host, index) for host, index, app_id in leases if app_id not in mine and (host, index) not in known]
+
+
+def _durable(p: Mapping[str, Any]) -> Durable:
+    """Apps, clocks and the policy's memory; of the leases those that run, revocations and promises taken back."""
+    running = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    leases = [
+        {**x, "state": ACTIVE, "gang": "", "reason": "", "cause": ""}
+        for x in p["durable"]["leases"] if tuple(x["gpu"]) in running
+    ]  # fmt: skip
+    return Durable.load({**p["durable"], "leases": leases, "next": [], "switches": [], "exchange": {},
+                         "memory": dict(p["durable"]["memory"])})
+
+
+def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int = 300) -> list[TraceApp]:
+    """Who may come until then: gaps and apps drawn with replacement from those of the last day."""
+    recent: Sequence[Mapping[str, Any]] = p["recent"]
+    if len(recent) < 3:
+        return []
+    at = [x["submitted_s"] for x in recent]
+    gaps = [b - a for a, b in itertools.pairwise(at)] + [p["now_s"] - at[-1]]
+    gangs = [x["gang_gpus"] for x in recent if x["gang_gpus"]] or [1]
+    found: list[TraceApp] = []
+    now_s = float(p["now_s"])
+    while len(found) < most:
+        now_s += max(1.0, rng.choice(gaps))
+        if now_s > until_s:
+            break
+        like = rng.choice(recent)
+        gang = min(like["gang_gpus"] or rng.choice(gangs), like["demand_gpus"])
+        jobs = max(1, like["demand_gpus"] // max(1, gang))
+        work = max(60.0, like["total_gpu_s"])
+        found.append(
+            TraceApp(f"{NEW}{len(found)}", now_s, max(1, gang), ((work / jobs,) * jobs,), like["queue"], like["user"])
+        )
+    return found
+
+
+def outlooks(
+    p: Mapping[str, Any], *, runs: int = 12, error: float = 0.2, seed: int = 0,
+    options: Mapping[str, Any] | None = None, only: str = "", starts: bool = False,
+    pause: Callable[[], None] = lambda: None,
+) -> dict[str, Outlook]:  # fmt: skip
+    """When each app of a picture (or `only` one) starts and ends; raises NoOutlook.
+
+    `starts`: their ends are not sought. `pause` is called after each run.
+    """
+    if p["cells"]:
+        raise NoOutlook("virtual clusters: no estimate is made where cells are configured")
+    if not p["ready"]:
+        raise NoOutlook("no round is held at present")
+    sought = [only] if only else [x["app_id"] for x in p["apps"]]
+    ends: dict[str, list[tuple[float | None, float | None]]] = {x: [] for x in sought}
+    for k in range(runs):
+        rng = random.Random(f"{seed} {k}")
+        come = arrivals(p, rng, p["now_s"] + RECENT_S)
+        world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options)
+        for app_id, found in world.run_out(sought, starts).items():
+            ends[app_id].append(found)
+        pause()
+    return {x: Outlook(_quantiles([s for s, _ in found]), _quantiles([e for _, e in found]))
+            for x, found in ends.items()}  # fmt: skip
+
+
+def _quantiles(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
+    """The 10 %, 50 % and 90 % quantile; what is not in sight is later than all else."""
+    ordered = sorted(x for x in found if x is not None)
+
+    def at(q: float) -> float | None:
+        where = q * (len(found) - 1)
+        low, part = int(where), where - int(where)
+        if low >= len(ordered):
+            return None
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + part * (ordered[high] - ordered[low])
+
+    return at(LOW), at(MIDDLE), at(HIGH)
+
+

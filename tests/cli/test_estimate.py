@@ -1,0 +1,73 @@
+"""Estimates and snapshots against a control plane that gives pictures."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.cli import main, screens
+from pycontrol.cli.estimate import read_snapshot
+from pycontrol.policies import registry
+from pycontrol.simulation.outlook import picture
+from pycontrol.web.router import Router
+from tests.web.stage import Stage, busy, served
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return busy(registry.make("isonomy"), machines=2, gpus=4, apps=6, hours=1.0)
+
+
+@pytest.fixture(scope="module")
+def server(stage: Stage) -> Iterator[str]:
+    def estimates() -> dict[str, object]:
+        quantiles = [stage.now + 60, stage.now + 600, stage.now + 7200]
+        apps = {x: {"start_s": quantiles, "end_s": quantiles} for x in stage.arbiter.durable.live}
+        return {"made_s": stage.now, "assumed": "all goes well", "problem": "", "apps": apps}
+
+    router = Router(stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture,
+                    estimates=estimates)  # fmt: skip
+    with served(router) as found:
+        yield found.url.partition("/ws/")[0]
+
+
+def run(server: str, *args: str) -> Result:
+    return CliRunner().invoke(main, ["--rm", server, *args], env={"ISONOMY_RM": None})
+
+
+def test_estimates_are_in_queue_explain_and_page(server: str, stage: Stage) -> None:
+    assert "in ~10 m 00 s (1 m 00 s to 2 h 00 m)" in run(server, "queue").output
+    app_id = next(iter(stage.arbiter.durable.live))
+    text = run(server, "explain", app_id).output
+    assert "estimate: " in text
+    assert "if all goes well" in text
+
+
+def test_an_app_that_is_not_there_yet(server: str) -> None:
+    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3")
+    result = run(server, *asked)
+    assert result.exit_code == 0, result.output
+    assert "starts in ~" in result.output
+    found = json.loads(run(server, *asked, "-o", "json").output)
+    assert found["now_s"] <= found["start_s"][0] <= found["start_s"][2]
+    assert "there are root.default" in run(server, *asked[:5], "--queue", "root.nope").output
+    assert run(server, "estimate", "--gpus", "400", "--hours", "1", "--queue", "root.prod").exit_code == 2
+
+
+def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> None:
+    for flags in ((), ("--anonymise",)):
+        file = tmp_path / f"s{len(flags)}.zip"
+        assert run(server, "snapshot", "--out", str(file), *flags).exit_code == 0
+        state = read_snapshot(file)
+        text = json.dumps(state)
+        named = [*stage.arbiter.durable.live, *(x.user for x in stage.arbiter.durable.live.values()), "r00m00",
+                 "root.prod"]  # fmt: skip
+        assert all((f'"{name}"' in text) != bool(flags) for name in named)
+        assert len(state["apps"]) == len(stage.arbiter.durable.live)
+
+
+def test_words_of_estimates() -> None:
+    assert screens.estimate(None, None, 0, 0.0) == "-"
+    assert screens.estimate([60.0, 600.0, None], None, 0, 0.0) == "starts in ~10 m 00 s (1 m 00 s to more than a week)"

@@ -1,0 +1,120 @@
+"""The Arbiter run forward from a picture of itself: what goes on, goes on; who comes first, starts first."""
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+
+from pycontrol.model.topology import Gpu
+from pycontrol.policies import registry
+from pycontrol.simulation.forecaster import Forecaster
+from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, picture, with_app
+from tests.web.stage import Stage, add_troubles, busy
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    stage = busy(registry.make("isonomy"), machines=3, gpus=8, apps=16, hours=3.0)
+    add_troubles_of_small(stage)
+    return stage
+
+
+def add_troubles_of_small(stage: Stage) -> None:
+    stage.run_until(stage.now + 65)
+
+
+@pytest.fixture(scope="module")
+def taken(stage: Stage) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(picture(stage.arbiter, stage.now)))
+    return found
+
+
+def test_what_runs_goes_on_where_it_is(stage: Stage, taken: dict[str, Any]) -> None:
+    world = Resumed(taken, 1, error=0.0)
+    held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
+    assert any(held.values())
+    for app_id, gpus in held.items():
+        mine = {x.gpu for x in world.arbiter.leases_of(app_id)}
+        assert gpus <= mine
+        assert {g for g, job in world.apps[app_id].job_at.items() if job.containers} >= gpus
+    assert world.now == stage.now
+
+
+def test_two_runs_of_a_picture_are_the_same_and_leave_it_alone(taken: dict[str, Any]) -> None:
+    before = json.dumps(taken)
+    sought = [x["app_id"] for x in taken["apps"]]
+    first, second = (Resumed(taken, 7, error=0.2).run_out(sought) for _ in range(2))
+    assert first == second
+    assert json.dumps(taken) == before
+
+
+def test_a_forecast_without_errors_is_what_happens(stage: Stage, taken: dict[str, Any]) -> None:
+    """Nobody else comes and the declared work is true; how it is split among jobs is not said, so ends may differ."""
+    said = Resumed(taken, 1, error=0.0).run_out([x["app_id"] for x in taken["apps"]])
+    waiting = [a for a, app in stage.apps.items() if app.started_s is None]
+    ends_s = max(e for _, e in said.values() if e is not None)
+    while stage.now < ends_s + 3600 and stage.apps and stage._step():
+        pass
+    assert len(said) >= 5
+    ends = [(said[x["app_id"]][1], stage.records[x["app_id"]].finished_s) for x in taken["apps"] if x["gangs"] == 1]
+    assert ends
+    errors_s = sorted(abs(end_s - real_s) for end_s, real_s in ends if end_s is not None)
+    assert errors_s[len(errors_s) // 2] <= 0.3 * (ends_s - taken["now_s"])
+    for app_id in waiting:
+        start_s = said[app_id][0]
+        assert start_s is not None
+        assert start_s <= ends_s
+
+
+def test_quantiles_are_in_order_and_a_new_app_has_its_place(taken: dict[str, Any]) -> None:
+    small = outlooks(with_app(taken, 1, 0.1, "root.prod", "zoe"), runs=5, only=f"{NEW}asked")[f"{NEW}asked"]
+    large = outlooks(with_app(taken, 24, 10, "root.prod", "zoe"), runs=5, only=f"{NEW}asked")[f"{NEW}asked"]
+    for found in (small, large):
+        assert list(found.end_s) == sorted(found.end_s, key=lambda x: x or 1e18)
+        assert found.start_s[1] is not None
+        assert found.start_s[1] >= taken["now_s"]
+    assert small.end_s[1] is not None
+    assert large.end_s[1] is None or small.end_s[1] < large.end_s[1]
+
+
+def test_arrivals_are_drawn_from_the_last_day(taken: dict[str, Any]) -> None:
+    come = arrivals(taken, random.Random(1), taken["now_s"] + 3600)
+    assert come
+    assert all(taken["now_s"] < x.submitted_s <= taken["now_s"] + 3600 for x in come)
+    assert {x.queue for x in come} <= {x["queue"] for x in taken["recent"]}
+    assert arrivals({**taken, "recent": []}, random.Random(1), taken["now_s"] + 3600) == []
+
+
+def test_what_cannot_be_foreseen_is_said(taken: dict[str, Any]) -> None:
+    with pytest.raises(NoOutlook, match="virtual clusters"):
+        outlooks({**taken, "cells": True})
+    with pytest.raises(NoOutlook, match="no round"):
+        outlooks({**taken, "ready": False})
+
+
+def test_with_troubles_there_is_a_forecast_too() -> None:
+    stage = busy(registry.make("isonomy"), hours=1.0, apps=10)
+    add_troubles(stage)
+    p = picture(stage.arbiter, stage.now)
+    world = Resumed(p, 1, error=0.0)
+    assert {Gpu(*x) for x in p["unusable"]} <= set(world.arbiter.bad_gpus) | {Gpu(*x) for x in p["unusable"]}
+    assert not any(world.arbiter.usable(Gpu(*x)) for x in p["unusable"])
+
+
+def test_the_forecaster_works_in_a_process_of_its_own(taken: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycontrol.simulation.forecaster.REFRESH_S", 0.05)
+    few = {**taken, "apps": taken["apps"][:2], "recent": []}
+    forecaster = Forecaster(lambda: few, {})
+    forecaster.start()
+    try:
+        end_s = time.monotonic() + 240
+        while forecaster.latest["made_s"] is None:
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+        found = forecaster.latest
+        assert found["problem"] == ""
+        assert set(found["apps"]) == {x["app_id"] for x in few["apps"]}
+    finally:
+        forecaster.stop()
