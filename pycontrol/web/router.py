@@ -29,6 +29,7 @@ APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 ANSWERS_KEPT = 64
 """So many answers are kept with a picture."""
+UNFORESEEN = {"start_s": None, "end_s": None}
 WAIT_MAX_S = 10
 """A long poll ends well before the ResourceManager gives a query up."""
 
@@ -100,11 +101,11 @@ class Router:
         """The Arbiter's state for what-if, and when apps start and end; both from the simulator."""
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
-            "queue": Route("GET", self._queue),
+            "queue": self._foreseen(self._get(views.queue), self._with_estimates),
             "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": Route("GET", self._explain, frozenset({"app", "n"})),
+            "explain": self._foreseen(self._get(explain.explain, "app", "n"), self._with_estimate),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
@@ -181,21 +182,21 @@ class Router:
         nothing: dict[str, Any] = {"made_s": None, "assumed": "", "problem": "no forecasts are made", "apps": {}}
         return self._estimates() if self._estimates is not None else nothing
 
-    def _queue(self, request: Request) -> dict[str, Any]:
-        """The view, and of each app `start_s` and `end_s`: the 10, 50 and 90 % quantile, or None."""
-        found = self._driver.call(lambda a, now_s: views.queue(a, now_s, request.params))
-        forecast = self._forecast()
-        unknown = {"start_s": None, "end_s": None}
-        for row in found["apps"]:
-            row |= forecast["apps"].get(row["app_id"], unknown)
-        return found | {"forecast": {k: v for k, v in forecast.items() if k != "apps"}}
+    def _foreseen(self, route: Route, add: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]) -> Route:
+        """A view with what the newest forecast says."""
+        return Route("GET", lambda request: add(route.answer(request), self._forecast()), route.params)
 
-    def _explain(self, request: Request) -> dict[str, Any]:
-        """The view, and when the app starts and ends."""
-        found = self._driver.call(lambda a, now_s: explain.explain(a, now_s, request.params))
-        forecast = self._forecast()
-        estimate = forecast["apps"].get(found["app"]["app_id"], {"start_s": None, "end_s": None})
-        return found | {"estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
+    @staticmethod
+    def _with_estimates(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
+        """Of each app `start_s` and `end_s`: the 10, 50 and 90 % quantile, or None."""
+        rows = [{**UNFORESEEN, **row, **forecast["apps"].get(row["app_id"], {})} for row in found["apps"]]
+        return {**found, "apps": rows, "forecast": {k: v for k, v in forecast.items() if k != "apps"}}
+
+    @staticmethod
+    def _with_estimate(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
+        """When the app starts and ends."""
+        estimate = forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
+        return {**found, "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The Arbiter's state, from which the simulator goes on."""
