@@ -133,8 +133,9 @@ fuzz: setup
 	@$(PY) -m pip install -q --disable-pip-version-check -e '.[fuzz]' || echo "atheris cannot be installed here: by chance"
 	$(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
-# Known vulnerabilities of what is installed: Python's by pip-audit, Java's by OWASP's check; both ask databases.
+# Known vulnerabilities of the Python packages that are installed, by pip-audit, which asks a database; the plugin's Java
+# dependencies are listed, to be looked up.
 security: setup
 	@$(PY) -m pip install -q --disable-pip-version-check pip-audit || echo "pip-audit cannot be installed: no network?"
-	@$(PY) -m pip_audit --skip-editable --progress-spinner off || echo "pip-audit did not pass: it found something above, or could not ask its database"
+	@$(PY) -m pip_audit --strict --skip-editable --progress-spinner off || echo "pip-audit did not pass: it names what it found, or could not ask its database"
 	$(MVN) -ntp dependency:list -DincludeScope=runtime -Dsort=true || echo "Java's dependencies could not be listed"

@@ -75,10 +75,17 @@ def show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.2f}" if math.isfinite(value) else "inf"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k}:{show(v)}" for k, v in value.items()) or "-"
+        return ", ".join(f"{show(k)}:{show(v)}" for k, v in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(show(v) for v in value) or "-"
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text with control characters as escapes: a user's name for an app must not move a cursor."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def count(n: int, one: str, many: str = "") -> str:
