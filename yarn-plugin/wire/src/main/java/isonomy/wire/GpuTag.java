@@ -49,8 +49,14 @@ public final class GpuTag {
     return tag.startsWith(GPU) || tag.startsWith(LEASE);
   }
 
-  /** What the tags of a container with so many GPUs say; null where they do not name exactly these. */
+  /** What the tags of a container with so many GPUs say; null where they do not name exactly so many. */
   public static GpuTag read(Set<String> tags, int gpus) {
+    GpuTag tag = read(tags);
+    return tag == null || tag.gpuIds.size() != gpus ? null : tag;
+  }
+
+  /** The same where the container's resource is not known; null where they name no GPUs. */
+  public static GpuTag read(Set<String> tags) {
     String tag = only(tags, GPU);
     Matcher parts = tag == null || tag.length() > LENGTH_MAX ? null : TAG.matcher(tag);
     if (parts == null || !parts.matches()) {
@@ -61,7 +67,7 @@ public final class GpuTag {
     for (String id : parts.group(1).split(",")) {
       ids.add(Integer.valueOf(id));
     }
-    if (ids.size() != gpus || new HashSet<>(ids).size() != gpus || !LEASE_ID.matcher(lease).matches()) {
+    if (new HashSet<>(ids).size() != ids.size() || !LEASE_ID.matcher(lease).matches()) {
       return null;
     }
     Collections.sort(ids);

@@ -33,6 +33,7 @@ class GpuTagTest {
   void onlyExactlyTheGpusOfTheResourceCount() {
     Set<String> four = Set.of("gpu=0,1,2,3;lease=L");
     assertEquals(4, GpuTag.read(four, 4).gpuIds().size());
+    assertEquals(4, GpuTag.read(four).gpuIds().size());
     for (int gpus : new int[] {0, 1, 3, 5}) {
       assertNull(GpuTag.read(four, gpus), "with " + gpus + " GPUs");
     }

@@ -18,18 +18,19 @@ final class Gpus {
     if (container.getNodeHttpAddress() != null) {
       builder.setNodeHttpAddress(container.getNodeHttpAddress());
     }
-    GpuTag tag = GpuTag.read(container.getAllocationTags(), gpus(container));
+    GpuTag tag = tag(container);
     if (tag != null) {
       builder.addAllGpuIds(tag.gpuIds()).setLeaseId(tag.lease());
     }
     return builder.build();
   }
 
-  private static int gpus(Container container) {
+  private static GpuTag tag(Container container) {
     try {
-      return (int) container.getResource().getResourceValue(ResourceInformation.GPU_URI);
+      int gpus = (int) container.getResource().getResourceValue(ResourceInformation.GPU_URI);
+      return GpuTag.read(container.getAllocationTags(), gpus);
     } catch (ResourceNotFoundException e) {
-      return 0;
+      return GpuTag.read(container.getAllocationTags()); // no resource-types.xml on the master's class path
     }
   }
 }
