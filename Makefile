@@ -6,7 +6,7 @@ MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
+.PHONY: scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -121,6 +121,12 @@ policy-test: setup java
 bench: setup java
 	-@$(MAKE) --no-print-directory compiled
 	$(PY) -m tests.bench
+
+# A real ResourceManager with simulated NodeManagers and apps, beside plain CapacityScheduler. NODES=250|1250|8192.
+NODES ?= 250
+APPS ?= 200
+scale: setup tools
+	$(PY) -m tests.scale --nodes $(NODES) --apps $(APPS)
 
 clean:
 	rm -rf build $(VENV)

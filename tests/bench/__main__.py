@@ -60,6 +60,13 @@ def pictures() -> dict[str, Any]:
     return views.run()
 
 
+def recovery_of(quick: bool) -> dict[str, Any]:
+    """The start from a long journal."""
+    from tests.bench import recovery
+
+    return recovery.run(100_000, 10_000) if quick else recovery.run()
+
+
 def bridge() -> dict[str, Any]:
     """A round trip to a Java peer."""
     from pycontrol.bridge import bench
@@ -80,6 +87,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "cells": lambda: cells.run(quick),
         "hived trace": lambda: hived.run(quick),
         "pictures": pictures,
+        "recovery": lambda: recovery_of(quick),
         "bridge": bridge,
     }
 

@@ -35,16 +35,21 @@ VIEWS = ("status", "queue", "leases", "apps", "rounds", "metrics", "explain?app=
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-def built() -> str:
-    """The class path of the tests' ResourceManager, compiled if need be."""
+def built(compile_first: bool) -> str:
+    """The class path of the tests' ResourceManager."""
     listed = MODULE / "target" / "test.classpath"
+    if compile_first:
+        _compile(listed)
+    own = [MODULE / "target" / "test-classes", MODULE / "target" / "classes", WIRE / "target" / "classes"]
+    return os.pathsep.join([*map(str, own), listed.read_text(encoding="utf-8").strip()])
+
+
+def _compile(listed: Path) -> None:
     subprocess.run(
         ["mvn", "-B", "-q", "-pl", "yarn-plugin/rm", "-am", "test-compile", "dependency:build-classpath",
          f"-Dmdep.outputFile={Path('target') / listed.name}", "-Dmdep.includeScope=test"],
         cwd=ROOT, check=True, stdout=sys.stderr,
     )  # fmt: skip
-    own = [MODULE / "target" / "test-classes", MODULE / "target" / "classes", WIRE / "target" / "classes"]
-    return os.pathsep.join([*map(str, own), listed.read_text(encoding="utf-8").strip()])
 
 
 def usage(pid: int) -> tuple[float, int]:
@@ -214,7 +219,7 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 def measured(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Both lives."""
-    classpath = built()
+    classpath = built(not args.built)
     result: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version()},
         "nodes": args.nodes, "gpus": args.nodes * args.gpus, "apps": args.apps,
@@ -270,6 +275,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for all of one ResourceManager's life")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two views")
     parser.add_argument("--heap", default="3g", help="of the ResourceManager")
+    parser.add_argument("--built", action="store_true", help="the Java part is compiled already")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "scale", help="logs, state and result.json")
     args = parser.parse_args()
     folder = args.folder.resolve() / f"{args.nodes}x{args.gpus}-{time.strftime('%Y%m%dT%H%M%S')}"

@@ -96,7 +96,7 @@ def test_readers_do_not_wait_for_a_busy_arbiter(monkeypatch: pytest.MonkeyPatch)
 def test_the_same_question_of_the_same_picture_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "FRESH_S", 1e9)
     scene = Scene(run_s=10)
-    one, two = scene.get("queue"), scene.get("queue")
+    one, two = scene.get("leases"), scene.get("leases")
     assert one is two
     assert scene.get("explain", app=EARLY)["app"]["app_id"] == EARLY
     assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
