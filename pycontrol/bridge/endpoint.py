@@ -317,7 +317,10 @@ class BridgeEndpoint:
 
     def _watch_plugin(self) -> None:
         while not self._stopped.wait(self._lost_after_s / 4.0):
-            self.check_lost()
+            try:
+                self.check_lost()
+            except Exception:  # a watch that ends would never tell of a plugin that is away
+                log.exception("whether the plugin is there could not be looked up")
 
     def check_lost(self) -> None:
         """Reports ClusterLost once the plugin was silent for too long; it must say Hello to come back."""

@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.driver import Overloaded
 from pycontrol.bridge.endpoint import RESEND_S, RESULT_S, BridgeEndpoint
-from pycontrol.model.events import ClusterLost, ClusterSnapshot, DirectiveDone, Kill, NodeDown
+from pycontrol.model.events import ClusterLost, ClusterSnapshot, DirectiveDone, Event, Kill, NodeDown
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 
@@ -269,3 +269,23 @@ def test_no_directive_is_dropped_and_the_newest_kill_of_a_container_is_the_only_
         seen += found
     assert sorted(seen) == sorted(f"k{n}" for n in range(20_000, 25_000))
     assert not any(isinstance(e, DirectiveDone) for e in plugin.events)
+
+
+def test_a_watch_that_fails_once_goes_on() -> None:
+    """Else nobody would tell ever after that the plugin is away."""
+    told, failures = threading.Event(), iter([RuntimeError("odd"), ValueError("odder")])
+
+    def submit(event: Event) -> None:
+        if isinstance(event, ClusterLost) and endpoint.connected:
+            failure = next(failures, None)
+            if failure is not None:
+                raise failure
+            told.set()
+
+    endpoint = BridgeEndpoint(submit, lambda *query: (200, {}), lambda: None, lost_after_s=0.2)
+    endpoint.handle(pb.Request(id=1, plugin_epoch="e", hello=pb.Hello()))
+    watched = threading.Thread(target=endpoint._watch_plugin, daemon=True)
+    watched.start()
+    assert told.wait(10)
+    endpoint._stopped.set()
+    watched.join(10)
