@@ -157,7 +157,18 @@ class CellSupply:
         return cells
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
+        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow.
+
+        Where that raises, the assignment is the old one; groups and deals are to be restored.
+        """
+        before = self._file
+        try:
+            return self._reconfigure(layout, now_s)
+        except Exception:
+            self._file = before
+            raise
+
+    def _reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
         self._file = _with_nobody(layout)
         found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
         self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}

@@ -249,9 +249,13 @@ class Arbiter(State):
         if self.market is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
         self.rounds.abandon(now_s)
+        try:
+            groups = set(self.market.supply.reconfigure(layout, now_s))
+        except Exception:
+            self._supply_anew(now_s)  # all is as it was
+            raise
         if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
             self.rounds.policy.policies = policies
-        groups = set(self.market.supply.reconfigure(layout, now_s))
         self.market.save()
         self._rehome(now_s)
         held = (*self.durable.leases.values(), *self.durable.next.values())

@@ -16,6 +16,7 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
+from pycontrol.cells.values import CellsError
 from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -201,6 +202,28 @@ def test_another_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     w.arbiter.reconfigure(assignment(less), w.now)
     assert w.owned() == {A: 4, B: 4}
     assert w.market.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
+
+
+def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = Trading()
+    w.add_app("b", 2, 2, 400, B)
+    w.post("offer", "o", A)
+    w.post("request", "r", B, for_s=100)
+    w.run(5)
+    before, deals = guaranteed_gpus(w, "b"), dict(w.market.exchange.deals)
+    assert deals
+
+    def fails(*_: object) -> None:
+        raise CellsError("no")
+
+    monkeypatch.setattr("pycontrol.arbiter.cells.reconfigured", fails)
+    with pytest.raises(CellsError):
+        w.arbiter.reconfigure(assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
+    assert guaranteed_gpus(w, "b") == before
+    assert w.market.exchange.deals == deals
+    assert w.owned() == {A: 4, B: 6}
+    w.run(400)
+    assert w.agents["b"].finished
 
 
 def test_idle_cells_are_offered_and_who_waits_gets_them() -> None:
