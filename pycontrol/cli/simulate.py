@@ -13,17 +13,19 @@ from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import count, emit, lines, table
-from pycontrol.config import Config, ConfigError
+from pycontrol.config import Config, ConfigError, parse
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
 from pycontrol.simulation.metrics import METRICS
-from pycontrol.simulation.runs import Job, run_many
+from pycontrol.simulation.runs import CellsOf, Job, own_policies, run_many
 from pycontrol.simulation.settings import ARBITER, Settings
 
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
@@ -37,6 +39,9 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 @click.option("--workload", required=True, metavar="NAME|FILE", help="A generator or a trace.")
 @click.option("--cluster", default="testbed-64", show_default=True, metavar="NAME|FILE",
               help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.")
+@click.option("--cells", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Virtual clusters (a cells file): an app's queue is its virtual cluster. --policy then holds in "
+              "those that name none.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
 @click.option("--contention", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
               help="How many times as contended.")
@@ -51,7 +56,8 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
               help="Write CSV, JSON and plots here.")
 @output_option
 def simulate_command(
-    policies: str, workload: str, cluster: str, seeds: int, contention: float, contended_by: str, lease_s: float,
+    policies: str, workload: str, cluster: str, cells: Path | None, seeds: int,
+    contention: float, contended_by: str, lease_s: float,
     given: tuple[str, ...], processes: int | None, out: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Policies beside each other on one workload and one cluster, in virtual time.
@@ -68,10 +74,11 @@ def simulate_command(
         raise click.BadParameter(f"{policies}: names of different policies, separated by commas", param_hint="--policy")
     options, settings = _settings(names, given, lease_s)
     topology = _topology(cluster, contention if contended_by == "machines" else 1.0)
+    supply = _cells(cells, topology, options) if cells else None
     arrivals = contention if contended_by == "arrivals" else 1.0
     loads = [_workload(workload, seed, arrivals) for seed in range(1, seeds + 1)]
     jobs = [
-        Job(load, topology, name, options[name], settings, seed)
+        Job(load, topology, name, options[name], settings, seed, supply=supply)
         for seed, load in enumerate(loads, 1)
         for name in names
     ]
@@ -86,6 +93,24 @@ def _topology(name: str, smaller: float) -> Topology:
         return clusters.shrunk(clusters.cluster(name), smaller)
     except (clusters.UnknownCluster, ConfigError, ValueError) as e:
         raise click.BadParameter(str(e), param_hint="--cluster") from e
+
+
+def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, Any]]) -> CellsOf:
+    """The cells of a file on this cluster, checked with the policies that its virtual clusters name."""
+    hint = "--cells"
+    try:
+        found = layout(parse(file.read_text(encoding="utf-8"), CellsFile, file.name), topology, file.name)
+        hosts = {host for chain in found.chains for host in chain.hosts}
+        strange = sorted(hosts - topology.machines.keys())
+        if strange:
+            raise click.BadParameter(f"{file}: the cluster has no machine {strange[0]}", param_hint=hint)
+        for name, given in options.items():
+            own_policies(CellSupply(found), name, given)
+    except OSError as e:
+        raise click.BadParameter(f"{file}: cannot be read: {e.strerror}", param_hint=hint) from e
+    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy) as e:
+        raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
+    return CellsOf(found)
 
 
 def _workload(name: str, seed: int, faster: float) -> Workload:

@@ -13,16 +13,18 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.facts import Fact, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -79,7 +81,8 @@ class Simulator:
         self.records: dict[str, Any] = {}
         self.active = 0
         """Jobs with a gang, planned or running."""
-        self.reports = not policy.asks_agents and policy.name not in STATIC
+        several = (policy.default, *policy.policies.values()) if isinstance(policy, ByVirtualCluster) else (policy,)
+        self.reports = any(not p.asks_agents and p.name not in STATIC for p in several)
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do: dict[type[Any], Callable[[Any], None]] = {
@@ -161,7 +164,22 @@ class Simulator:
                 dirty, self.dirty = self.dirty, {}
                 for app in dirty.values():
                     self._assign(app)
-        arbiter.take_facts()  # nothing is journaled
+        facts = arbiter.take_facts()  # nothing is journaled
+        if self.supply is not None:
+            self._note_owned(facts)
+
+    def _note_owned(self, facts: Iterable[Fact]) -> None:
+        """When an app has its first GPUs of its virtual cluster's own cells."""
+        for fact in facts:
+            if isinstance(fact, LeaseGranted) and fact.guaranteed:
+                app, at_s = self.apps.get(fact.app_id), max(self.now, fact.at_s)
+            elif isinstance(fact, LeaseOwned):
+                lease = self.arbiter.durable.leases.get(fact.gpu)
+                app, at_s = self.apps.get(lease.app_id) if lease else None, self.now
+            else:
+                continue
+            if app is not None and app.owned_s is None:
+                app.owned_s = at_s
 
     def _report_before(self, at_s: float) -> None:
         """Just before a round that asks no Agent: Agents report once a second, so their progress is known."""

@@ -67,7 +67,7 @@ class SimApp:
     """One app: its present phase's jobs, the GPUs it holds, and what becomes of it."""
 
     __slots__ = (
-        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open",
+        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
         "phase", "placed", "report", "restarts", "started_s", "total", "trace",
     )  # fmt: skip
 
@@ -86,6 +86,8 @@ class SimApp:
         self.job_at: dict[Gpu, SimJob] = {}
         self.started_s: float | None = None
         self.finished_s: float | None = None
+        self.owned_s: float | None = None
+        """When it had its first GPUs of its virtual cluster's own cells."""
         self.gpu_s = self.placed = self.lost = 0.0
         self.launches = self.restarts = 0
 
@@ -155,6 +157,7 @@ class SimApp:
             launches=self.launches,
             restarts=self.restarts,
             lost_gpu_s=self.lost,
+            guaranteed_after_s=None if self.owned_s is None else self.owned_s - trace.submitted_s,
         )
 
 

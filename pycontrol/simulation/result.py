@@ -37,6 +37,8 @@ class AppResult:
     restarts: int
     lost_gpu_s: float
     """Serial GPU-seconds that were done and lost."""
+    guaranteed_after_s: float | None = None
+    """From its submission to its first GPUs of its virtual cluster's own cells; None where it never had any."""
 
     @property
     def t_cluster_s(self) -> float:

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.supply import Supply
+from pycontrol.cells.layout import Layout
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import Workload
@@ -64,8 +67,32 @@ def run(job: Job) -> Result:
     """One job."""
     policy = make(job.policy, **job.options)
     supply = job.supply() if job.supply else None
+    if supply is not None:
+        policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options))
     result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues, supply=supply)
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
+
+
+def own_policies(supply: Supply, default: str, options: Mapping[str, Any]) -> dict[str, Policy]:
+    """The policies of virtual clusters that name one, or options; UnknownPolicy says what cannot be."""
+    found = {}
+    for vc in supply.virtual_clusters():
+        terms = supply.terms(vc)
+        name = terms.policy or default
+        if terms.policy or terms.options:
+            found[vc] = make(name, **{**(options if name == default else {}), **terms.options})
+    return found
+
+
+@dataclass(frozen=True)
+class CellsOf:
+    """Makes the cells of a layout; travels to another process."""
+
+    layout: Layout
+
+    def __call__(self) -> Supply:
+        """New cells, with nobody on them."""
+        return CellSupply(self.layout)
 
 
 def cores() -> int:

@@ -96,3 +96,46 @@ def test_errors_name_the_option(arguments: list[str], says: str) -> None:
     run = simulate(*arguments)
     assert run.exit_code == 2
     assert says in run.output
+
+
+CELLS = """
+levels: {node: 2}
+virtual_clusters:
+  root.a: {node: 1, policy: tiresias}
+  root.b: {node: 1}
+"""
+
+
+def two_queues(name: str, seed: int) -> Workload:
+    apps = [TraceApp(f"a{i}", 60.0 * i, 1, ((400.0,),), queue="root.a") for i in range(6)]
+    return Workload("queues", (*apps, TraceApp("b", 150.0, 2, ((400.0,),), queue="root.b")))
+
+
+def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycontrol.simulation.workloads", SimpleNamespace(load=two_queues))
+    (tmp_path / "cells.yaml").write_text(CELLS)
+    run = simulate("--cells", str(tmp_path / "cells.yaml"), "--out", str(tmp_path / "out"), "--seeds", "1")
+    assert run.exit_code == 0, run.output
+    with (tmp_path / "out" / "apps.csv").open(encoding="utf-8") as file:
+        rows = {row["app_id"]: row for row in csv.DictReader(file)}
+    assert rows["b"]["cluster_gpus"] == "2"
+    assert float(rows["b"]["guaranteed_after_s"]) < 90.0, "within one revocation"
+    assert all(float(row["finished_s"]) > 0 for row in rows.values())
+    borrowed = [row for row in rows.values() if row["guaranteed_after_s"] == ""]
+    assert all(row["queue"] == "root.a" for row in borrowed)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("levels: {node: 3}\nvirtual_clusters: {root.a: {node: 1}}\n", "a node has 3 GPUs"),
+        ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 9}}\n", "falls short"),
+        ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: nope}}\n", "there is no policy nope"),
+        ("levels: {node: 2}\nhosts: [elsewhere]\nvirtual_clusters: {root.a: {node: 1}}\n", "no machine elsewhere"),
+    ],
+)
+def test_a_cells_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "cells.yaml").write_text(text)
+    run = simulate("--cells", str(tmp_path / "cells.yaml"))
+    assert run.exit_code == 2
+    assert says in " ".join(run.output.split())
