@@ -13,6 +13,16 @@ from pycontrol.cells.space import Group
 from pycontrol.cells.values import CellsError, Decision, GroupState, LeafState, Outcome, Request, Worker
 from pycontrol.config import ConfigError
 
+OPERATIONS = frozenset({
+    "schedule", "delete_allocated", "delete_unallocated", "set_bad", "set_healthy", "reconfigure", "build_cluster",
+    "assert_group", "assert_vc_cells", "assert_leaves", "assert_all_free",
+})  # fmt: skip
+
+
+def _error(reason: object) -> dict[str, Any]:
+    """The answer to what cannot be done."""
+    return {"outcome": "error", "reason": " ".join(str(reason).split()) or type(reason).__name__}
+
 
 class Replay:
     """Carries out a case's steps on the production cells. Workers have names; a group's end is its last worker's."""
@@ -32,9 +42,31 @@ class Replay:
         return Cells(layout(CellsFile.model_validate(known)))
 
     def run(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """(step, result) of each step."""
+        """(step, result) of each step; a step that cannot be carried out says so and changes nothing."""
         for at, step in enumerate(self.steps):
-            yield step["step"], getattr(self, f"_{step['op']}")(step, at)
+            carry_out = getattr(self, f"_{step['op']}", None) if step.get("op") in OPERATIONS else None
+            if carry_out is None:
+                yield step.get("step"), _error(f"there is no operation {step.get('op')}")
+                continue
+            before = self._state()
+            try:
+                result = carry_out(step, at)
+            except (CellsError, ConfigError, ValueError, AssertionError, StopIteration) as error:
+                result = _error(error)
+            except (KeyError, TypeError, AttributeError, IndexError) as error:
+                result = _error(f"the step is not well-formed: {error!r}")
+            if result.get("outcome") == "error":
+                self._restore(before)
+            yield step.get("step"), result
+
+    def _state(self) -> tuple[Any, ...]:
+        """All that a step may change."""
+        members = {name: dict(places) for name, places in self.members.items()}
+        return self.cells.layout, dump(self.cells), dict(self.requests), members, dict(self.pods)
+
+    def _restore(self, state: tuple[Any, ...]) -> None:
+        found, cells, self.requests, self.members, self.pods = state
+        self.cells = load(found, cells)
 
     def _schedule(self, step: dict[str, Any], at: int) -> dict[str, Any]:
         asked, pod = step["request"], step["pod"]
@@ -47,7 +79,7 @@ class Replay:
                 raise CellsError(f"{pod} asks for {wanted} GPUs, but its group has no such member")
             if group is not None and group.state is not GroupState.PREEMPTING:
                 self._room(name, group, wanted, pod)
-            before = None if step.get("commit_if_bound", True) else dump(self.cells)
+            before = None if step.get("commit_if_bound", True) else self._state()
             decision = self.cells.request(request, preempt=step.get("phase", "preempting") == "preempting")
         except CellsError as error:
             return {"outcome": "error", "reason": str(error), **self._lazily()}
@@ -55,7 +87,7 @@ class Replay:
         answer = self._answer(decision, name, pod, wanted)
         if decision.outcome is Outcome.PLACED:
             if before is not None:
-                self.cells = load(self.cells.layout, before)
+                self._restore(before)
                 return answer
             self.pods[pod] = name
         elif decision.outcome is Outcome.PREEMPT and name in self.cells.groups:
@@ -136,12 +168,18 @@ class Replay:
     def _delete_allocated(self, step: dict[str, Any], at: int) -> dict[str, Any]:
         pod = step["pod"]
         name = self.pods.pop(pod, None)
-        if name is None or name not in self.cells.groups:
+        group = self.cells.groups.get(name) if name is not None else None
+        if name is None or group is None:
             return {}
-        self.members[name].pop(pod, None)
-        if not any(group == name for group in self.pods.values()):
+        places = self.members.setdefault(name, {})
+        places.pop(pod, None)
+        left = [p for p, of in self.pods.items() if of == name]
+        if group.state is not GroupState.PREEMPTING:  # workers that were never told of a place do not keep it
+            left = [p for p in left if places.get(p, -1) >= 0]
+        if not left:
             self.cells.release(name)
             del self.members[name]
+            self.pods = {p: of for p, of in self.pods.items() if of != name}
         return {}
 
     _delete_unallocated = _delete_allocated
@@ -161,8 +199,11 @@ class Replay:
             name = self.pods.get(pod)
             if name in old.groups and old.groups[name].state is not GroupState.PREEMPTING:
                 kept.setdefault(name, []).append(pod)
-        for name in kept:
-            adopt(self.cells, self.requests[name], old.groups[name].workers)
+        for name in list(kept):
+            try:
+                adopt(self.cells, self.requests[name], old.groups[name].workers)
+            except CellsError:  # none of its GPUs is in the cluster any more
+                del kept[name]
         self.members = {name: places for name, places in self.members.items() if name in kept}
         self.pods = {pod: name for pod, name in self.pods.items() if name in kept and pod in kept[name]}
         return {}
@@ -170,8 +211,9 @@ class Replay:
     def _build_cluster(self, step: dict[str, Any], at: int) -> dict[str, Any]:
         try:
             self._built(step["cluster"])
-        except (ConfigError, ValueError) as error:
-            return {"outcome": "error", "reason": " ".join(str(error).split())}
+        except (ConfigError, CellsError, ValueError, AssertionError, LookupError, TypeError, AttributeError,
+                StopIteration) as error:  # fmt: skip
+            return _error(error)
         return {"outcome": "ok", "reason": "the assignment is feasible"}
 
     def _assert_group(self, step: dict[str, Any], at: int) -> dict[str, Any]:
