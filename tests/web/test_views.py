@@ -77,7 +77,7 @@ def test_explain_says_why_a_policy_without_bids_served_an_app() -> None:
             receipt = receipts[r["round_id"]]
             assert r["why"] == receipt["why"].get(app, "")
             assert r["role"] == ("served" if r["got"] else "outranked")
-            assert r["why"].startswith("its turn") == bool(r["got"])
+            assert r["why"].startswith("equal sharing would") == bool(r["got"])
 
 
 def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
