@@ -30,6 +30,7 @@ COMMANDS = {
     "policies": "pycontrol.cli.policies:policies_command",
     "simulate": "pycontrol.cli.simulate:simulate_command",
     "workload": "pycontrol.cli.workload:workload_group",
+    "whatif": "pycontrol.cli.whatif:whatif_command",
     "experiment": "pycontrol.cli.experiment:experiment_command",
     "cells": "pycontrol.cli.cells:cells_group",
     "exchange": "pycontrol.cli.exchange:exchange_group",

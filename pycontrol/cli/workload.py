@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.cli.whatif import record_command
 from pycontrol.simulation.workloads import FORMATS, GENERATORS, BadTrace, Import, Selection, open_workload, write
 from pycontrol.simulation.workloads.front import option_names
 from pycontrol.simulation.workloads.marginals import marginals
@@ -19,6 +20,9 @@ from pycontrol.simulation.workloads.marginals import marginals
 @click.group("workload")
 def workload_group() -> None:
     """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
+
+
+workload_group.add_command(record_command)
 
 
 @workload_group.command("list")

@@ -1,0 +1,167 @@
+"""A cluster's own history as a workload: from YARN's list of finished applications, or from Isonomy's journal."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pycontrol.arbiter.facts import (
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    Fact,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseStarted,
+    NextDropped,
+    RoundHeld,
+)
+from pycontrol.model.topology import Gpu
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.workloads import write
+
+GPU = "yarn.io/gpu"
+Actual = dict[str, tuple[float | None, float | None]]
+"""App -> when it really got its first GPU and when it ended, seconds of the workload's time."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Apps as they came, and what became of them."""
+
+    workload: Workload
+    actual: Actual
+    assumed: str
+    skipped: int = 0
+
+
+@dataclass
+class _Seen:
+    app_id: str
+    queue: str
+    user: str
+    submitted_s: float
+    gpu_s: float = 0.0
+    demand_gpus: int = 0
+    gangs: list[int] = field(default_factory=list)
+    started_s: float | None = None
+    ended_s: float | None = None
+
+
+def of_yarn(apps: Iterable[Mapping[str, Any]], since_s: float, source: str) -> Recorded:
+    """From /ws/v1/cluster/apps: GPU-seconds over the time that it ran are its GPUs, one gang, at full speed."""
+    seen, skipped = [], 0
+    for x in apps:
+        gpu_s, began_ms, ended_ms = _gpu_seconds(x), x.get("launchTime") or x.get("startedTime", 0), x["finishedTime"]
+        ran_s = (ended_ms - began_ms) / 1000.0
+        if gpu_s <= 0 or ran_s < 1 or x["startedTime"] / 1000.0 < since_s:
+            skipped += 1
+            continue
+        gpus = max(1, round(gpu_s / ran_s))
+        seen.append(_Seen(x["id"], x["queue"], x["user"], x["startedTime"] / 1000.0, gpu_s, gpus, [gpus],
+                          began_ms / 1000.0, ended_ms / 1000.0))  # fmt: skip
+    assumed = "work is the GPU-seconds that YARN counted, in one gang of as many GPUs as it had on average, at speed 1"
+    return _made(seen, source, assumed, skipped)
+
+
+def _gpu_seconds(app: Mapping[str, Any]) -> float:
+    """Of resourceSecondsMap, which YARN writes as a map or as a list of entries."""
+    found = app.get("resourceSecondsMap") or {}
+    entries = found.get("entry", found) if isinstance(found, Mapping) else found
+    if isinstance(entries, Mapping):
+        return float(entries.get(GPU, 0) or 0)
+    return float(next((e["value"] for e in entries if e.get("key") == GPU), 0))
+
+
+def of_journal(facts: Iterable[tuple[int, float, Fact]], since_s: float, source: str) -> Recorded:
+    """From the journal: work as the Agents reported it, gangs as rounds awarded them, starts and ends as they were."""
+    seen: dict[str, _Seen] = {}
+    holder: dict[Gpu, str] = {}
+    following: dict[Gpu, str] = {}
+    for _, _time_s, fact in facts:
+        match fact:
+            case AppArrived():
+                seen[fact.app_id] = _Seen(fact.app_id, fact.queue, fact.user, fact.submitted_s)
+            case AppChanged() if fact.app_id in seen:
+                app = seen[fact.app_id]
+                app.gpu_s = max(app.gpu_s, fact.changes.get("work_done_gpu_s", 0.0))
+                app.demand_gpus = max(app.demand_gpus, fact.changes.get("demand_gpus", 0))
+            case AppEnded() if fact.app_id in seen:
+                seen[fact.app_id].ended_s = fact.at_s
+            case RoundHeld():
+                for award in fact.receipt.get("awards", ()):
+                    if award["app_id"] in seen:
+                        seen[award["app_id"]].gangs += [sum(n for _, n in gang) for gang in award["gangs"]]
+            case LeaseGranted():
+                (following if fact.after_current else holder)[fact.gpu] = fact.app_id
+            case NextDropped():
+                following.pop(fact.gpu, None)
+            case LeaseEnded():
+                holder[fact.gpu] = following.pop(fact.gpu, "")
+            case LeaseStarted():
+                first = seen.get(holder.get(fact.gpu, ""))
+                if first is not None and first.started_s is None:
+                    first.started_s = fact.at_s
+    whole = [x for x in seen.values() if x.gpu_s > 0 and x.ended_s is not None and x.submitted_s >= since_s]
+    assumed = "work as the Agents reported it, split evenly among an app's gangs"
+    return _made(whole, source, assumed, len(seen) - len(whole))
+
+
+def _made(seen: Sequence[_Seen], source: str, assumed: str, skipped: int) -> Recorded:
+    ordered = sorted(seen, key=lambda x: (x.submitted_s, x.app_id))
+    begin_s = ordered[0].submitted_s if ordered else 0.0
+    apps, actual = [], Actual()
+    for x in ordered:
+        gang = min(x.gangs, default=1)
+        jobs = max(1, x.demand_gpus // max(1, gang))
+        apps.append(TraceApp(x.app_id, x.submitted_s - begin_s, gang, ((x.gpu_s / jobs,) * jobs,), x.queue, x.user))
+        actual[x.app_id] = tuple(None if t is None else t - begin_s for t in (x.started_s, x.ended_s))  # type: ignore[assignment]
+    return Recorded(Workload("recorded", tuple(apps), source), actual, assumed, skipped)
+
+
+def anonymised(found: Recorded) -> Recorded:
+    """Users, queues and apps by number."""
+    names: dict[str, str] = {}
+
+    def name(kind: str, text: str) -> str:
+        return names.setdefault(f"{kind} {text}", f"{kind}{sum(k.startswith(kind) for k in names) + 1}")
+
+    apps = tuple(
+        replace(a, app_id=name("app", a.app_id), user=name("user", a.user), queue=f"root.{name('queue', a.queue)}")
+        for a in found.workload.apps
+    )
+    actual = {names[f"app {app_id}"]: times for app_id, times in found.actual.items()}
+    return replace(found, workload=replace(found.workload, apps=apps, source="anonymised"), actual=actual)
+
+
+# ---- files
+
+
+def beside(file: Path) -> Path:
+    """Where what really happened is kept."""
+    return file.with_name(f"{file.name}.actual.json")
+
+
+def save(found: Recorded, file: Path) -> None:
+    """The workload, and beside it what really happened; OSError."""
+    write(found.workload, file)
+    beside(file).write_text(json.dumps({"assumed": found.assumed, "actual": found.actual}) + "\n", encoding="utf-8")
+
+
+def actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
+    try:
+        data = json.loads(beside(file).read_text(encoding="utf-8"))
+        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}, ""
+
+
+def median(values: Iterable[float]) -> float | None:
+    """None of nothing."""
+    found = list(values)
+    return statistics.median(found) if found else None

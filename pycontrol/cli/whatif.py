@@ -1,0 +1,220 @@
+"""`isonomy whatif`: what another policy would have done with the same apps; `workload record` gets them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, RenderableType
+
+from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
+from pycontrol.cli.records import facts_of
+from pycontrol.cli.simulate import _settings, _topology, _workload
+from pycontrol.cli.tables import Data, count, emit, lines, span, table
+from pycontrol.cli.usage import moment_s
+from pycontrol.simulation.result import AppResult, Result
+from pycontrol.simulation.runs import Job, run_many
+
+SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (1 << 30, "more GPUs"))
+CLEAR_S, CLEAR = 60.0, 0.1
+"""A change of a median wait that is said: more than a minute, and a tenth."""
+
+
+@click.command("record")
+@click.option("--rm", metavar="URL", help="Any YARN's web address: its finished applications with GPUs.")
+@click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
+@click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
+@click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
+@output_option
+def record_command(
+    rm: str | None, journal: Path | None, since: str, anonymise: bool, out: Path, output: str
+) -> None:
+    """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
+
+    \b
+    isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
+    isonomy workload record --journal state/journal.sqlite --out mine.csv
+    """
+    since_s = moment_s(since, time.time(), "--since")
+    if journal is not None:
+        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+    else:
+        server = Rm(rm_address(rm))
+        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
+        apps = (server.yarn(path).get("apps") or {}).get("app") or []
+        found = of_yarn(apps, since_s, f"applications of {server.base}")
+    if not found.workload.apps:
+        raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
+    found = anonymised(found) if anonymise else found
+    try:
+        save(found, out)
+    except OSError as e:
+        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
+    data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}
+    emit(data, output, lambda d: lines(
+        f"{count(d['apps'], 'app')} in {d['written']}; {d['skipped']} left out", f"assumed: {d['assumed']}"
+    ))  # fmt: skip
+
+
+@click.command("whatif")
+@click.argument("workload")
+@click.option("--policy", "policies", default="yarn_cs,isonomy", show_default=True, metavar="A,B,...",
+              help="Policies; the first is what the others are held against, best the one that was in force.")
+@click.option("--cluster", required=True, metavar="NAME|FILE", help="A topology file, or N x G as 16x8.")
+@click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
+@click.option("--lease-s", type=click.FloatRange(min=1), default=600.0, show_default=True)
+@output_option
+def whatif_command(
+    workload: str, policies: str, cluster: str, given: tuple[str, ...], lease_s: float, output: str
+) -> None:
+    """What other policies would have done with the apps of WORKLOAD.
+
+    The first line says it in a sentence; then waits by queue, user and size, who gains and who loses, and how far the
+    replay under the first policy gives what really happened: that figure decides whether to believe the rest.
+
+    \b
+    isonomy whatif mine.csv --policy yarn_cs,isonomy,themis --cluster conf/topology.yaml
+    """
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise Misused(f"--policy {policies}: give two policies or more; the first is what the others are held against")
+    options, settings = _settings(names, given, lease_s)
+    load, topology = _workload(workload, 1, 1.0), _topology(cluster, 1.0)
+    jobs = [Job(load, topology, name, options[name], settings, 1) for name in names]
+    with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
+        results = dict(zip(names, run_many(jobs), strict=True))
+    actual, assumed = actual_of(Path(workload))
+    data = compared(results, actual)
+    emit({**data, "assumed": assumed, "workload": load.source}, output, _draw)
+
+
+def compared(results: Mapping[str, Result], actual: Actual) -> dict[str, Any]:
+    """The sentences, waits by group, who gains and who loses, and the replay against what happened."""
+    reference, *others = results
+    base = results[reference]
+    groups = {kind: _waits(results, kind) for kind in ("queue", "user", "size")}
+    return {
+        "reference": reference,
+        "policies": list(results),
+        "sentences": [sentence(base, results[name], reference, name) for name in others],
+        "waits": groups,
+        "totals": {name: _totals(r) for name, r in results.items()},
+        "gains": {name: _gains(base, results[name]) for name in others},
+        "calibration": _calibration(base, actual),
+    }
+
+
+def _size(app: AppResult) -> str:
+    return next(label for most, label in SIZES if app.demand_gpus <= most)
+
+
+def _wait_s(app: AppResult) -> float | None:
+    return None if app.started_s is None else app.started_s - app.submitted_s
+
+
+def _waits(results: Mapping[str, Result], kind: str) -> list[dict[str, Any]]:
+    groups: dict[str, dict[str, list[float]]] = {}
+    for name, r in results.items():
+        for app in r.apps:
+            wait_s = _wait_s(app)
+            if wait_s is not None:
+                key = _size(app) if kind == "size" else str(getattr(app, kind))
+                groups.setdefault(key, {}).setdefault(name, []).append(wait_s)
+    return [
+        {kind: key, "apps": max(map(len, found.values())),
+         "median_s": {name: median(values) for name, values in found.items()},
+         "p95_s": {name: sorted(values)[int(0.95 * (len(values) - 1))] for name, values in found.items()}}
+        for key, found in sorted(groups.items())
+    ]  # fmt: skip
+
+
+def _totals(r: Result) -> dict[str, Any]:
+    done = [a for a in r.apps if a.finished_s is not None]
+    return {
+        "finished": len(done), "apps": len(r.apps),
+        "median_wait_s": median(w for a in r.apps if (w := _wait_s(a)) is not None),
+        "median_rho": median(a.rho for a in done), "restarts": sum(a.restarts for a in r.apps),
+        "lost_gpu_h": sum(a.lost_gpu_s for a in r.apps) / 3600.0,
+    }  # fmt: skip
+
+
+def _gains(base: Result, other: Result) -> dict[str, int]:
+    """Apps that end at least a tenth sooner, or later, and those that do not finish."""
+    times = {a.app_id: a.finished_s - a.submitted_s for a in base.apps if a.finished_s is not None}
+    pairs = [(times[a.app_id], a.finished_s - a.submitted_s) for a in other.apps
+             if a.finished_s is not None and a.app_id in times]  # fmt: skip
+    return {"sooner": sum(new < 0.9 * old for old, new in pairs), "later": sum(new > 1.1 * old for old, new in pairs),
+            "compared": len(pairs)}  # fmt: skip
+
+
+def _calibration(base: Result, actual: Actual) -> dict[str, Any] | None:
+    """The replay under the reference policy against what happened: median waits, and apps within half of the truth."""
+    pairs = []
+    for app in base.apps:
+        started_s = actual.get(app.app_id, (None, None))[0]
+        wait_s = _wait_s(app)
+        if started_s is not None and wait_s is not None:
+            pairs.append((started_s - app.submitted_s, wait_s))
+    if not pairs:
+        return None
+    close = sum(abs(real - said) <= max(60.0, 0.5 * real) for real, said in pairs)
+    return {"apps": len(pairs), "real_median_s": median(r for r, _ in pairs),
+            "replayed_median_s": median(s for _, s in pairs), "close": close / len(pairs)}  # fmt: skip
+
+
+def sentence(base: Result, other: Result, reference: str, name: str) -> str:
+    """What would have been different, in a sentence that needs no explanation."""
+    changes = []
+    for row in _waits({reference: base, name: other}, "queue"):
+        old_s, new_s = row["median_s"].get(reference), row["median_s"].get(name)
+        if old_s is not None and new_s is not None and abs(new_s - old_s) > max(CLEAR_S, CLEAR * old_s):
+            changes.append((new_s - old_s, row["queue"].rpartition(".")[2], old_s, new_s))
+    changes.sort()
+    parts = [_change(*change) for change in (changes[:2] + [c for c in changes[2:] if c[0] > 0][-2:])]
+    restarts, before = (sum(a.restarts for a in r.apps) for r in (other, base))
+    if before and restarts != before:
+        parts.append(f"{abs(restarts - before) / before:.0%} {'more' if restarts > before else 'fewer'} restarts")
+    elif restarts:
+        parts.append(f"{count(restarts, 'restart')} instead of none" if not before else "as many restarts")
+    lost = sum(a.finished_s is None for a in other.apps) - sum(a.finished_s is None for a in base.apps)
+    if lost:
+        parts.append(f"{count(abs(lost), 'app')} {'fewer' if lost > 0 else 'more'} would have finished")
+    start = "" if changes else "no queue's median wait would have changed much; "
+    return f"{name} instead of {reference}: {start}{'; '.join(parts) or 'nothing else'}"
+
+
+def _change(by_s: float, queue: str, old_s: float, new_s: float) -> str:
+    if by_s < 0 and new_s <= 0.6 * old_s and new_s >= 0.4 * old_s:
+        return f"it would have halved {queue}'s median wait, {span(old_s)} to {span(new_s)}"
+    word = "cut" if by_s < 0 else "lengthened"
+    return f"it would have {word} {queue}'s median wait from {span(old_s)} to {span(new_s)}"
+
+
+def _draw(d: Data) -> RenderableType:
+    names: Sequence[str] = d["policies"]
+    parts: list[RenderableType | None] = [*d["sentences"], ""]
+    found = d["calibration"]
+    if found is None:
+        parts.append("Nothing is known of what really happened: whether to believe this cannot be said.")
+    else:
+        of = count(found["apps"], "app")
+        parts.append(
+            f"The replay under {d['reference']} gives a median wait of {span(found['replayed_median_s'])}, really it"
+            f" was {span(found['real_median_s'])}; {found['close']:.0%} of {of} within half of it."
+        )
+    for kind, rows in d["waits"].items():
+        cells = [[r[kind], r["apps"], *(span(r[m].get(n)) for m in ("median_s", "p95_s") for n in names)] for r in rows]
+        head = [kind.upper(), ">APPS", *(f">{n}" for n in names), *(f">{n} p95" for n in names)]
+        parts += ["", table([f"WAIT BY {head[0]}", *head[1:]], cells)]
+    totals = [[n, f"{t['finished']}/{t['apps']}", span(t["median_wait_s"]), t["median_rho"], t["restarts"],
+               f"{t['lost_gpu_h']:.1f}"] for n, t in d["totals"].items()]  # fmt: skip
+    parts += ["", table(["POLICY", ">FINISHED", ">WAIT", ">RHO", ">RESTARTS", ">LOST GPU-H"], totals), ""]
+    parts += [f"{n}: {g['sooner']} of {count(g['compared'], 'app')} end sooner by a tenth or more, {g['later']} later"
+              for n, g in d["gains"].items()]  # fmt: skip
+    parts.append(f"assumed: {d['assumed']}" if d["assumed"] else None)
+    return lines(*parts)

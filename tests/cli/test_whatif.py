@@ -1,0 +1,120 @@
+"""History as a workload, and what another policy would have done with it."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.arbiter.journal import SqliteJournal
+from pycontrol.cli import main
+from pycontrol.cli.recorded import actual_of, of_journal, of_yarn
+from pycontrol.cli.whatif import _change, compared
+from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.workloads import load
+from tests.web.scene import EARLY, LATE, Scene
+
+T0 = 1_790_000_000_000
+APPS = [
+    {"id": f"application_1_{i:04d}", "user": f"u{i % 2}", "queue": "root.research" if i % 2 else "root.prod",
+     "startedTime": T0 + 60_000 * i, "launchTime": T0 + 60_000 * i + 30_000, "finishedTime": T0 + 60_000 * i + 630_000,
+     "resourceSecondsMap": {"entry": [{"key": "memory-mb", "value": "9"}, {"key": "yarn.io/gpu", "value": "2400"}]}}
+    for i in range(8)
+]  # fmt: skip
+CPU = {**APPS[0], "id": "application_1_0099", "resourceSecondsMap": {"memory-mb": 7}}
+
+
+class _Yarn(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = json.dumps({"apps": {"app": [*APPS, CPU]}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def yarn() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _Yarn)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def run(*args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(args), env={"ISONOMY_RM": None})
+    assert result.exit_code == code, result.output
+    return str(result.output)
+
+
+def test_yarns_own_history_becomes_a_workload() -> None:
+    found = of_yarn([*APPS, CPU], 0.0, "here")
+    assert len(found.workload.apps) == 8
+    assert found.skipped == 1
+    first = found.workload.apps[0]
+    assert (first.gang_gpus, first.work_gpu_s, first.submitted_s) == (4, 2400.0, 0.0)
+    assert found.actual[first.app_id] == (30.0, 630.0)
+    assert of_yarn(APPS, T0 / 1000 + 230, "here").skipped == 4
+
+
+def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
+    out = tmp_path / "mine.csv"
+    assert "8 apps" in run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--out", str(out))
+    assert len(load(str(out), 1).apps) == 8
+    assert len(actual_of(out)[0]) == 8
+    text = run("whatif", str(out), "--cluster", "2x4", "--policy", "yarn_cs,isonomy")
+    assert text.startswith("isonomy instead of yarn_cs: ")
+    assert "The replay under yarn_cs gives a median wait of " in text
+    data = json.loads(run("whatif", str(out), "--cluster", "2x4", "--policy", "yarn_cs,isonomy,drf", "-o", "json"))
+    assert len(data["sentences"]) == 2
+    assert data["calibration"]["apps"] == 8
+    assert {row["queue"] for row in data["waits"]["queue"]} == {"root.prod", "root.research"}
+    assert "give two policies" in run("whatif", str(out), "--cluster", "2x4", "--policy", "drf", code=2)
+    anonymous = tmp_path / "anonymous.csv"
+    run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--anonymise", "--out", str(anonymous))
+    assert "research" not in anonymous.read_text()
+    assert "application_1" not in anonymous.read_text() + Path(f"{anonymous}.actual.json").read_text()
+    assert len(actual_of(anonymous)[0]) == 8
+
+
+def test_the_journal_becomes_a_workload(tmp_path: Path) -> None:
+    scene = Scene(run_s=8000)
+    durable = scene.world.arbiter.durable
+    assert durable.apps[EARLY].finished_s is not None
+    journal = SqliteJournal(tmp_path / "journal.sqlite")
+    for _, time_s, fact in scene.kept.facts:
+        journal.append([fact], time_s)
+    journal.close()
+    found = of_journal(scene.kept.facts, 0.0, "here")
+    by_id = {a.app_id: a for a in found.workload.apps}
+    assert {EARLY, LATE} <= by_id.keys()
+    for app_id in (EARLY, LATE):
+        record = durable.apps[app_id]
+        assert by_id[app_id].work_gpu_s == pytest.approx(record.work_done_gpu_s)
+        assert found.actual[app_id][1] == pytest.approx(record.finished_s - durable.apps[EARLY].submitted_s, abs=1)
+    out = tmp_path / "own.csv"
+    text = run("workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1970-01-01",
+               "--out", str(out))  # fmt: skip
+    assert "left out" in text
+    assert "no application with GPUs" in run(
+        "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1d", "--out", str(out), code=1)
+
+
+def test_the_sentence_says_what_changed() -> None:
+    assert "halved research's median wait, 41 m 00 s to 19 m 00 s" in _change(-1320.0, "research", 2460.0, 1140.0)
+    assert "lengthened prod's" in _change(120.0, "prod", 600.0, 720.0)
+    workload = load("w1,count=6", 1)
+    results = {name: simulate(workload, uniform(4, 4), name, seed=1) for name in ("yarn_cs", "isonomy")}
+    found = compared(results, {})
+    assert found["calibration"] is None
+    assert found["totals"]["isonomy"]["apps"] == 6
+    same = compared({"a": results["isonomy"], "b": results["isonomy"]}, {})
+    assert "no queue's median wait would have changed much" in same["sentences"][0]
