@@ -53,6 +53,10 @@ class _Later:
         """Nothing runs."""
 
 
+class ArbiterFailed(BaseException):
+    """What the Arbiter's thread ends with, and `isonomy serve` with it."""
+
+
 class SimDriver(Driver):
     """The real one, stepped from outside."""
 
@@ -60,6 +64,13 @@ class SimDriver(Driver):
     def busy(self) -> bool:
         """Whether anything waits."""
         return any(self._inbox.waiting(lane) for lane in Lane)
+
+    def _turn(self) -> None:
+        """As on its own thread: who waits for it does not hear of its failure."""
+        try:
+            super()._turn()
+        except Exception as e:
+            raise e if isinstance(e, Violation) else ArbiterFailed(e) from e
 
     def drain(self) -> None:
         """Takes all that waits."""
@@ -178,7 +189,7 @@ class Plane:
             return
         self.life, self.lives, self.up_s = Life(), self.lives + 1, sim.now
         self.polls, self.calls, self.broken = [], [], []
-        clock = SteadyClock()
+        clock = SteadyClock(self.machine.time, self.machine.monotonic)
         tokens = Tokens(KEY)
         durable = self.journal.recover()
         world.oracles.recovered(self, durable)
@@ -267,18 +278,15 @@ class Plane:
             self._acting = False
             self.die(str(e))
             return
-        except DiskFull as e:
+        except ArbiterFailed as e:
             self._acting = False
-            self.die(str(e))
-            return
-        except Violation:
-            raise
-        except Exception as e:
-            if isinstance(e.__cause__, Violation) or isinstance(e.__context__, Violation):
-                raise
+            why = e.args[0]
+            if isinstance(why, DiskFull):
+                self.die(str(why))
+                return
             if self.world.schedule.get("traceback"):
                 raise
-            raise Violation("plane ends", f"the control plane ended by itself: {type(e).__name__}: {e}") from e
+            raise Violation("plane ends", f"the control plane ended by itself: {type(why).__name__}: {why}") from e
         finally:
             self._acting = False
         self._plan_wake()
