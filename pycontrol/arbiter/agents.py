@@ -126,7 +126,7 @@ class Agents:
         if changes:
             s.record(AppChanged(e.app_id, changes))
         for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):
-            s.record(AllocationChanged(e.app_id, job_id, now_s, now_s - granted_s))
+            s.record(AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
         if grown:
             self._want_if_unmet(e.app_id, now_s)
 

@@ -66,18 +66,18 @@ def run_seeds(seeds: range, jobs: int, stop_at: int, quiet: bool = False) -> lis
     return found
 
 
-def tell(schedule: Schedule, lines: int) -> bool:
-    """Plays one schedule and prints what broke and the story of the GPU or app."""
+def tell(schedule: Schedule, lines: int, always: bool = False) -> bool:
+    """Plays one schedule and prints what broke and the story of the GPU or app; `always`: the story in any case."""
     kind, text, about, story = _play(schedule)
-    if not kind:
+    if not kind and not always:
         print("nothing broke")
         return False
     common = {"fault", "rm", "plane", "plugin", "world", "round"}
     mine = [x for x in story if not about or x[1] in common or about in x[1] or about in x[2]]
     for at_s, who, what in mine[-lines:]:
         print(f"{at_s:9.3f}  {who:<18} {what}")
-    print(text)
-    return True
+    print(text or "nothing broke")
+    return bool(kind)
 
 
 def main() -> int:
@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--stop-at", type=int, default=1 << 30, help="stop after so many failures")
     parser.add_argument("--shrink", type=Path, help="write the failing schedule, as small as can be, to this file")
     parser.add_argument("--lines", type=int, default=120)
+    parser.add_argument("--story", action="store_true", help="tell all, also where nothing broke")
     parser.add_argument("--traceback", action="store_true")
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names must have one order in every process
@@ -105,7 +106,7 @@ def main() -> int:
 
         schedule = shrink(schedule, play)
         args.shrink.write_text(json.dumps(schedule, indent=1) + "\n")
-    return tell(schedule, args.lines)
+    return tell(schedule, args.lines if not args.story else 100_000, args.story)
 
 
 if __name__ == "__main__":

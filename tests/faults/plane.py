@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import grpc
@@ -83,11 +84,18 @@ class SimDriver(Driver):
         self._turn()
 
     def _call(self, fn: Callable[[Arbiter, float], T], timeout_s: float, lane: Lane) -> T:
-        found: list[T] = []
-        self._inbox.put(lambda: found.append(fn(self._arbiter, self.clock.now_s())), lane)
-        while not found:
+        future: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(fn(self._arbiter, self.clock.now_s()))
+            except Exception as e:
+                future.set_exception(e)
+
+        self._inbox.put(work, lane)
+        while not future.done():
             self._turn()
-        return found[0]
+        return future.result()
 
 
 class _Aborted(Exception):
@@ -196,8 +204,9 @@ class Plane:
         supply = world.make_supply()
         self.policy = world.make_policy(supply)
         arbiter = self.arbiter = Arbiter(
-            world.arbiter_settings(), self.policy, durable, world.topology, self.journal.epoch, supply
-        )
+            world.arbiter_settings(), self.policy, durable, world.topology, self.journal.epoch, supply,
+            self.journal.id,
+        )  # fmt: skip
         self.loop = VirtualLoop(sim)
         self.agents = AgentServer(
             "plane", 0, None, tokens, lambda e: self.driver.submit(e), lambda: arbiter.known,
