@@ -89,9 +89,13 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 
 # A simulated world in which everything goes wrong: SEED=n tells the story of one seed, SEEDS=n plays so many.
 SEEDS ?= 500
-.PHONY: faults
+.PHONY: faults mutants
 faults: setup
-	$(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS))
+	nice -n 5 $(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS))
+
+# Deliberate bugs, each put into a copy of the tree: how many seeds until the simulated world finds it.
+mutants: setup
+	nice -n 5 $(PY) -m tests.faults.mutants $(MUTANTS)
 
 compiled: setup
 	@$(MAKE) --no-print-directory build/compiled/.ready
