@@ -72,6 +72,7 @@ class World:
         self.calm_since = self.sim.now
         self.journal_cut = False
         self.owners = list(OWNERS)
+        self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
         self.harmed: set[str] = set()
         """Apps that may fail: somebody killed them."""
@@ -102,6 +103,7 @@ class World:
         text = CELLS + "".join(o % p for o, p in zip(self.owners, self.schedule["vc_policies"], strict=False))
         automatic = Automatic(Rules(10.0, 60.0, 30.0)) if self.schedule["exchange"] else None
         found = layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+        self.vc_policies = {vc.name: registry.make(vc.terms.policy) for vc in found.vcs}
         return CellSupply(found, POLICIES["balanced"](), automatic)
 
     def make_policy(self, supply: CellSupply | None) -> Policy:
@@ -109,7 +111,7 @@ class World:
         default = registry.make(self.policy_name)
         if supply is None:
             return default
-        return ByVirtualCluster(default, {vc: registry.make(name) for vc, name in supply.policies().items()})
+        return ByVirtualCluster(default, self.vc_policies)
 
     def uuid(self) -> Any:
         """In place of uuid4."""
