@@ -258,8 +258,8 @@ class _Connection(threading.Thread):
             self.known, incoming.deadline_s = True, None
             peer.settimeout(None)
             self._became_known(self)
-            peer.sendall(protocol.OUTPUT_VOID_COMMAND.encode())
             self.idle_since_s = time.monotonic()
+            peer.sendall(protocol.OUTPUT_VOID_COMMAND.encode())
             while self._serve_one(peer, stream):
                 self.idle_since_s = time.monotonic()
         except (OSError, ValueError) as e:
