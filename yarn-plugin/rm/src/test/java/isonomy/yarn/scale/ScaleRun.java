@@ -43,6 +43,7 @@ public final class ScaleRun {
     c.set(YarnConfiguration.RM_SCHEDULER, (isonomy ? Timed.Isonomy.class : Timed.Capacity.class).getName());
     if (isonomy) {
       c.setClass(YarnConfiguration.YARN_WEBAPP_CUSTOM_WEBSERVICE_CLASS, IsonomyWebServices.class, RMWebServices.class);
+      c.setBoolean("isonomy.scheduler.require-executor", false);  // these nodes start no processes
       c.set("isonomy.bridge.port", System.getProperty("isonomy.bridge.port"));
       c.set("isonomy.bridge.token-file", System.getProperty("isonomy.bridge.token-file"));
     }
