@@ -129,6 +129,12 @@ class MetricsListener(Section):
     port: Port
 
 
+class Notify(Section):
+    """A webhook that is told when apps start, lose GPUs, and end."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
+
+
 class JournalKeeping(Section):
     """How long the journal keeps what is over."""
 
@@ -166,6 +172,7 @@ class Config(Section):
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
     journal: JournalKeeping = JournalKeeping()
+    notify: Notify | None = None
     metrics: MetricsListener | None = None
     """Absent: metrics are served by the ResourceManager alone."""
     seed: Annotated[int, Field(ge=0)] = 0

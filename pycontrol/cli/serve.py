@@ -46,6 +46,7 @@ from pycontrol.simulation.outlook import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.metrics import Metrics
 from pycontrol.web.metrics_server import MetricsServer
+from pycontrol.web.notify import Notifier
 from pycontrol.web.router import Router
 from pycontrol.web.trends import SAMPLE_S
 
@@ -198,6 +199,10 @@ class ControlPlane:
         for part in (keeper, self._driver, agents, endpoint, bridge, forecaster):
             part.start()
             parts.callback(part.stop)
+        if config.notify is not None:
+            feed.notifier = Notifier(config.notify.url, durable)
+            feed.notifier.start()
+            parts.callback(feed.notifier.stop)
         if config.metrics is not None:
             listener = MetricsServer(config.metrics, router.metrics_text)
             listener.start()

@@ -33,6 +33,7 @@ from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.topology import Gpu
 from pycontrol.web.metrics import Metrics
+from pycontrol.web.notify import Notifier
 from pycontrol.web.spans import Spans
 from pycontrol.web.trends import Trends
 
@@ -54,6 +55,8 @@ class Feed:
         """`past`: (when, fact), the newest of the journal, oldest first."""
         self._journal = journal
         self.metrics = metrics or Metrics(durable)
+        self.notifier: Notifier | None = None
+        """Is told of the same facts, where it is set."""
         self.trends = Trends()
         self.spans = Spans(durable, past)
         self._holder: dict[Gpu, str] = {}
@@ -77,8 +80,11 @@ class Feed:
         self._journal.append(facts, now_s)
         if not facts:
             return
-        for fact in facts:
-            self.metrics.observe(fact, now_s, self.spans.take(fact, now_s))
+        about = [(fact, self.spans.take(fact, now_s)) for fact in facts]
+        for fact, span in about:
+            self.metrics.observe(fact, now_s, span)
+        if self.notifier is not None:
+            self.notifier.take(about, now_s)
         with self._changed:
             for event in self._merged(facts, now_s):
                 self._seq += 1

@@ -1,0 +1,100 @@
+"""The webhook is told what happened, and can hold nothing up."""
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pycontrol.arbiter import facts as f
+from pycontrol.config import Notify
+from pycontrol.model.events import AppRemoved, OperatorCommand
+from pycontrol.web import notify
+from pycontrol.web.notify import Notifier
+from tests.web.scene import EARLY, LATE, SHELL, Scene
+
+
+class Hook:
+    def __init__(self) -> None:
+        self.got: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.status = 200
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hook.got.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(hook.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    found = Hook()
+    threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def test_start_revocation_and_end_are_told(hook: Hook) -> None:
+    scene = Scene(run_s=0)
+    told = Notifier(hook.url)
+    scene.feed.notifier = told
+    came = [f.AppArrived(a, f"name of {a}", "root.q", "u", "job", 0.0, 0.0) for a in (EARLY, LATE, SHELL)]
+    told.take([(fact, None) for fact in came], 0.0)
+    told.start()
+    scene.world.run(60)
+    scene.submit(OperatorCommand("drain", "n1", "root"))
+    scene.world.run(20)
+    scene.submit(AppRemoved(SHELL, "FAILED"))
+    events = []
+    while not events or events[-1]["event"] != "failed":
+        events.append(hook.got.get(timeout=60))
+    told.stop()
+    kinds = [(e["event"], e["app_id"]) for e in events]
+    assert kinds.count(("started", LATE)) == 1
+    revoked = [e for e in events if e["event"] == "revoked"]
+    assert any(e["cause"] == "drained" and all(g.startswith("n1:") for g in e["gpus"]) for e in revoked)
+    assert events[-1] | {"at_s": 0} == {"event": "failed", "app_id": SHELL, "name": f"name of {SHELL}", "user": "u",
+                                        "queue": "root.q", "at_s": 0, "final_state": "FAILED"}  # fmt: skip
+    assert told.dropped == told.failed == 0
+
+
+def test_a_hook_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "WAITING_MAX", 5)
+    told = Notifier("http://127.0.0.1:9/")  # not started: nobody takes them
+    for i in range(20):
+        came = f.AppArrived(f"a{i}", "n", "q", "u", "job", 0.0, 0.0)
+        told.take([(came, None), (f.AppEnded(f"a{i}", "", 1.0), None)], 1.0)
+    assert told.dropped == 15
+    told.start()
+    told.stop()
+    assert told.failed <= 1
+
+
+def test_an_error_of_the_hook_is_tried_again_once(hook: Hook) -> None:
+    hook.status = 500
+    told = Notifier(hook.url)
+    told.take([(f.AppArrived("a", "n", "q", "u", "job", 0.0, 0.0), None), (f.AppEnded("a", "", 1.0), None)], 1.0)
+    told.start()
+    assert hook.got.get(timeout=60) == hook.got.get(timeout=60)
+    told.stop()
+    assert told.failed == 1
+
+
+def test_addresses() -> None:
+    Notify(url="https://hooks.example.org/x?y=1")
+    for wrong in ("ftp://x", "http://user:pw@host/", "hooks"):
+        with pytest.raises(ValidationError):
+            Notify(url=wrong)
