@@ -80,7 +80,7 @@ def test_a_hook_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert told.dropped == 15
     told.start()
     told.stop()
-    assert told.failed <= 1
+    assert told.failed <= 5
 
 
 def test_an_error_of_the_hook_is_tried_again_once(hook: Hook) -> None:
