@@ -18,7 +18,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.topology import Gpu
-from tests.bench import arbiter, auction, bids, cells, hived, policies, shares, simulation
+from tests.bench import arbiter, auction, bids, cells, cells_round, hived, policies, shares, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -85,6 +85,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "simulation": lambda: simulation.run(quick),
         "shares": lambda: shares.run(quick),
         "cells": lambda: cells.run(quick),
+        "cells round": lambda: cells_round.run(quick),
         "hived trace": lambda: hived.run(quick),
         "pictures": pictures,
         "recovery": lambda: recovery_of(quick),
