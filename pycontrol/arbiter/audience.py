@@ -41,7 +41,13 @@ def view(
         slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
         revoked_gpus=app.revocations,
         kept_gangs=s.kept_gangs(app_id, ending_gpus, private),
+        priority=_priority(s, app_id) if app.vc else 0,
     )
+
+
+def _priority(s: State, app_id: str) -> int:
+    app = s.yarn_apps.get(app_id)
+    return app.priority if app is not None else 0
 
 
 def demand_of(s: State, app_id: str, now_s: float) -> Demand:

@@ -107,6 +107,8 @@ class AppView:
     user: str = ""
     attained_gpu_s: float = 0.0
     """GPU-seconds of service so far, running gangs included."""
+    priority: int = 0
+    """YARN's application priority, within a virtual cluster: the highest comes first; 0 where there are none."""
     kept_gangs: tuple[Gang, ...] = ()
     """The gangs that it holds and that are not on offer."""
     slowed_gpu_s: float = 0.0

@@ -26,8 +26,8 @@ MANY = 1 << 30
 """GPUs without a limit."""
 _Shape = tuple[int, Scope, str]
 """GPUs, widest scope and GPU type of a new gang."""
-_Entry = tuple[float, float, str, int]
-"""Key, tie-break, app id, and the app's position in the snapshot."""
+_Entry = tuple[tuple[int, float], float, str, int]
+"""Priority (the highest first) and key, tie-break, app id, and the app's position in the snapshot."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class _Filler:
 
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
-        key = self.policy.key(view, view.kept_gpus + self.picked.get(i, 0), self.offered)
+        key = -view.priority, self.policy.key(view, view.kept_gpus + self.picked.get(i, 0), self.offered)
         if self.policy.ties == "random":
             return key, self.rng.random(), view.app_id, i
         return key, view.submitted_s, view.app_id, i

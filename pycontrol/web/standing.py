@@ -85,7 +85,7 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
     if isinstance(policy, Filling):
         snapshot = policy.prepared(snapshot)
         pool = Offered(snapshot, Pool(snapshot.free, snapshot.topology))
-        keys = {v.app_id: policy.key(v, v.kept_gpus, pool) for v in snapshot.apps}
+        keys = {v.app_id: (-v.priority, policy.key(v, v.kept_gpus, pool)) for v in snapshot.apps}
         order = _by_queue(policy, pool, keys) if policy.by_queue else _sorted(snapshot, lambda v: keys[v.app_id])
         if policy.measure[0]:
             amounts = {v.app_id: policy.standing(v, pool) for v in order}
@@ -103,11 +103,11 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
     }
 
 
-def _sorted(snapshot: Snapshot, key: Callable[[AppView], float]) -> list[AppView]:
+def _sorted(snapshot: Snapshot, key: Callable[[AppView], float | tuple[int, float]]) -> list[AppView]:
     return sorted(snapshot.apps, key=lambda v: (key(v), v.submitted_s, v.app_id))
 
 
-def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, float]) -> list[AppView]:
+def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, tuple[int, float]]) -> list[AppView]:
     """The queue that comes first serves its first app with one gang, then all queues are compared again."""
     waiting: dict[str, list[AppView]] = {}
     used: dict[str, int] = {}

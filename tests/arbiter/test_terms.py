@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.cli.serve import ControlPlane
 from pycontrol.config import Config, ConfigError, parse
-from pycontrol.model.events import Tick
+from pycontrol.model.events import AppUpdated, Tick
 from pycontrol.policies.drf import Drf
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
 from tests.arbiter.test_cells import CELLS, world
+from tests.arbiter.world import World
 
 
 def read(text: str) -> Layout:
@@ -100,3 +102,23 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
     found = policies["root.a"]
     assert isinstance(found, Themis)
     assert found.leftovers == "worst_first"
+
+
+def raised(w: World, app_id: str, priority: int) -> None:
+    """`yarn application -updatePriority`."""
+    w.apps[app_id] = dataclasses.replace(w.apps[app_id], priority=priority)
+    w.submit(AppUpdated(w.apps[app_id]))
+
+
+def test_yarns_priority_is_the_order_inside_a_virtual_cluster_also_when_it_is_raised_while_apps_run() -> None:
+    w = world(lease_s=60)
+    w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
+    for name, at_s in (("first", 3), ("second", 10), ("third", 17)):
+        w.at(at_s, lambda name=name: w.add_app(name, 4, 1, 100_000, "root.a"))
+    w.at(5, lambda: w.add_app("b", 2, 2, 100_000, "root.b"))
+    w.run(40)
+    assert [x.guaranteed for x in w.arbiter.leases_of("first")] == [True] * 4
+    raised(w, "third", 7)
+    w.run(140)
+    assert [x.guaranteed for x in w.arbiter.leases_of("third")] == [True] * 4
+    assert not any(x.guaranteed for x in w.arbiter.leases_of("first"))
