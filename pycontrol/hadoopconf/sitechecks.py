@@ -113,6 +113,9 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
         if theirs != ours:
             got = theirs or "not set"
             yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
+    if config.cells is not None and site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
+        yield note(YARN, "yarn.cluster.max-application-priority",
+                   "is 0: YARN makes every application's priority 0; set it for priorities inside virtual clusters")
     if site.get("yarn.resourcemanager.ha.enabled") == "true":
         if "," not in (config.agents.advertise or ""):
             yield error("isonomy.yaml", "agents.advertise",

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from pycontrol.cli.config import config_group
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import render
+from pycontrol.hadoopconf import render, sitechecks
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 
 
@@ -154,3 +154,14 @@ def test_each_error_names_file_and_key(conf: Path, file: str, old: str, new: str
     result = run("check", str(conf))
     assert expected in result.output
     assert result.exit_code == (0 if expected.startswith("note") else 1)
+
+
+@pytest.mark.parametrize(("most", "told"), [(None, True), ("0", True), ("1000", False)])
+def test_priorities_inside_virtual_clusters_need_a_largest_one(tmp_path: Path, most: str | None, told: bool) -> None:
+    key = "yarn.cluster.max-application-priority"
+    (tmp_path / "isonomy.yaml").write_text(render.render({"isonomy": {"cells": "cells.yaml"}})["isonomy.yaml"])
+    site = {} if most is None else {key: most}
+    found = [f for f in sitechecks.agreement(site, load_config(tmp_path / "isonomy.yaml")) if f.key == key]
+    assert bool(found) == told
+    (tmp_path / "yarn-site.xml").write_text(render.render({})["yarn-site.xml"])
+    assert read_site(tmp_path / "yarn-site.xml")[key] == "1000"
