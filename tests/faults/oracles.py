@@ -7,7 +7,16 @@ from typing import Any
 
 from pycontrol.arbiter import leases as lease_rules
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable
-from pycontrol.arbiter.facts import Fact, LeaseExtended, LeaseGranted, LeaseRevoking, RoundHeld, from_json, to_json
+from pycontrol.arbiter.facts import (
+    Fact,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseRevoking,
+    RoundHeld,
+    from_json,
+    to_json,
+)
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
@@ -46,6 +55,8 @@ class Oracles:
             copy = from_json(type(fact).__name__, to_json(fact))
             if isinstance(copy, LeaseGranted):
                 self._granted(plane, copy)
+            elif isinstance(copy, LeaseEnded):
+                self._ended(plane.arbiter, copy)
             self.shadow.apply(copy)
             if isinstance(fact, RoundHeld):
                 self._receipt(plane, fact, facts)
@@ -61,6 +72,14 @@ class Oracles:
         more = {k: v for k, v in to_json(fact).items() if k not in ("gpu",)}
         who = str(gpu) if gpu is not None else str(app_id)
         self.sim.tell(who, f"{text} {more}"[:300])
+
+    def _ended(self, a: Any, fact: LeaseEnded) -> None:
+        """Not while its container is there, unless its machine is gone."""
+        lease = self.shadow.leases.get(fact.gpu)
+        there = a.container_at.get(fact.gpu, "") if fact.gpu.host in a.node_at else ""
+        if lease is not None and there and there == lease.container_id:
+            raise Violation("ended in use", f"{fact.gpu} of {lease.app_id}, where {there} is: {fact.reason}",
+                            str(fact.gpu))  # fmt: skip
 
     def _granted(self, plane: Any, fact: LeaseGranted) -> None:
         present, coming = self.shadow.leases.get(fact.gpu), self.shadow.next.get(fact.gpu)
@@ -83,7 +102,7 @@ class Oracles:
         if told != done:
             raise Violation("receipt", f"{fact.round_id} says that it granted {told}, it granted {done}")
         revoked = {x["gpu"] for x in r.get("revoked", ())}
-        ended = {str(f.gpu) for f in facts if isinstance(f, LeaseRevoking) or type(f).__name__ == "LeaseEnded"}
+        ended = {str(f.gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded)}
         if not revoked <= ended:
             raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
         moved = told or revoked or r.get("renewed")
