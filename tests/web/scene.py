@@ -13,6 +13,7 @@ from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
+from pycontrol.simulation.outlook import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.world import World
@@ -85,7 +86,7 @@ class Scene:
         self.issued: list[tuple[str, str]] = []
         self.router = Router(
             self, issue=self._issue, arbiter_address="host:26501", ca="", token_ttl_s=60.0,
-            journal=self.kept, feed=self.feed,
+            journal=self.kept, feed=self.feed, picture=picture,
         )  # fmt: skip
         self.world.add_app(EARLY, 4, 3, 4000)
         self.world.run(5)
