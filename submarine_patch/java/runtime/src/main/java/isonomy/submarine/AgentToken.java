@@ -17,17 +17,17 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 record AgentToken(String secret, String arbiter, String ca) {
   private static final Text ALIAS = new Text("isonomy.token");
 
-  static AgentToken fetch(RmRest rest, ApplicationId app) throws UserError {
+  static AgentToken fetch(RmRest rest, ApplicationId app) throws IOException {
     JsonNode reply;
     try {
       reply = rest.get("token", app.toString());
     } catch (IOException e) {
-      throw new UserError("no Isonomy token, nothing was submitted: " + OneLineErrors.oneLine(e), e);
+      throw new IOException("no Isonomy token, nothing was submitted: " + OneLineErrors.oneLine(e), e);
     }
     String secret = reply.path("token").asText("");
     String arbiter = reply.path("arbiter").asText("");
     if (secret.isEmpty() || arbiter.isEmpty()) {
-      throw new UserError("no Isonomy token, nothing was submitted: the control plane's answer has no 'token' or"
+      throw new IOException("no Isonomy token, nothing was submitted: the control plane's answer has no 'token' or"
           + " no 'arbiter'");
     }
     return new AgentToken(secret, arbiter, reply.path("ca").asText(""));
