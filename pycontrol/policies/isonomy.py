@@ -115,8 +115,8 @@ class Isonomy(Filling):
             known = apps.get(v.app_id)
             if known is None:
                 new.append((v.submitted_s, v.app_id, self._newcomer(v, weights)))
-            elif (need_gpu_s := self._need_gpu_s(v, known.declared_gpu_s)) > known.need_gpu_s:
-                apps[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None)
+            elif (need_gpu_s := self._need_gpu_s(v, known.declared_gpu_s)) > known.need_gpu_s or known.gone:
+                apps[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)  # gone: it moved back
         apps = {a: e for a, e in apps.items() if not e.gone or e.left_gpu_s > 0}
         if not new and apps == now.apps:
             return kept, now

@@ -131,6 +131,17 @@ def test_the_virtual_finish_at_the_end_is_the_earliest_for_the_truth(truth: floa
     assert finish_s(truth) <= finish_s(said * truth) * (1 + 1e-9)
 
 
+def test_an_app_that_was_away_is_taken_up_where_it_was() -> None:
+    """Moved to another virtual cluster's queue and back: what it declared counts on, and it is served."""
+    one, other = app("one", work_total_gpu_s=1000.0), app("other", work_total_gpu_s=3000.0)
+    s = snapshot(one, other)
+    s = later(s, decide(s), 10.0, [other])
+    s = later(s, decide(replace(s, ended={"one": 500.0})), 0.0, [other, replace(one, demand=other.demand)])
+    plan = decide(s)
+    assert {a.app_id for a in plan.awards} == {"one", "other"}
+    assert plan.memory["apps"]["one"][2] == 1000.0, "not declared anew"
+
+
 def test_memory_changes_only_when_apps_come_or_go() -> None:
     s = snapshot(app("a"), app("b"))
     memory = decide(s).memory
