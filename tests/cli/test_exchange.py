@@ -63,7 +63,8 @@ def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
 
 
 def test_a_changed_file_says_which_deals_it_ends(floor: Rm, tmp_path: Path) -> None:
-    floor.scene.router._read_cells = lambda _: assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
+    changed = assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
+    floor.scene.router._read_cells = lambda _: (changed, {})
     run(floor, "exchange", "offer", A, "small:1", "--for", "10m", user=ADMIN)
     run(floor, "exchange", "request", B, "small:1", "--for", "5m", user=ADMIN)
     (file := tmp_path / "cells.yaml").touch()
