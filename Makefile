@@ -6,7 +6,7 @@ MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench setup clean tools safety
+.PHONY: scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 demo: setup java
 	dev-cluster/demo/run
@@ -121,6 +121,11 @@ cluster-test: setup java
 # Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
 policy-test: setup java
 	$(VENV)/bin/pytest -q -m policies
+
+# The pages that are generated, then the site, build/site; a warning is an error.
+docs: setup
+	$(PY) docs/generate.py
+	$(PY) -m mkdocs build --strict -q
 
 bench: setup java
 	-@$(MAKE) --no-print-directory compiled
