@@ -269,7 +269,8 @@ class Demo:
         hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10)
         for app in self.apps:
             if app.model is not None:
-                names = hdfs.list(app.model) if hdfs.status(app.model, strict=False) else []
+                there = hdfs.list(app.model) if hdfs.status(app.model, strict=False) else []
+                names = [n for n in there if not n.startswith("results-")]
                 good = good and bool(names)
                 self.say(f"model of {app.name} on HDFS: {app.model}/{names[-1] if names else 'MISSING'}")
         return data, good

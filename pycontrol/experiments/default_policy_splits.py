@@ -98,8 +98,8 @@ def splits(setup: Setup) -> Findings:
         (
             *CONVENTIONS,
             "every app has a user of its own; the pieces of one that is split are that user's",
-            "where an app has phases, pieces pass their barriers sooner; that gain, measured alone on the cluster, is "
-            "taken out",
+            "what a split or a merge gains alone on the cluster is taken out: pieces pass the barriers of phases "
+            "sooner, and a merged app's long jobs need not wait for the small app of its user",
             "a merged app is submitted when the first of its parts comes, so it is compared where all are known then",
         ),
         len({c.where for c in cases}),
@@ -183,11 +183,17 @@ class _World:
             together = [dataclasses.replace(p, user=first.user, submitted_s=first.submitted_s) for p in parts]
             one = dataclasses.replace(first, phases=(tuple(j for p in parts for j in p.phases[0]),))
             plan.append((parts, together, one))
-        ends = self._ends([run for p, apart, one in plan for run in (self._with(p, apart), self._with(p, [one]))])
-        for k, (parts, together, one) in enumerate(plan):
-            apart_s, merged_s = ends[2 * k : 2 * k + 2]
-            all_done_s = max(apart_s[p.app_id] for p in together) - one.submitted_s
-            yield Case(f"merge {len(parts)}", self.scene.label, (merged_s[one.app_id] - one.submitted_s) / all_done_s)
+        runs = [
+            run
+            for parts, apart, one in plan
+            for run in (self._with(parts, apart), self._with(parts, [one]), apart, [one])
+        ]
+        ends = self._ends(runs)
+        for k, (parts, _, one) in enumerate(plan):
+            ids = {p.app_id for p in parts}
+            done_s = [max(e[a] for a in e.keys() & ids) - one.submitted_s for e in ends[4 * k : 4 * k + 4]]
+            ratio = done_s[1] / done_s[0] / (done_s[3] / done_s[2])
+            yield Case(f"merge {len(parts)}", self.scene.label, ratio)
 
     def _with(self, gone: Sequence[TraceApp], new: Sequence[TraceApp]) -> list[TraceApp]:
         ids = {a.app_id for a in gone}

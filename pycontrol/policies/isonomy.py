@@ -80,7 +80,7 @@ class Isonomy(Filling):
         ideal: Fluid = memory["ideal"]
         declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
         in_s = self.standing(view, pool)
-        when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {-in_s:.0f} s ago"
+        when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {abs(in_s):.0f} s ago"
         over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
         return (

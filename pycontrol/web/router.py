@@ -194,8 +194,9 @@ class Router:
 
     @staticmethod
     def _with_estimate(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
-        """When the app starts and ends."""
-        estimate = forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
+        """When the app starts and ends; nothing of one that has ended, which an older forecast may still have."""
+        ended = found["app"].get("finished_s") is not None
+        estimate = UNFORESEEN if ended else forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
         return {**found, "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:

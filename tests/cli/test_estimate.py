@@ -45,6 +45,14 @@ def test_estimates_are_in_queue_explain_and_page(server: str, stage: Stage) -> N
     assert "if all goes well" in text
 
 
+def test_an_app_that_has_ended_has_no_estimate() -> None:
+    """The newest forecast may be older than its end."""
+    forecast = {"assumed": "all goes well", "apps": {"a": {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]}}}
+    live, ended = (Router._with_estimate({"app": {"app_id": "a", "finished_s": x}}, forecast) for x in (None, 9.0))
+    assert live["estimate"]["end_s"] == [4.0, 5.0, 6.0]
+    assert ended["estimate"]["end_s"] is ended["estimate"]["start_s"] is None
+
+
 def test_an_app_that_is_not_there_yet(server: str) -> None:
     asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3")
     result = run(server, *asked)

@@ -115,6 +115,7 @@ abstract class MiniYarn {
   void ask(UnmanagedApp app, int gpus, long requestId) throws Exception {
     app.ask(gpus, requestId);
     app.heartbeat();
-    control.await(e -> isAsk(e, requestId, 1));
+    control.awaitEither(e -> isAsk(e, requestId, 1),
+        s -> s.getAsksList().stream().anyMatch(a -> a.getAllocationRequestId() == requestId));
   }
 }

@@ -92,6 +92,18 @@ final class ScriptedControlPlane implements ControlPlane {
     return await(0, like);
   }
 
+  /** Until such an event came, or a snapshot that has it already: which of them depends on when the plugin says hello. */
+  synchronized void awaitEither(Predicate<Event> event, Predicate<Snapshot> snapshot) throws InterruptedException {
+    long end = System.currentTimeMillis() + PATIENCE_MS;
+    while (events.stream().noneMatch(event) && snapshots.stream().noneMatch(snapshot)) {
+      long left = end - System.currentTimeMillis();
+      if (left <= 0) {
+        throw new AssertionError("no such event among " + events + ", and no such snapshot");
+      }
+      wait(left);
+    }
+  }
+
   synchronized Event await(int from, Predicate<Event> like) throws InterruptedException {
     long end = System.currentTimeMillis() + PATIENCE_MS;
     for (int i = from; ; i++) {
