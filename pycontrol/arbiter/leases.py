@@ -36,11 +36,16 @@ def end_s(s: State, from_s: float, host: str, app_id: str) -> float:
     at least half a lease away, so that the leases of a machine come on offer together: a big gang would
     otherwise wait for a moment at which enough of them end by chance.
     """
-    lease_s, timing = s.lease_s_of(s.durable.apps[app_id].vc), s.settings.lease_timing
-    if timing == "spread":
+    lease_s = s.lease_s_of(s.durable.apps[app_id].vc)
+    if s.settings.lease_timing == "spread":
         return from_s + lease_s
-    phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if timing == "machine" else 0.0
-    return math.ceil((from_s + lease_s / 2 - phase_s) / lease_s) * lease_s + phase_s
+    return _common_end_s(s, from_s + lease_s / 2, host, lease_s)
+
+
+def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
+    """The first common end of leases at `from_s` or later."""
+    phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if s.settings.lease_timing == "machine" else 0.0
+    return math.ceil((from_s - phase_s) / lease_s) * lease_s + phase_s
 
 
 def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
@@ -323,6 +328,18 @@ def thaw(s: State, now_s: float) -> None:
             s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))
 
 
+def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
+    """When a lease ends of which only its container is known: at the next common end, but in two leads at the earliest.
+
+    It is the end that the lease had, or one before it; later than that, who waits for the GPU would wait a lease more
+    for each takeover. `spread` has no common ends: one lease length from now.
+    """
+    if s.settings.lease_timing == "spread":
+        return end_s(s, now_s, host, app_id)
+    common_s = _common_end_s(s, now_s, host, s.lease_s_of(s.durable.apps[app_id].vc))
+    return max(common_s, now_s + 2 * s.lead_s)
+
+
 def adopt(s: State, container: Container, now_s: float) -> None:
     """A running container whose lease the journal does not know: its tags are the truth."""
     others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
@@ -332,10 +349,13 @@ def adopt(s: State, container: Container, now_s: float) -> None:
         return
     for gpu in free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
-        until_s = end_s(s, now_s, gpu.host, container.app_id)
+        until_s = _adopted_end_s(s, now_s, gpu.host, container.app_id)
         s.cells_stale = s.supply is not None
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=s.supply is None or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
+    for gpu in free:
+        lease = s.durable.leases[gpu]
+        s.record(LeaseStarted(gpu, container.container_id, "", now_s, lease.end_s, _slowdown(s, lease)))
     start(s, container, "", now_s)
 
 

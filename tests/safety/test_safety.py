@@ -78,6 +78,34 @@ def test_another_life_of_the_control_plane_keeps_what_is_whose(kind: str) -> Non
     assert all(x.guaranteed for x in w.arbiter.durable.leases.values())
 
 
+@pytest.mark.parametrize("kind", ["crash", "takeover", "lost journal"])
+def test_another_life_of_the_control_plane_makes_no_lease_longer(kind: str) -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.a", "n1"))
+    early = Ask("a0", "root.a", 1, 2, 52, EVER_S), Ask("a3", "root.a", 4, 1, 64, EVER_S)
+    calm = dataclasses.replace(case(NODES, cells, *early, Ask("a1", "root.a", 8, 1, 79, EVER_S)), length_s=131)
+    there, here = play_shared(calm), play_shared(dataclasses.replace(calm, failovers=((124, kind),)))
+    ends_s = {str(gpu): x.end_s for gpu, x in there.arbiter.durable.leases.items()}
+    assert len(ends_s) == 6
+    assert {str(gpu): x.end_s for gpu, x in here.arbiter.durable.leases.items()} == ends_s
+
+
+def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None:
+    """Leases with new ends outlasted the one common end, and those of later apps the next: seed 1103."""
+    kind = Kind(("gpu", "switch", "socket", "node"), (1, 2, 4, 8), ("n0", "n1", "n2", "n3"))
+    cells = (
+        cell("socket", 4, "root.b", "n0"), cell("socket", 4, "", "n0", 4), cell("socket", 4, "root.a", "n1"),
+        cell("gpu", 1, "root.a", "n1", 4), cell("gpu", 1, "", "n1", 5), cell("gpu", 1, "", "n1", 6),
+        cell("gpu", 1, "root.b", "n1", 7), cell("node", 8, "root.a", "n2", pinned=True),
+        cell("switch", 2, "root.a", "n3"), cell("switch", 2, "", "n3", 2), cell("socket", 4, "", "n3", 4),
+    )  # fmt: skip
+    asks = (
+        Ask("x1", "root.x", 2, 7, 25, 3000), Ask("a0", "root.a", 1, 2, 52, 202, together=True),
+        Ask("a1", "root.a", 15, 1, 79, 3079), Ask("a2", "root.a", 2, 1, 189, 269), Ask("b2", "root.b", 2, 1, 170, 250),
+    )  # fmt: skip
+    found = dataclasses.replace(case(kind, cells, *asks), seed=1103, failovers=((124, "takeover"),))
+    assert not complaints(found)
+
+
 def test_a_pinned_cell_is_guaranteed() -> None:
     cells = (cell("node", 4, "root.a", "n0", pinned=True), cell("node", 4, "root.b", "n1"))
     asks = Ask("x", "root.x", 1, 8, 0, EVER_S), Ask("a", "root.a", 4, 1, 40, EVER_S)
