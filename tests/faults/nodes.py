@@ -1,4 +1,7 @@
-"""NodeManagers: containers, their processes, the gate before GPUs; what they know survives their own crash."""
+"""NodeManagers: containers, their processes, the gate before GPUs; what they know survives their own crash.
+
+They keep an ended container until its AM has acknowledged the end, and tell each new RM of it (YARN-1372).
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,6 @@ class NodeManager:
             for run in self.runs.values():
                 run.told_started = run.state == "running"
             rm.register(self)
-            self._forget_told()
             return
         started = [r for r in self.runs.values() if r.state == "running" and not r.told_started]
         ended = [r for r in self.runs.values() if r.state == "ended" and not r.told_ended]
@@ -152,12 +154,10 @@ class NodeManager:
             run.told_started = True
         for run in ended:
             run.told_ended = True
-        self._forget_told()
+        for container_id in rm.to_forget(self):
+            del self.runs[container_id]
         for container_id in orders:
             self.stop(container_id)
-
-    def _forget_told(self) -> None:
-        self.runs = {k: r for k, r in self.runs.items() if not (r.state == "ended" and r.told_ended)}
 
     def check(self) -> None:
         """No GPU in two processes."""

@@ -87,6 +87,8 @@ class Told:
     allocated: list[RmContainer] = field(default_factory=list)
     completed: list[tuple[str, int, str]] = field(default_factory=list)
     previous: list[RmContainer] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+    """Ends that its last heartbeat brought: the next one says that they arrived."""
 
 
 class Refused(Exception):
@@ -108,6 +110,8 @@ class ResourceManager:
         """By attempt."""
         self.registered: set[str] = set()
         """Attempts whose AM has registered with this life."""
+        self.heard: set[str] = set()
+        """Containers of whose end no AM has to be told any more: their NodeManagers may forget them."""
         self.began_s = self.sim.now
         self.recovering = number > 1
         self.plugin = Plugin(self, world.net, capacity, f"{self.epoch}-plugin")
@@ -155,8 +159,14 @@ class ResourceManager:
 
     def new_attempt(self, app: App) -> None:
         """The AM's container is there: the attempt begins."""
+        before = self.told.pop(app.attempt_id, Told())
         app.attempt += 1
         app.running = True
+        if app.keeps:  # RMAppAttemptImpl.transferStateFromAttempt
+            self.told[app.attempt_id] = Told(completed=before.completed)
+            self.heard.update(before.sent)
+        else:
+            self.heard.update([*before.sent, *(c for c, _, _ in before.completed)])
         self._open_attempt(app)
         self.world.start_am(app)
 
@@ -178,7 +188,8 @@ class ResourceManager:
 
     def _close_attempt(self, app: App) -> None:
         self.plugin.asks.close(app.attempt_id)
-        for c in [c for c in self.containers.values() if c.app_id == app.app_id and c.state in ("ALLOCATED",)]:
+        # doneApplicationAttempt spares only what runs, even where containers are kept
+        for c in [c for c in self.containers.values() if c.app_id == app.app_id and c.state != "RUNNING"]:
             self.complete(c, "KILL", ABORTED, "its attempt ended")
         self.plugin.emit(
             attempt_removed=pb.AttemptRemoved(attempt_id=app.attempt_id, app_id=app.app_id, keep_containers=app.keeps)
@@ -229,7 +240,9 @@ class ResourceManager:
             container = self.containers.get(container_id)
             if container is not None and container.app_id == app.app_id:
                 self.complete(container, "RELEASED", RELEASED, "released by its application")
-        told, self.told[attempt] = self.told[attempt], Told()
+        told = self.told[attempt]
+        self.told[attempt] = Told(sent=[c for c, _, _ in told.completed])
+        self.heard.update(told.sent)
         mine = [c for c in self.containers.values() if c.attempt_id == attempt and c.state == "ALLOCATED"]
         for c in mine:
             c.state = "ACQUIRED"
@@ -271,9 +284,20 @@ class ResourceManager:
         run.told_ended = True
         known = run.container_id in self.containers
         self._ended_on_node(run)
-        if not known and app is not None and app.running:
-            told = self.told.setdefault(app.attempt_id, Told())
-            told.completed.append((run.container_id, run.exit_code, "ended"))
+        if not known and app is not None and not self._told_of(app, run.container_id):
+            self._tell_end(app, run.container_id, run.exit_code, "ended")
+
+    def _told_of(self, app: App, container_id: str) -> bool:
+        """Whether this life of the RM has told, or is about to tell, an AM of the container's end."""
+        told = self.told.get(app.attempt_id, Told())
+        return container_id in self.heard or container_id in (*told.sent, *(c for c, _, _ in told.completed))
+
+    def _tell_end(self, app: App, container_id: str, status: int, why: str) -> None:
+        """With the AM's next heartbeat; between two attempts, with the first of the next attempt."""
+        if not app.final and (app.running or app.keeps):
+            self.told.setdefault(app.attempt_id, Told()).completed.append((container_id, status, why))
+        else:
+            self.heard.add(container_id)
 
     def _recover(self, nm: NodeManager, run: Run, app: App) -> RmContainer:
         known = self.containers.get(run.container_id)
@@ -296,6 +320,13 @@ class ResourceManager:
             node_id=nm.node_id, host=nm.host, rack=nm.rack, gpus=node.gpus, memory_mb=64_000, vcores=64,
             attributes=nm.attributes, decommissioning=node.state == "DECOMMISSIONING",
         )  # fmt: skip
+
+    def to_forget(self, nm: NodeManager) -> list[str]:
+        """Ended containers that their AM knows of, or whose application is over (containersToBeRemovedFromNM)."""
+        ended = [r for r in nm.runs.values() if r.state == "ended" and r.told_ended]
+        apps = self.apps
+        return [r.container_id for r in ended if r.container_id in self.heard
+                or r.app_id not in apps or apps[r.app_id].final]  # fmt: skip
 
     def node_heartbeat(self, nm: NodeManager, started: list[Run], ended: list[Run]) -> list[str]:
         """What began and ended there; the containers that it is to end."""
@@ -371,9 +402,7 @@ class ResourceManager:
         if before == "ALLOCATED":
             self.plugin.asks.change(c.attempt_id, c.key, 1)
         else:
-            app = self.apps[c.app_id]
-            if app.running:
-                self.told.setdefault(app.attempt_id, Told()).completed.append((c.container_id, status, why))
+            self._tell_end(self.apps[c.app_id], c.container_id, status, why)
         node = self.nodes.get(c.node_id)
         if node is not None and event != "FINISHED":
             node.orders.append(c.container_id)
