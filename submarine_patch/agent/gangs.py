@@ -20,6 +20,9 @@ GANG_TIMEOUT_S = 120.0
 STOP_GRACE_S = 10.0
 """Where no lease ends: for a last checkpoint."""
 STOP_AGAIN_S = 5.0
+GONE_S = 600.0
+"""A container that is to end, and whose worker is silent for so long, is gone though YARN never says so: a new
+ResourceManager does not know what ran on a machine that did not come back. As long as an RM waits for a NodeManager."""
 SILENCE_S = 60.0
 EXIT_GRACE_S = 15.0
 """A container that is still there this long after its worker said it ended is stopped."""
@@ -308,6 +311,7 @@ def watch(s: AgentState, job: Job, now_s: float) -> None:
         if now_s >= job.stop_again_s:
             _stop_containers(s, job)
             job.stop_again_s = now_s + STOP_AGAIN_S
+        _lose_untold(s, job, now_s)
         return
     _stop_leftover(s, job, now_s)
     if not s.registered:
@@ -323,6 +327,14 @@ def watch(s: AgentState, job: Job, now_s: float) -> None:
         silent = next((w for w in job.workers if w.exit_code is None and now_s > w.heard_s + SILENCE_S), None)
         if silent is not None:
             failed(s, job, f"worker {silent.worker_id} on {silent.host} is silent", now_s)
+
+
+def _lose_untold(s: AgentState, job: Job, now_s: float) -> None:
+    for worker in list(job.workers):
+        silent = now_s > max(job.stop_deadline_s, worker.heard_s) + GONE_S
+        if silent and s.registered and worker.container_id and worker.exit_code is None:
+            why = f"YARN did not tell of its end within {GONE_S:g} s"
+            container_gone(s, worker.container_id, -100, why, now_s)
 
 
 def _stop_leftover(s: AgentState, job: Job, now_s: float) -> None:

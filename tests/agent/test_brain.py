@@ -358,6 +358,33 @@ def test_a_container_that_is_not_what_was_planned_is_given_back() -> None:
     assert world.to_shell[-1].launch.container_id
 
 
+class TestUntoldEnd:
+    """A machine does not come back, and the ResourceManager that knew of its containers died before it told."""
+
+    def test_a_container_that_nobody_speaks_of_is_given_up(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        del world.containers[c.container_id]
+        world.pass_time(gangs.SILENCE_S + 1)
+        world.pass_time(gangs.STOP_GRACE_S + gangs.GONE_S - 60)
+        assert world.brain.jobs["job000"].state == "stopping"
+        world.pass_time(120)
+        assert world.brain.jobs["job000"].launches == 2
+        assert world.brain.jobs["job000"].failures == 1
+
+    def test_not_while_its_worker_is_heard(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        world.arbiter(revoke=pb.Revoke(gpus=machines(A[:2]), deadline_s=world.now_s + 10))
+        for _ in range(10):
+            del world.containers[c.container_id]  # the shell's stop does not reach it
+            world.pass_time(gangs.GONE_S / 4)
+            world.containers[c.container_id] = c
+            heard = pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, iter_time_s=1.0))
+            world.arbiter(from_worker=heard)
+        assert world.brain.jobs["job000"].state == "stopping"
+
+
 class TestSecondAttempt:
     def test_adopted_workers_train_on_and_what_was_lost_is_launched_again(self) -> None:
         world = started(World(hyperband(gang_gpus=2)), *A)

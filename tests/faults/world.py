@@ -20,6 +20,7 @@ from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.rpc.tokens import Tokens
+from submarine_patch.agent import gangs
 from tests.agent.world import SPACE, spec_of
 from tests.faults.adversary import LiarMaster
 from tests.faults.apps import AgentMaster, ForeignMaster, Master
@@ -36,6 +37,8 @@ from tests.faults.yarn import App, ResourceManager
 QUIET_S = 600.0
 """After the last fault: by then all must be over."""
 REST_S = 70.0
+GONE_S = 60.0
+"""Machines are lost after 12 s here in place of 600 s; so are containers of which YARN says nothing."""
 CPU_S = 10.0
 """CPU seconds that one step may take; wall time says nothing."""
 CELLS = """
@@ -209,6 +212,7 @@ class World:
     def run(self) -> None:
         """Plays the schedule; raises Violation."""
         s = self.schedule
+        before, gangs.GONE_S = gangs.GONE_S, GONE_S
         self.plane.start()
         self.start_rm()
         for nm in self.nms.values():
@@ -225,6 +229,7 @@ class World:
             self._quiet()
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            gangs.GONE_S = before
             self.plane.close()
             self.plane.disk.clean()
 
