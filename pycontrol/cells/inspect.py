@@ -1,4 +1,4 @@
-"""How things stand, as plain values: groups, the physical cluster, the virtual clusters, and what each may use."""
+"""How things stand, as plain values: groups, the physical cluster and the virtual clusters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.space import FREE, Group, Space
-from pycontrol.cells.values import CellsError, GroupState, Usable
+from pycontrol.cells.values import GroupState
 
 AS_CONFIGURED = "as in isonomy.yaml"
 """The policy of a virtual cluster whose cells file names none."""
@@ -111,37 +111,6 @@ def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
     }
 
 
-def usable(cells: Cells, vc: str) -> Usable:
-    """What a virtual cluster may use now: its free cells, bound for the sake of the answer, and idle GPUs beyond."""
-    if cells.layout.vc(vc) is None:
-        raise CellsError(f"there is no virtual cluster {vc}")
-    guaranteed: dict[str, int] = {}
-    occupied: dict[str, int] = {}
-    idle: dict[str, int] = {}
-    free_cells: dict[str, dict[str, int]] = {}
-    for space in cells.spaces:
-        pool = space.pools.get((vc, None))
-        own: set[int] = set()
-        if pool is not None:
-            types: dict[str, int] = {}
-            for level, free in enumerate(pool.lists):
-                if free:
-                    types[space.chain.names[level] or f"{space.sizes[level]} GPUs"] = len(free)
-            for free_gpus, bins in ((f, b) for f, b in enumerate(pool.parts) if b):
-                types[space.chain.gpu_type] = types.get(space.chain.gpu_type, 0) + free_gpus * len(bins)
-            free_cells[space.chain.name] = types
-            own = _bindable(space, (vc, None))
-        for leaf, guest in enumerate(space.guest):
-            host = space.chain.hosts[leaf // space.sizes[space.chain.node]]
-            if leaf in own:
-                guaranteed[host] = guaranteed.get(host, 0) + 1
-                if guest is not None:
-                    occupied[host] = occupied.get(host, 0) + 1
-            elif guest is None and leaf not in space.bad and space.owner_of(leaf) is None:
-                idle[host] = idle.get(host, 0) + 1
-    return Usable(guaranteed, idle, occupied, free_cells)
-
-
 def idle_gpus(cells: Cells) -> dict[str, int]:
     """Healthy GPUs by host that nobody uses and nobody has reserved."""
     found: dict[str, int] = {}
@@ -151,22 +120,6 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
             if free[node] and not space.low.forest.covered((space.chain.node, node)):
                 found[host] = found.get(host, 0) + free[node]
     return found
-
-
-def _bindable(space: Space, key: tuple[str, str | None]) -> set[int]:
-    """The GPUs behind a holder's free cells if all its unbound ones were bound now."""
-    bound = [root for root, owner in space.holder.items() if owner == key and space.v2p[root[0]][root[1]] == FREE]
-    for root in bound:
-        space.bind_root(root)
-    leaves: set[int] = set()
-    for root, owner in space.holder.items():
-        if owner == key:
-            for leaf in space.chain.leaves((root[0], space.v2p[root[0]][root[1]])):
-                if leaf not in space.bad and space.owner_of(leaf) is None:
-                    leaves.add(leaf)
-    for root in reversed(bound):
-        space.unbind(root)
-    return leaves
 
 
 def summary(cells: Cells) -> Mapping[str, Any]:

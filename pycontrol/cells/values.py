@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import field
 
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -109,18 +107,3 @@ class Released:
     ready: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     """Victims of a cancelled preemption that run on as before."""
-
-
-@value
-class Usable:
-    """What a virtual cluster may use now, GPUs by host.
-
-    `guaranteed` is one way to bind its free cells (each subset of it that is asked for first is granted);
-    `occupied` of these are used by groups that would be preempted. `opportunistic` GPUs are idle ones beyond.
-    """
-
-    guaranteed: Mapping[str, int]
-    opportunistic: Mapping[str, int]
-    occupied: Mapping[str, int] = field(default_factory=dict)
-    free_cells: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Chain -> cell type -> free cells that the virtual cluster owns, each counted at its highest level."""

@@ -12,7 +12,8 @@ import pytest
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.idle import max_min, shares, surplus_groups
-from pycontrol.cells.inspect import physical_cluster, summary, usable, vc_cells
+from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
+from pycontrol.cells.machines import machines
 from pycontrol.cells.recovery import adopt, dump, load, reconfigured
 from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
 from pycontrol.config import ConfigError
@@ -206,14 +207,16 @@ def test_reconfiguration_keeps_what_runs() -> None:
     assert not result.cells.groups["keep"].lazily_preempted
 
 
-def test_what_is_usable_is_granted() -> None:
+def test_what_is_free_on_a_virtual_clusters_machines_is_granted() -> None:
     cells = build(NODE4, 3, {"a": {"node": 1, "gpu": 2}, "b": {"node": 1}})
     ask(cells, "opp", "b", -1, 4)
     ask(cells, "x", "a", 0, 1)
-    can = usable(cells, "a")
+    free: dict[str, int] = {}
+    for machine in machines(cells, "a"):
+        free[machine.host] = free.get(machine.host, 0) + machine.free
     check(cells)
-    assert sum(can.guaranteed.values()) == 5
-    for number, (host, gpus) in enumerate(can.guaranteed.items()):
+    assert sum(free.values()) == 5
+    for number, (host, gpus) in enumerate((host, gpus) for host, gpus in free.items() if gpus):
         on = tuple((host, 1) for _ in range(gpus))
         decision = cells.request(Request(f"u{number}", "a", 0, ((gpus, 1),), on=on))
         assert decision.outcome in (Outcome.PLACED, Outcome.PREEMPT)
