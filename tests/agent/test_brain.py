@@ -358,6 +358,16 @@ def test_a_container_that_is_not_what_was_planned_is_given_back() -> None:
     assert world.to_shell[-1].launch.container_id
 
 
+def test_a_worker_whose_stream_broke_before_the_start_came_is_started_again() -> None:
+    world = started(World(), *A[:2])
+    (c,) = world.gang("job000")
+    assert c.start is not None
+    c.start = None  # it was lost with the stream
+    ready = pb.WorkerReady(host="a1", port=2002, container_id=c.container_id)
+    world.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, ready=ready))
+    assert c.start is not None
+
+
 class TestUntoldEnd:
     """A machine does not come back, and the ResourceManager that knew of its containers died before it told."""
 
