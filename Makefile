@@ -84,7 +84,7 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 	rm -rf build/compiled
 	ISONOMY_COMPILE=1 $(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w build/compiled .
 	$(PY) -m zipfile -e build/compiled/isonomy-*.whl build/compiled
-	cp -r tests build/compiled/
+	cp -r tests docs build/compiled/
 	touch $@
 
 # A simulated world in which everything goes wrong: SEED=n tells the story of one seed, SEEDS=n plays so many.
@@ -105,8 +105,8 @@ compiled-test: setup
 	@if { command -v cc || command -v gcc || command -v clang; } >/dev/null && test -f "$$($(PY) -c \
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
-	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . -m "not cluster and not policies" \
-	  tests/arbiter tests/policies tests/simulation; \
+	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . \
+	  -m "not cluster and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 # Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.

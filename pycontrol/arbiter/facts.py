@@ -234,5 +234,7 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
     values = dict(data)
     if "gpu" in values:
         values["gpu"] = Gpu(*values["gpu"])
+    if "app_ids" in values:
+        values["app_ids"] = tuple(values["app_ids"])
     fact: Fact = FACTS[kind](**values)
     return fact

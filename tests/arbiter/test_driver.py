@@ -16,6 +16,8 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.policies.registry import make
 
+pytestmark = pytest.mark.interpreted
+
 
 class Told:
     """Journal, Agents and cluster in one: what each was told, in order."""

@@ -13,6 +13,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from tests.arbiter.mini import Mini
 
+pytestmark = pytest.mark.interpreted
 BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings"}
 """Records of ended apps are dropped by their own rule (test_retention)."""
 

@@ -68,6 +68,7 @@ def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
     assert "a0" not in a.durable.apps
 
 
+@pytest.mark.interpreted
 def test_nothing_is_kept_for_apps_that_came_and_went() -> None:
     """Every container of the Arbiter's own is as large after 300 apps as after 100."""
 

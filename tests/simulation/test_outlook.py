@@ -13,6 +13,8 @@ from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, picture, with_app
 from tests.web.stage import Stage, add_troubles, busy
 
+pytestmark = pytest.mark.interpreted
+
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
