@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -22,10 +23,7 @@ def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
         app = VirtualApp(a.queue, a.user or a.app_id, a.work_gpu_s, width_gpus, a.work_gpu_s)
         fluid = fluid.at(a.submitted_s, weights)
         fluid = Fluid(fluid.at_s, {**fluid.apps, a.app_id: app})
-    while fluid.active():
-        rate = fluid.rates(weights)
-        first_s = min(fluid.apps[a].left_gpu_s / r for a, r in rate.items() if r > 0)
-        fluid = fluid.at(fluid.at_s + max(first_s, 1e-6), weights)
+    fluid = fluid.at(math.inf, weights)
     return {
         a.app_id: max(fluid.apps[a.app_id].done_s or a.submitted_s, a.submitted_s + a.longest_path_s) for a in apps
     }

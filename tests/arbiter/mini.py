@@ -22,6 +22,18 @@ from pycontrol.policies.port import Policy
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
 T = TypeVar("T")
 
+CELLS = """
+cell_types:
+  pair: {child: gpu, count: 2}
+  big: {child: pair, count: 2, node_level: true}
+physical_cells:
+  - {type: big, hosts: [n1]}
+  - {type: big, hosts: [n2]}
+virtual_clusters:
+  root.a: {big: 1}
+  root.b: {pair: 1}
+"""
+
 
 class Mini:
     """`nodes`: host and GPUs; all in rack r. `effects` (with their time) and `facts`: all that came so far."""

@@ -24,22 +24,11 @@ from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from tests.arbiter.mini import Mini
+from tests.arbiter.mini import CELLS, Mini
 
 SETTINGS = Settings(lease_s=30, grant_timeout_s=10, recovery_s=2, round_retry_s=3)
 APPS = ("a", "b", "c", "d")
 HOSTS = ("n1", "n2", "n3")
-CELLS = """
-cell_types:
-  pair: {child: gpu, count: 2}
-  big: {child: pair, count: 2, node_level: true}
-physical_cells:
-  - {type: big, hosts: [n1]}
-  - {type: big, hosts: [n2]}
-virtual_clusters:
-  root.a: {big: 1}
-  root.b: {pair: 1}
-"""
 
 
 class Noise:

@@ -18,20 +18,9 @@ from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.tiresias import Tiresias
-from tests.arbiter.mini import SETTINGS, Mini
+from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)
-CELLS = """
-cell_types:
-  pair: {child: gpu, count: 2}
-  big: {child: pair, count: 2, node_level: true}
-physical_cells:
-  - {type: big, hosts: [n1]}
-  - {type: big, hosts: [n2]}
-virtual_clusters:
-  root.a: {big: 1}
-  root.b: {pair: 1}
-"""
 
 
 def cells() -> dict[str, object]:
