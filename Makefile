@@ -57,6 +57,7 @@ hadoop-test: java
 
 lint: setup
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 

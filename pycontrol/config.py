@@ -241,8 +241,10 @@ class TopologySpec(Section):
 
     @model_validator(mode="after")
     def _hosts_differ(self) -> Self:
-        for what, names in (("racks: name", [r.name for r in self.racks]),
-                            ("racks: host", [m.host for m in self.machines])):
+        for what, names in (
+            ("racks: name", [r.name for r in self.racks]),
+            ("racks: host", [m.host for m in self.machines]),
+        ):
             twice = sorted({n for n in names if names.count(n) > 1})
             if twice:
                 raise ValueError(f"{what} {twice[0]} is there twice; give each its own")
@@ -267,7 +269,8 @@ class TopologySpec(Section):
         """As the policies see it."""
         return Topology.of(
             Machine(m.host, rack.name, m.gpus, m.type, virtual=self.virtual_gpus)
-            for rack in self.racks for m in rack.machines
+            for rack in self.racks
+            for m in rack.machines
         )
 
 
@@ -286,9 +289,7 @@ def load_config(path: Path | str) -> Config:
         tls = Tls(cert=base / agents.tls.cert, key=base / agents.tls.key, ca=base / agents.tls.ca)
         agents = agents.model_copy(update={"tls": tls})
     topology = base / config.topology if config.topology else None
-    return config.model_copy(
-        update={"state_dir": state_dir, "bridge": bridge, "agents": agents, "topology": topology}
-    )
+    return config.model_copy(update={"state_dir": state_dir, "bridge": bridge, "agents": agents, "topology": topology})
 
 
 def load_topology_spec(path: Path | str) -> TopologySpec:
@@ -309,12 +310,12 @@ def mismatches(topology: Topology, registered: Mapping[str, int]) -> list[str]:
             lines.append(f"{host}: the topology says {machine.gpus} GPUs, but no NodeManager registered")
         elif registered[host] != machine.gpus:
             lines.append(
-                f"{host}: the topology says {machine.gpus} GPUs,"
-                f" its NodeManager registered {registered[host]}"
+                f"{host}: the topology says {machine.gpus} GPUs, its NodeManager registered {registered[host]}"
             )
     lines += [
         f"{host}: its NodeManager registered {gpus} GPUs, but the topology does not name it"
-        for host, gpus in sorted(registered.items()) if host not in topology.machines
+        for host, gpus in sorted(registered.items())
+        if host not in topology.machines
     ]
     return lines
 
@@ -379,10 +380,20 @@ def _line(error: ErrorDetails, model: type[Section]) -> str:
     return f"{key}: {error['msg'][:1].lower()}{error['msg'][1:]}{got}"
 
 
-_KINDS = {"float": "a number", "int": "a whole number", "bool": "true or false", "string": "text",
-          "list": "a list", "model": "a mapping of keys to values"}
-_LIKE = {r"^\S+:\d{1,5}$": "host:port", r"^https?://\S+$": "http://host:port", r"^\S+$": "a host name",
-         r"^[^\s/]+$": "a name without blanks and slashes"}
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "model": "a mapping of keys to values",
+}
+_LIKE = {
+    r"^\S+:\d{1,5}$": "host:port",
+    r"^https?://\S+$": "http://host:port",
+    r"^\S+$": "a host name",
+    r"^[^\s/]+$": "a name without blanks and slashes",
+}
 
 
 def _key(location: tuple[int | str, ...]) -> str:

@@ -51,8 +51,13 @@ def command(function: Callable[..., None]) -> click.Command:
             click.echo(f"dev-cluster: stopped by {error}", err=True)
             sys.exit(130)
 
-    option = click.option("--dir", "folder", type=click.Path(path_type=Path, file_okay=False),
-                          default=BUILD / "dev-cluster", help="Where all its state lies.")
+    option = click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=BUILD / "dev-cluster",
+        help="Where all its state lies.",
+    )
     return click.command(help=function.__doc__)(option(guarded))
 
 
@@ -64,8 +69,17 @@ def command(function: Callable[..., None]) -> click.Command:
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="A value of confs/defaults.yaml.")
 @click.option("--fresh", is_flag=True, help="Forget all earlier state, HDFS too.")
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then take it down.")
-def up(layout: Layout, topology: Path | None, gpus: str, plain: bool, off: bool,
-       standby: bool, settings: tuple[str, ...], fresh: bool, foreground: bool) -> None:
+def up(
+    layout: Layout,
+    topology: Path | None,
+    gpus: str,
+    plain: bool,
+    off: bool,
+    standby: bool,
+    settings: tuple[str, ...],
+    fresh: bool,
+    foreground: bool,
+) -> None:
     """Bring up what does not run yet: NameNode, DataNode, ResourceManager, one NodeManager a machine."""
     asked = Options(plain, off, gpus, standby, settings)
     if fresh:
@@ -110,8 +124,16 @@ def _purge(layout: Layout) -> None:
 def status(layout: Layout, output: str) -> None:
     """Say which roles run and serve. Exit 0 if all do, else 1."""
     cluster = lifecycle.existing(layout)
-    rows = [{"role": r, "host": cluster.hosts[r], "pid": processes.pid_of(layout, r),
-             "ready": readiness.is_ready(cluster, r), "web": cluster.web(r)} for r in cluster.roles]
+    rows = [
+        {
+            "role": r,
+            "host": cluster.hosts[r],
+            "pid": processes.pid_of(layout, r),
+            "ready": readiness.is_ready(cluster, r),
+            "web": cluster.web(r),
+        }
+        for r in cluster.roles
+    ]
     containers = len(processes.find_containers(layout))
     try:
         gpus = sum(m.gpus for m in cluster.spec.machines)
@@ -119,8 +141,18 @@ def status(layout: Layout, output: str) -> None:
     except (requests.RequestException, ValueError):
         registered = 0
     if output == "json":
-        click.echo(json.dumps({"dir": str(layout.root), "roles": rows, "gpus": gpus, "nodes": registered,
-                               "container_processes": containers}, indent=2))
+        click.echo(
+            json.dumps(
+                {
+                    "dir": str(layout.root),
+                    "roles": rows,
+                    "gpus": gpus,
+                    "nodes": registered,
+                    "container_processes": containers,
+                },
+                indent=2,
+            )
+        )
     else:
         for row in rows:
             state = "ready" if row["ready"] else "starting" if row["pid"] else "down"

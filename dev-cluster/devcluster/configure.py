@@ -50,14 +50,17 @@ def _standby(cluster: Cluster, shared: dict[str, Any], settings: Any) -> None:
     own = {
         "yarn": {"rm_id": "rm2"},
         "isonomy": {
-            "state_dir": str(layout.isonomy_2), "agents_host": STANDBY_HOST,
-            "bridge_host": STANDBY_HOST, "bridge_token_file": str(layout.isonomy_2 / "bridge.token"),
+            "state_dir": str(layout.isonomy_2),
+            "agents_host": STANDBY_HOST,
+            "bridge_host": STANDBY_HOST,
+            "bridge_token_file": str(layout.isonomy_2 / "bridge.token"),
         },
     }
     render.write(render.render(_over(_over(shared, own), settings)), layout.conf_of(STANDBY))
     (layout.root / ZOO_CFG).write_text(
         f"dataDir={layout.data / ZOOKEEPER}\nclientPort={cluster.ports[ZOOKEEPER]}\nclientPortAddress={LOCALHOST}\n"
-        "tickTime=500\nadmin.enableServer=false\n", encoding="utf-8",
+        "tickTime=500\nadmin.enableServer=false\n",
+        encoding="utf-8",
     )
     layout.isonomy_2.mkdir(mode=0o700, exist_ok=True)
 
@@ -69,27 +72,43 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
     pair = cluster.options.standby
     return {
         "core": {
-            "conf_dir": str(layout.conf), "fs_uri": f"hdfs://{at('namenode_rpc')}",
+            "conf_dir": str(layout.conf),
+            "fs_uri": f"hdfs://{at('namenode_rpc')}",
             "tmp_dir": str(layout.root / "tmp"),
             "racks": {m.host: rack.name for rack in cluster.spec.racks for m in rack.machines},
         },
         "hdfs": {
-            "namenode_rpc": at("namenode_rpc"), "namenode_web": at("namenode_web"),
-            "namenode_dir": f"file://{layout.data}/namenode", "safemode_extension_ms": 0,
-            "datanode_host": LOCALHOST, "datanode_address": at("datanode"), "datanode_ipc": at("datanode_ipc"),
-            "datanode_web": at("datanode_web"), "datanode_dir": f"file://{layout.data}/datanode",
-            "replication": 1, "close_retry_ms": 10, "close_retries": 11,
+            "namenode_rpc": at("namenode_rpc"),
+            "namenode_web": at("namenode_web"),
+            "namenode_dir": f"file://{layout.data}/namenode",
+            "safemode_extension_ms": 0,
+            "datanode_host": LOCALHOST,
+            "datanode_address": at("datanode"),
+            "datanode_ipc": at("datanode_ipc"),
+            "datanode_web": at("datanode_web"),
+            "datanode_dir": f"file://{layout.data}/datanode",
+            "replication": 1,
+            "close_retry_ms": 10,
+            "close_retries": 11,
         },
         "yarn": {
             "scheduler": "capacity" if cluster.options.plain else "isonomy",
             "mode": "off" if cluster.options.off else "on",
-            "admin_acl": user, "rm_host": LOCALHOST, "rm_address": at("rm"),
-            "rm_scheduler_address": at("rm_scheduler"), "rm_tracker_address": at("rm_tracker"),
-            "rm_admin_address": at("rm_admin"), "rm_web": at("rm_web"),
+            "admin_acl": user,
+            "rm_host": LOCALHOST,
+            "rm_address": at("rm"),
+            "rm_scheduler_address": at("rm_scheduler"),
+            "rm_tracker_address": at("rm_tracker"),
+            "rm_admin_address": at("rm_admin"),
+            "rm_web": at("rm_web"),
             "rm_state_dir": f"file://{layout.data}/{RESOURCEMANAGER}",
-            "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {}, "rm_id": "rm1" if pair else None,
-            "zookeeper": at(ZOOKEEPER), "zookeeper_timeout_ms": 4000,
-            "rm_recovery_wait_ms": 5000, "node_expiry_ms": 10000, "am_expiry_ms": 60000,
+            "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {},
+            "rm_id": "rm1" if pair else None,
+            "zookeeper": at(ZOOKEEPER),
+            "zookeeper_timeout_ms": 4000,
+            "rm_recovery_wait_ms": 5000,
+            "node_expiry_ms": 10000,
+            "am_expiry_ms": 60000,
             "max_allocation_mb": max(m.memory_mb for m in machines),
             "max_allocation_vcores": max(m.vcores for m in machines),
             "application_classpath": f"{layout.conf},{jars}/lib/*,{jars}/client-extra/*",
@@ -99,11 +118,15 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "am_jar": str(REPO / "submarine_patch/java/am/target/isonomy-am.jar"),
         },
         "isonomy": {
-            "topology": str(layout.topology), "state_dir": str(layout.isonomy),
-            "bridge_port": cluster.ports["bridge"], "bridge_token_file": str(layout.isonomy / "bridge.token"),
-            "agents_host": LOCALHOST, "agents_port": cluster.ports["agents"],
+            "topology": str(layout.topology),
+            "state_dir": str(layout.isonomy),
+            "bridge_port": cluster.ports["bridge"],
+            "bridge_token_file": str(layout.isonomy / "bridge.token"),
+            "agents_host": LOCALHOST,
+            "agents_port": cluster.ports["agents"],
             "agents_advertise": ",".join(at("agents", cluster.hosts[rm]) for rm in cluster.resourcemanagers),
-            "standby_webhdfs": cluster.webhdfs if pair else None, "standby_every_s": 2 if pair else 60,
+            "standby_webhdfs": cluster.webhdfs if pair else None,
+            "standby_every_s": 2 if pair else 60,
         },
     }
 
@@ -111,12 +134,19 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
 def _nodemanager(cluster: Cluster, role: str, machine: MachineSpec) -> dict[str, Any]:
     data, host = cluster.layout.data / role, machine.host
     return {
-        "host": host, "address": cluster.address("nm", host), "web": cluster.address("nm_web", host),
+        "host": host,
+        "address": cluster.address("nm", host),
+        "web": cluster.address("nm_web", host),
         "localizer_address": cluster.address("nm_localizer", host),
-        "local_dirs": str(data / "local"), "log_dirs": str(data / "log"), "recovery_dir": str(data / "recovery"),
+        "local_dirs": str(data / "local"),
+        "log_dirs": str(data / "log"),
+        "recovery_dir": str(data / "recovery"),
         "evidence_file": str(data / "isonomy-evidence.jsonl"),
-        "memory_mb": machine.memory_mb, "vcores": machine.vcores, "gpus": machine.gpus,
+        "memory_mb": machine.memory_mb,
+        "vcores": machine.vcores,
+        "gpus": machine.gpus,
         "gpu_type": machine.type if cluster.spec.virtual_gpus else "",
         "gpu_speed": cluster.spec.speeds.get(machine.type, 1.0),
-        "delete_delay_s": 600, "disk_limit_percent": 99.5,
+        "delete_delay_s": 600,
+        "disk_limit_percent": 99.5,
     }

@@ -154,26 +154,46 @@ class Cluster:
 
     def web(self, role: str) -> str:
         """URL of a role's web app."""
-        port = {NAMENODE: "namenode_web", DATANODE: "datanode_web", RESOURCEMANAGER: "rm_web", STANDBY: "rm_web",
-                ZOOKEEPER: ZOOKEEPER}.get(role, "nm_web")
+        port = {
+            NAMENODE: "namenode_web",
+            DATANODE: "datanode_web",
+            RESOURCEMANAGER: "rm_web",
+            STANDBY: "rm_web",
+            ZOOKEEPER: ZOOKEEPER,
+        }.get(role, "nm_web")
         return f"http://{self.address(port, self.hosts[role])}"
 
     def save(self, pids: dict[str, int | None], java_home: str) -> None:
         """Writes cluster.json."""
         lib, extra = BUILD / "hadoop" / "lib", BUILD / "hadoop" / "client-extra"
         value = {
-            "dir": str(self.layout.root), "conf": str(self.layout.conf),
-            "hadoop_jars": str(lib), "client_jars": str(extra),
+            "dir": str(self.layout.root),
+            "conf": str(self.layout.conf),
+            "hadoop_jars": str(lib),
+            "client_jars": str(extra),
             "client_classpath": f"{self.layout.conf}:{lib}/*:{extra}/*",
-            "rm_web": self.rm_web, "rm_address": self.address("rm"), "webhdfs": self.webhdfs,
+            "rm_web": self.rm_web,
+            "rm_address": self.address("rm"),
+            "webhdfs": self.webhdfs,
             "fs": f"hdfs://{self.address('namenode_rpc')}",
-            "roles": {r: {"pid": pids.get(r), "host": self.hosts[r], "log": str(self.layout.log(r)),
-                          "web": self.web(r), "data": str(self.layout.data / r)} for r in self.roles},
-            "topology": str(self.layout.topology), "isonomy_yaml": str(self.layout.conf / "isonomy.yaml"),
+            "roles": {
+                r: {
+                    "pid": pids.get(r),
+                    "host": self.hosts[r],
+                    "log": str(self.layout.log(r)),
+                    "web": self.web(r),
+                    "data": str(self.layout.data / r),
+                }
+                for r in self.roles
+            },
+            "topology": str(self.layout.topology),
+            "isonomy_yaml": str(self.layout.conf / "isonomy.yaml"),
             "isonomy_yamls": [str(self.layout.conf_of(r) / "isonomy.yaml") for r in self.resourcemanagers],
-            "python": sys.executable, "user": getpass.getuser(),
+            "python": sys.executable,
+            "user": getpass.getuser(),
             "env": {"HADOOP_CONF_DIR": str(self.layout.conf), "JAVA_HOME": java_home},
-            "ports": self.ports, "options": asdict(self.options),
+            "ports": self.ports,
+            "options": asdict(self.options),
         }
         part = self.layout.description.with_suffix(".part")
         part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

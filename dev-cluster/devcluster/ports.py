@@ -11,8 +11,21 @@ from pathlib import Path
 from devcluster.errors import DevClusterError
 from devcluster.layout import LOCALHOST, STANDBY_HOST
 
-LOCAL = ("namenode_rpc", "namenode_web", "datanode", "datanode_ipc", "datanode_web", "rm", "rm_scheduler",
-         "rm_tracker", "rm_admin", "rm_web", "bridge", "agents", "zookeeper")
+LOCAL = (
+    "namenode_rpc",
+    "namenode_web",
+    "datanode",
+    "datanode_ipc",
+    "datanode_web",
+    "rm",
+    "rm_scheduler",
+    "rm_tracker",
+    "rm_admin",
+    "rm_web",
+    "bridge",
+    "agents",
+    "zookeeper",
+)
 NODEMANAGER = ("nm", "nm_localizer", "nm_web")
 """The same numbers on each NodeManager's own address."""
 
@@ -50,8 +63,12 @@ def choose(hosts: Iterable[str]) -> dict[str, int]:
 def taken(ports: dict[str, int], hosts: Iterable[str]) -> list[str]:
     """Those on which something listens, or that `ports` lacks."""
     addresses = list(hosts)
-    return [name for name in LOCAL + NODEMANAGER if name not in ports or not all(
-        is_free(h, ports[name]) for h in (addresses if name in NODEMANAGER else [LOCALHOST, STANDBY_HOST]))]
+    return [
+        name
+        for name in LOCAL + NODEMANAGER
+        if name not in ports
+        or not all(is_free(h, ports[name]) for h in (addresses if name in NODEMANAGER else [LOCALHOST, STANDBY_HOST]))
+    ]
 
 
 def check_host(host: str) -> None:

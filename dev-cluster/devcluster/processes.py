@@ -39,11 +39,20 @@ def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
     class_path = [str(cluster.layout.conf_of(role)), str(root / "web"), f"{jars}/lib/*"]
     class_path += [str(plugin)] if plugin else []
     return [
-        str(java_home / "bin" / "java"), f"-Xmx{_HEAP_MB.get(kind, _HEAP_DEFAULT_MB)}m", "-Xss512k",
-        "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true",
-        f"-Djava.io.tmpdir={root}/tmp", f"-Dhadoop.log.dir={root}/log",
+        str(java_home / "bin" / "java"),
+        f"-Xmx{_HEAP_MB.get(kind, _HEAP_DEFAULT_MB)}m",
+        "-Xss512k",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Djava.io.tmpdir={root}/tmp",
+        f"-Dhadoop.log.dir={root}/log",
         f"-XX:ErrorFile={root}/log/{role}-hs_err.log",
-        "-cp", ":".join(class_path), _MAIN[kind], *([str(root / ZOO_CFG)] if role == ZOOKEEPER else []),
+        "-cp",
+        ":".join(class_path),
+        _MAIN[kind],
+        *([str(root / ZOO_CFG)] if role == ZOOKEEPER else []),
     ]
 
 
@@ -58,8 +67,13 @@ def start(cluster: Cluster, role: str, java_home: Path) -> subprocess.Popen[byte
     layout = cluster.layout
     with layout.log(role).open("ab") as log:
         process = subprocess.Popen(
-            java_command(cluster, role, java_home), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            cwd=layout.root, env=environment(layout, java_home), start_new_session=True,
+            java_command(cluster, role, java_home),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=layout.root,
+            env=environment(layout, java_home),
+            start_new_session=True,
         )
     layout.pid_file(role).write_text(f"{process.pid} {_start_ticks(process.pid)}\n")
     return process
@@ -73,8 +87,14 @@ def format_namenode(cluster: Cluster, java_home: Path) -> None:
     command = [*java_command(cluster, NAMENODE, java_home), "-format", "-nonInteractive", "-force"]
     with layout.log("namenode-format").open("ab") as log:
         code = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=layout.root, check=False,
-            env=environment(layout, java_home), timeout=60,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=layout.root,
+            check=False,
+            env=environment(layout, java_home),
+            timeout=60,
         ).returncode
     if code:
         raise DevClusterError(f"namenode: format failed (exit {code}):\n{tail(layout.log('namenode-format'))}")

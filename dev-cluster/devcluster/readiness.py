@@ -20,8 +20,9 @@ REQUEST_TIMEOUT_S = 5.0
 POLL_S = 0.2
 
 
-def wait(cluster: Cluster, roles: Iterable[str], started: Mapping[str, Popen[bytes]],
-         say: Callable[[str], None]) -> None:
+def wait(
+    cluster: Cluster, roles: Iterable[str], started: Mapping[str, Popen[bytes]], say: Callable[[str], None]
+) -> None:
     """Until these roles serve; fails with the log's tail if one ends or the deadline passes."""
     begin = time.monotonic()
     waiting = list(roles)

@@ -95,9 +95,7 @@ class CellSupply:
 
     # ---- groups
 
-    def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
-    ) -> Placed | None:
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
         """Takes cells for the gang; opportunistic groups in the way are released and named."""
         request = self._request(group, vc, guaranteed, gang)
         if avoid:
@@ -228,4 +226,3 @@ def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
     for gpu in gpus:
         hosts.setdefault(gpu.host, []).append(gpu.index)
     return [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
-

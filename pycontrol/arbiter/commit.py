@@ -37,9 +37,7 @@ class Work:
     """Hosts where no new container of an app may start."""
 
 
-def commit(
-    s: State, work: Work, plan: Plan, memory_key: str, receipt: dict[str, Any], now_s: float
-) -> bool:
+def commit(s: State, work: Work, plan: Plan, memory_key: str, receipt: dict[str, Any], now_s: float) -> bool:
     """Carries the plan out on the state as it is now; fills the receipt; returns whether GPUs are left."""
     if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
         s.record(PolicyMemory(dict(plan.memory), memory_key))

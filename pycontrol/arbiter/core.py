@@ -239,9 +239,7 @@ class Arbiter(State):
                 self.record(AppMoved(app_id, vc, now_s))
                 self.recast(app_id)
 
-    def reconfigure(
-        self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None
-    ) -> list[str]:
+    def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
         """Another assignment of cells, and other policies of virtual clusters; what runs goes on.
 
         Returns the apps that now borrow what they owned.

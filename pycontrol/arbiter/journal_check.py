@@ -254,9 +254,7 @@ def _salvage(path: Path) -> list[str]:
             f" the damaged one is {aside.name}"]  # fmt: skip
 
 
-def _copy(
-    old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str
-) -> int:
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str) -> int:
     """Copies what can be read from the front, then from the back; returns how many rows."""
     names, marks, before = ", ".join(columns), ", ".join("?" * len(columns)), _count(new, table)
     for order in ("ASC", "DESC"):

@@ -40,9 +40,7 @@ class Launches:
                 break
         return changed
 
-    def started(
-        self, app_id: str, jobs: Iterable[JobProgress], leases: Iterable[Lease]
-    ) -> list[tuple[str, float]]:
+    def started(self, app_id: str, jobs: Iterable[JobProgress], leases: Iterable[Lease]) -> list[tuple[str, float]]:
         """Jobs that made their first step on a grant since the last report, and when that was granted.
 
         Only the first launch on each grant counts.
@@ -62,9 +60,7 @@ class Launches:
         return found
 
     @staticmethod
-    def _first_step(
-        seen: dict[str, tuple[int, int]], job: JobProgress, leases: Mapping[str, Sequence[Lease]]
-    ) -> bool:
+    def _first_step(seen: dict[str, tuple[int, int]], job: JobProgress, leases: Mapping[str, Sequence[Lease]]) -> bool:
         launch, base = seen.get(job.job_id, (0, MEASURED))
         if job.launches > launch:
             if launch or len(seen) < JOBS_KEPT:

@@ -250,9 +250,7 @@ class Rounds:
                 r.out[app_id] = "AgentAway: its Agent is not connected"
             else:
                 r.waiting.add(app_id)
-                s.emit(
-                    SendAskRho(app_id, round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s)
-                )
+                s.emit(SendAskRho(app_id, round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
         if not r.waiting:
             self._offer(now_s)
 

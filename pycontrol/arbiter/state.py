@@ -471,9 +471,7 @@ class State:
         """GPUs that it borrows or will borrow, less those that it is losing."""
         leases = self.durable.leases_by_app.get(app_id, {}).values()
         coming = self.durable.next_by_app.get(app_id, {}).values()
-        return sum(not x.guaranteed for x in coming) + sum(
-            not x.guaranteed and x.state != REVOKING for x in leases
-        )
+        return sum(not x.guaranteed for x in coming) + sum(not x.guaranteed and x.state != REVOKING for x in leases)
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
         """GPU-seconds in containers so far."""
@@ -515,8 +513,7 @@ class State:
         for lease in self.next_of(app_id):
             coming.setdefault(lease.grant_id, []).append(lease)
         held = [
-            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs))
-            for grant_id, xs in by_grant.items()
+            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs)) for grant_id, xs in by_grant.items()
         ]
         held += [
             HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs), max(x.granted_s for x in xs))

@@ -93,9 +93,7 @@ class Supply(Protocol):
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min shares of idle GPUs."""
 
-    def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
-    ) -> Placed | None:
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
         """Takes cells for a gang on these machines of its own (if guaranteed), or on these hosts.
 
         No machine is bound to a host to `avoid`. The evicted groups are forgotten. None where it does not fit.

@@ -108,9 +108,7 @@ class _Auction:
             start, value = chosen, found
         return _Found(start, value, value if bound <= value + EPS else bound)
 
-    def _better(
-        self, choice: Rows, start: Rows, value: float, banned: npt.NDArray[np.bool_]
-    ) -> tuple[Rows, float]:
+    def _better(self, choice: Rows, start: Rows, value: float, banned: npt.NDArray[np.bool_]) -> tuple[Rows, float]:
         """The choice, with the best rows that fit besides it, if that is better than the start and has room."""
         c, choice = self.c, choice.copy()
         load = c.use[choice].sum(axis=0)

@@ -142,9 +142,7 @@ def _large_first(want: Want) -> tuple[int, int]:
     return -want.gang_gpus, int(want.scope)
 
 
-def _in_order(
-    wants: Sequence[Want], room: Room, homes: Mapping[str, Sequence[Gang]]
-) -> dict[str, list[Gang]] | None:
+def _in_order(wants: Sequence[Want], room: Room, homes: Mapping[str, Sequence[Gang]]) -> dict[str, list[Gang]] | None:
     placed = {want.app_id: _stay(want, room, homes.get(want.app_id, ())) for want in wants}
     for want in wants:
         mine = placed[want.app_id]

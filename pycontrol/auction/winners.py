@@ -43,9 +43,7 @@ def engine_name(wanted: str = "") -> str:
     return wanted or ("compiled" if native.available() else "highs")
 
 
-def solve(
-    bids: Sequence[Bid], market: Market, seed: int, budget_s: float, payments: bool, engine: str = ""
-) -> Solved:
+def solve(bids: Sequence[Bid], market: Market, seed: int, budget_s: float, payments: bool, engine: str = "") -> Solved:
     """The winning rows, and with `payments` the optimum without each winner. Ties fall by the seed alone."""
     end_s = time.monotonic() + budget_s
     shuffled = random.Random(seed).sample(list(bids), len(bids))  # no bidder is favoured by its name
@@ -124,5 +122,3 @@ def _others(gangs: Sequence[Gang], keep: Sequence[Gang]) -> list[Gang]:
         if gang in left:
             left.remove(gang)
     return left
-
-

@@ -299,9 +299,7 @@ class BridgeEndpoint:
 
     def _query(self, query: pb.Query) -> pb.Response:
         try:
-            status, answer = self._route(
-                query.method, query.path, dict(query.parameters), query.user, query.admin
-            )
+            status, answer = self._route(query.method, query.path, dict(query.parameters), query.user, query.admin)
             is_text = answer.keys() - {"headers"} == TEXT
             headers = {str(k): str(v) for k, v in answer.get("headers", {}).items()} if is_text else {}
             content_type = str(answer["content_type"]) if is_text else JSON

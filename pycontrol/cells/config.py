@@ -218,9 +218,9 @@ def _explicit(file: CellsFile) -> tuple[list[Chain], dict[str, tuple[int, int, i
         levels = _types_below(file.cell_types, top)
         nodes = [name for name, _ in levels if name in file.cell_types and file.cell_types[name].node_level]
         if len(nodes) != 1:
-            raise LayoutError([
-                f"cell_types.{top}: needs exactly one type with node_level in it, has {len(nodes)}; mark the hosts'"
-            ])
+            raise LayoutError(
+                [f"cell_types.{top}: needs exactly one type with node_level in it, has {len(nodes)}; mark the hosts'"]
+            )
         reader = _Reader(levels, nodes[0])
         for at, cell in cells:
             reader.read(cell, len(levels) - 1, f"physical_cells[{at}]")

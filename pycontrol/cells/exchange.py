@@ -346,7 +346,7 @@ def with_deals(layout: Layout, deals: Iterable[Deal]) -> tuple[Layout, list[Deal
 
 
 def _moves(layout: Layout, lot: Lot, owner: str, tenant: str) -> list[tuple[str, int, int, int]]:
-    (at, level), = _places(layout, lot)
+    ((at, level),) = _places(layout, lot)
     return [(owner, at, level, -lot.count), (tenant, at, level, lot.count)]
 
 

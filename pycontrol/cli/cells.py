@@ -44,8 +44,14 @@ def check_command(file: Path, topology: Path | None, output: str) -> None:
 @cells_group.command("plan")
 @FILE
 @TOPOLOGY
-@click.option("--add", "additions", multiple=True, required=True, metavar="VC:TYPE:COUNT[@CHAIN]",
-              help="Cells to give to a virtual cluster (a negative COUNT takes some); may be repeated.")
+@click.option(
+    "--add",
+    "additions",
+    multiple=True,
+    required=True,
+    metavar="VC:TYPE:COUNT[@CHAIN]",
+    help="Cells to give to a virtual cluster (a negative COUNT takes some); may be repeated.",
+)
 @OUTPUT
 def plan_command(file: Path, topology: Path | None, additions: tuple[str, ...], output: str) -> None:
     """Would the assignment in FILE still fit with more cells? A dry run; exit 1 if it would not."""

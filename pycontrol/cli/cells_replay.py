@@ -247,9 +247,7 @@ class Replay:
         return {"leaves": leaves}
 
     def _assert_all_free(self, step: dict[str, Any], at: int) -> dict[str, Any]:
-        states = [
-            self.cells.leaf_state(space, leaf) for space in self.cells.spaces for leaf in range(len(space.guest))
-        ]
+        states = [self.cells.leaf_state(space, leaf) for space in self.cells.spaces for leaf in range(len(space.guest))]
         reserved = sum(state in (LeafState.RESERVED, LeafState.RESERVING) for state in states)
         return {"used": sum(state is LeafState.USED for state in states), "reserved": reserved}
 

@@ -167,19 +167,25 @@ def _kerberos(base: str) -> Any:
 
 def remote(command: F) -> F:
     """Options of all commands that talk to the ResourceManager: --rm and -o."""
-    command = click.option("--rm", metavar="URL",
-                           help="The ResourceManager's web address [default: from yarn-site.xml].")(command)
+    command = click.option(
+        "--rm", metavar="URL", help="The ResourceManager's web address [default: from yarn-site.xml]."
+    )(command)
     return output_option(command)
 
 
 def output_option(command: F) -> F:
     """-o json|table."""
-    return click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
-                        help="A table for people, or JSON.")(command)
+    return click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="A table for people, or JSON."
+    )(command)
 
 
 def cluster_dir_option(command: F) -> F:
     """--cluster-dir: a dev-cluster's directory."""
-    return click.option("--cluster-dir", type=click.Path(path_type=Path, file_okay=False),
-                        default=Path("build/dev-cluster"), show_default=True,
-                        help="A dev-cluster, with its cluster.json.")(command)
+    return click.option(
+        "--cluster-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("build/dev-cluster"),
+        show_default=True,
+        help="A dev-cluster, with its cluster.json.",
+    )(command)

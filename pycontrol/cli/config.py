@@ -22,11 +22,15 @@ def config_group() -> None:
 
 
 @config_group.command("render")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
-              help="A value of confs/defaults.yaml; may be repeated.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="A value of confs/defaults.yaml; may be repeated.",
+)
 @click.option("--values", type=click.Path(path_type=Path, dir_okay=False), help="A YAML file of such values.")
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False),
-              help="Directory for the files.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory for the files.")
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
 def render_command(settings: tuple[str, ...], values: Path | None, out: Path, force: bool, output: str) -> None:
@@ -38,9 +42,9 @@ def render_command(settings: tuple[str, ...], values: Path | None, out: Path, fo
         files = rendering.render(over)
         others = [] if force else rendering.different(files, out)
         if others:
-            raise ConfigError([
-                f"--out {out}: has {', '.join(others)} with other contents; name an empty directory, or give --force"
-            ])
+            raise ConfigError(
+                [f"--out {out}: has {', '.join(others)} with other contents; name an empty directory, or give --force"]
+            )
         written = rendering.write(files, out)
     except ConfigError as error:
         for line in error.lines:

@@ -134,5 +134,3 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
     for app in found["durable"]["apps"]:
         app.update(best=None, model_path="", message="")
     return found
-
-

@@ -85,8 +85,13 @@ def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | No
 @click.argument("vc")
 @click.argument("cells")
 @click.option("--in-return", metavar="CELLS", help="Cells of VC that it lends for the same time.")
-@click.option("--expires", "expires_in_s", callback=_seconds, metavar="TIME",
-              help="Give up if nobody serves it by then. [default: when it would end]")
+@click.option(
+    "--expires",
+    "expires_in_s",
+    callback=_seconds,
+    metavar="TIME",
+    help="Give up if nobody serves it by then. [default: when it would end]",
+)
 @_term
 def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,
                     until: datetime | None, price: float | None, posting_id: str | None, rm: str | None,

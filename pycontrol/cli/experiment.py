@@ -60,8 +60,9 @@ def experiment_command(
     except catalogue.UnknownExperiment as e:
         raise click.UsageError(str(e)) from e
     if report is not None and report.suffix in (".md", ".json"):
-        raise click.BadParameter(f"{report}: is a folder for several files; name one without {report.suffix}",
-                                 param_hint="--report")
+        raise click.BadParameter(
+            f"{report}: is a folder for several files; name one without {report.suffix}", param_hint="--report"
+        )
     if resume and report is None:
         raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
     entries: list[Entry] = []

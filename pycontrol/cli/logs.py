@@ -39,8 +39,13 @@ class Source:
 @click.argument("app")
 @click.option("--am", is_flag=True, help="Only the application master's.")
 @click.option("--worker", metavar="ID", help="Only this worker's: a container id, or a worker or job of explain.")
-@click.option("--file", "names", multiple=True, metavar="NAME",
-              help="Which files [default: all ...stderr and ...stdout]; may be repeated.")
+@click.option(
+    "--file",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Which files [default: all ...stderr and ...stdout]; may be repeated.",
+)
 @click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
 @cluster_dir_option
 @remote
@@ -90,8 +95,7 @@ def _sources(client: Rm, found: dict[str, Any], cluster_dir: Path) -> list[Sourc
     for c in found["containers"]:
         web = webs.get(c["node_id"], "")
         url = f"http://{web}/node/containerlogs/{c['container_id']}/{found['user']}" if web else ""
-        sources[c["container_id"]] = Source(
-            c["container_id"], "worker", c["worker_id"], c["job_id"], web, url)
+        sources[c["container_id"]] = Source(c["container_id"], "worker", c["worker_id"], c["job_id"], web, url)
     for folder in _local_folders(client, found["app_id"], cluster_dir):
         role = "am" if AM_CONTAINER.fullmatch(folder.name) else "worker"
         sources.setdefault(folder.name, Source(folder.name, role)).folder = folder
@@ -104,8 +108,9 @@ def _masters(client: Rm, found: dict[str, Any]) -> Iterator[Source]:
     for attempt in answer.get("appAttempt") or ():
         container_id = attempt.get("containerId", "")
         if container_id:
-            yield Source(container_id, "am", node_web=attempt.get("nodeHttpAddress", ""),
-                         url=attempt.get("logsLink", ""))
+            yield Source(
+                container_id, "am", node_web=attempt.get("nodeHttpAddress", ""), url=attempt.get("logsLink", "")
+            )
 
 
 def _node_webs(client: Rm) -> dict[str, str]:

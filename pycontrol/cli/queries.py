@@ -35,8 +35,7 @@ def queue_command(rm: str | None, output: str) -> None:
 
 @click.command("explain")
 @click.argument("app")
-@click.option("-n", "--rounds", type=click.IntRange(1, 200), default=5, show_default=True,
-              help="How many rounds back.")
+@click.option("-n", "--rounds", type=click.IntRange(1, 200), default=5, show_default=True, help="How many rounds back.")
 @remote
 def explain_command(app: str, rounds: int, rm: str | None, output: str) -> None:
     """Why APP got what it got: rho and its terms, leases, jobs, bids, payments.

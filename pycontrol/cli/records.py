@@ -99,17 +99,39 @@ def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str,
 
 def _options(command: Any) -> Any:
     for option in (
-        click.option("--gang-deadline", type=click.FloatRange(0, min_open=True), default=GANG_DEADLINE_S,
-                     show_default=True, metavar="SECONDS", help="A gang starts or stops whole within this time."),
-        click.option("--rm-audit-log", "rm_log", multiple=True, metavar="GLOB",
-                     help="The ResourceManager's log with its audit lines; may be repeated."),
-        click.option("--evidence", multiple=True, metavar="GLOB",
-                     help="Evidence files of the NodeManagers; may be repeated."),
-        click.option("--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ISONOMY_CONFIG",
-                     metavar="FILE", help="isonomy.yaml, which names the journal."),
-        click.option("--journal", "journals", multiple=True, metavar="FILE",
-                     type=click.Path(path_type=Path, dir_okay=False),
-                     help="The control plane's journal, of a pair each [default: the dev-cluster's]."),
+        click.option(
+            "--gang-deadline",
+            type=click.FloatRange(0, min_open=True),
+            default=GANG_DEADLINE_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="A gang starts or stops whole within this time.",
+        ),
+        click.option(
+            "--rm-audit-log",
+            "rm_log",
+            multiple=True,
+            metavar="GLOB",
+            help="The ResourceManager's log with its audit lines; may be repeated.",
+        ),
+        click.option(
+            "--evidence", multiple=True, metavar="GLOB", help="Evidence files of the NodeManagers; may be repeated."
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar="ISONOMY_CONFIG",
+            metavar="FILE",
+            help="isonomy.yaml, which names the journal.",
+        ),
+        click.option(
+            "--journal",
+            "journals",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="The control plane's journal, of a pair each [default: the dev-cluster's].",
+        ),
         cluster_dir_option,
     ):
         command = option(command)
@@ -142,8 +164,12 @@ def audit_command(
 @click.command("report")
 @_options
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the cluster (R_C) [default: by topology].")
-@click.option("--topology", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="The topology file [default: the dev-cluster's].")
+@click.option(
+    "--topology",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The topology file [default: the dev-cluster's].",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
 @output_option
 def report_command(

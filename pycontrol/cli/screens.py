@@ -26,8 +26,10 @@ def status(d: Data) -> Group:
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:
-        rules += (f", the last {span(d['now_s'] - last['at_s'])} ago:"
-                  f" {last['renewed']} GPUs renewed, {last['granted']} granted, {last['revoked']} revoked")
+        rules += (
+            f", the last {span(d['now_s'] - last['at_s'])} ago:"
+            f" {last['renewed']} GPUs renewed, {last['granted']} granted, {last['revoked']} revoked"
+        )
     rows = [
         (n["host"], n["rack"], n["state"] + (f" ({n['reason']})" if n["reason"] else ""), n["gpus"], n["free"],
          n["leased"], ", ".join(map(str, n["bad_gpus"])), n["gpu_type"], n["virtual"])
@@ -156,8 +158,10 @@ def explain(d: Data) -> Group:
     ended = f", ended {clock(a['finished_s'])} {a['final_state']}" if a["finished_s"] else ""
     since = f"submitted {clock(a['submitted_s'])}{ended}; holds {a['gpus_held']} GPUs"
     if "leases" in a:
-        since += (f"; {a['leases']} leases, {a['renewals']} renewals, {a['revocations']} revocations,"
-                  f" {a['restarts']} restarts")
+        since += (
+            f"; {a['leases']} leases, {a['renewals']} renewals, {a['revocations']} revocations,"
+            f" {a['restarts']} restarts"
+        )
     parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
     if d["agent"] is not None and not d["agent"]["connected"]:
         parts.append("its Agent is not connected")

@@ -215,12 +215,21 @@ class ControlPlane:
         """Gauges of the process's parts."""
         journal = self.config.journal_file
         files = [journal, journal.with_name(journal.name + "-wal")]
-        metrics.watch("isonomy_arbiter_queue_depth", "Events and queries that wait for the Arbiter.",
-                      lambda: float(self._driver.waiting))
-        metrics.watch("isonomy_bridge_silence_seconds", "Since the ResourceManager's plugin was last heard of.",
-                      lambda: endpoint.silent_s)
-        metrics.watch("isonomy_journal_bytes", "The journal with its write-ahead log.",
-                      lambda: float(sum(f.stat().st_size for f in files if f.exists())))
+        metrics.watch(
+            "isonomy_arbiter_queue_depth",
+            "Events and queries that wait for the Arbiter.",
+            lambda: float(self._driver.waiting),
+        )
+        metrics.watch(
+            "isonomy_bridge_silence_seconds",
+            "Since the ResourceManager's plugin was last heard of.",
+            lambda: endpoint.silent_s,
+        )
+        metrics.watch(
+            "isonomy_journal_bytes",
+            "The journal with its write-ahead log.",
+            lambda: float(sum(f.stat().st_size for f in files if f.exists())),
+        )
 
     def _from_cluster(self, event: Event) -> None:
         """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""
@@ -409,9 +418,7 @@ def set_up_logging(as_json: bool, level: str) -> None:
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.basicConfig(level=max(number, logging.WARNING), stream=sys.stderr)
     renderer = (
-        structlog.processors.JSONRenderer()
-        if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
         processors=[
@@ -427,8 +434,14 @@ def set_up_logging(as_json: bool, level: str) -> None:
 
 
 @click.command("serve")
-@click.option("--config", "file", required=True, metavar="FILE",
-              type=click.Path(path_type=Path, dir_okay=False), help="isonomy.yaml")
+@click.option(
+    "--config",
+    "file",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="isonomy.yaml",
+)
 @click.option("--policy", type=click.Choice(registry.names()), help="Instead of the file's policy and its options.")
 @click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")

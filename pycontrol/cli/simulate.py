@@ -34,26 +34,64 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 
 
 @click.command("simulate")
-@click.option("--policy", "policies", default="isonomy", show_default=True, metavar="A,B,...",
-              help="Policies; the first is the reference for the others.")
+@click.option(
+    "--policy",
+    "policies",
+    default="isonomy",
+    show_default=True,
+    metavar="A,B,...",
+    help="Policies; the first is the reference for the others.",
+)
 @click.option("--workload", required=True, metavar="NAME|FILE", help="A generator or a trace.")
-@click.option("--cluster", default="testbed-64", show_default=True, metavar="NAME|FILE",
-              help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.")
-@click.option("--cells", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Virtual clusters (a cells file): an app's queue is its virtual cluster. --policy then holds in "
-              "those that name none.")
+@click.option(
+    "--cluster",
+    default="testbed-64",
+    show_default=True,
+    metavar="NAME|FILE",
+    help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.",
+)
+@click.option(
+    "--cells",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Virtual clusters (a cells file): an app's queue is its virtual cluster. --policy then holds in "
+    "those that name none.",
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
-@click.option("--contention", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
-              help="How many times as contended.")
-@click.option("--contended-by", type=click.Choice(["arrivals", "machines"]), default="arrivals", show_default=True,
-              help="Faster arrivals, or fewer machines (which changes locality too).")
-@click.option("--lease", "lease_s", type=click.FloatRange(min=0, min_open=True), default=ARBITER.lease_s,
-              show_default=True, metavar="SECONDS", help="Length of a lease.")
-@click.option("--set", "given", multiple=True, metavar="[POLICY.]OPTION=VALUE",
-              help="An option of the policies, of one of them, or of the simulation; repeat.")
+@click.option(
+    "--contention",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="How many times as contended.",
+)
+@click.option(
+    "--contended-by",
+    type=click.Choice(["arrivals", "machines"]),
+    default="arrivals",
+    show_default=True,
+    help="Faster arrivals, or fewer machines (which changes locality too).",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=ARBITER.lease_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of a lease.",
+)
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="[POLICY.]OPTION=VALUE",
+    help="An option of the policies, of one of them, or of the simulation; repeat.",
+)
 @click.option("--processes", type=click.IntRange(min=1), help="Runs at once  [default: all cores].")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help="Write CSV, JSON and plots here.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write CSV, JSON and plots here."
+)
 @output_option
 def simulate_command(
     policies: str, workload: str, cluster: str, cells: Path | None, seeds: int,
@@ -121,9 +159,7 @@ def _workload(name: str, seed: int, faster: float) -> Workload:
         raise click.BadParameter(str(e), param_hint="--workload") from e
 
 
-def _settings(
-    names: Sequence[str], given: Sequence[str], lease_s: float
-) -> tuple[dict[str, dict[str, Any]], Settings]:
+def _settings(names: Sequence[str], given: Sequence[str], lease_s: float) -> tuple[dict[str, dict[str, Any]], Settings]:
     """Each policy's options, and the settings of the simulation, from --set."""
     hint = "--set"
     try:

@@ -37,13 +37,29 @@ def moment_s(text: str, now_s: float, option: str) -> float:
 @click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
 @click.option("--until", metavar="TIME", help="The same [default: now].")
 @click.option("--by", default="user,queue", show_default=True, metavar="KEYS", help=f"Of {', '.join(KEYS)}.")
-@click.option("--journal", "journals", multiple=True, metavar="FILE",
-              type=click.Path(path_type=Path, dir_okay=False), help="The control plane's journal, of a pair each.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ISONOMY_CONFIG", metavar="FILE",
-              help="isonomy.yaml, which names the journal.")
+@click.option(
+    "--journal",
+    "journals",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The control plane's journal, of a pair each.",
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ISONOMY_CONFIG",
+    metavar="FILE",
+    help="isonomy.yaml, which names the journal.",
+)
 @cluster_dir_option
-@click.option("-o", "--output", type=click.Choice(["table", "csv", "json"]), default="table",
-              help="A table for people, CSV, or JSON.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    help="A table for people, CSV, or JSON.",
+)
 def usage_command(
     since: str, until: str | None, by: str, journals: tuple[Path, ...], config: Path | None, cluster_dir: Path,
     output: str,

@@ -102,8 +102,13 @@ def _live(follower: Follower) -> None:
                 live.update(lines(f"waiting: {follower.problem}", "", picture), refresh=True)
                 continue
             try:
-                picture = lines(screens.status(follower.rm.get("status")), "",
-                                screens.short_queue(follower.rm.get("queue")), "", *map(line, newest))
+                picture = lines(
+                    screens.status(follower.rm.get("status")),
+                    "",
+                    screens.short_queue(follower.rm.get("queue")),
+                    "",
+                    *map(line, newest),
+                )
             except Unreachable:
                 continue  # the next wait for events says so
             live.update(picture, refresh=True)

@@ -31,9 +31,7 @@ CLEAR_S, CLEAR = 60.0, 0.1
 @click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
 @output_option
-def record_command(
-    rm: str | None, journal: Path | None, since: str, anonymise: bool, out: Path, output: str
-) -> None:
+def record_command(rm: str | None, journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
     """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
 
     \b
@@ -63,8 +61,14 @@ def record_command(
 
 @click.command("whatif")
 @click.argument("workload")
-@click.option("--policy", "policies", default="yarn_cs,isonomy", show_default=True, metavar="A,B,...",
-              help="Policies; the first is what the others are held against, best the one that was in force.")
+@click.option(
+    "--policy",
+    "policies",
+    default="yarn_cs,isonomy",
+    show_default=True,
+    metavar="A,B,...",
+    help="Policies; the first is what the others are held against, best the one that was in force.",
+)
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="A topology file, or N x G as 16x8.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @click.option("--lease-s", type=click.FloatRange(min=1), default=600.0, show_default=True)

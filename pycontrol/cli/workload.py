@@ -58,8 +58,12 @@ def _defaults(options: Data) -> str:
 @click.argument("name")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the workload as CSV, which is read back under this name.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the workload as CSV, which is read back under this name.",
+)
 @output_option
 def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
     """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.

@@ -112,7 +112,10 @@ def table1(setup: Setup) -> Findings:
     for k, case in enumerate(CASES):
         work, cluster = case.workload(), racks_of([case.machines])
         groups = over_seeds(
-            setup, seeds, lambda seed, w=work, c=cluster: [r.job(w, c, seed) for r in rules], case.label  # type: ignore[misc]
+            setup,
+            seeds,
+            lambda seed, w=work, c=cluster: [r.job(w, c, seed) for r in rules],
+            case.label,  # type: ignore[misc]
         )
         for rule, results in zip(rules, zip(*groups, strict=True), strict=True):
             share[rule.label, k] = interval([case.on_one_machine(r) for r in results])

@@ -210,5 +210,3 @@ def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[st
         "paid_share": paid / won if won else 0.0,
         "proved": outcome.proved_optimal,
     }
-
-

@@ -35,8 +35,11 @@ def check(path: Path) -> list[Finding]:
     names = [name for name in CHECKS if (path / name).exists()]
     if not names:
         return [error(path.name, "", f"holds none of {', '.join(CHECKS)}; name the directory that does")]
-    findings = [error(name, "", "is missing; `isonomy config render` makes it")
-                for name in CHECKS if name not in names and name not in OPTIONAL]
+    findings = [
+        error(name, "", "is missing; `isonomy config render` makes it")
+        for name in CHECKS
+        if name not in names and name not in OPTIONAL
+    ]
     for name in names:
         findings += _check_file(path / name, seen)
     if seen.config and seen.yarn is not None:

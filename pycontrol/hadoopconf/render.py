@@ -101,7 +101,9 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
     environment = Environment(
         loader=FileSystemLoader(confs_dir() / "templates"),
         autoescape=lambda name: bool(name) and (str(name).endswith(".xml.j2") or name == "_xml.j2"),
-        undefined=StrictUndefined, finalize=_finalize, keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        keep_trailing_newline=True,
     )
     environment.filters["yaml"] = _yaml_scalar
     files = {
@@ -157,7 +159,8 @@ def _check_choices(values: Values) -> None:
     }
     lines = [
         f"{section}.{key}: must be {' or '.join(allowed)} (got {values[section][key]})"
-        for (section, key), allowed in choices.items() if values[section][key] not in allowed
+        for (section, key), allowed in choices.items()
+        if values[section][key] not in allowed
     ]
     for name, queue in values["queues"]["leaves"].items():
         if not isinstance(queue, dict) or set(queue) != {"capacity", "maximum"}:

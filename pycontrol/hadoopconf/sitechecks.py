@@ -17,9 +17,15 @@ OLD_WEB, OLD_WEB_KEY = "isonomy.yarn.IsonomyExternalResource", "yarn.http.rmweba
 OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinuxContainerExecutor")
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 OUR_KEYS = (
-    "isonomy.bridge.host", "isonomy.bridge.port", "isonomy.bridge.token-file", "isonomy.bridge.queue-size",
-    "isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.require-executor",
-    "isonomy.nm.evidence-file", "isonomy.nm.gpu-wait-ms",
+    "isonomy.bridge.host",
+    "isonomy.bridge.port",
+    "isonomy.bridge.token-file",
+    "isonomy.bridge.queue-size",
+    "isonomy.scheduler.mode",
+    "isonomy.scheduler.queues",
+    "isonomy.scheduler.require-executor",
+    "isonomy.nm.evidence-file",
+    "isonomy.nm.gpu-wait-ms",
 )
 DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
 
@@ -42,8 +48,11 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OUR_KEYS)}"
             yield error(YARN, key, f"unknown key, {hint}")
     yield from _mode(site)
-    for key, least, most in (("isonomy.bridge.port", 1, 65535), ("isonomy.bridge.queue-size", 1, 10**9),
-                             ("isonomy.nm.gpu-wait-ms", 0, 10**9)):
+    for key, least, most in (
+        ("isonomy.bridge.port", 1, 65535),
+        ("isonomy.bridge.queue-size", 1, 10**9),
+        ("isonomy.nm.gpu-wait-ms", 0, 10**9),
+    ):
         if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
             yield error(YARN, key, f"must be a whole number from {least} to {most} (got {site[key]})")
     if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
@@ -65,16 +74,22 @@ def _mode(site: dict[str, str]) -> Iterator[Finding]:
     if executor not in ("true", "false"):
         yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")
     elif executor == "false":
-        yield note(YARN, "isonomy.scheduler.require-executor",
-                   "is false: containers also go to nodes whose executor shows them all GPUs")
+        yield note(
+            YARN,
+            "isonomy.scheduler.require-executor",
+            "is false: containers also go to nodes whose executor shows them all GPUs",
+        )
 
 
 def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
     for key, wanted, lost in (
         ("yarn.resourcemanager.scheduler.class", (OUR_SCHEDULER,), "GPUs would not be shared by Isonomy"),
         ("yarn.webapp.custom.webservice.class", (OUR_WEB,), "the isonomy command would find no REST"),
-        ("yarn.nodemanager.container-executor.class", OUR_EXECUTORS,
-         "containers would not get the GPUs they were granted"),
+        (
+            "yarn.nodemanager.container-executor.class",
+            OUR_EXECUTORS,
+            "containers would not get the GPUs they were granted",
+        ),
     ):
         if wanted == (OUR_WEB,) and OLD_WEB in site.get(OLD_WEB_KEY, "").split(","):
             continue
@@ -91,8 +106,11 @@ def _yarn_notes(site: dict[str, str]) -> Iterator[Finding]:
         if site.get(key, "false") != "true":
             yield note(YARN, key, f"is not true: {lost}")
     if site.get("yarn.resourcemanager.scheduler.monitor.enable") == "true":
-        yield note(YARN, "yarn.resourcemanager.scheduler.monitor.enable",
-                   "is true: CapacityScheduler's own preemption may take leased GPUs back; set it to false")
+        yield note(
+            YARN,
+            "yarn.resourcemanager.scheduler.monitor.enable",
+            "is true: CapacityScheduler's own preemption may take leased GPUs back; set it to false",
+        )
     if site.get("yarn.admin.acl", "*").strip() == "*":
         yield note(YARN, "yarn.admin.acl", "is *: anyone may kill apps and drain nodes; name the administrators")
     attempts = site.get("yarn.resourcemanager.am.max-attempts", "2")
@@ -114,12 +132,18 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
             got = theirs or "not set"
             yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
     if config.cells is not None and site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
-        yield note(YARN, "yarn.cluster.max-application-priority",
-                   "is 0: YARN makes every application's priority 0; set it for priorities inside virtual clusters")
+        yield note(
+            YARN,
+            "yarn.cluster.max-application-priority",
+            "is 0: YARN makes every application's priority 0; set it for priorities inside virtual clusters",
+        )
     if site.get("yarn.resourcemanager.ha.enabled") == "true":
         if "," not in (config.agents.advertise or ""):
-            yield error("isonomy.yaml", "agents.advertise",
-                        "must name the control planes of both ResourceManagers, else Agents do not find the other one")
+            yield error(
+                "isonomy.yaml",
+                "agents.advertise",
+                "must name the control planes of both ResourceManagers, else Agents do not find the other one",
+            )
         if config.standby is None:
             yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
 
@@ -152,8 +176,11 @@ def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
     prefix = "yarn.scheduler.capacity."
     calculator = site.get(f"{prefix}resource-calculator", "")
     if calculator != DOMINANT:
-        yield error(SCHEDULER, f"{prefix}resource-calculator",
-                    f"must be {DOMINANT} (got {calculator or 'nothing'}), else GPUs are not counted")
+        yield error(
+            SCHEDULER,
+            f"{prefix}resource-calculator",
+            f"must be {DOMINANT} (got {calculator or 'nothing'}), else GPUs are not counted",
+        )
     if not site.get(f"{prefix}root.queues"):
         yield error(SCHEDULER, f"{prefix}root.queues", "is missing; name the queues below root")
         return
@@ -183,23 +210,31 @@ def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
     maximum = _number(site.get(f"{queue}.maximum-capacity", "100"))
     factor = _number(site.get(f"{queue}.user-limit-factor", "1"))
     if maximum is None or not 0 <= maximum <= 100:
-        yield error(SCHEDULER, f"{queue}.maximum-capacity",
-                    f"must be a percentage (got {site[f'{queue}.maximum-capacity']})")
+        yield error(
+            SCHEDULER, f"{queue}.maximum-capacity", f"must be a percentage (got {site[f'{queue}.maximum-capacity']})"
+        )
         return
     if maximum < 100:
-        yield note(SCHEDULER, f"{queue}.maximum-capacity",
-                   f"is {maximum:g}: offers to the queue's apps end there (reason QueueLimit)")
+        yield note(
+            SCHEDULER,
+            f"{queue}.maximum-capacity",
+            f"is {maximum:g}: offers to the queue's apps end there (reason QueueLimit)",
+        )
     if capacity is None:
         return
     if capacity == 0:
         yield error(SCHEDULER, f"{queue}.capacity", "is 0: the queue accepts no application; give it more")
     if factor is None or (factor != -1 and factor <= 0):
-        yield error(SCHEDULER, f"{queue}.user-limit-factor",
-                    f"must be -1 or > 0 (got {site[f'{queue}.user-limit-factor']})")
+        yield error(
+            SCHEDULER, f"{queue}.user-limit-factor", f"must be -1 or > 0 (got {site[f'{queue}.user-limit-factor']})"
+        )
     elif factor != -1 and capacity * factor < maximum:
-        yield error(SCHEDULER, f"{queue}.user-limit-factor",
-                    f"is too small: one user is held to {capacity * factor:g} % of the cluster and placements"
-                    f" beyond are refused; set it to -1 (no limit) or to {maximum / max(capacity, 1e-9):g}")
+        yield error(
+            SCHEDULER,
+            f"{queue}.user-limit-factor",
+            f"is too small: one user is held to {capacity * factor:g} % of the cluster and placements"
+            f" beyond are refused; set it to -1 (no limit) or to {maximum / max(capacity, 1e-9):g}",
+        )
 
 
 def _number(text: str) -> float | None:

@@ -72,9 +72,7 @@ class Mailbox:
     """Of one app."""
 
     def __init__(self, app_id: str, ledger: Ledger, workers_max: int) -> None:
-        self._latest = {
-            kind: Shelf[str, pb.ArbiterMessage](app_id, ledger, workers_max) for kind in KEPT_KINDS
-        }
+        self._latest = {kind: Shelf[str, pb.ArbiterMessage](app_id, ledger, workers_max) for kind in KEPT_KINDS}
         """By kind and worker the last message of those whose streams are open: an Agent that registers gets them all,
         as it may be new, or may have missed some when its stream broke."""
         self._open: dict[str, None] = {}

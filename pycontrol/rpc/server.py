@@ -176,4 +176,3 @@ def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
         if b"-----BEGIN" not in pems[key]:
             raise ServerError(f"agents.tls.{key}: {path} is not a PEM file")
     return grpc.ssl_server_credentials([(pems["key"], pems["cert"])])
-

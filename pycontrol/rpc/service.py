@@ -56,9 +56,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         async with self._admitted(context) as claims:
             await self._session(claims, requests, context)
 
-    async def _session(
-        self, claims: Claims, requests: AsyncIterator[pb.AgentMessage], context: Context
-    ) -> None:
+    async def _session(self, claims: Claims, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         if first.WhichOneof("kind") != "register":
@@ -97,9 +95,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         except Overloaded:
             asyncio.get_running_loop().call_later(RETRY_S, self._lost, app_id)
 
-    async def _read_agent(
-        self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]
-    ) -> None:
+    async def _read_agent(self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]) -> None:
         pace = Pace()
         async for message in messages:
             kind = message.WhichOneof("kind")
@@ -126,9 +122,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         async with self._admitted(context) as claims:
             await self._worker(claims, requests, context)
 
-    async def _worker(
-        self, claims: Claims, requests: AsyncIterator[pb.WorkerMessage], context: Context
-    ) -> None:
+    async def _worker(self, claims: Claims, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         try:

@@ -339,14 +339,10 @@ def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
         case SendOffer():
             return pb.ArbiterMessage(offer=_offer(effect))
         case SendGrant():
-            return pb.ArbiterMessage(
-                grant=grant(effect.grant, effect.round_id, effect.renewal, effect.leftover)
-            )
+            return pb.ArbiterMessage(grant=grant(effect.grant, effect.round_id, effect.renewal, effect.leftover))
         case SendRevoke():
             gpus = machine_gpu_ids(effect.gpus)
-            return pb.ArbiterMessage(
-                revoke=pb.Revoke(gpus=gpus, deadline_s=effect.deadline_s, reason=effect.reason)
-            )
+            return pb.ArbiterMessage(revoke=pb.Revoke(gpus=gpus, deadline_s=effect.deadline_s, reason=effect.reason))
         case SendUseReply():
             return use_reply(effect.use_id, effect.accepted, effect.reason)
         case SendFinish():

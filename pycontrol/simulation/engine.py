@@ -270,9 +270,7 @@ class Simulator:
         job.requests = [p.allocation_request_id for p in plans]
         self.inbox.append(ev.UsePlanned(app.trace.app_id, use_id, tuple(plans)))
         for plan in plans:
-            self.yarn.ask(
-                Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1)
-            )
+            self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1))
 
     def _start(self, job: SimJob) -> None:
         """All its containers are up: it trains as soon as it is set up, and ends when its work is done."""
@@ -457,6 +455,4 @@ class Simulator:
             wall_s, self.policy_s, self.bids_s,
         )  # fmt: skip
         apps = tuple(self.records[a.app_id] for a in self.workload.apps if a.app_id in self.records)
-        return Result(
-            self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, self.now, apps, counters
-        )
+        return Result(self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, self.now, apps, counters)

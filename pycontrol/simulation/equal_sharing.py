@@ -24,9 +24,7 @@ def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
         fluid = fluid.at(a.submitted_s, weights)
         fluid = Fluid(fluid.at_s, {**fluid.apps, a.app_id: app})
     fluid = fluid.at(math.inf, weights)
-    return {
-        a.app_id: max(fluid.apps[a.app_id].done_s or a.submitted_s, a.submitted_s + a.longest_path_s) for a in apps
-    }
+    return {a.app_id: max(fluid.apps[a.app_id].done_s or a.submitted_s, a.submitted_s + a.longest_path_s) for a in apps}
 
 
 @value

@@ -25,9 +25,7 @@ ERROR = 0.2
 SHARE = 0.25
 """Of a core."""
 MEMORY_MAX = 4 << 30
-ASSUMED = (
-    "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
-)
+ASSUMED = "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
 log = structlog.get_logger("isonomy.forecast")
 
 

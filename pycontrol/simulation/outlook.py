@@ -244,8 +244,16 @@ def _durable(p: Mapping[str, Any]) -> Durable:
         {**x, "state": ACTIVE, "gang": "", "reason": "", "cause": ""}
         for x in p["durable"]["leases"] if tuple(x["gpu"]) in running
     ]  # fmt: skip
-    return Durable.load({**p["durable"], "leases": leases, "next": [], "switches": [], "exchange": {},
-                         "memory": dict(p["durable"]["memory"])})
+    return Durable.load(
+        {
+            **p["durable"],
+            "leases": leases,
+            "next": [],
+            "switches": [],
+            "exchange": {},
+            "memory": dict(p["durable"]["memory"]),
+        }
+    )
 
 
 def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int = 300) -> list[TraceApp]:
@@ -311,5 +319,3 @@ def _quantiles(found: Sequence[float | None]) -> tuple[float | None, float | Non
         return ordered[low] + part * (ordered[high] - ordered[low])
 
     return at(LOW), at(MIDDLE), at(HIGH)
-
-

@@ -18,9 +18,7 @@ class SimYarn:
 
     def __init__(self, topology: Topology, queues: tuple[Queue, ...], post: Callable[[ev.Event], None]) -> None:
         self.post = post
-        self.nodes = {
-            f"{m.host}:1": Node(f"{m.host}:1", m.host, m.rack, m.gpus) for m in topology.machines.values()
-        }
+        self.nodes = {f"{m.host}:1": Node(f"{m.host}:1", m.host, m.rack, m.gpus) for m in topology.machines.values()}
         self.up = dict(self.nodes)
         self.queues = queues
         self.asks: dict[int, Ask] = {}
@@ -58,9 +56,7 @@ class SimYarn:
         for gpu in e.gpus:
             self.occupied[gpu] = container_id
         request_id = ask.allocation_request_id
-        container = Container(
-            container_id, ask.app_id, e.node_id, e.gpus, e.lease_id, request_id, ask.attempt_id
-        )
+        container = Container(container_id, ask.app_id, e.node_id, e.gpus, e.lease_id, request_id, ask.attempt_id)
         self.containers[container_id] = container
         self.post(ev.AskChanged(_none(ask)))
         self.post(ev.DirectiveDone(e.directive_id, True, container_id))

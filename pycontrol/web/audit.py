@@ -90,8 +90,9 @@ def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findi
     leases = history.leases()
     found.checked["leases"] = len(leases)
     if not yarn.files:
-        found.skip("lease_lost", "no ResourceManager log: an app's end is known from the journal alone",
-                   essential=False)
+        found.skip(
+            "lease_lost", "no ResourceManager log: an app's end is known from the journal alone", essential=False
+        )
     for span in leases:
         if span.end_s is not None:
             continue

@@ -60,13 +60,13 @@ class Metrics:
 
     def _rounds(self, r: CollectorRegistry) -> None:
         self._round = Histogram(
-            "isonomy_round_seconds", "From a round's begin to its decision.", buckets=SECONDS, registry=r)
+            "isonomy_round_seconds", "From a round's begin to its decision.", buckets=SECONDS, registry=r
+        )
         self._solve = Histogram(
-            "isonomy_auction_solve_seconds", "Time of the policy's decision.", buckets=SECONDS, registry=r)
-        self._bid = Histogram(
-            "isonomy_bid_seconds", "From an offer to an Agent's bid.", buckets=SECONDS, registry=r)
-        self._rho = Histogram(
-            "isonomy_rho", "Finish-time fairness of the apps, once a round.", buckets=RHO, registry=r)
+            "isonomy_auction_solve_seconds", "Time of the policy's decision.", buckets=SECONDS, registry=r
+        )
+        self._bid = Histogram("isonomy_bid_seconds", "From an offer to an Agent's bid.", buckets=SECONDS, registry=r)
+        self._rho = Histogram("isonomy_rho", "Finish-time fairness of the apps, once a round.", buckets=RHO, registry=r)
         self._paid = Counter("isonomy_payments", "Winners that paid gangs (c < 1).", registry=r)
         self._sat_out = Counter(
             "isonomy_sat_out", "Apps that took no part in a round, by reason: LateRho, LateBid, BadBid, AgentAway.",
@@ -77,11 +77,18 @@ class Metrics:
     def _leases(self, r: CollectorRegistry) -> None:
         by_queue = ["queue"]
         self._change = Histogram(
-            "isonomy_allocation_change_seconds", "From a grant to the job's next training step.",
-            buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300), registry=r)
+            "isonomy_allocation_change_seconds",
+            "From a grant to the job's next training step.",
+            buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300),
+            registry=r,
+        )
         self._first = Histogram(
-            "isonomy_first_gpu_wait_seconds", "From an app's submission to its first container with GPUs.",
-            by_queue, buckets=WAITS, registry=r)
+            "isonomy_first_gpu_wait_seconds",
+            "From an app's submission to its first container with GPUs.",
+            by_queue,
+            buckets=WAITS,
+            registry=r,
+        )
         self._granted = Counter("isonomy_leases_granted", "Leases granted.", registry=r)
         self._renewed = Counter("isonomy_leases_renewed", "Leases renewed without a restart.", registry=r)
         self._revoked = Counter("isonomy_leases_revoked", "Leases taken back.", ["reason"], registry=r)

@@ -122,9 +122,7 @@ class Usage:
                 else:
                     self._of_lease(fact, lease, time_s)
 
-    def _know(
-        self, app_id: str, name: str, user: str, queue: str, vc: str, kind: str, submitted_s: float
-    ) -> None:
+    def _know(self, app_id: str, name: str, user: str, queue: str, vc: str, kind: str, submitted_s: float) -> None:
         if app_id not in self.apps:
             self.apps[app_id] = AppUsage(app_id, name, user, queue, vc, kind, submitted_s)
 

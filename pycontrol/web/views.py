@@ -276,17 +276,22 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
         for gpu in container.gpus:
             other = seen.setdefault(str(gpu), container.container_id)
             if other != container.container_id:
-                violations.append(_violation(
-                    "gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s))
+                violations.append(
+                    _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
+                )
             lease = a.durable.leases.get(gpu)
             if lease is None or lease.app_id != container.app_id:
                 holder = lease.app_id if lease else "nobody"
-                violations.append(_violation(
-                    "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s))
+                violations.append(
+                    _violation(
+                        "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s
+                    )
+                )
     for lease in a.durable.leases.values():
         if lease.container_id and lease.container_id not in a.containers and a.ready:
-            violations.append(_violation(
-                "lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s))
+            violations.append(
+                _violation("lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s)
+            )
     checked = {"leases": len(a.durable.leases), "containers": len(a.containers), "ready": a.ready}
     return {"checked": checked, "violations": violations}
 

@@ -102,8 +102,10 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
     assert scheduler.runnable() == ["job001"]
 
 
-@pytest.mark.parametrize(("metric", "mode", "best"), [("f1", "", "job001"), ("f1", "max", "job001"),
-                                                      ("val_loss", "min", "job000"), ("loss", "", "job000")])
+@pytest.mark.parametrize(
+    ("metric", "mode", "best"),
+    [("f1", "", "job001"), ("f1", "max", "job001"), ("val_loss", "min", "job000"), ("loss", "", "job000")],
+)
 def test_any_metric_either_way(metric: str, mode: str, best: str) -> None:
     scheduler = schedulers.create(hyperband(metric=metric, mode=mode, jobs=2, eta=2, max_iterations=2))
     scheduler.on_result("job000", 0.2)

@@ -176,8 +176,12 @@ def test_another_assignment_keeps_what_runs() -> None:
     crash_s=None, lost_s=None, bad=[], troubles=[(135.0, "drain")],
 )  # fmt: skip
 def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
-    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None,
-    bad: list[tuple[int, str, int]], troubles: list[tuple[float, str]],
+    seed: int,
+    apps: list[tuple[str, int, int, int, int]],
+    crash_s: int | None,
+    lost_s: int | None,
+    bad: list[tuple[int, str, int]],
+    troubles: list[tuple[float, str]],
 ) -> None:
     w = world(seed, lease_s=30, f=0.5)
     for i, (queue, gang, jobs, work, arrival) in enumerate(apps):

@@ -36,8 +36,12 @@ class Trading(World):
 
     def __init__(self, seed: int = 0, automatic: Automatic | None = None) -> None:
         how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
-        super().__init__(ByVirtualCluster(Tiresias(), {A: Tiresias(), B: Tiresias()}), seed,
-                         Settings(**how), cells(automatic=automatic))  # type: ignore[arg-type]
+        super().__init__(
+            ByVirtualCluster(Tiresias(), {A: Tiresias(), B: Tiresias()}),
+            seed,
+            Settings(**how),
+            cells(automatic=automatic),
+        )  # type: ignore[arg-type]
 
     @property
     def market(self):  # type: ignore[no-untyped-def]

@@ -71,9 +71,7 @@ class Fixed:
             left -= 1
         return shares
 
-    def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()
-    ) -> Placed | None:
+    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
         for host, n in gang:

@@ -90,7 +90,6 @@ def test_a_storm_of_new_nodes_is_not_told_to_agents_node_by_node() -> None:
 def test_the_cost_of_a_node_does_not_grow_with_the_cluster() -> None:
     """Counted in calls of Python functions, which no busy machine changes."""
 
-
     def calls(size: int) -> int:
         a = Arbiter(Settings(recovery_s=0.0), make("isonomy"))
         nodes = tuple(Node(f"n{n}:1", f"n{n}", f"r{n // 16}", 8) for n in range(size))

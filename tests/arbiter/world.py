@@ -345,9 +345,7 @@ class World:
         container_id = f"c{next(self.ids)}"
         for gpu in e.gpus:
             self.occupied[gpu] = container_id
-        container = Container(
-            container_id, e.ask.app_id, e.node_id, e.gpus, e.lease_id, e.ask.allocation_request_id
-        )
+        container = Container(container_id, e.ask.app_id, e.node_id, e.gpus, e.lease_id, e.ask.allocation_request_id)
         self.containers[container_id] = container
         left = Ask(ask.attempt_id, ask.app_id, ask.allocation_request_id, ask.gpus, ask.count - 1)
         if left.count:

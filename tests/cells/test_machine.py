@@ -61,9 +61,7 @@ class Machine(RuleBasedStateMachine):
         vc=st.sampled_from("ab"), priority=st.sampled_from([-1, 0, 0, 1, 2]), lazy=st.booleans(), preempt=st.booleans(),
         sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3), host=st.none() | st.integers(0, 3),
     )  # fmt: skip
-    def request(
-        self, vc: str, priority: int, lazy: bool, preempt: bool, sizes: list[int], host: int | None
-    ) -> None:
+    def request(self, vc: str, priority: int, lazy: bool, preempt: bool, sizes: list[int], host: int | None) -> None:
         self.number += 1
         hosts = None if host is None else frozenset({f"h{host}", f"h{(host + 1) % 4}"})
         members = tuple((1, size) for size in sizes)

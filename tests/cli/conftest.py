@@ -42,7 +42,8 @@ class Rm(ThreadingHTTPServer):
             user = params.pop("user.name", "")
             with self.lock:
                 status, found = self.scene.router.handle(
-                    method, path.removeprefix("/ws/v1/cluster/isonomy/"), params, user, user == ADMIN)
+                    method, path.removeprefix("/ws/v1/cluster/isonomy/"), params, user, user == ADMIN
+                )
             return status, "application/json", to_json(found)
         if path.endswith("/appattempts"):
             attempt = {"id": 1, "containerId": AM, "nodeHttpAddress": self.address, "logsLink": "http://nm/am"}

@@ -105,7 +105,8 @@ def test_the_journal_becomes_a_workload(tmp_path: Path) -> None:
                "--out", str(out))  # fmt: skip
     assert "left out" in text
     assert "no application with GPUs" in run(
-        "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1d", "--out", str(out), code=1)
+        "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1d", "--out", str(out), code=1
+    )
 
 
 def test_the_sentence_says_what_changed() -> None:

@@ -64,14 +64,16 @@ def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
 def test_exchange_reaches_the_control_plane(tmp_path: Path) -> None:
     how = {"policy": "auction", "mode": "auto", "idle_s": 60, "traders": {"root.a": ["alice"]}}
     (tmp_path / "isonomy.yaml").write_text(
-        render.render({"isonomy": {"cells": "cells.yaml", "exchange": how}})["isonomy.yaml"])
+        render.render({"isonomy": {"cells": "cells.yaml", "exchange": how}})["isonomy.yaml"]
+    )
     config = load_config(tmp_path / "isonomy.yaml")
     assert config.exchange.model_dump() == {**how, "forecast_s": 3600, "lend_s": 3600}
 
 
 def test_the_script_that_names_bad_gpus_is_told_how_many_there_are(tmp_path: Path) -> None:
     (tmp_path / "yarn-site.xml").write_text(
-        render.render({"nodemanager": {"gpus": 8, "bad_gpus_script": "/opt/isonomy-bad-gpus"}})["yarn-site.xml"])
+        render.render({"nodemanager": {"gpus": 8, "bad_gpus_script": "/opt/isonomy-bad-gpus"}})["yarn-site.xml"]
+    )
     site, provider = read_site(tmp_path / "yarn-site.xml"), "yarn.nodemanager.node-attributes.provider"
     assert site[provider] == "script"
     assert (site[f"{provider}.script.path"], site[f"{provider}.script.opts"]) == ("/opt/isonomy-bad-gpus", "8")
@@ -126,21 +128,40 @@ def test_rest_of_older_hadoops_is_right_too(conf: Path) -> None:
     ("file", "old", "new", "expected"),
     [
         ("yarn-site.xml", "isonomy.yarn.IsonomyScheduler", "x.Y", "yarn.resourcemanager.scheduler.class: must be"),
-        ("yarn-site.xml", "isonomy.bridge.queue-size", "isonomy.bridge.queue-sizes",
-         "unknown key, did you mean isonomy.bridge.queue-size?"),
+        (
+            "yarn-site.xml",
+            "isonomy.bridge.queue-size",
+            "isonomy.bridge.queue-sizes",
+            "unknown key, did you mean isonomy.bridge.queue-size?",
+        ),
         ("yarn-site.xml", ">26500<", ">26600<", "port: is 26600, but isonomy.yaml: bridge.port is 26500"),
         ("yarn-site.xml", "</configuration>", "", "yarn-site.xml: is not XML"),
         ("yarn-site.xml", "<value>on</value>", "<value>maybe</value>", "scheduler.mode: must be on or off (got maybe)"),
-        ("yarn-site.xml", "<value>on</value>", "<value>off</value>",
-         "note: yarn-site.xml: isonomy.scheduler.mode: is off: GPU asks go through plain CapacityScheduler"),
+        (
+            "yarn-site.xml",
+            "<value>on</value>",
+            "<value>off</value>",
+            "note: yarn-site.xml: isonomy.scheduler.mode: is off: GPU asks go through plain CapacityScheduler",
+        ),
         ("yarn-site.xml", "isonomy.scheduler.mode", "isonomy.scheduler.bypass", "is now isonomy.scheduler.mode"),
-        ("yarn-site.xml", "</configuration>",
-         "<property><name>isonomy.scheduler.queues</name><value>root.a, b</value></property></configuration>",
-         "isonomy.scheduler.queues: must name full paths as in root.research (got b)"),
-        ("capacity-scheduler.xml", "<value>-1</value>", "<value>1</value>",
-         "root.research.user-limit-factor: is too small: one user is held to 45 %"),
-        ("capacity-scheduler.xml", "<value>100</value>", "<value>80</value>",
-         "note: capacity-scheduler.xml: yarn.scheduler.capacity.root.prod.maximum-capacity: is 80"),
+        (
+            "yarn-site.xml",
+            "</configuration>",
+            "<property><name>isonomy.scheduler.queues</name><value>root.a, b</value></property></configuration>",
+            "isonomy.scheduler.queues: must name full paths as in root.research (got b)",
+        ),
+        (
+            "capacity-scheduler.xml",
+            "<value>-1</value>",
+            "<value>1</value>",
+            "root.research.user-limit-factor: is too small: one user is held to 45 %",
+        ),
+        (
+            "capacity-scheduler.xml",
+            "<value>100</value>",
+            "<value>80</value>",
+            "note: capacity-scheduler.xml: yarn.scheduler.capacity.root.prod.maximum-capacity: is 80",
+        ),
         ("capacity-scheduler.xml", "<value>45</value>", "<value>40</value>", "must add up to 100 (got 90)"),
         ("resource-types.xml", "yarn.io/gpu", "fpga", "yarn.resource-types: must name yarn.io/gpu (got fpga)"),
         ("isonomy.yaml", "f: 0.8", "f: 2", "isonomy.yaml: f: must be <= 1 (got 2)"),

@@ -60,8 +60,7 @@ def test_two_nodes_up_kill_restart_and_down(tmp_path: Path) -> None:
         assert up.returncode == 0, up.stderr
         cluster = json.loads((folder / "cluster.json").read_text())
         nodes = requests.get(f"{cluster['rm_web']}/ws/v1/cluster/nodes", timeout=10).json()["nodes"]["node"]
-        assert {(n["nodeHostName"], n["rack"]) for n in nodes} == {
-            ("127.0.10.1", "/rack-a"), ("127.0.20.1", "/rack-b")}
+        assert {(n["nodeHostName"], n["rack"]) for n in nodes} == {("127.0.10.1", "/rack-a"), ("127.0.20.1", "/rack-b")}
         client = hdfs.InsecureClient(cluster["webhdfs"], user=cluster["user"])
         client.write("/tmp/file", b"kept")
 
@@ -85,9 +84,23 @@ def start_sleeper(where: tuple[str, ...], folder: Path) -> str:
     """A distributed-shell application on the plain scheduler; its id once a container of it sleeps."""
     script = folder / "sleep.sh"
     script.write_text("setsid sleep 290 &\nsleep 290\n")
-    words = [sys.executable, str(REPO / "dev-cluster" / "hadoop"), *where, "distributedshell", "-shell_script",
-             str(script), "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",
-             "-master_memory", "256", "-queue", "research", "-keep_containers_across_application_attempts"]
+    words = [
+        sys.executable,
+        str(REPO / "dev-cluster" / "hadoop"),
+        *where,
+        "distributedshell",
+        "-shell_script",
+        str(script),
+        "-num_containers",
+        "1",
+        "-container_resources",
+        "memory-mb=256,vcores=1,yarn.io/gpu=1",
+        "-master_memory",
+        "256",
+        "-queue",
+        "research",
+        "-keep_containers_across_application_attempts",
+    ]
     cluster = json.loads((folder / "cluster.json").read_text())
     client = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -202,7 +202,11 @@ def agents_mind(data: bytes) -> None:
                 said = pb.ArbiterMessage(from_worker=relayed.worker_message(said.from_worker))
             except Malformed:
                 continue
-        elif isinstance(said, pb.ArbiterMessage) and said.WhichOneof("kind") not in ("use_reply", "worker_gone", "finish"):
+        elif isinstance(said, pb.ArbiterMessage) and said.WhichOneof("kind") not in (
+            "use_reply",
+            "worker_gone",
+            "finish",
+        ):
             continue  # the Arbiter's own words are trusted
         elif isinstance(said, am.AmEvent) and said.WhichOneof("kind") == "allocated":
             asked = [w.request_id for _, w in brain.workers()]

@@ -49,9 +49,7 @@ def _event(**kind):
 
 
 def test_register_becomes_agent_up() -> None:
-    register = pb.Register(
-        app_id=APP, attempt_id="a1", app_scheduler="hyperband", grant_ids=["g1"], demand=WIRE_DEMAND
-    )
+    register = pb.Register(app_id=APP, attempt_id="a1", app_scheduler="hyperband", grant_ids=["g1"], demand=WIRE_DEMAND)
     assert agent_up(APP, "ann", register) == AgentUp(APP, "a1", "hyperband", DEMAND, ("g1",), "ann")
 
 

@@ -97,9 +97,7 @@ class Agent:
             iter(self._out.get, None), metadata=[("isonomy-token", access["token"])]
         )
         threading.Thread(target=self._read, daemon=True).start()
-        register = pb.Register(
-            app_id=APP, attempt_id=ATTEMPT, app_scheduler="hyperband", demand=self.demand
-        )
+        register = pb.Register(app_id=APP, attempt_id=ATTEMPT, app_scheduler="hyperband", demand=self.demand)
         self._out.put(pb.AgentMessage(register=register))
 
     def _read(self) -> None:

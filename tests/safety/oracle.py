@@ -221,9 +221,7 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
     for ask in asks:
-        late = _longest_gap(
-            private.log[ask.name], shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s
-        )
+        late = _longest_gap(private.log[ask.name], shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s)
         if late is not None:
             since_s, gap_s, have, here = late
             agent = shared.arbiter.durable.apps.get(ask.name)
@@ -246,7 +244,10 @@ def _at(log: Sequence[tuple[float, int]], at_s: float) -> int:
 
 
 def _longest_gap(
-    private: Sequence[tuple[float, int]], shared: Sequence[tuple[float, int]], until_s: float, case: Case,
+    private: Sequence[tuple[float, int]],
+    shared: Sequence[tuple[float, int]],
+    until_s: float,
+    case: Case,
     overloaded_s: float,
 ) -> tuple[float, float, int, int] | None:
     """The first time that an app runs fewer gangs than on its private cluster for too long (since, s, there, here)."""

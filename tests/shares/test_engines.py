@@ -140,4 +140,3 @@ def test_sharing_incentive_costs_efficiency_and_a_common_ratio_more() -> None:
         for s in (MaxEfficiency(), MaxEfficiency(sharing_incentive=True), OefCooperative(), MaxMinRatio())
     ]
     assert totals == sorted(totals, reverse=True)
-

@@ -174,9 +174,7 @@ def test_all_work_is_done_once_whatever_fails(
 ) -> None:
     faults = [f for at, host, for_s in losses for f in (Fault(at, host), Fault(at + for_s, host, True))]
     arbiter = dataclasses.replace(SHORT, lease_timing=timing, open_leases=open_leases)
-    free = Settings(
-        arbiter=arbiter, checkpoint_s=0.0, restart_s=0.0, checkpoint_every_s=50.0, faults=tuple(faults)
-    )
+    free = Settings(arbiter=arbiter, checkpoint_s=0.0, restart_s=0.0, checkpoint_every_s=50.0, faults=tuple(faults))
     policy = Themis() if auction else Tiresias()
     result = Checked(world(apps), CLUSTER, policy, free, seed).run()
     assert len(result.apps) == len(apps)

@@ -60,8 +60,9 @@ def first_attempt(shell: Shell, out: Path) -> None:
     spec = json.loads(Path("isonomy-app.json").read_text())
     resources = [am_pb2.AmResource(**r) for r in spec["resources"]]
     env = {"GREETING": 'say "hi"', "OUT": str(out)} | spec["worker"]["env"]
-    shell.call(launch=am_pb2.AmLaunch(container_id=container.container_id, command=WORKER, env=env,
-                                      resources=resources))
+    shell.call(
+        launch=am_pb2.AmLaunch(container_id=container.container_id, command=WORKER, env=env, resources=resources)
+    )
     assert shell.next("started").started == container.container_id
     end = time.monotonic() + DEADLINE_S
     while not (out / "running").exists():

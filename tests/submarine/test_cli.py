@@ -33,38 +33,78 @@ def space(tmp_path: Path) -> Path:
 
 
 def test_stock_options_pass_through_and_friendly_ones_become_conf() -> None:
-    parsed = parse_run(["-name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--eta=4",
-                        "--gpus-per-job", "2", "--conf", "isonomy.seed=7", "--conf", "a.b=c", "--env", "A=b",
-                        "--env=C=d", "--wait_job_finish", "-o", "json"])
-    assert parsed.stock == ["--name", "digits", "--worker_launch_cmd", "python t.py --eta 5", "--conf",
-                            "isonomy.eta=4", "--conf", "isonomy.gpus_per_job=2", "--conf", "isonomy.seed=7",
-                            "--conf", "a.b=c", "--env", "A=b", "--env", "C=d", "--wait_job_finish"]
+    parsed = parse_run(
+        [
+            "-name",
+            "digits",
+            "--worker_launch_cmd",
+            "python t.py --eta 5",
+            "--eta=4",
+            "--gpus-per-job",
+            "2",
+            "--conf",
+            "isonomy.seed=7",
+            "--conf",
+            "a.b=c",
+            "--env",
+            "A=b",
+            "--env=C=d",
+            "--wait_job_finish",
+            "-o",
+            "json",
+        ]
+    )
+    assert parsed.stock == [
+        "--name",
+        "digits",
+        "--worker_launch_cmd",
+        "python t.py --eta 5",
+        "--conf",
+        "isonomy.eta=4",
+        "--conf",
+        "isonomy.gpus_per_job=2",
+        "--conf",
+        "isonomy.seed=7",
+        "--conf",
+        "a.b=c",
+        "--env",
+        "A=b",
+        "--env",
+        "C=d",
+        "--wait_job_finish",
+    ]
     assert parsed.conf == {"eta": "4", "gpus_per_job": "2", "seed": "7"}
     assert parsed.json
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--nam", "x"], "--nam: unknown option; the nearest known one is --name"),
-    (["--conf", "isonomy.max_iteration=3"], "unknown key; the nearest known one is isonomy.max_iterations"),
-    (["--eta", "3", "--conf", "isonomy.eta=4"], "isonomy.eta: given twice"),
-    (["--eta"], "--eta: its value is absent"),
-    (["--conf", "isonomy.eta"], "write key=value"),
-    (["--name", "my", "job"], "job: not an option"),
-    (["-o", "xml"], "must be json or text"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nam", "x"], "--nam: unknown option; the nearest known one is --name"),
+        (["--conf", "isonomy.max_iteration=3"], "unknown key; the nearest known one is isonomy.max_iterations"),
+        (["--eta", "3", "--conf", "isonomy.eta=4"], "isonomy.eta: given twice"),
+        (["--eta"], "--eta: its value is absent"),
+        (["--conf", "isonomy.eta"], "write key=value"),
+        (["--name", "my", "job"], "job: not an option"),
+        (["-o", "xml"], "must be json or text"),
+    ],
+)
 def test_mistakes_in_options_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         parse_run(arguments)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("spec: {nam: x}", "spec.nam: unknown key; did you mean name?"),
-    ("roles: {worker: {gpu: 1}}", "roles.worker.gpu: unknown key; known are resources"),
-    ("roles: {worker: 3}", "roles.worker must be a mapping"),
-    ("- a", "a spec must be a mapping with spec, configs"),
-    ("{{", "not YAML"),
-    (None, "cannot be read: No such file"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spec: {nam: x}", "spec.nam: unknown key; did you mean name?"),
+        ("roles: {worker: {gpu: 1}}", "roles.worker.gpu: unknown key; known are resources"),
+        ("roles: {worker: 3}", "roles.worker must be a mapping"),
+        ("- a", "a spec must be a mapping with spec, configs"),
+        ("{{", "not YAML"),
+        (None, "cannot be read: No such file"),
+    ],
+)
 def test_a_bad_spec_names_file_and_key(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "job.yaml"
     if text is not None:
@@ -77,58 +117,78 @@ def test_a_bad_spec_names_file_and_key(tmp_path: Path, text: str | None, message
 
 def test_a_good_spec_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text("spec: {name: a, jobType: TENSORFLOW}\nconfigs: {input_path: /d, envs: {A: b}}\n"
-                    "roles: {worker: {replicas: 1, launch_cmd: x}}")
+    file.write_text(
+        "spec: {name: a, jobType: TENSORFLOW}\nconfigs: {input_path: /d, envs: {A: b}}\n"
+        "roles: {worker: {replicas: 1, launch_cmd: x}}"
+    )
     check_spec(file)
 
 
 def test_a_good_group_is_accepted(space: Path) -> None:
     check_group({})
-    check_group({"app_scheduler": "hyperband", "search_space": str(space), "max_iterations": "27",
-                 "slowdown": "1, 1.2,1.5", "iteration_s": "0.5", "gpus_per_job": "2"})
+    check_group(
+        {
+            "app_scheduler": "hyperband",
+            "search_space": str(space),
+            "max_iterations": "27",
+            "slowdown": "1, 1.2,1.5",
+            "iteration_s": "0.5",
+            "gpus_per_job": "2",
+        }
+    )
     assert list(load_search_space(space)) == ["learning_rate", "batch", "layers"]
 
 
-@pytest.mark.parametrize(("conf", "message"), [
-    ({"app_scheduler": "hyperbandd"}, "must be one of single, hyperband, successive_halving"),
-    ({"app_scheduler": "hyperband"}, "isonomy.search_space is absent"),
-    ({"eta": "3"}, "isonomy.eta: needs --app-scheduler hyperband, successive_halving or asha"),
-    ({"jobs": "3"}, "isonomy.jobs: needs --app-scheduler hyperband, .* or optuna"),
-    ({"app_scheduler": "median", "target": "0.9"}, "isonomy.target: needs --app-scheduler curve"),
-    ({"app_scheduler": "optuna", "eta": "3"}, "isonomy.eta: needs"),
-    ({"app_scheduler": "optuna", "sampler": "cmaes"}, "isonomy.sampler=cmaes: must be one of tpe, random, gp"),
-    ({"app_scheduler": "curve", "target": "high"}, "isonomy.target=high: must be a number"),
-    ({"speedups": "K80"}, "isonomy.speedups=K80: must be GPU types with speeds"),
-    ({"gpu_bound": "1.5"}, "isonomy.gpu_bound=1.5: must be a number from 0 to 1"),
-    ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
-    ({"seed": "1.5"}, "must be a whole number, at least 0"),
-    ({"iteration_s": "nan"}, "must be a number above 0"),
-    ({"slowdown": "1.2,1.1,1.3"}, "three numbers from 1.0"),
-    ({"metric": "a b"}, "isonomy.metric=a b: must be the name of a reported value"),
-    ({"mode": "least"}, "isonomy.mode=least: must be one of min, max"),
-    ({"keep_folder": "../x"}, "isonomy.keep_folder=../x: must be a folder below"),
-    ({"app_scheduler": "hyperband", "search_space": "x", "max_iterations": "2", "min_iterations": "3"},
-     "isonomy.min_iterations=3: above isonomy.max_iterations=2"),
-    ({"app_scheduler": "hyperband", "search_space": "/none.yaml", "max_iterations": "2"},
-     "/none.yaml: cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"app_scheduler": "hyperbandd"}, "must be one of single, hyperband, successive_halving"),
+        ({"app_scheduler": "hyperband"}, "isonomy.search_space is absent"),
+        ({"eta": "3"}, "isonomy.eta: needs --app-scheduler hyperband, successive_halving or asha"),
+        ({"jobs": "3"}, "isonomy.jobs: needs --app-scheduler hyperband, .* or optuna"),
+        ({"app_scheduler": "median", "target": "0.9"}, "isonomy.target: needs --app-scheduler curve"),
+        ({"app_scheduler": "optuna", "eta": "3"}, "isonomy.eta: needs"),
+        ({"app_scheduler": "optuna", "sampler": "cmaes"}, "isonomy.sampler=cmaes: must be one of tpe, random, gp"),
+        ({"app_scheduler": "curve", "target": "high"}, "isonomy.target=high: must be a number"),
+        ({"speedups": "K80"}, "isonomy.speedups=K80: must be GPU types with speeds"),
+        ({"gpu_bound": "1.5"}, "isonomy.gpu_bound=1.5: must be a number from 0 to 1"),
+        ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
+        ({"seed": "1.5"}, "must be a whole number, at least 0"),
+        ({"iteration_s": "nan"}, "must be a number above 0"),
+        ({"slowdown": "1.2,1.1,1.3"}, "three numbers from 1.0"),
+        ({"metric": "a b"}, "isonomy.metric=a b: must be the name of a reported value"),
+        ({"mode": "least"}, "isonomy.mode=least: must be one of min, max"),
+        ({"keep_folder": "../x"}, "isonomy.keep_folder=../x: must be a folder below"),
+        (
+            {"app_scheduler": "hyperband", "search_space": "x", "max_iterations": "2", "min_iterations": "3"},
+            "isonomy.min_iterations=3: above isonomy.max_iterations=2",
+        ),
+        (
+            {"app_scheduler": "hyperband", "search_space": "/none.yaml", "max_iterations": "2"},
+            "/none.yaml: cannot be read",
+        ),
+    ],
+)
 def test_mistakes_in_groups_are_named(conf: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_group(conf)
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("[1, 2", "not YAML"),
-    ("lr: {type: float, min: 0, max: 1}", "needs 'parameters:'"),
-    ("parameters: {}", "at least one parameter"),
-    ("parameters: {lr: {type: real}}", "type is 'real'; it must be float, int or choice"),
-    ("parameters: {lr: {type: float, min: 0}}", "'max' must be a number"),
-    ("parameters: {lr: {type: float, min: 2, max: 1}}", "min 2 is above max 1"),
-    ("parameters: {lr: {type: int, min: 0.5, max: 1}}", "'min' must be a whole number"),
-    ("parameters: {lr: {type: float, min: 0, max: 1, log: true}}", "min must be above 0"),
-    ("parameters: {lr: {type: choice, values: []}}", "at least one value"),
-    ("parameters: {lr: {type: choice, value: [1]}}", "unknown key 'value'"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2", "not YAML"),
+        ("lr: {type: float, min: 0, max: 1}", "needs 'parameters:'"),
+        ("parameters: {}", "at least one parameter"),
+        ("parameters: {lr: {type: real}}", "type is 'real'; it must be float, int or choice"),
+        ("parameters: {lr: {type: float, min: 0}}", "'max' must be a number"),
+        ("parameters: {lr: {type: float, min: 2, max: 1}}", "min 2 is above max 1"),
+        ("parameters: {lr: {type: int, min: 0.5, max: 1}}", "'min' must be a whole number"),
+        ("parameters: {lr: {type: float, min: 0, max: 1, log: true}}", "min must be above 0"),
+        ("parameters: {lr: {type: choice, values: []}}", "at least one value"),
+        ("parameters: {lr: {type: choice, value: [1]}}", "unknown key 'value'"),
+    ],
+)
 def test_a_bad_search_space_names_file_and_parameter(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(text)
@@ -185,15 +245,19 @@ def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture
     assert not (installation / "arguments").exists()
 
 
-@pytest.mark.parametrize(("variable", "value", "message"), [
-    ("HADOOP_CONF_DIR", "", "HADOOP_CONF_DIR is not set"),
-    ("HADOOP_CONF_DIR", "/nowhere", "no core-site.xml there"),
-    ("SUBMARINE_HOME", "/nowhere", "set SUBMARINE_HOME"),
-    ("JAVA_HOME", "/nowhere", "set it to a JDK 17"),
-])
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("HADOOP_CONF_DIR", "", "HADOOP_CONF_DIR is not set"),
+        ("HADOOP_CONF_DIR", "/nowhere", "no core-site.xml there"),
+        ("SUBMARINE_HOME", "/nowhere", "set SUBMARINE_HOME"),
+        ("JAVA_HOME", "/nowhere", "set it to a JDK 17"),
+    ],
+)
 @pytest.mark.usefixtures("installation")
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(variable, value)
     status, _, err = run(capsys, "job", "run", *JOB)
     assert status == 2
@@ -234,11 +298,14 @@ def test_a_profile_becomes_the_options_that_it_stands_for(tmp_path: Path) -> Non
     assert parsed.conf == {"iteration_s": "2", "slowdown": "1,1.2,1.3"}, "what the user says goes first"
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--model", "vgg16"], "isonomy.model: needs --profile FILE"),
-    (["--profile", "p.yaml"], "isonomy.profile: needs --model NAME"),
-    (["--name", "x", "--profile", "/none.yaml"], "isonomy.profile: /none.yaml: cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "vgg16"], "isonomy.model: needs --profile FILE"),
+        (["--profile", "p.yaml"], "isonomy.profile: needs --model NAME"),
+        (["--name", "x", "--profile", "/none.yaml"], "isonomy.profile: /none.yaml: cannot be read"),
+    ],
+)
 def test_mistakes_in_profiles_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         use_profile(parse_run(arguments))
@@ -249,27 +316,36 @@ def good(*more: str) -> list[str]:
     return [word for pair in given.items() for word in pair]
 
 
-@pytest.mark.parametrize(("more", "says"), [
-    (["--worker_resources", "memory=2G,vcores=2,gpus=1"], "--worker_resources gpus: unknown; did you mean gpu?"),
-    (["--worker_resources", "vcores=2"], "--worker_resources: memory is absent; write for example memory=2G"),
-    (["--worker_resources", "memory=2G,gpu=one"], "--worker_resources gpu=one: write for example"),
-    (["--worker_resources", ""], "--worker_resources is absent: for example --worker_resources memory=2G,vcores=2"),
-    (["--worker_launch_cmd", " "], "--worker_launch_cmd is absent: for example"),
-    (["--worker_launch_cmd", "python train.py"], "--worker_launch_cmd: train.py is not among the files of the workers"),
-    (["--worker_launch_cmd", "python 'x"], "--worker_launch_cmd: No closing quotation"),
-    (["--worker_launch_cmd", "cat %input_path%"], "--input_path is absent, and the launch command has %input_path%"),
-    (["--num_workers", "two"], "--num_workers two: must be a whole number, at least 1"),
-    (["--num_workers", "0"], "--num_workers 0: must be a whole number, at least 1"),
-    (["--framework", "jax"], "--framework jax: unknown; known are tensorflow, pytorch, mxnet, keras, command"),
-    (["--framework", "pytroch"], "--framework pytroch: unknown; did you mean pytorch?"),
-    (["--framework", "keras", "--num_workers", "2"], "Keras 3 cannot fit over several workers on TensorFlow"),
-    (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
-    (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
-    (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
-    (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
-    (["--num_ps", "1"], "--num_ps: parameter servers are not supported"),
-    (["--quicklink", "a=b"], "--quicklink: not supported; leave it out"),
-])
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--worker_resources", "memory=2G,vcores=2,gpus=1"], "--worker_resources gpus: unknown; did you mean gpu?"),
+        (["--worker_resources", "vcores=2"], "--worker_resources: memory is absent; write for example memory=2G"),
+        (["--worker_resources", "memory=2G,gpu=one"], "--worker_resources gpu=one: write for example"),
+        (["--worker_resources", ""], "--worker_resources is absent: for example --worker_resources memory=2G,vcores=2"),
+        (["--worker_launch_cmd", " "], "--worker_launch_cmd is absent: for example"),
+        (
+            ["--worker_launch_cmd", "python train.py"],
+            "--worker_launch_cmd: train.py is not among the files of the workers",
+        ),
+        (["--worker_launch_cmd", "python 'x"], "--worker_launch_cmd: No closing quotation"),
+        (
+            ["--worker_launch_cmd", "cat %input_path%"],
+            "--input_path is absent, and the launch command has %input_path%",
+        ),
+        (["--num_workers", "two"], "--num_workers two: must be a whole number, at least 1"),
+        (["--num_workers", "0"], "--num_workers 0: must be a whole number, at least 1"),
+        (["--framework", "jax"], "--framework jax: unknown; known are tensorflow, pytorch, mxnet, keras, command"),
+        (["--framework", "pytroch"], "--framework pytroch: unknown; did you mean pytorch?"),
+        (["--framework", "keras", "--num_workers", "2"], "Keras 3 cannot fit over several workers on TensorFlow"),
+        (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
+        (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
+        (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
+        (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
+        (["--num_ps", "1"], "--num_ps: parameter servers are not supported"),
+        (["--quicklink", "a=b"], "--quicklink: not supported; leave it out"),
+    ],
+)
 def test_mistakes_are_one_line_before_any_connection(
     installation: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
 ) -> None:
@@ -281,18 +357,28 @@ def test_mistakes_are_one_line_before_any_connection(
     assert not (installation / "arguments").exists()
 
 
-@pytest.mark.parametrize(("name", "stock"), [("pytorch", "pytorch"), ("mxnet", "mxnet"), ("keras", "tensorflow"),
-                                             ("command", "tensorflow"), ("TensorFlow", "tensorflow")])
-def test_frameworks_keep_the_stock_meaning(installation: Path, capsys: pytest.CaptureFixture[str], name: str,
-                                           stock: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "stock"),
+    [
+        ("pytorch", "pytorch"),
+        ("mxnet", "mxnet"),
+        ("keras", "tensorflow"),
+        ("command", "tensorflow"),
+        ("TensorFlow", "tensorflow"),
+    ],
+)
+def test_frameworks_keep_the_stock_meaning(
+    installation: Path, capsys: pytest.CaptureFixture[str], name: str, stock: str
+) -> None:
     run(capsys, "job", "run", *good("--framework", name))
     given = (installation / "arguments").read_text().splitlines()
     assert given[given.index("--framework") + 1] == stock
     assert f"isonomy.framework={name.lower()}" in given
 
 
-def test_the_banner_is_not_passed_on_and_workers_need_no_input(installation: Path,
-                                                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_banner_is_not_passed_on_and_workers_need_no_input(
+    installation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _, out, _ = run(capsys, "job", "run", *good("--num_workers", "2"))
     assert out == "Submitted application_1_0002 (x, single) to queue root.prod\n"
     assert "--input_path" in (installation / "arguments").read_text().splitlines()
@@ -303,16 +389,24 @@ def test_a_script_that_keeps_nothing_is_said_so(installation: Path, capsys: pyte
     plain.write_text("import torch\n")
     ours.write_text("import isonomy\n")
     for script, more, told in ((plain, [], True), (plain, ["--keep-folder", "ckpt"], False), (ours, [], False)):
-        _, _, err = run(capsys, "job", "run", *good("--worker_launch_cmd", f"python {script.name}", "--localization",
-                                                    f"{script}:."), *more)
+        _, _, err = run(
+            capsys,
+            "job",
+            "run",
+            *good("--worker_launch_cmd", f"python {script.name}", "--localization", f"{script}:."),
+            *more,
+        )
         assert ("begins anew" in err) == told, err
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["job", "show"], "job show: --name is absent"),
-    (["job", "lst"], "job lst: unknown command; did you mean list?"),
-    (["job", "kill"], "job kill: the name of the job is absent: submarine job kill NAME"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["job", "show"], "job show: --name is absent"),
+        (["job", "lst"], "job lst: unknown command; did you mean list?"),
+        (["job", "kill"], "job kill: the name of the job is absent: submarine job kill NAME"),
+    ],
+)
 def test_other_verbs_name_the_mistake(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     status, _, err = run(capsys, *arguments)
     assert status == 2

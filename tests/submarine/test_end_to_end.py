@@ -91,8 +91,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (folder / "topology.yaml").write_text(TOPOLOGY)
     place = ["--dir", str(folder / "state")]
     devcluster = REPO / "dev-cluster"
-    subprocess.run([devcluster / "up", "--plain", "--topology", folder / "topology.yaml", *place], check=True,
-                   timeout=400)
+    subprocess.run(
+        [devcluster / "up", "--plain", "--topology", folder / "topology.yaml", *place], check=True, timeout=400
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), ControlPlane)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -113,18 +114,36 @@ def scripted_python(folder: Path, web: str) -> Path:
     """A `python` whose Agent is the scripted one."""
     python = folder / "python"
     script = Path(__file__).with_name("scripted_agent.py")
-    python.write_text(f"#!/bin/bash\nSCRIPT_OUT={folder} SCRIPT_WEB={web} PYTHONPATH={REPO} exec "
-                      f"{sys.executable} {script}\n")
+    python.write_text(
+        f"#!/bin/bash\nSCRIPT_OUT={folder} SCRIPT_WEB={web} PYTHONPATH={REPO} exec {sys.executable} {script}\n"
+    )
     python.chmod(0o755)
     return python
 
 
 def run_options(cluster: Cluster, folder: Path) -> list[str]:
     (folder / "train.py").write_text("print('trains')\n")
-    return ["run", "--name", folder.name, "--queue", "research", "--input_path", "/data", "--num_workers", "1",
-            "--worker_resources", "memory=256M,vcores=1", "--worker_launch_cmd", "python train.py",
-            "--localization", f"{folder}/train.py:./", "--env", "A=b",
-            "--python", str(scripted_python(folder, cluster.web))]
+    return [
+        "run",
+        "--name",
+        folder.name,
+        "--queue",
+        "research",
+        "--input_path",
+        "/data",
+        "--num_workers",
+        "1",
+        "--worker_resources",
+        "memory=256M,vcores=1",
+        "--worker_launch_cmd",
+        "python train.py",
+        "--localization",
+        f"{folder}/train.py:./",
+        "--env",
+        "A=b",
+        "--python",
+        str(scripted_python(folder, cluster.web)),
+    ]
 
 
 def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, tmp_path: Path) -> None:
@@ -153,17 +172,21 @@ def test_a_failed_job_gives_exit_status_1(cluster: Cluster, tmp_path: Path) -> N
     assert ended.stderr.strip().splitlines()[-1] == "submarine: Job failed: adopted and finished"
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--queue", "nope"], "-queue nope: no such queue; the leaf queues are root.default, root.prod"),
-    (["--queue", "root"], "-queue root: not a leaf queue"),
-    (["--gpus-per-job", "3"], "the largest gang that the cluster can hold has 2"),
-    (["--worker_resources", "memory=9G,vcores=1"], "no running machine has as much"),
-    (["--num_ps", "1", "--ps_resources", "memory=1G,vcores=1", "--num_workers", "2", "--input_path", "x"],
-     "--num_ps: parameter servers are not supported"),
-    (["--localization", "/nowhere:./"], "--localization /nowhere: no such file or folder here"),
-])
-def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, options: list[str],
-                                                        message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--queue", "nope"], "-queue nope: no such queue; the leaf queues are root.default, root.prod"),
+        (["--queue", "root"], "-queue root: not a leaf queue"),
+        (["--gpus-per-job", "3"], "the largest gang that the cluster can hold has 2"),
+        (["--worker_resources", "memory=9G,vcores=1"], "no running machine has as much"),
+        (
+            ["--num_ps", "1", "--ps_resources", "memory=1G,vcores=1", "--num_workers", "2", "--input_path", "x"],
+            "--num_ps: parameter servers are not supported",
+        ),
+        (["--localization", "/nowhere:./"], "--localization /nowhere: no such file or folder here"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, options: list[str], message: str) -> None:
     before = cluster.rest("metrics")["clusterMetrics"]["appsSubmitted"]
     stock = {"--worker_resources": "memory=256M,vcores=1"} | dict(zip(options[::2], options[1::2], strict=True))
     arguments = [word for pair in stock.items() for word in pair]

@@ -45,8 +45,9 @@ def chromium(profile: Path, dark: bool = False, script: bool = True) -> Iterator
 
 def resize(browser: Any, wide: int, high: int) -> None:
     """The page's own size, without the window's frame."""
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
-                            {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": False})
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": False}
+    )
 
 
 def shoot(browser: Any, file: Path, wide: int, least_high: int = 600) -> None:

@@ -76,7 +76,8 @@ def test_an_app_is_opened_by_click_and_by_key(browser: Any, server: Any) -> None
     find(browser, "body").send_keys("jj")
     focused = browser.switch_to.active_element
     assert focused.get_attribute("textContent") == browser.find_elements("css selector", "a.row")[1].get_attribute(
-        "textContent")
+        "textContent"
+    )
     focused.send_keys("k")
     browser.switch_to.active_element.send_keys("\n")
     until(lambda: "/ui/app/" in browser.current_url)
@@ -125,7 +126,8 @@ def test_it_fits_every_width_and_pictures_are_kept(browser: Any, server: Any, st
 def test_it_is_dark_where_the_user_wants_it(browser: Any, server: Any) -> None:
     def ground(scheme: str) -> int:
         browser.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
         colour = browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
         return sum(int(x) for x in colour.strip("rgb()").split(","))
 

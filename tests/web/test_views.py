@@ -52,8 +52,7 @@ def test_queue_puts_those_in_want_first_and_gives_a_reason(scene: Scene) -> None
 def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
     d = scene.get("explain", app=LATE)
     r = d["rho"]
-    assert r["t_id_s"] == pytest.approx(
-        r["work_total_gpu_s"] / min(r["cluster_gpus"], r["demand_gpus"]) * r["n_avg"])
+    assert r["t_id_s"] == pytest.approx(r["work_total_gpu_s"] / min(r["cluster_gpus"], r["demand_gpus"]) * r["n_avg"])
     assert r["t_sh_s"] / r["t_id_s"] == pytest.approx(r["rho"])
     assert len(d["leases"]) >= scene.world.arbiter.holding(LATE)
     receipts = {x["round_id"]: x for x in scene.world.arbiter.receipts}

@@ -99,7 +99,9 @@ def test_a_write_that_breaks_off_leaves_nothing_to_find(files: LocalFiles, monke
 
 
 @pytest.mark.parametrize("path", ["run#1", "run?lr=1", "a;b", "a%20b", "a b", "x:y"])
-@pytest.mark.parametrize("scheme", ["hdfs://nn:8020/user/ann/", "hdfs:///user/ann/", "/user/ann/", "viewfs://c/user/ann/"])
+@pytest.mark.parametrize(
+    "scheme", ["hdfs://nn:8020/user/ann/", "hdfs:///user/ann/", "/user/ann/", "viewfs://c/user/ann/"]
+)
 def test_every_letter_of_a_path_counts(scheme: str, path: str) -> None:
     assert hdfs_path(f"{scheme}{path}/application_1_0001/j0") == f"/user/ann/{path}/application_1_0001/j0"
 

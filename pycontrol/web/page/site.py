@@ -50,9 +50,7 @@ class Page:
         )  # fmt: skip
         self._templates.filters.update(text.FILTERS)
 
-    def answer(
-        self, method: str, path: str, params: Mapping[str, str], read: Read
-    ) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, params: Mapping[str, str], read: Read) -> tuple[int, dict[str, Any]]:
         """(HTTP status, {"content_type", "text", "headers"})."""
         parts = path.split("/")[1:]
         root = "../" * len(parts)
