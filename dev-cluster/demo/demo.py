@@ -23,7 +23,7 @@ import click
 import requests
 from hdfs import InsecureClient
 
-from pycontrol.web.report import spread
+from pycontrol.audit.report import spread
 
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"

@@ -22,11 +22,11 @@ from demo import DEMO, REPO, App, Demo, held, submarine
 from hdfs import InsecureClient
 from hdfs.util import HdfsError
 
+from pycontrol.audit.history import History
 from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.problem import Problem
-from pycontrol.web.history import History
 
 TOPOLOGY = DEMO / "oef.yaml"
 LEASE_S = 20.0

@@ -20,10 +20,10 @@ from typing import Any
 
 import structlog
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
 from pycontrol.model.events import ClusterLost, Directive, DirectiveDone, Event, Place
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 LOST_AFTER_S = 6.0

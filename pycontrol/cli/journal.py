@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from pycontrol.arbiter.facts import FACTS, to_json
-from pycontrol.arbiter.journal import JournalError, read_facts
-from pycontrol.arbiter.journal_check import check_journal, repair_journal
 from pycontrol.cli.client import Failure, output_option
 from pycontrol.cli.tables import Data, clock, emit
+from pycontrol.runtime.journal import JournalError, read_facts
+from pycontrol.runtime.journal_check import check_journal, repair_journal
 
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 

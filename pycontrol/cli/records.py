@@ -14,15 +14,15 @@ from typing import Any
 import click
 
 from pycontrol.arbiter.facts import Fact
-from pycontrol.arbiter.journal import JournalError, read_facts
+from pycontrol.audit import report as reports
+from pycontrol.audit.audit import GANG_DEADLINE_S, audit
+from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
+from pycontrol.audit.history import History
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config, load_topology
-from pycontrol.web import report as reports
-from pycontrol.web.audit import GANG_DEADLINE_S, audit
-from pycontrol.web.evidence import EvidenceError, read_evidence, read_rm_log
-from pycontrol.web.history import History
+from pycontrol.runtime.journal import JournalError, read_facts
 
 EVIDENCE_FILE = "isonomy-evidence.jsonl"
 

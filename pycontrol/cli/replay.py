@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 import click
 
 from pycontrol.auction.tables import auction_tables
-from pycontrol.cli.cases import (
+from pycontrol.config import ConfigError
+from pycontrol.fairness.contention import Clock
+from pycontrol.fairness.estimate import Forecast, Halving, SingleJob, Watched
+from pycontrol.fairness.gangs import t_id
+from pycontrol.replay.cases import (
     AuctionCase,
     CaseError,
     CellsCase,
@@ -20,11 +24,7 @@ from pycontrol.cli.cases import (
     parse_case,
     parse_key,
 )
-from pycontrol.cli.sharecases import SharesCase, solve_shares
-from pycontrol.config import ConfigError
-from pycontrol.fairness.contention import Clock
-from pycontrol.fairness.estimate import Forecast, Halving, SingleJob, Watched
-from pycontrol.fairness.gangs import t_id
+from pycontrol.replay.shares import SharesCase, solve_shares
 
 MALFORMED = 2
 
@@ -148,7 +148,7 @@ def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool)
 
 
 def _replay_cells(file: Path, case: CellsCase, forced: bool, as_json: bool) -> None:
-    from pycontrol.cli.cells_replay import replay_cells
+    from pycontrol.replay.cells import replay_cells
 
     try:
         for answer in replay_cells(case.model_dump(), forced):

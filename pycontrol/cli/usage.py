@@ -14,10 +14,10 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
+from pycontrol.audit.usage import KEYS, usage
 from pycontrol.cli.client import Misused, cluster_dir_option
 from pycontrol.cli.records import facts_of, records_of
 from pycontrol.cli.tables import Data, count, lines, out, span, table
-from pycontrol.web.usage import KEYS, usage
 
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from pycontrol.arbiter.driver import Overloaded
+from pycontrol.runtime.driver import Overloaded
 
 MESSAGES_PER_S = 500.0
 MESSAGES_AT_ONCE = 5000.0

@@ -10,7 +10,6 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 import structlog
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.model.events import AgentLost, Event
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import relayed, translate
@@ -20,6 +19,7 @@ from pycontrol.rpc.intake import COSTS, RETRY_S, Intake, Pace
 from pycontrol.rpc.outbox import Sized, Stream
 from pycontrol.rpc.sessions import AgentStream, Sessions, WorkerStream
 from pycontrol.rpc.tokens import Claims
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 

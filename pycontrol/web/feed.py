@@ -27,15 +27,15 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
     Switched,
 )
-from pycontrol.arbiter.journal import Journal
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.topology import Gpu
-from pycontrol.web.metrics import Metrics
+from pycontrol.queries.metrics import Metrics
+from pycontrol.queries.spans import Spans
+from pycontrol.queries.trends import Trends
+from pycontrol.runtime.journal import Journal
 from pycontrol.web.notify import Notifier
-from pycontrol.web.spans import Spans
-from pycontrol.web.trends import Trends
 
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.config import ConfigError, MetricsListener
-from pycontrol.web.metrics import CONTENT_TYPE
+from pycontrol.queries.metrics import CONTENT_TYPE
+from pycontrol.runtime.driver import Overloaded
 
 REQUEST_S = 5.0
 """A client that is slower is given up, for the next one waits."""

@@ -13,7 +13,7 @@ import structlog
 from pycontrol.arbiter import causes
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
-from pycontrol.web.spans import LeaseSpan
+from pycontrol.queries.spans import LeaseSpan
 
 WAITING_MAX = 1000
 CONNECT_S, READ_S = 3.0, 5.0

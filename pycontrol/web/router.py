@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.driver import Overloaded
-from pycontrol.arbiter.journal import Journal, NoJournal
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.policies.port import Policy
-from pycontrol.web import cells, exchange, explain, metrics, views
+from pycontrol.queries import cells, exchange, explain, metrics, views
+from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
+from pycontrol.queries.pictures import Pictures
+from pycontrol.runtime.driver import Overloaded
+from pycontrol.runtime.journal import Journal, NoJournal
 from pycontrol.web.feed import Feed
-from pycontrol.web.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.web.page.site import Page
-from pycontrol.web.pictures import Pictures
 
 T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")

@@ -16,11 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 COMPILED = ("arbiter/*.py", "model/*.py", *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")))
-INTERPRETED = {
-    "__init__.py", "value.py", "topology.py", "driver.py", "inbox.py", "ports.py",
-    "journal.py", "journal_check.py", "journal_keeper.py", "journal_rows.py",
-}  # fmt: skip
-"""Modules with frozen dataclasses that keep what they reckoned, or that wait most of the time."""
+INTERPRETED = {"__init__.py", "value.py", "topology.py"}
+"""Modules with frozen dataclasses that keep what they reckoned."""
 
 
 class ProtoBuildHook(BuildHookInterface):  # type: ignore[type-arg]

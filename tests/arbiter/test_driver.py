@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter import inbox
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.driver import Driver, Overloaded
 from pycontrol.arbiter.facts import AppArrived, Fact
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.policies.registry import make
+from pycontrol.runtime import inbox
+from pycontrol.runtime.driver import Driver, Overloaded
 
 pytestmark = pytest.mark.interpreted
 
@@ -71,7 +71,7 @@ SNAPSHOT = ev.ClusterSnapshot(True, (Node("n1:1", "n1", "r", 8),), (), (), ())
 
 
 def test_events_that_wait_together_are_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycontrol.arbiter.driver.BATCH_S", 60.0)
+    monkeypatch.setattr("pycontrol.runtime.driver.BATCH_S", 60.0)
     driver, arbiter, told = made()
     for event in [SNAPSHOT, *(e for n in range(100) for e in app(n))]:
         driver.submit(event)

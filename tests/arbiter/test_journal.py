@@ -21,10 +21,10 @@ from pycontrol.arbiter.facts import (
     PolicyMemory,
     RoundHeld,
 )
-from pycontrol.arbiter.journal import JournalError, SqliteJournal, read_facts
-from pycontrol.arbiter.journal_check import check_journal, repair_journal
-from pycontrol.arbiter.journal_keeper import JournalKeeper
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts
+from pycontrol.runtime.journal_check import check_journal, repair_journal
+from pycontrol.runtime.journal_keeper import JournalKeeper
 
 GOLDEN = Path(__file__).parents[1] / "journals"
 APP = "application_1_0001"
@@ -218,7 +218,7 @@ def test_a_failed_snapshot_leaves_no_transaction_open(path: Path, monkeypatch: p
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as m:
-        m.setattr("pycontrol.arbiter.journal_keeper.checksum", full)
+        m.setattr("pycontrol.runtime.journal_keeper.checksum", full)
         with pytest.raises(sqlite3.OperationalError):
             house.keep()
     journal.append([AppChanged(APP, {"message": "still"})], 2.0)

@@ -10,8 +10,8 @@ import pytest
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
-from pycontrol.cli.serve import ControlPlane
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.model.events import AppUpdated, Tick
 from pycontrol.policies.drf import Drf
 from pycontrol.policies.themis import Themis

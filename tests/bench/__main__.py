@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.facts import LeaseGranted
-from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.journal import SqliteJournal
 from tests.bench import arbiter, auction, bids, cells, cells_round, hived, policies, shares, simulation
 
 
@@ -69,7 +69,7 @@ def recovery_of(quick: bool) -> dict[str, Any]:
 
 def bridge() -> dict[str, Any]:
     """A round trip to a Java peer."""
-    from pycontrol.bridge import bench
+    from tests.bench import bridge as bench
 
     return bench.measure()
 

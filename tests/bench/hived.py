@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pycontrol.experiments.hived_cases import Case, Runs, full
+from pycontrol.experiments.hived.cases import Case, Runs, full
 
 
 def run(quick: bool) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseEnded, LeaseGranted, LeaseStarted, RoundHeld
-from pycontrol.arbiter.journal import SqliteJournal
-from pycontrol.arbiter.journal_keeper import JournalKeeper
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.journal_keeper import JournalKeeper
 
 AT_ONCE = 1000
 

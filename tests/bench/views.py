@@ -13,8 +13,8 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.policies.registry import make
-from pycontrol.web import views
-from pycontrol.web.pictures import Camera, complete
+from pycontrol.queries import views
+from pycontrol.queries.pictures import Camera, complete
 
 
 def busy(machines: int, apps: int, asks: int) -> tuple[Arbiter, float]:

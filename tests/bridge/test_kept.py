@@ -17,7 +17,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
-from pycontrol.bridge.kept import KEEP, Kept, KeptError, KeptState
+from pycontrol.daemon.standby_store import KEEP, Kept, KeptError, KeptState
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StateKept

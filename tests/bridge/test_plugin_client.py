@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.bridge.bench import measure
+from tests.bench.bridge import measure
 
 
 @pytest.mark.cluster

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.bridge.endpoint import RESEND_S, RESULT_S, BridgeEndpoint
 from pycontrol.model.events import ClusterLost, ClusterSnapshot, DirectiveDone, Event, Kill, NodeDown
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 

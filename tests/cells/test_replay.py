@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from pycontrol.cli.cells_replay import replay_cells
+from pycontrol.replay.cells import replay_cells
 
 CLUSTER: dict[str, Any] = {
     "cell_types": {"node": {"child": "gpu", "count": 2, "node_level": True}},

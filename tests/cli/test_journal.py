@@ -8,8 +8,8 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pycontrol.arbiter.facts import AppArrived, AppChanged, RoundHeld
-from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.cli import main
+from pycontrol.runtime.journal import SqliteJournal
 
 
 def isonomy(*args: str) -> Result:

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli import main
-from pycontrol.cli.serve import policy_of
 from pycontrol.config import Config, parse
+from pycontrol.daemon.control_plane import policy_of
 from pycontrol.policies import registry
 from pycontrol.policies.gandiva import Gandiva
 from pycontrol.policies.themis import Themis

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.cli import main
+from pycontrol.runtime.journal import SqliteJournal
 from tests.web.scene import Scene
 
 

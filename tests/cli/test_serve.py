@@ -12,8 +12,8 @@ import pytest
 
 from pycontrol.auction.winners import engine_name
 from pycontrol.cells.exchange_policies import CreditScore
-from pycontrol.cli import serve
 from pycontrol.config import ConfigError, load_config
+from pycontrol.daemon import control_plane as serve
 from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
 from pycontrol.model.events import ClusterSnapshot, ExchangePosted, NodeUp
 

@@ -9,10 +9,10 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter.journal import SqliteJournal
 from pycontrol.cli import main
 from pycontrol.cli.recorded import actual_of, of_journal, of_yarn
 from pycontrol.cli.whatif import _change, compared
+from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.workloads import load

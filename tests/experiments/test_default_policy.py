@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from pycontrol.experiments.default_policy import (
+from pycontrol.experiments.default_policy.lies import best_lie, lies
+from pycontrol.experiments.default_policy.promise import (
     COLUMNS,
     OURS,
     VARIANTS,
@@ -16,9 +17,8 @@ from pycontrol.experiments.default_policy import (
     _to_bound,
     scenes,
 )
-from pycontrol.experiments.default_policy_lies import best_lie, lies
 from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.themis_runs import Scene, measure
+from pycontrol.experiments.themis.runs import Scene, measure
 from pycontrol.simulation.settings import HONEST
 
 SMALL = Scene("w1", apps=4, faster=8.0)

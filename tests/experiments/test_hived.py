@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.experiments import catalogue, hived_cases, hived_cells, hived_exchange, hived_safety
-from pycontrol.experiments.hived_cases import Case, Runs, apportioned, by_level
-from pycontrol.experiments.hived_places import Celled, Counted, Job
-from pycontrol.experiments.hived_replay import REPLAYS, Replay
-from pycontrol.experiments.hived_replay import Series as Hours
+from pycontrol.experiments import catalogue
+from pycontrol.experiments.hived import cases as hived_cases
+from pycontrol.experiments.hived import cells as hived_cells
+from pycontrol.experiments.hived import exchange as hived_exchange
+from pycontrol.experiments.hived import safety as hived_safety
+from pycontrol.experiments.hived.cases import Case, Runs, apportioned, by_level
+from pycontrol.experiments.hived.places import Celled, Counted, Job
+from pycontrol.experiments.hived.replay import REPLAYS, Replay
+from pycontrol.experiments.hived.replay import Series as Hours
 from pycontrol.experiments.kit import Setup
 
 HOUR_S = 3600.0

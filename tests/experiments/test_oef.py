@@ -9,8 +9,8 @@ import pytest
 
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Findings, Setup
-from pycontrol.experiments.oef_fairness import four
-from pycontrol.experiments.oef_mixes import (
+from pycontrol.experiments.oef.fairness import four
+from pycontrol.experiments.oef.mixes import (
     COOPERATIVE,
     GAVEL,
     GAVEL_ONE,
@@ -23,8 +23,8 @@ from pycontrol.experiments.oef_mixes import (
     shortfall,
     total,
 )
-from pycontrol.experiments.oef_runs import EQUAL, OEF, OEF_NONCOOPERATIVE, Lie, Run, measure, outcome, placed
-from pycontrol.experiments.oef_throughput import _against
+from pycontrol.experiments.oef.runs import EQUAL, OEF, OEF_NONCOOPERATIVE, Lie, Run, measure, outcome, placed
+from pycontrol.experiments.oef.throughput import _against
 from pycontrol.experiments.report import Entry, markdown
 from pycontrol.shares.problem import Problem
 

@@ -8,11 +8,10 @@ import random
 import pytest
 
 from pycontrol.auction.partial import auction
-from pycontrol.experiments import themis_small as small
-from pycontrol.experiments import themis_small_facts as facts
-from pycontrol.experiments import themis_small_lies as lies
-from pycontrol.experiments import themis_small_round as one
 from pycontrol.experiments.kit import Setup
+from pycontrol.experiments.themis import facts, lies
+from pycontrol.experiments.themis import single_round as one
+from pycontrol.experiments.themis import tables as small
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import Interval, simulate

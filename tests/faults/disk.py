@@ -12,7 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
-from pycontrol.arbiter.journal import SqliteJournal
+from pycontrol.runtime.journal import SqliteJournal
 
 
 class DiskFull(sqlite3.OperationalError):

@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 
 import grpc
 
-import pycontrol.arbiter.driver as driver_module
-import pycontrol.arbiter.journal as journal_module
 import pycontrol.rpc.admission as admission_module
 import pycontrol.rpc.intake as intake_module
+import pycontrol.runtime.driver as driver_module
+import pycontrol.runtime.journal as journal_module
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.driver import Driver, SteadyClock
-from pycontrol.arbiter.inbox import Lane
 from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
-from pycontrol.cli.serve import owner_of
+from pycontrol.daemon.control_plane import owner_of
 from pycontrol.rpc.server import AgentServer
 from pycontrol.rpc.tokens import Tokens
+from pycontrol.runtime.driver import Driver, SteadyClock
+from pycontrol.runtime.inbox import Lane
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from pycontrol.wire.v1 import bridge_pb2 as pb

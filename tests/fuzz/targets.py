@@ -24,12 +24,12 @@ from google.protobuf.message import DecodeError
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
-from pycontrol.bridge import kept
 from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, bridge_token
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, parse
+from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, YarnApp

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.rpc import intake
 from pycontrol.rpc.intake import COSTS, Intake, Pace
+from pycontrol.runtime.driver import Overloaded
 
 
 class Queue:

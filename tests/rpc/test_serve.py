@@ -12,8 +12,8 @@ import grpc
 import pytest
 import yaml
 
-from pycontrol.cli.serve import ControlPlane
 from pycontrol.config import load_config
+from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from pycontrol.arbiter.journal_check import check_journal
+from pycontrol.runtime.journal_check import check_journal
 from tests.rpc.conftest import free_ports
 from tests.rpc.serving import COMMAND
 

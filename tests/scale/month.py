@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.journal import SqliteJournal
-from pycontrol.arbiter.journal_keeper import JournalKeeper
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.policies.registry import make
+from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.web.feed import Feed
 from tests.scale.__main__ import usage
 

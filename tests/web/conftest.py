@@ -2,7 +2,7 @@
 
 import pytest
 
-from pycontrol.web import pictures
+from pycontrol.queries import pictures
 
 
 @pytest.fixture(autouse=True)

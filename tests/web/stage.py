@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.journal import NoJournal
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.port import Policy
+from pycontrol.queries.trends import SAMPLE_S
+from pycontrol.runtime.journal import NoJournal
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
@@ -26,7 +27,6 @@ from pycontrol.simulation.jobs import RUNNING
 from pycontrol.simulation.settings import ARBITER, Settings
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
-from pycontrol.web.trends import SAMPLE_S
 
 T = TypeVar("T")
 HOSTILE = "<img src=x onerror=alert(1)><script>document.title='owned'</script>\"'&"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter import facts as f
+from pycontrol.audit.audit import audit
+from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
+from pycontrol.audit.history import History
 from pycontrol.model.topology import Gpu
-from pycontrol.web.audit import audit
-from pycontrol.web.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
-from pycontrol.web.history import History
 from tests.web.scene import Scene
 
 APP, OTHER = "application_17_0001", "application_17_0002"

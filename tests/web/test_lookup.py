@@ -8,7 +8,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import AppArrived, AppEnded
 from pycontrol.arbiter.state import Settings
 from pycontrol.policies.themis import Themis
-from pycontrol.web.lookup import Refusal, find_app
+from pycontrol.queries.lookup import Refusal, find_app
 
 IDS = {
     "application_7_0002": "train",

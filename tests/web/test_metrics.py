@@ -15,11 +15,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pycontrol.arbiter import causes
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.arbiter.reasons import REASONS
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
 from pycontrol.policies import registry
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.metrics_server import MetricsServer
 from tests.web.scene import EARLY, Scene
 from tests.web.stage import Stage, add_troubles, busy, router_of

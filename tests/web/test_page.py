@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.policies import registry
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.page import text
 from pycontrol.web.page.site import FILES, version
 from tests.web.scene import EARLY, Scene

@@ -9,8 +9,8 @@ import pytest
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.state import State
-from pycontrol.web import explain, pictures, views
-from pycontrol.web.pictures import COPIED, SHARED, Camera, Pictures, complete
+from pycontrol.queries import explain, pictures, views
+from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complete
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 OWN_WAY = {"settings", "durable", "configured", "policy_name", "agents", "node_at", "lead_s"}

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pycontrol.arbiter import facts as f
+from pycontrol.audit.report import build, quantile
 from pycontrol.model.topology import Gpu
-from pycontrol.web.report import build, quantile
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from pycontrol.arbiter.driver import Overloaded
 from pycontrol.arbiter.facts import Switched
-from pycontrol.arbiter.journal import NoJournal
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded
+from pycontrol.runtime.driver import Overloaded
+from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import WATCHERS_MAX, Feed
 from tests.web.scene import EARLY, SHELL, Scene
 

@@ -9,7 +9,7 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.filling import Filling
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.web.standing import _ranked
+from pycontrol.queries.standing import _ranked
 from tests.web.scene import EARLY, LATE, Scene
 
 FILLING = [n for n in registry.names() if isinstance(registry.make(n), Filling)]

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.arbiter import facts as f
-from pycontrol.arbiter.journal import SqliteJournal
+from pycontrol.audit.usage import Usage, usage
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused
 from pycontrol.cli.usage import moment_s
 from pycontrol.model.topology import Gpu
-from pycontrol.web.usage import Usage, usage
+from pycontrol.runtime.journal import SqliteJournal
 from tests.web.scene import Scene
 
 A, B = Gpu("n1", 0), Gpu("n1", 1)

@@ -10,7 +10,7 @@ from pycontrol.arbiter.reasons import REASONS
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.web import views
+from pycontrol.queries import views
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pycontrol.web.lookup import Refusal
+from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
 from pycontrol.web.page.machines import Drawer
 from pycontrol.web.page.rounds import lived

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.web.lookup import Refusal
+from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
 
 GPUS_DRAWN = 1024

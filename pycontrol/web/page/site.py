@@ -15,8 +15,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pycontrol.arbiter.driver import Overloaded
-from pycontrol.web.lookup import Refusal
+from pycontrol.queries.lookup import Refusal
+from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.page import Read, app, cluster, text
 
 HTML = "text/html; charset=utf-8"

@@ -1,0 +1,1 @@
+"""Offline accounts of a journal: audit, report, usage."""

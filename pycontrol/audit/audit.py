@@ -1,0 +1,252 @@
+"""The audit: the journal against the NodeManagers' evidence and the ResourceManager's audit log.
+
+Rules: no GPU in two containers at once; no container with GPUs that the journal did not lease to its app
+at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES what was granted. A rule
+without evidence is named in `unchecked`, never passed in silence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from pycontrol.audit.evidence import Evidence, Stay, YarnRecords
+from pycontrol.audit.history import Change, History, Span
+from pycontrol.model.topology import Gpu
+
+CLOCK_S = 2.0
+"""Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
+RELEASE_S = 30.0
+"""A lease may outlive its app by so much: until its containers are gone."""
+GANG_DEADLINE_S = 60.0
+"""A gang starts whole, or stops whole, within this time (the default grant time-out)."""
+
+
+@dataclass
+class Findings:
+    """What was checked, what was wrong, and what could not be checked.
+
+    `complete`: the journal and the NodeManagers' evidence were there; YARN's log only adds to them.
+    """
+
+    checked: dict[str, int] = field(default_factory=dict)
+    violations: list[dict[str, Any]] = field(default_factory=list)
+    unchecked: list[dict[str, str]] = field(default_factory=list)
+    complete: bool = True
+
+    def wrong(self, kind: str, what: str, when: float) -> None:
+        """Adds a violation; `when` in Unix seconds."""
+        self.violations.append({"kind": kind, "what": what, "when": when})
+
+    def skip(self, check: str, why: str, *, essential: bool = True) -> None:
+        """Says that a check was not made."""
+        self.unchecked.append({"check": check, "why": why})
+        self.complete = self.complete and not essential
+
+
+def audit(
+    history: History, evidence: Evidence, yarn: YarnRecords, now_s: float,
+    gang_deadline_s: float = GANG_DEADLINE_S,
+) -> dict[str, Any]:  # fmt: skip
+    """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
+    found = Findings()
+    found.checked = {"facts": history.facts, "evidence_files": len(evidence.files),
+                     "yarn_log_files": len(yarn.files)}  # fmt: skip
+    if not history.facts:
+        found.skip("leases", "the journal has no facts")
+    for problem in history.problems:
+        found.wrong(problem.kind, problem.what, problem.when)
+    for line in evidence.bad_lines:
+        found.wrong("evidence_unreadable", line, now_s)
+    _complete_ends(evidence, yarn)
+    stays = sorted((s for s in evidence.stays.values() if s.gpu_ids), key=lambda s: s.start_s)
+    found.checked["containers_with_gpus"] = len(stays)
+    _lost_leases(history, yarn, now_s, found)
+    _gangs(history, now_s, gang_deadline_s, found)
+    _evidence_is_there(history, evidence, stays, found)
+    _one_container_a_gpu(stays, found)
+    _inside_leases(history, stays, found)
+    _granted_ids(history, evidence, found)
+    _yarn_agrees(stays, yarn, found)
+    found.violations.sort(key=lambda v: v["when"])
+    return {"checked": found.checked, "violations": found.violations, "unchecked": found.unchecked,
+            "complete": found.complete}  # fmt: skip
+
+
+def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
+    """A NodeManager that was killed may not have written an end; the ResourceManager released the container."""
+    for stay in evidence.stays.values():
+        if stay.end_s is None and stay.container_id in yarn.released_s:
+            stay.end_s, stay.end_by = max(stay.start_s, yarn.released_s[stay.container_id]), "ResourceManager"
+
+
+# ---- the journal
+
+
+def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findings) -> None:
+    """Every lease ended, or its app lives."""
+    leases = history.leases()
+    found.checked["leases"] = len(leases)
+    if not yarn.files:
+        found.skip(
+            "lease_lost", "no ResourceManager log: an app's end is known from the journal alone", essential=False
+        )
+    for span in leases:
+        if span.end_s is not None:
+            continue
+        ends = [e[span.app_id] for e in (history.ended_s, yarn.finished_s) if span.app_id in e]
+        if ends and min(ends) + RELEASE_S < now_s:
+            what = f"GPU {span.gpu}: leased to {span.app_id}, which ended, and the lease did not"
+            found.wrong("lease_lost", what, min(ends))
+
+
+def _gangs(history: History, now_s: float, deadline_s: float, found: Findings) -> None:
+    """No job runs on a part of its gang for longer than the deadline."""
+    checked = 0
+    unknown = set()
+    for (app_id, job), changes in history.jobs.items():
+        sizes = history.gang_sizes.get(app_id)
+        if not sizes:
+            unknown.add(app_id)
+            continue
+        checked += 1
+        split = _split_since(changes, sizes, deadline_s, now_s)
+        if split is not None:
+            wanted = " or ".join(str(n) for n in sorted(sizes))
+            what = f"{app_id}: job {job} ran on {split.gpus} GPUs of a gang of {wanted} for over {deadline_s:g} s"
+            found.wrong("gang_split", what, split.at_s)
+    found.checked["gangs"] = checked
+    if unknown:
+        found.skip("gang_split", f"the journal has no award of {', '.join(sorted(unknown))}")
+
+
+def _split_since(changes: list[Change], sizes: set[int], deadline_s: float, now_s: float) -> Change | None:
+    """The first time from which only a part of a gang ran for too long."""
+    since: Change | None = None
+    for change in changes:
+        if since is not None and change.at_s - since.at_s > deadline_s:
+            return since
+        whole = change.gpus == 0 or change.gpus in sizes
+        since = None if whole else Change(since.at_s if since else change.at_s, change.gpus)
+    return since if since is not None and now_s - since.at_s > deadline_s else None
+
+
+# ---- the evidence
+
+
+def _evidence_is_there(history: History, evidence: Evidence, stays: list[Stay], found: Findings) -> None:
+    """Each container that the journal saw running has a record, on hosts that have a file."""
+    if not evidence.files:
+        for check in ("gpu_in_two_containers", "container_without_lease", "gpu_ids_differ"):
+            found.skip(check, "no evidence file of a NodeManager was found")
+        return
+    known = {s.container_id for s in stays}
+    silent = set()
+    for container_id, gpus in history.started.items():
+        host = next(iter(gpus)).host
+        if container_id in known:
+            continue
+        if host in evidence.hosts:
+            what = f"{container_id}: ran on {_named(gpus)} by the journal, {host} has no record of it"
+            found.wrong("container_without_evidence", what, history.started_s[container_id])
+        else:
+            silent.add(host)
+    for host in sorted(silent):
+        found.skip("evidence", f"no evidence file of {host}, where the journal saw containers")
+
+
+def _one_container_a_gpu(stays: list[Stay], found: Findings) -> None:
+    """On each GPU one container ends before the next begins."""
+    by_gpu: dict[Gpu, list[Stay]] = defaultdict(list)
+    for stay in stays:
+        for index in stay.gpu_ids:
+            by_gpu[Gpu(stay.host, index)].append(stay)
+    found.checked["gpu_intervals"] = sum(len(s) for s in by_gpu.values())
+    for gpu, users in by_gpu.items():
+        longest = users[0]
+        for before, after in pairwise(users):
+            longest = before if _later(before, longest) else longest
+            slack_s = CLOCK_S if longest.end_by == "ResourceManager" else 0.0
+            if longest.end_s is None or longest.end_s > after.start_s + slack_s:
+                what = f"GPU {gpu}: {after.container_id} began, {longest.container_id} {_end(longest, after.start_s)}"
+                found.wrong("gpu_in_two_containers", what, after.start_s)
+
+
+def _end(stay: Stay, from_s: float) -> str:
+    return "has no recorded end" if stay.end_s is None else f"ended {stay.end_s - from_s:.3f} s later"
+
+
+def _later(a: Stay, b: Stay) -> bool:
+    return a.end_s is None or (b.end_s is not None and a.end_s > b.end_s)
+
+
+def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None:
+    """Each container lies, on each of its GPUs, inside one lease of its app."""
+    on_lost_nodes = 0
+    for stay in stays:
+        for index in stay.gpu_ids:
+            gpu = Gpu(stay.host, index)
+            span = _lease_at(history, gpu, stay)
+            if span is None:
+                what = f"{stay.container_id}: GPU {gpu} was not leased to {stay.app_id or 'its app'}"
+                found.wrong("container_without_lease", what, stay.start_s)
+            elif span.end_s is not None and (stay.end_s is None or stay.end_s > span.end_s + CLOCK_S):
+                if span.on_lost_node:  # nobody could reach it; the GPU left the pool with its machine
+                    on_lost_nodes += 1
+                    continue
+                what = (f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
+                        f" the container {_end(stay, span.end_s)}")  # fmt: skip
+                found.wrong("container_without_lease", what, span.end_s)
+    found.checked["outlived_on_lost_nodes"] = on_lost_nodes
+
+
+def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
+    """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one."""
+    for span in reversed(history.spans.get(gpu, [])):
+        begun = span.start_s - CLOCK_S <= stay.start_s
+        if span.app_id == stay.app_id and begun and (span.end_s is None or stay.start_s <= span.end_s + CLOCK_S):
+            return span
+    return None
+
+
+def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:
+    """CUDA_VISIBLE_DEVICES named the GPUs that the journal gave to the container."""
+    compared = 0
+    for container_id, gpus in history.started.items():
+        stay = evidence.stays.get(container_id)
+        if stay is None:
+            continue
+        compared += 1
+        given = {Gpu(stay.host, i) for i in stay.gpu_ids}
+        if given != gpus:
+            what = f"{container_id}: granted {_named(gpus)}, its CUDA_VISIBLE_DEVICES named {_named(given)}"
+            found.wrong("gpu_ids_differ", what, stay.start_s)
+    found.checked["gpu_ids_compared"] = compared
+    if evidence.files and not compared:
+        found.skip("gpu_ids_differ", "no container is both in the journal and in the evidence")
+
+
+def _yarn_agrees(stays: list[Stay], yarn: YarnRecords, found: Findings) -> None:
+    """YARN allocated each container, with as many GPUs as it saw."""
+    if not yarn.allocated or yarn.from_s is None:
+        found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found", essential=False)
+        return
+    compared = 0
+    for stay in stays:
+        if stay.start_s < yarn.from_s:
+            continue
+        compared += 1
+        if stay.container_id not in yarn.allocated:
+            found.wrong("unknown_to_yarn", f"{stay.container_id}: YARN's log has no allocation of it", stay.start_s)
+            continue
+        gpus = yarn.allocated[stay.container_id]
+        if gpus is not None and gpus != len(stay.gpu_ids):
+            what = f"{stay.container_id}: YARN allocated {gpus} GPUs, it saw {len(stay.gpu_ids)}"
+            found.wrong("gpu_count_differs", what, stay.start_s)
+    found.checked["yarn_allocations_compared"] = compared
+
+
+def _named(gpus: set[Gpu]) -> str:
+    return ", ".join(str(g) for g in sorted(gpus)) or "none"

@@ -1,0 +1,401 @@
+"""The control plane as one process: its parts made from isonomy.yaml, wired, started and stopped."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
+from pycontrol.auction.winners import engine_name
+from pycontrol.bridge.endpoint import BridgeEndpoint
+from pycontrol.bridge.server import BridgeServer
+from pycontrol.cells.automatic import Automatic, Rules
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.exchange_policies import POLICIES
+from pycontrol.cells.layout import Layout
+from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
+from pycontrol.daemon.standby_store import Kept, KeptError, KeptState
+from pycontrol.model.events import ClusterSnapshot, Event, StateKept
+from pycontrol.model.topology import Topology
+from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
+from pycontrol.policies.themis import Themis
+from pycontrol.queries.metrics import Metrics
+from pycontrol.queries.trends import SAMPLE_S
+from pycontrol.rpc.admission import Owner
+from pycontrol.rpc.server import AgentServer
+from pycontrol.rpc.tokens import Tokens
+from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
+from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.journal_keeper import JournalKeeper
+from pycontrol.simulation.forecaster import Forecaster
+from pycontrol.simulation.outlook import picture
+from pycontrol.web.feed import Feed
+from pycontrol.web.metrics_server import MetricsServer
+from pycontrol.web.notify import Notifier
+from pycontrol.web.router import Router
+
+TOKEN_KEY_FILE = "tokens.key"
+HOUSEKEEPING_S = 2.0
+FACTS_READ = 50_000
+"""Of the journal at the start, for what the page shows of the past."""
+DAY_S = 86400.0
+log = structlog.get_logger("isonomy.serve")
+
+
+def settings_of(config: Config) -> Settings:
+    """The Arbiter's part of isonomy.yaml."""
+    return Settings(
+        lease_s=config.lease_s,
+        lead_s=config.lead_s,
+        lease_timing=config.lease_timing,
+        grant_timeout_s=config.grant_timeout_s,
+        f=config.f,
+        round_retry_s=config.round_retry_s,
+        rho_s=config.deadlines.rho_s,
+        bid_s=config.deadlines.bid_s,
+        solve_s=config.deadlines.solve_s,
+        standin_revocable=config.standin.revocable,
+        seed=config.seed,
+        ended_apps_s=config.journal.retention_days * DAY_S,
+    )
+
+
+def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Policy:
+    """The policy of that name: with the file's options if the file names it, and the file's solve deadline.
+
+    `own` options come before both.
+    """
+    options = {**(config.policy_options if name == config.policy else {}), **(own or {})}
+    if "budget_s" in registry.options(name):
+        options.setdefault("budget_s", config.deadlines.solve_s)
+    return registry.make(name, **options)
+
+
+def notice_of(policy: Policy) -> str:
+    """What shares the GPUs, in a line: the policy and, where it holds auctions, the engine that solves them."""
+    if not isinstance(policy, Themis):
+        return f"policy {policy.name}"
+    try:
+        engine = engine_name(policy.engine)
+    except ValueError as e:
+        raise ConfigError([f"policy_options.engine: {e}"]) from e
+    slower = "" if engine == "compiled" or policy.engine else "; slower than the compiled one, which is not built"
+    return f"policy {policy.name}, auctions solved by the engine {engine}{slower}"
+
+
+def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
+    """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
+    app = arbiter.yarn_apps.get(app_id)
+    if app is not None:
+        return Owner(app.user, app.submitted_s)
+    record = None if arbiter.ready else arbiter.durable.apps.get(app_id)
+    return Owner(record.user, record.submitted_s) if record is not None else None
+
+
+class ControlPlane:
+    """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
+
+    def __init__(self, config: Config, policy: str) -> None:
+        self.config = config
+        self._policy, self._name = policy_of(config, policy), policy
+        self._found: Layout | None = None
+        self._topology: Topology | None = None
+        self.notice = notice_of(self._policy)
+        self._parts = ExitStack()
+        self._stop = threading.Event()
+        self._mismatches: list[str] = []
+        self._topology_held = False
+        """The nodes agreed with the topology file once, or GPUs are leased: a disagreement is only reported."""
+        self._wrong_topology = False
+        self._failure = ""
+        """What ended by itself, if anything did."""
+        self._stale = False
+        """Another control plane has served since this journal was written."""
+
+    def start(self) -> None:
+        """Opens the journal and both ports; on failure nothing is left open."""
+        with ExitStack() as parts:
+            self._start(parts)
+            self._parts = parts.pop_all()
+
+    def _start(self, parts: ExitStack) -> None:
+        config, clock = self.config, SteadyClock()
+        self._topology = load_topology(config.topology) if config.topology else None
+        ca = _ca_of(config)
+        self._journal = SqliteJournal(config.journal_file)
+        parts.callback(self._close_journal)
+        tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
+        durable = self._journal.recover()
+        for line in self._journal.set_aside:
+            log.error("the journal: set aside", file=str(config.journal_file), problem=line)
+        keeper = JournalKeeper(
+            config.journal_file, config.journal.retention_days * DAY_S, config.journal.max_mb << 20, clock.now_s
+        )
+        self._pristine = durable.pristine
+        keep = config.standby
+        self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
+        supply = self._cells() if config.cells else None
+        if supply is not None:
+            assert self._found is not None
+            self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
+        epoch, journal_id = self._journal.epoch, self._journal.id[:8]
+        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, epoch, supply, journal_id)
+        agents = AgentServer(
+            config.agents.host,
+            config.agents.port,
+            config.agents.tls,
+            tokens,
+            lambda event: self._driver.submit(event),
+            lambda: arbiter.known,
+            lambda app_id: owner_of(arbiter, app_id),
+            lambda done: self._driver.after(done),
+            serving=lambda: keep is None or endpoint.connected,
+            failed=lambda e: self._fail("the Agents' server ended", e),
+        )
+        endpoint = BridgeEndpoint(
+            self._from_cluster,
+            lambda *query: router.handle(*query),
+            lambda: self._driver.settle(),
+        )
+        self._agents, self._endpoint = agents, endpoint
+        arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
+        feed = self._feed = Feed(self._journal, durable=durable, past=self._journal.newest(FACTS_READ))
+        self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
+        router = self._router = Router(
+            self._driver,
+            issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
+            arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
+            ca=ca,
+            token_ttl_s=config.token_ttl_s,
+            journal=self._journal,
+            feed=feed,
+            read_cells=self._read_cells if config.cells else None,
+            traders=config.exchange.traders,
+            picture=picture,
+            estimates=lambda: forecaster.latest,
+        )
+        forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
+        bridge = BridgeServer(
+            config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle,
+            failed=lambda e: self._fail("the bridge ended", e),
+        )  # fmt: skip
+        self._watch_parts(feed.metrics, endpoint)
+        for part in (keeper, self._driver, agents, endpoint, bridge, forecaster):
+            part.start()
+            parts.callback(part.stop)
+        if config.notify is not None:
+            feed.notifier = Notifier(config.notify.url, durable)
+            feed.notifier.start()
+            parts.callback(feed.notifier.stop)
+        if config.metrics is not None:
+            listener = MetricsServer(config.metrics, router.metrics_text)
+            listener.start()
+            parts.callback(listener.stop)
+        threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
+        if self._kept is not None:
+            threading.Thread(target=self._keep, args=(self._kept,), name="isonomy-keep", daemon=True).start()
+
+    def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
+        """Gauges of the process's parts."""
+        journal = self.config.journal_file
+        files = [journal, journal.with_name(journal.name + "-wal")]
+        metrics.watch(
+            "isonomy_arbiter_queue_depth",
+            "Events and queries that wait for the Arbiter.",
+            lambda: float(self._driver.waiting),
+        )
+        metrics.watch(
+            "isonomy_bridge_silence_seconds",
+            "Since the ResourceManager's plugin was last heard of.",
+            lambda: endpoint.silent_s,
+        )
+        metrics.watch(
+            "isonomy_journal_bytes",
+            "The journal with its write-ahead log.",
+            lambda: float(sum(f.stat().st_size for f in files if f.exists())),
+        )
+
+    def _from_cluster(self, event: Event) -> None:
+        """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""
+        if isinstance(event, ClusterSnapshot) and self._kept is not None:
+            try:
+                self._take_over(self._kept)
+            except KeptError as e:
+                log.error("what other control planes kept on HDFS is not known", problem=str(e))
+            self._pristine = False
+        self._driver.submit(event)
+
+    def _take_over(self, kept: Kept) -> None:
+        """This control plane's ResourceManager is the active one now: goes on from what the one before kept.
+
+        A journal from before another one took over must not be believed: it is set aside, and the next start takes
+        over like any other.
+        """
+        found = kept.newest()
+        if found is not None and found.by == self._journal.id:
+            return
+        if found is not None and not self._pristine:
+            log.error("another control plane has served since: this journal is set aside; start again")
+            self._stale = True
+            self._stop.set()
+            raise Overloaded
+        if found is not None:
+            before = found.epoch
+            epoch = self._driver.call(lambda arbiter, now_s: self._journal.follow(before))
+            self._driver.submit(StateKept(found.state, epoch))
+            log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
+        state = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept())
+        kept.put(KeptState(self._journal.id, self._journal.epoch, state), self._driver.clock.now_s())
+
+    def _close_journal(self) -> None:
+        self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
+
+    def _keep(self, kept: Kept) -> None:
+        """Keeps apps and clocks on HDFS as long as this control plane's ResourceManager is the active one."""
+        assert self.config.standby is not None
+        while not self._stop.wait(self.config.standby.every_s):
+            try:
+                arbiter = self._router.pictures.newest().arbiter
+                if arbiter.ready:
+                    state = KeptState(self._journal.id, self._journal.epoch, arbiter.durable.kept())
+                    kept.put(state, self._driver.clock.now_s())
+            except (KeptError, TimeoutError, Overloaded) as e:
+                log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
+            except Exception:  # the next try may do better; a thread that ends would keep nothing any more
+                log.exception("apps and clocks could not be kept on HDFS")
+
+    def _cells(self) -> CellSupply:
+        """The cells file's assignment, and how its queues exchange cells."""
+        found, how = self._layout(), self.config.exchange
+        self._found = found
+        unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            known = ", ".join(vc.name for vc in found.vcs)
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
+        automatic = Automatic(Rules(how.idle_s, how.forecast_s, how.lend_s)) if how.mode == "auto" else None
+        return CellSupply(found, POLICIES[how.policy](), automatic)
+
+    def _layout(self) -> Layout:
+        """The cells file's assignment; ConfigError where it is wrong or not feasible."""
+        path = self.config.cells
+        assert path is not None
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError([f"cells: {path}: cannot be read: {error.strerror}"]) from error
+        found = layout(parse(text, CellsFile, path.name), self._topology, path.name)
+        lead_s = settings_of(self.config).lead
+        for vc in found.vcs:
+            if vc.terms.lease_s is not None and vc.terms.lease_s < 2 * lead_s:
+                line = f"must be at least twice the lead of {lead_s:g} s (got {vc.terms.lease_s:g})"
+                raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.lease_s: {line}"])
+        return found
+
+    def _policies(self, found: Layout) -> dict[str, Policy]:
+        """The policies of virtual clusters that name one, or options; ConfigError where one cannot be."""
+        policies, name = {}, self.config.cells.name if self.config.cells else ""
+        for vc in found.vcs:
+            own = vc.terms.policy or (self._name if vc.terms.options else "")
+            try:
+                if own:
+                    policies[vc.name] = policy_of(self.config, own, vc.terms.options)
+            except registry.UnknownPolicy as error:
+                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
+        return policies
+
+    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
+        """The same file, read again and checked; `named`: the file that the operator believes it to be, if any."""
+        assert self.config.cells is not None
+        if named and Path(named).resolve() != self.config.cells.resolve():
+            raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
+        found = self._layout()
+        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
+        return found, self._policies(found)
+
+    def _watch_driver(self) -> None:
+        self._driver.stopped.wait()
+        self._stop.set()
+
+    def _fail(self, what: str, why: BaseException) -> None:
+        """A part that all else depends on is gone: ends `run` with an error, so that a supervisor starts anew."""
+        self._failure = f"{what}: {why}"
+        self._stop.set()
+
+    def stop(self) -> None:
+        """Asks `run` to return; from any thread or signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
+        sampled_s = float("-inf")
+        while not self._stop.wait(HOUSEKEEPING_S):
+            if self._kept is not None and not self._endpoint.connected:
+                self._agents.stand_by()
+            try:
+                self._report_mismatches()
+                now_s = self._driver.clock.now_s()
+                if now_s - sampled_s >= SAMPLE_S:
+                    picture = self._router.pictures.newest()
+                    self._feed.trends.sample(picture.arbiter, picture.now_s)
+                    sampled_s = now_s
+            except (TimeoutError, Overloaded):
+                log.warning("the Arbiter is busy; housekeeping waits")
+        self._parts.close()
+        if self._driver.failed is not None:
+            log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
+            return 1
+        if self._failure:
+            log.error("the control plane stops", error=self._failure)
+            return 1
+        log.info("stopped")
+        return 1 if self._wrong_topology or self._stale else 0
+
+    def _report_mismatches(self) -> None:
+        """Says once what differs between the topology file and the NodeManagers that registered."""
+        topology = self._topology
+        if topology is None:
+            return
+        ready, registered, leased = self._driver.call(
+            lambda arbiter, now_s: (
+                arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()}, bool(arbiter.durable.leases)
+            )
+        )  # fmt: skip
+        if not ready:
+            return
+        found = mismatches(topology, registered)
+        self._topology_held = self._topology_held or leased or not found
+        wrong = [line for line in found if "registered" in line and "no NodeManager" not in line]
+        if wrong and not self._topology_held:
+            for line in wrong:
+                click.echo(f"error: {self.config.topology}: {line}; correct the file or the node", err=True)
+            self._wrong_topology = True
+            self._stop.set()
+            return
+        for line in found:
+            if line not in self._mismatches:
+                log.error("topology mismatch", file=str(self.config.topology), problem=line)
+        self._mismatches = found
+
+
+def _ca_of(config: Config) -> str:
+    """The certificate that Agents trust, as PEM; empty without TLS."""
+    if config.agents.tls is None:
+        return ""
+    try:
+        return config.agents.tls.ca.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError([f"agents.tls.ca: {config.agents.tls.ca} cannot be read: {e}"]) from e

@@ -1,0 +1,121 @@
+"""What apps gain by lying about themselves, by search: one app, or two together, each with one lie or two at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pycontrol.experiments.kit import Setup
+from pycontrol.experiments.themis.runs import Scene, Variant
+from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.runs import Interval, Job, paired_ratio, run_many
+from pycontrol.simulation.settings import HONEST, Misreport
+
+SINGLE: Mapping[str, tuple[float, ...]] = {
+    "slowdown": (0.5, 2.0),
+    "work": (0.3, 0.7, 1.4, 3.0),
+    "total": (0.1, 0.5, 0.8, 0.9, 1.1, 1.25, 2.0, 4.0),
+    "elapsed": (0.3, 3.0),
+    "loss": (0.3, 3.0),
+    "rho": (0.5, 2.0),
+}
+"""Field of Misreport -> what the truth is multiplied by. `work` is the work left."""
+AT_ONCE: Mapping[str, tuple[float, ...]] = {
+    "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 2.0), "elapsed": (3.0,), "loss": (3.0,),
+}  # fmt: skip
+"""Two of these by the same app."""
+TOGETHER: Mapping[str, tuple[float, ...]] = {
+    "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 0.9, 1.25, 2.0), "elapsed": (3.0,), "loss": (3.0,),
+}  # fmt: skip
+"""Each told by two apps."""
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What each of one or two liars says."""
+
+    name: str
+    said: Misreport
+    liars: int = 1
+
+
+def lies(few: bool) -> list[Lie]:
+    """Each alone, two kinds at once, and two apps together; only the extremes of each alone if few."""
+    single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
+    found = [Lie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
+    if few:
+        return found
+    for a, b in itertools.combinations(AT_ONCE, 2):
+        for x, y in itertools.product(AT_ONCE[a], AT_ONCE[b]):
+            found.append(Lie(f"{a} x {x:g}, {b} x {y:g}", replace(HONEST, **{a: x, b: y})))
+    pairs = [(k, x) for k, values in TOGETHER.items() for x in values]
+    return found + [Lie(f"{k} x {x:g} by two apps", replace(HONEST, **{k: x}), 2) for k, x in pairs]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The best lie against a policy: found on some apps of some seeds, confirmed on other seeds."""
+
+    policy: str
+    lie: str
+    searched: Interval
+    """Completion time of the liar (two: their mean) / the same when it is honest, where the lie was searched for."""
+    confirmed: Interval
+    tried: int
+
+    @property
+    def percent(self) -> float:
+        """Of completion time, on the fresh seeds; negative where the lie costs."""
+        return 100 * (1 - self.confirmed.mean)
+
+    @property
+    def percent_most(self) -> float:
+        """The same at the far end of its 95 % interval."""
+        return 100 * (1 - self.confirmed.low)
+
+
+def best_lie(setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], liars: int, few: bool) -> Gain:
+    """Searches on the first quarter of the seeds, confirms the best lie on the others."""
+    part = max(1, len(seeds) // 4)
+    tried = lies(few)
+    setup.note(f"{where.label}: {len(tried)} lies under {policy.label}")
+    found = _ratios(setup, where, policy, seeds[:part], tried, liars)
+    best = min(tried, key=lambda lie: found[lie.name].mean)
+    setup.note(f"{where.label}: {best.name} under {policy.label}, on fresh seeds")
+    again = _ratios(setup, where, policy, seeds[part:] or seeds, [best], liars)
+    return Gain(policy.label, best.name, found[best.name], again[best.name], len(tried))
+
+
+def _groups(workload: Workload, liars: int, size: int) -> list[tuple[str, ...]]:
+    """Who lies: apps of all sizes, the largest and the smallest too; each alone, or with the next larger one."""
+    ids = [a.app_id for a in sorted(workload.apps, key=lambda a: a.work_gpu_s)]
+    last = len(ids) - size
+    return [tuple(ids[i : i + size]) for i in sorted({k * last // max(1, liars - 1) for k in range(liars)})]
+
+
+def _ratios(
+    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[Lie], liars: int
+) -> dict[str, Interval]:
+    """Lying / honest of completion times, by lie; each of several liars, or pairs of them, by itself."""
+    jobs: list[Job] = []
+    cases: list[tuple[int, str, tuple[str, ...]]] = []
+    """Seed, lie and liars of each job; no lie in the honest run."""
+    for seed in seeds:
+        workload = where.load(seed)
+        cases.append((seed, "", ()))
+        jobs.append(policy.job(workload, where, seed))
+        for lie in tried:
+            for group in _groups(workload, liars, lie.liars):
+                cases.append((seed, lie.name, group))
+                lying = replace(policy, world=(("lies", dict.fromkeys(group, lie.said)),))
+                jobs.append(lying.job(workload, where, seed))
+    pairs: dict[str, list[tuple[float, float]]] = {lie.name: [] for lie in tried}
+    honest: dict[str, float] = {}
+    for (_, name, group), result in zip(cases, run_many(jobs, setup.processes), strict=True):
+        times = {a.app_id: a.completion_s for a in result.apps}
+        if name:
+            pairs[name].append((sum(times[a] for a in group), sum(honest[a] for a in group)))
+        else:
+            honest = times
+    return {name: paired_ratio([t for t, _ in found], [t for _, t in found]) for name, found in pairs.items()}

@@ -1,0 +1,1 @@
+"""HiveD's experiments."""

@@ -1,0 +1,263 @@
+"""The jobs, tenants and cells that HiveD's experiments share, and the three ways to run them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycontrol.experiments.hived.places import NODE_GPUS, Celled, Counted, Job
+from pycontrol.experiments.hived.replay import REPLAYS, Replayed
+from pycontrol.simulation.apps import TraceApp
+from pycontrol.simulation.workloads import load
+
+DAY_S = 86400.0
+WINDOW_S = 12 * 3600.0
+DAYS = 62.0
+"""Of the trace."""
+LOAD = 1.0
+"""GPU time over that of 2,232 GPUs: regular jobs then use about 70 % of 279 and 80 % of 200 nodes, as in Figure 7."""
+LOWER_LOAD = 0.70
+"""As much if the paper's 70 % meant all jobs."""
+NODES = {
+    "res-a": 1, "res-b": 2, "res-c": 2, "res-d": 4, "res-e": 5, "res-f": 78,
+    "prod-a": 24, "prod-b": 29, "prod-c": 31, "prod-d": 43, "prod-e": 54,
+}  # fmt: skip
+"""8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes are nobody's."""
+CLUSTER_NODES = 279
+WIDTHS = (1, 2, 4, 8)
+"""GPUs of the cells gpu, switch, socket, node."""
+LEVELS = ("gpu", "switch", "socket", "node")
+
+CONVENTIONS = (
+    "the trace is generated to the paper's tables (its original is not public), at a load of 1.0 of 2,232 GPUs, so that"
+    " regular jobs use about as much as in Figure 7",
+    "a job's delay is all the time that it waits, also after a preemption; jobs run to their ends",
+    "an opportunistic job that gives way keeps its progress and there is no grace; at its turn it becomes guaranteed",
+    "jobs larger than their tenant's own share are left out, since its private cluster could never run them",
+)
+
+Spec = tuple[tuple[str, int, int, float, float], ...]
+"""(tenant, number, GPUs, arrival, run time) of each job; jobs are made anew for each run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Jobs on a cluster. `owned`: cells by tenant and type."""
+
+    name: str
+    nodes: int
+    owned: Mapping[str, Mapping[str, int]]
+    spec: Spec
+    left_out: int
+    until_s: float
+    """When the last job has arrived."""
+
+    def gpus(self, tenant: str) -> int:
+        """GPUs that a tenant owns."""
+        return sum(count * WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items())
+
+    def jobs(self, tenant: str | None = None) -> list[Job]:
+        """Fresh jobs, of all tenants or of one."""
+        return [Job(n, t, g, at, run) for t, n, g, at, run in self.spec if tenant in (None, t)]
+
+
+def multiple(gpus: int) -> int:
+    """The GPUs that a job takes: a power of two up to 8, or whole nodes."""
+    if gpus > NODE_GPUS:
+        return -(-gpus // NODE_GPUS) * NODE_GPUS
+    return next(width for width in WIDTHS if width >= gpus)
+
+
+def apportioned(shares: Mapping[str, float], total: int, least: int = 1) -> dict[str, int]:
+    """`total` nodes in proportion to `shares`, at least `least` each (largest remainders)."""
+    wanted = {t: max(float(least), s * total / sum(shares.values())) for t, s in shares.items()}
+    found = {t: max(least, int(w)) for t, w in wanted.items()}
+    while sum(found.values()) > total:
+        most = max((t for t in found if found[t] > least), key=lambda t: found[t] - wanted[t])
+        found[most] -= 1
+    while sum(found.values()) < total:
+        short = max(found, key=lambda t: wanted[t] - found[t])
+        found[short] += 1
+    return found
+
+
+def make(
+    name: str, nodes: int, owned: Mapping[str, Mapping[str, int]], apps: Sequence[TraceApp], until_s: float
+) -> Case:
+    """A case of these apps; what no private cluster could run is left out."""
+    most = {
+        t: max(NODE_GPUS * cells.get("node", 0), *(WIDTHS[LEVELS.index(k)] for k, n in cells.items() if n))
+        for t, cells in owned.items()
+    }
+    rows: list[tuple[str, int, int, float, float]] = []
+    left_out = 0
+    for app in apps:
+        tenant, gpus = app.queue.removeprefix("root."), multiple(app.gang_gpus)
+        if gpus > most.get(tenant, 0):
+            left_out += 1
+            continue
+        rows.append((tenant, len(rows), gpus, app.submitted_s, app.work_gpu_s / app.gang_gpus))
+    return Case(name, nodes, owned, tuple(rows), left_out, until_s)
+
+
+@functools.lru_cache(maxsize=4)
+def _trace(share: float, load_: float, seed: int) -> tuple[TraceApp, ...]:
+    return load("hived", seed=seed, share=share, load=load_).apps
+
+
+def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float = LOAD) -> Case:
+    """The trace on the whole cluster or on 200 nodes; a `part` of 4 is a quarter of the nodes and of the jobs.
+
+    Nodes are divided as the 273 of Table 1, at least one a tenant; of the 279, six are nobody's.
+    """
+    spare = CLUSTER_NODES - sum(NODES.values()) if nodes == CLUSTER_NODES else 0
+    here = -(-nodes // part)
+    mine = apportioned(NODES, here - -(-spare // part))
+    apps = _trace(1.0 / part, load_, seed)
+    return make(f"{here} nodes", here, {t: {"node": n} for t, n in mine.items()}, apps, DAYS * DAY_S)
+
+
+def small(seed: int = 0) -> Case:
+    """The cluster experiment: 96 GPUs and as large a share of the jobs (section 5.2.1).
+
+    The five tenants whose quota is less than a node own single GPUs of one node, the others whole nodes.
+    """
+    large = {t: n for t, n in NODES.items() if n > 20}
+    owned: dict[str, dict[str, int]] = {t: {"node": n} for t, n in apportioned(large, 11).items()}
+    few = apportioned({t: n for t, n in NODES.items() if t not in large}, NODE_GPUS)
+    owned |= {t: {"gpu": n} for t, n in few.items()}
+    apps = _trace(12 / CLUSTER_NODES, LOAD, seed)
+    return make("96 GPUs", 12, {t: owned[t] for t in NODES}, apps, DAYS * DAY_S)
+
+
+def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[Case, float, float]:
+    """Philly's jobs with quotas in nodes: (case, load as it is, how many times as fast jobs arrive)."""
+    lines = [line.split(",") for line in quotas.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
+    nodes = {vc: int(n) for vc, n in lines}
+    apps = [a for a in load(path).apps if a.queue.removeprefix("root.") in nodes][:most]
+    span_s = apps[-1].submitted_s - apps[0].submitted_s
+    total = sum(nodes.values())
+    as_is = sum(a.work_gpu_s for a in apps) / (total * NODE_GPUS * span_s)
+    faster = target_load / as_is
+    quick = [_sooner(a, faster) for a in apps]
+    case = make("philly", total, {vc: {"node": n} for vc, n in nodes.items()}, quick, span_s / faster)
+    return case, as_is, faster
+
+
+def _sooner(app: TraceApp, faster: float) -> TraceApp:
+    return TraceApp(app.app_id, app.submitted_s / faster, app.gang_gpus, app.phases, app.queue, app.user)
+
+
+def by_level(case: Case) -> Case:
+    """The same with cells of every level, as each tenant's GPU time is divided among the sizes (section 5.3)."""
+    time: dict[str, list[float]] = {t: [0.0] * len(WIDTHS) for t in case.owned}
+    for tenant, _, gpus, _, run_s in case.spec:
+        time[tenant][WIDTHS.index(min(gpus, NODE_GPUS))] += gpus * run_s
+    owned: dict[str, dict[str, int]] = {}
+    for tenant, parts in time.items():
+        left = case.gpus(tenant)
+        cells: dict[str, int] = {}
+        total = sum(parts) or 1.0
+        for k in range(len(WIDTHS) - 1, 0, -1):
+            cells[LEVELS[k]] = int(min(left, parts[k] / total * case.gpus(tenant)) // WIDTHS[k])
+            left -= cells[LEVELS[k]] * WIDTHS[k]
+        cells[LEVELS[0]] = left
+        largest = max((g for t, _, g, _, _ in case.spec if t == tenant), default=1)
+        while cells["node"] * NODE_GPUS < largest >= NODE_GPUS and _merge(cells):
+            pass
+        owned[tenant] = {level: n for level, n in cells.items() if n}
+    return Case(f"{case.name}, cells of every level", case.nodes, owned, case.spec, case.left_out, case.until_s)
+
+
+def _merge(cells: dict[str, int]) -> bool:
+    """Makes one more node cell of smaller ones."""
+    need = NODE_GPUS
+    taken: dict[str, int] = {}
+    for k in range(len(WIDTHS) - 2, -1, -1):
+        taken[LEVELS[k]] = min(cells.get(LEVELS[k], 0), need // WIDTHS[k])
+        need -= taken[LEVELS[k]] * WIDTHS[k]
+    if need:
+        return False
+    for level, n in taken.items():
+        cells[level] -= n
+    cells["node"] += 1
+    return True
+
+
+def weights(case: Case) -> dict[str, float]:
+    """A tenant's share of idle GPUs: what it owns."""
+    return {t: float(case.gpus(t)) for t in case.owned}
+
+
+def private(case: Case, policy: str = "yarn_cs") -> dict[str, Replayed]:
+    """Each tenant on its own cells alone."""
+    found = {}
+    for tenant, cells in case.owned.items():
+        nodes = -(-case.gpus(tenant) // NODE_GPUS)
+        places = Celled(nodes, {tenant: cells})
+        replay = REPLAYS[policy](case.jobs(tenant), places, {tenant: 1.0}, False, case.until_s)
+        found[tenant] = replay.run()
+    return found
+
+
+def quota(case: Case, policy: str = "yarn_cs") -> Replayed:
+    """All tenants on one cluster by GPU quota; Tiresias knows no tenants, so nobody is limited (footnote 2)."""
+    limit = {t: None if policy == "tiresias" else case.gpus(t) for t in case.owned}
+    return REPLAYS[policy](case.jobs(), Counted(case.nodes, limit), weights(case), True, case.until_s).run()
+
+
+def hived(case: Case, policy: str = "yarn_cs", static: bool = False) -> Replayed:
+    """All tenants on one cluster by cells."""
+    places = Celled(case.nodes, case.owned, static)
+    return REPLAYS[policy](case.jobs(), places, weights(case), True, case.until_s).run()
+
+
+class Runs:
+    """A case run all three ways, each once."""
+
+    def __init__(self, case: Case, policy: str = "yarn_cs") -> None:
+        self.case, self.policy = case, policy
+
+    @functools.cached_property
+    def private(self) -> dict[str, Replayed]:
+        """By tenant."""
+        return private(self.case, self.policy)
+
+    @functools.cached_property
+    def quota(self) -> Replayed:
+        """By GPU quota."""
+        return quota(self.case, self.policy)
+
+    @functools.cached_property
+    def hived(self) -> Replayed:
+        """By cells."""
+        return hived(self.case, self.policy)
+
+    @functools.cached_property
+    def alone_s(self) -> Mapping[int, float]:
+        """Each job's delay in its tenant's private cluster."""
+        return {n: d for replayed in self.private.values() for n, d in replayed.delay_s.items()}
+
+    def excess_s(self, shared: Replayed, tenant: str | None = None, multi: bool = False) -> list[float]:
+        """Delay in a shared cluster over that in the private one, job by job; `multi`: of jobs with several GPUs."""
+        return [
+            shared.delay_s[n] - self.alone_s[n]
+            for t, n, gpus, _, _ in self.case.spec
+            if tenant in (None, t) and (gpus > 1 or not multi)
+        ]
+
+    def windows(self, delay_s: Mapping[int, float], tenant: str) -> tuple[list[float], list[float]]:
+        """Mean delay in minutes of the jobs submitted in each 12 hours: (days, minutes)."""
+        found: dict[int, list[float]] = {}
+        for t, n, _, at_s, _ in self.case.spec:
+            if t == tenant:
+                found.setdefault(int(at_s // WINDOW_S), []).append(delay_s[n] / 60)
+        return [k * WINDOW_S / DAY_S for k in sorted(found)], [sum(v) / len(v) for _, v in sorted(found.items())]
+
+
+@functools.lru_cache(maxsize=4)
+def runs(nodes: int, quick: bool, load_: float = LOAD) -> Runs:
+    """The trace on 279 or 200 nodes; a quarter of both with `quick`."""
+    return Runs(full(nodes, 4 if quick else 1, load_=load_))

@@ -1,0 +1,1 @@
+"""OEF's experiments."""

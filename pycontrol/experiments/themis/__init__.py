@@ -1,0 +1,1 @@
+"""Themis' experiments."""

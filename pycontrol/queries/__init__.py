@@ -1,0 +1,1 @@
+"""What the Arbiter's state answers to people and metrics."""

@@ -1,0 +1,146 @@
+"""Why an app got what it got: rho with its terms, its leases, and the rounds it lived through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.reasons import reason
+from pycontrol.fairness.gangs import t_id
+from pycontrol.queries import views
+from pycontrol.queries.lookup import find_app, names, whole_number
+
+ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
+
+
+def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Everything about one app; `n` limits the rounds."""
+    app_id = find_app(a, params)
+    n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
+    why = reason(a, app_id, now_s)
+    yarn = a.yarn_apps.get(app_id)
+    if app_id in a.durable.apps:
+        app = views.app_row(a, app_id, now_s)
+    else:
+        assert yarn is not None
+        app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
+               "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
+               "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
+    agent = a.agents.get(app_id)
+    coming = sorted((x for x in a.durable.next.values() if x.app_id == app_id), key=lambda x: x.gpu)
+    return {
+        "now_s": now_s,
+        "app": app,
+        "reason": {"code": why.code, "sentence": why.sentence},
+        "rho": rho_terms(a, app_id, now_s),
+        "agent": None if agent is None else {
+            "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
+        },
+        "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
+        + [views.lease_row(a, x, coming=True) for x in coming],
+        "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
+        "rounds": took_part(a, app_id, n),
+        "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
+        "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
+    }  # fmt: skip
+
+
+def _job(job: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dataclasses.asdict(job)
+    return row | {"configuration": dict(job.configuration), "restarts": max(0, job.launches - 1)}
+
+
+def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
+    """rho = T_sh / T_id, T_id = B / min(R_C, demand) x N_avg (Themis, section 4.3); None without demand.
+
+    R_C and N_avg are those of the app's virtual cluster, where there are any.
+
+    T_sh is what the reported rho makes of this T_id; it counts the time since submission and the time
+    that the work left takes on the GPUs held.
+    """
+    record, demand = a.durable.apps.get(app_id), views.demand_of(a, app_id, now_s)
+    if record is None or demand is None:
+        return None
+    most = max(record.demand_gpus, demand.gpus)
+    cluster_gpus = a.gpus_of(record.vc)
+    n_avg, rho = a.durable.n_avg(app_id, now_s), views.rho_of(a, app_id, now_s)
+    ideal_s = t_id(demand.work_total_gpu_s, cluster_gpus, most, n_avg)
+    return {
+        "rho": rho,
+        "t_sh_s": rho * ideal_s if rho is not None else None,
+        "t_id_s": ideal_s,
+        "work_total_gpu_s": demand.work_total_gpu_s,
+        "work_left_gpu_s": demand.work_left_gpu_s,
+        "cluster_gpus": cluster_gpus,
+        "demand_gpus": most,
+        "n_avg": n_avg,
+        "elapsed_s": now_s - record.submitted_s,
+        "gang_gpus": demand.gang_gpus,
+        "gangs": demand.gangs,
+        "paced": demand.paced,
+        "by": "Agent" if app_id in a.agents else "stand-in",
+    }
+
+
+def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
+    """The newest rounds that the app lived through, newest first."""
+    lived = (r for r in reversed(a.receipts) if app_id in r["rho"] or app_id in r["out"] or _unasked(r, app_id))
+    return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
+
+
+def _unasked(receipt: Mapping[str, Any], app_id: str) -> bool:
+    """Whether a policy that asks nobody gave it GPUs, or its leases were at their end."""
+    return not receipt["asked"] and (app_id in receipt.get("why", ()) or app_id in receipt["ending"])
+
+
+def in_round(receipt: Mapping[str, Any], app_id: str) -> dict[str, Any]:
+    """What a round meant for one app."""
+    rhos = {k: v for k, v in receipt["rho"].items() if v is not None}
+    worst_first = sorted(rhos, key=lambda k: -rhos[k])
+    bids = receipt.get("bids", ())
+    bid = next((b for b in bids if b["app_id"] == app_id), None)
+    awards = receipt.get("awards", ())
+    mine = [x for x in awards if x["app_id"] == app_id]
+    return {
+        "round_id": receipt["round_id"],
+        "at_s": receipt["at_s"],
+        "policy": receipt["policy"],
+        "role": _role(receipt, app_id, bid, mine),
+        "why": receipt.get("why", {}).get(app_id, ""),
+        "out": receipt["out"].get(app_id, ""),
+        "offered": receipt["offered"],
+        "rho": rhos.get(app_id),
+        "rank": worst_first.index(app_id) + 1 if app_id in rhos else None,
+        "of": len(worst_first),
+        "bid": bid,
+        "got": [gang for x in mine for gang in x["gangs"]],
+        "leftover": [gang for x in mine if x["leftover"] for gang in x["gangs"]],
+        "granted": [x["gpu"] for x in receipt.get("granted", ()) if x["app_id"] == app_id],
+        "revoked": [x["gpu"] for x in receipt.get("revoked", ()) if x["app_id"] == app_id],
+        "others": [_other(x, bids) for x in awards if x["app_id"] != app_id],
+        "note": receipt.get("note", ""),
+    }
+
+
+def _role(receipt: Mapping[str, Any], app_id: str, bid: Any, mine: list[Any]) -> str:
+    if app_id in receipt["out"]:
+        return "sat out"
+    if not receipt["asked"]:
+        return "served" if mine else "outranked"
+    if bid is not None:
+        return "won" if mine else "lost"
+    if app_id in receipt["participants"]:
+        return "offered"
+    return "leftovers" if mine else "not offered"
+
+
+def _other(award: Mapping[str, Any], bids: Any) -> dict[str, Any]:
+    bid = next((b for b in bids if b["app_id"] == award["app_id"]), None)
+    gpus = sum(n for gang in award["gangs"] for _, n in gang)
+    return {
+        "app_id": award["app_id"], "gpus": gpus, "leftover": award["leftover"],
+        "rho_won": bid["rho_won"] if bid else None, "c": bid["c"] if bid else None,
+    }  # fmt: skip

@@ -1,0 +1,232 @@
+"""Metrics in Prometheus' text format: base units, few labels, none of them an app or a job."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from pycontrol.arbiter import causes
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import AppRecord, Durable
+from pycontrol.arbiter.facts import (
+    AllocationChanged,
+    AppArrived,
+    AppEnded,
+    Fact,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseRevoking,
+    LeaseStarted,
+    RoundHeld,
+)
+from pycontrol.arbiter.reasons import reason
+from pycontrol.queries.spans import LeaseSpan
+from pycontrol.queries.views import demand_of
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+WAITS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
+RHO = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+SAT_OUT = ("LateRho", "LateBid", "BadBid", "AgentAway")
+APPS_KEPT = 10_000
+"""Apps whose queue and user are remembered after their end."""
+
+
+class Metrics:
+    """Counts facts as they come, and reads gauges off the Arbiter when asked."""
+
+    def __init__(self, durable: Durable | None = None) -> None:
+        """`durable`: the apps that there are already."""
+        self.registry = r = CollectorRegistry()
+        ProcessCollector(registry=r)
+        self._rounds(r)
+        self._leases(r)
+        self._gauges(r)
+        self._labels: dict[str, tuple[str, str]] = {}
+        """(queue, user) by app."""
+        self._waiting: dict[str, float] = {}
+        """When those were submitted that have had no GPU yet."""
+        self._revoked_jobs: dict[tuple[str, str], tuple[str, int]] = {}
+        """(app, job) -> why it was revoked, and on how many GPUs it was; until it trains again."""
+        self._sources: list[tuple[Gauge, Callable[[], float]]] = []
+        for app in durable.live.values() if durable is not None else ():
+            self._know(app.app_id, app.queue, app.user)
+            if not app.leases:
+                self._waiting[app.app_id] = app.submitted_s
+
+    def _rounds(self, r: CollectorRegistry) -> None:
+        self._round = Histogram(
+            "isonomy_round_seconds", "From a round's begin to its decision.", buckets=SECONDS, registry=r
+        )
+        self._solve = Histogram(
+            "isonomy_auction_solve_seconds", "Time of the policy's decision.", buckets=SECONDS, registry=r
+        )
+        self._bid = Histogram("isonomy_bid_seconds", "From an offer to an Agent's bid.", buckets=SECONDS, registry=r)
+        self._rho = Histogram("isonomy_rho", "Finish-time fairness of the apps, once a round.", buckets=RHO, registry=r)
+        self._paid = Counter("isonomy_payments", "Winners that paid gangs (c < 1).", registry=r)
+        self._sat_out = Counter(
+            "isonomy_sat_out", "Apps that took no part in a round, by reason: LateRho, LateBid, BadBid, AgentAway.",
+            ["reason"], registry=r)  # fmt: skip
+        for code in SAT_OUT:
+            self._sat_out.labels(code)
+
+    def _leases(self, r: CollectorRegistry) -> None:
+        by_queue = ["queue"]
+        self._change = Histogram(
+            "isonomy_allocation_change_seconds",
+            "From a grant to the job's next training step.",
+            buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300),
+            registry=r,
+        )
+        self._first = Histogram(
+            "isonomy_first_gpu_wait_seconds",
+            "From an app's submission to its first container with GPUs.",
+            by_queue,
+            buckets=WAITS,
+            registry=r,
+        )
+        self._granted = Counter("isonomy_leases_granted", "Leases granted.", registry=r)
+        self._renewed = Counter("isonomy_leases_renewed", "Leases renewed without a restart.", registry=r)
+        self._revoked = Counter("isonomy_leases_revoked", "Leases taken back.", ["reason"], registry=r)
+        for kind in causes.KINDS:
+            self._revoked.labels(kind)
+        self._lapsed = Counter("isonomy_grants_lapsed", "Leases that ended unused.", by_queue, registry=r)
+        self._preempted = Counter(
+            "isonomy_preemptions", "GPUs taken from apps that used them, not by their own doing.",
+            ["queue", "user", "reason"], registry=r)  # fmt: skip
+        self._lost = Counter(
+            "isonomy_preempted_gpu_seconds",
+            "GPU-seconds that preemptions cost: until the GPUs were given back, and from the next grant to the first"
+            " step.", ["queue", "reason"], registry=r)  # fmt: skip
+
+    def _gauges(self, r: CollectorRegistry) -> None:
+        self._gpus = Gauge("isonomy_gpus", "GPUs by state.", ["state"], registry=r)
+        self._held = Gauge("isonomy_queue_gpus_held", "GPUs that apps hold.", ["queue", "user"], registry=r)
+        self._pending = Gauge(
+            "isonomy_queue_gpus_pending", "GPUs that apps could use and do not hold, by the reason.",
+            ["queue", "user", "reason"], registry=r)  # fmt: skip
+        self._guaranteed = Gauge(
+            "isonomy_queue_gpus_guaranteed", "The queue's capacity in GPUs, or its virtual cluster's.", ["queue"],
+            registry=r)  # fmt: skip
+        self._apps = Gauge("isonomy_apps", "Apps in the system by state.", ["state"], registry=r)
+        self._blocked = Gauge("isonomy_apps_waiting", "Apps that hold no GPU, by the reason.", ["queue", "reason"],
+                              registry=r)  # fmt: skip
+        self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
+        self._ready = Gauge("isonomy_ready", "1 while the ResourceManager is heard of.", registry=r)
+        self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
+        self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
+
+    def watch(self, name: str, about: str, source: Callable[[], float]) -> None:
+        """A gauge that `source` gives whenever the metrics are asked for; from any thread."""
+        self._sources.append((Gauge(name, about, registry=self.registry), source))
+
+    # ---- facts
+
+    def _know(self, app_id: str, queue: str, user: str) -> None:
+        self._labels[app_id] = queue, user
+        self._lapsed.labels(queue)
+        self._first.labels(queue)
+        while len(self._labels) > APPS_KEPT:
+            self._labels.pop(next(iter(self._labels)))
+
+    def observe(self, fact: Fact, now_s: float, span: LeaseSpan | None = None) -> None:
+        """Counts one fact, recorded at `now_s`; `span`: the lease that it is about."""
+        queue, user = self._labels.get(span.app_id, ("", "")) if span is not None else ("", "")
+        match fact:
+            case AppArrived():
+                self._know(fact.app_id, fact.queue, fact.user)
+                self._waiting[fact.app_id] = fact.submitted_s
+            case AppEnded():
+                self._waiting.pop(fact.app_id, None)
+                for key in [k for k in self._revoked_jobs if k[0] == fact.app_id]:
+                    del self._revoked_jobs[key]
+            case LeaseGranted():
+                self._granted.inc()
+            case LeaseStarted():
+                since_s = self._waiting.pop(span.app_id, None) if span is not None else None
+                if since_s is not None:
+                    self._first.labels(queue).observe(max(0.0, fact.at_s - since_s))
+            case LeaseExtended():
+                self._renewed.inc(fact.counted)
+            case LeaseRevoking():
+                self._revoked.labels(fact.cause or "other").inc()
+                if span is not None and span.started_s is not None and fact.cause in causes.PREEMPTIONS:
+                    self._preempted.labels(queue, user, fact.cause).inc()
+                    key = span.app_id, span.job_id
+                    self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
+            case LeaseEnded():
+                if fact.cause == causes.LAPSED:
+                    self._lapsed.labels(queue).inc()
+                if span is not None and span.stop_s and span.started_s and span.cause in causes.PREEMPTIONS:
+                    self._lost.labels(queue, span.cause).inc(span.stop_s)
+            case AllocationChanged():
+                self._change.observe(fact.seconds)
+                why, gpus = self._revoked_jobs.pop((fact.app_id, fact.job_id), ("", 0))
+                if why:
+                    self._lost.labels(self._labels.get(fact.app_id, ("", ""))[0], why).inc(fact.seconds * gpus)
+            case RoundHeld():
+                self._held_round(fact, now_s)
+
+    def _held_round(self, fact: RoundHeld, now_s: float) -> None:
+        receipt = fact.receipt
+        self._round.observe(max(0.0, now_s - fact.at_s))
+        if receipt.get("bids"):
+            self._solve.observe(receipt["solve_s"])
+        for seconds in receipt["bid_s"].values():
+            if seconds > 0:  # the stand-in answers at once
+                self._bid.observe(seconds)
+        for rho in receipt["rho"].values():
+            if rho is not None and math.isfinite(rho):
+                self._rho.observe(rho)
+        for why in receipt["out"].values():
+            self._sat_out.labels(why.partition(":")[0]).inc()
+        self._paid.inc(sum(bool(b["paid_gangs"]) for b in receipt.get("bids", ())))
+
+    # ---- what is
+
+    def text(self, a: Arbiter, gpus: dict[str, int], now_s: float) -> str:
+        """All metrics now."""
+        for state, n in gpus.items():
+            if state != "total":
+                self._gpus.labels(state).set(n)
+        running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
+        self._apps.labels("running").set(running)
+        self._apps.labels("waiting").set(len(a.durable.live) - running)
+        self._agents.set(sum(agent.connected for agent in a.agents.values()))
+        self._ready.set(a.ready)
+        self._paused.set(a.paused)
+        self._build.clear()
+        self._build.labels(_version(), a.policy_name).set(1)
+        self._set_queues(a, a.durable.live.values(), now_s)
+        for gauge, source in self._sources:
+            gauge.set(source())
+        return generate_latest(self.registry).decode()
+
+    def _set_queues(self, a: Arbiter, apps: Iterable[AppRecord], now_s: float) -> None:
+        for gauge in (self._held, self._pending, self._guaranteed, self._blocked):
+            gauge.clear()
+        for path, queue in a.queues.items():
+            own = a.supply.gpus_of(a.supply.vc_of(path)) if a.supply is not None else 0
+            self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
+        for app in apps:
+            held, demand = a.holding(app.app_id), demand_of(a, app.app_id, now_s)
+            if held:
+                self._held.labels(app.queue, app.user).inc(held)
+            wanted = max(0, demand.gpus - held) if demand is not None else 0
+            if wanted or not held:
+                why = reason(a, app.app_id, now_s).code
+                if wanted:
+                    self._pending.labels(app.queue, app.user, why).inc(wanted)
+                if not held:
+                    self._blocked.labels(app.queue, why).inc()
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("isonomy")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

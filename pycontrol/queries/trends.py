@@ -1,0 +1,130 @@
+"""The last day, minute by minute: GPUs by state, and each app's rho and place; and how the jobs' losses went.
+
+In memory only: a day of 2,000 apps is about 30 MB. After a restart it begins anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.queries import views
+from pycontrol.queries.lookup import whole_number
+from pycontrol.queries.standing import Standing, standings
+
+POINTS_KEPT = 1440
+POINT_S = 60.0
+SAMPLE_S = 15.0
+"""How often to call `sample`; jobs' losses are looked at each time, all else once a minute."""
+LOSSES_KEPT = 60
+JOBS_KEPT = 20_000
+APPS_SHOWN = 12
+"""Lines in the chart of all apps: those with the worst numbers now."""
+STATES = ("leased", "free", "waiting", "out")
+"""GPUs: held; free; wanted by apps and not held; drained, bad or down."""
+NOTHING = float("nan")
+
+
+class Trends:
+    """Sampled on the Arbiter's thread, read from others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at_s: deque[float] = deque(maxlen=POINTS_KEPT)
+        self._gpus: dict[str, deque[int]] = {state: deque(maxlen=POINTS_KEPT) for state in STATES}
+        self._apps: dict[str, tuple[int, array[float]]] = {}
+        """App -> the index of its first point, counted from the start, and a number a point."""
+        self._measure = ""
+        self._count = 0
+        self._losses: dict[tuple[str, str], deque[tuple[int, float]]] = {}
+        """(step, loss) by app and job."""
+
+    def sample(self, a: Arbiter, now_s: float) -> None:
+        """Notes how things are; call it every SAMPLE_S."""
+        with self._lock:
+            self._note_losses(a)
+            if self._at_s and now_s - self._at_s[-1] < POINT_S - SAMPLE_S / 2:
+                return
+            self._at_s.append(now_s)
+            counts = views.gpu_counts(a)
+            wanted = 0
+            for app_id in a.durable.live:
+                demand = views.demand_of(a, app_id, now_s)
+                wanted += max(0, demand.gpus - a.holding(app_id)) if demand is not None else 0
+            out = counts["drained"] + counts["bad"] + counts["down"]
+            for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
+                self._gpus[state].append(n)
+            self._note_apps(a, standings(a, now_s))
+            self._count += 1
+
+    def _note_apps(self, a: Arbiter, placed: Mapping[str, Standing]) -> None:
+        """rho, or what else the policy orders by."""
+        measure = next((s.measure for s in placed.values()), "")
+        if measure and measure != self._measure:
+            self._apps.clear()  # another policy counts otherwise
+            self._measure = measure
+        for app_id in a.durable.live:
+            first, numbers = self._apps.setdefault(app_id, (self._count, array("f")))
+            found = placed.get(app_id)
+            number = found.amount if found is not None else None
+            if number is None and self._measure == "rho":
+                agent = a.agents.get(app_id)
+                number = agent.rho if agent is not None else None
+            numbers.extend([NOTHING] * (self._count - first - len(numbers)))
+            numbers.append(NOTHING if number is None else number)
+        for app_id in self._apps.keys() - a.durable.live.keys():
+            first, numbers = self._apps[app_id]
+            if first + len(numbers) < self._count - POINTS_KEPT // 4:
+                del self._apps[app_id]
+        for app_id, (first, numbers) in self._apps.items():
+            if len(numbers) > 2 * POINTS_KEPT:
+                gone = len(numbers) - POINTS_KEPT
+                self._apps[app_id] = (first + gone, numbers[gone:])
+
+    def _note_losses(self, a: Arbiter) -> None:
+        for app_id, agent in a.agents.items():
+            for job in agent.jobs:
+                if job.step <= 0:
+                    continue
+                seen = self._losses.setdefault((app_id, job.job_id), deque(maxlen=LOSSES_KEPT))
+                if not seen or seen[-1][0] < job.step:
+                    seen.append((job.step, job.loss))
+        while len(self._losses) > JOBS_KEPT:
+            self._losses.pop(next(iter(self._losses)))
+
+    # ---- reading
+
+    def trends(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The last `hours` (24): GPUs by state, and the apps' numbers: of `app` alone, or the APPS_SHOWN worst now."""
+        hours = whole_number(params, "hours", 24, 1, 24)
+        app_id = params.get("app", "")
+        with self._lock:
+            n = sum(at_s >= now_s - hours * 3600.0 for at_s in self._at_s)
+            shown = [app_id] if app_id in self._apps else [] if app_id else self._worst()
+            return {
+                "now_s": now_s,
+                "at_s": list(self._at_s)[len(self._at_s) - n :],
+                "gpus": {state: list(series)[len(series) - n :] for state, series in self._gpus.items()},
+                "measure": self._measure,
+                "apps": {x: self._series(x, n) for x in shown},
+                "losses": {job: list(seen) for (whose, job), seen in self._losses.items() if whose == app_id},
+            }
+
+    def _worst(self) -> list[str]:
+        """Those with a number in the newest point: of rho the largest first, else the smallest."""
+        now = {x: numbers[-1] for x, (first, numbers) in self._apps.items()
+               if numbers and first + len(numbers) == self._count and numbers[-1] == numbers[-1]}  # fmt: skip
+        return sorted(now, key=lambda x: (-now[x] if self._measure == "rho" else now[x], x))[:APPS_SHOWN]
+
+    def _series(self, app_id: str, n: int) -> list[float | None]:
+        first, numbers = self._apps[app_id]
+        begin = self._count - n
+        found: list[float | None] = [None] * n
+        for i in range(max(first, begin), min(self._count, first + len(numbers))):
+            number = numbers[i - first]
+            found[i - begin] = round(number, 4) if number == number else None
+        return found

@@ -1,0 +1,300 @@
+"""What the REST resource shows: pure functions (arbiter, now, parameters) -> JSON-able values.
+
+Times are Unix seconds (`_s`), GPUs are counted (`gpus`) or named host:index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import REVOKING, Lease
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.state import DRAINED
+from pycontrol.model.auction import Demand
+from pycontrol.queries.lookup import find_app, names, user_of, whole_number
+from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
+
+View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
+ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
+
+
+def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """The cluster in one view."""
+    nodes = _nodes(a)
+    running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
+    return {
+        "now_s": now_s,
+        "ready": a.ready,
+        "recovering": not a.ready or now_s < a.recovering_until_s,
+        "paused": a.paused,
+        "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
+        "policy": a.policy_name,
+        "f": a.settings.f,
+        "lease_s": a.settings.lease_s,
+        "lead_s": a.settings.lead,
+        "epoch": a.epoch,
+        "gpus": gpu_counts(a),
+        "nodes": nodes,
+        "apps": {
+            "running": running,
+            "waiting": len(a.durable.live) - running,
+            "ended": sum(x.finished_s is not None for x in a.durable.apps.values()),
+        },
+        "rounds": a.durable.rounds,
+        "next_round_s": a.rounds.due_s(),
+        "last_round": _short(a.receipts[-1]) if a.receipts else None,
+    }
+
+
+def gpu_counts(a: Arbiter) -> dict[str, int]:
+    """GPUs by state: leased, drained and bad ones count as such wherever they are; down ones as the topology says."""
+    usable = set(a.usable_gpus())
+    free = a.free_gpus()
+    up = {n.host for n in a.nodes.values()}
+    configured = a.configured.machines if a.configured is not None else {}
+    leased = set(a.durable.leases)
+    return {
+        "total": sum(n.gpus for n in a.nodes.values()),
+        "free": len(free),
+        "leased": len(leased),
+        "drained": sum(n.gpus for n in a.nodes.values() if a.drained(n.host)),
+        "bad": len(a.bad_gpus),
+        "down": sum(m.gpus for host, m in configured.items() if host not in up),
+        "unleased_in_use": len(usable - free - leased),
+    }
+
+
+def _nodes(a: Arbiter) -> list[dict[str, Any]]:
+    free: dict[str, int] = {}
+    for gpu in a.free_gpus():
+        free[gpu.host] = free.get(gpu.host, 0) + 1
+    held: dict[str, dict[str, int]] = {}
+    for gpu, lease in a.durable.leases.items():
+        holders = held.setdefault(gpu.host, {})
+        holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
+    rows = []
+    for node in sorted(a.nodes.values(), key=lambda n: n.host):
+        machine = a.topology.machines.get(node.host)
+        holders = held.get(node.host, {})
+        rows.append({
+            "host": node.host,
+            "node_id": node.node_id,
+            "rack": machine.rack if machine else node.rack,
+            "gpus": node.gpus,
+            "gpu_type": machine.gpu_type if machine else "",
+            "virtual": bool(machine and machine.virtual),
+            "bad_gpus": sorted(node.bad_gpus),
+            "free": free.get(node.host, 0),
+            "leased": sum(holders.values()),
+            "apps": holders,
+            "state": "drained" if a.drained(node.host) else "closed" if node.host in a.closed else "up",
+            "reason": a.closed.get(node.host, node.note),
+        })  # fmt: skip
+    for node_id, why in sorted(a.down.items()):
+        host = node_id.rpartition(":")[0]
+        machine = a.configured.machines.get(host) if a.configured is not None else None
+        rows.append({
+            "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
+            "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
+            "virtual": bool(machine and machine.virtual), "bad_gpus": [], "free": 0,
+            "leased": sum(held.get(host, {}).values()), "apps": {},
+            "state": "down", "reason": why,
+        })  # fmt: skip
+    return rows
+
+
+def _short(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("round_id", "at_s", "offered", "participants", "solve_s", "note")
+    counted = ("renewed", "granted", "revoked")
+    return {k: receipt.get(k) for k in kept} | {k: len(receipt.get(k, ())) for k in counted}
+
+
+# ---- apps
+
+
+def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
+    """What the app could use, as its Agent or the stand-in says; None before it asked for GPUs."""
+    agent = a.agents.get(app_id)
+    if agent is not None:
+        return agent.demand
+    record = a.durable.apps.get(app_id)
+    if record is None or record.finished_s is not None or not a.is_foreign(app_id):
+        return None
+    return standin.demand(a, app_id, now_s)
+
+
+def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
+    """Its finish-time fairness: the Agent's newest word, or the stand-in's; None where it is not known."""
+    agent = a.agents.get(app_id)
+    if agent is not None:
+        return agent.rho
+    if app_id not in a.durable.apps or not a.is_foreign(app_id):
+        return None
+    return standin.rho(a, app_id, a.holding(app_id), now_s)
+
+
+def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Apps that have not ended: those that can use more GPUs, in the order in which the policy in force would serve
+    them (with virtual clusters, in that of each), then those that have all they can use.
+    """
+    placed = standings(a, now_s)
+    rows = [_queue_row(a, app_id, now_s) | _standing(placed.get(app_id)) for app_id in a.in_system()]
+    rows += [
+        _queue_row(a, app.app_id, now_s) | _standing(None)
+        for app in a.yarn_apps.values()
+        if app.app_id not in a.durable.apps and a.expects_agent(app)
+    ]
+    rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
+    for position, row in enumerate(rows, 1):
+        row["position"] = position
+    return {"now_s": now_s, "policy": a.policy_name, "measure": measure_of(policy_of(a, "")), "apps": rows}
+
+
+def _standing(found: Standing | None) -> dict[str, Any]:
+    """Its rank among those that can use more GPUs, and by what; see `Standing`."""
+    if found is None:
+        return {"rank": None, "measure": "", "amount": None}
+    return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
+
+
+def _queue_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+    record, yarn = a.durable.apps.get(app_id), a.yarn_apps.get(app_id)
+    demand, held = demand_of(a, app_id, now_s), a.holding(app_id)
+    why = reason(a, app_id, now_s)
+    ends = [x.end_s for x in a.leases_of(app_id)]
+    known = record or yarn
+    assert known is not None
+    return {
+        "app_id": app_id,
+        "name": known.name,
+        "queue": known.queue,
+        "user": known.user,
+        "kind": record.kind if record else "",
+        "gpus_held": held,
+        "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
+        "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
+        "rho": rho_of(a, app_id, now_s),
+        "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
+        "reason": why.code,
+        "sentence": why.sentence,
+        "next_lease_end_s": min(ends, default=None),
+        "submitted_s": known.submitted_s,
+    }
+
+
+def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Every app of the journal, ended ones too."""
+    return {"now_s": now_s, "apps": [app_row(a, app_id, now_s) for app_id in a.durable.apps]}
+
+
+def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+    """An app's record and counters."""
+    x = a.durable.apps[app_id]
+    return {
+        "app_id": app_id, "name": x.name, "queue": x.queue, "user": x.user, "kind": x.kind,
+        "submitted_s": x.submitted_s, "arrived_s": x.arrived_s, "finished_s": x.finished_s,
+        "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": rho_of(a, app_id, now_s),
+        "n_avg": a.durable.n_avg(app_id, now_s), "leases": x.leases, "renewals": x.renewals,
+        "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
+        "message": x.message,
+    }  # fmt: skip
+
+
+def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
+    """A lease; `coming`: the GPU's present lease ends first."""
+    known = a.yarn_apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
+    return {
+        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
+        "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
+        "container_id": lease.container_id, "job_id": lease.job_id, "guaranteed": lease.guaranteed,
+        "reason": lease.reason, "name": known.name if known is not None else "",
+    }  # fmt: skip
+
+
+def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """All leases, and who is next on which GPU."""
+    present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
+    coming = sorted(a.durable.next.values(), key=lambda x: x.gpu)
+    rows = [lease_row(a, x) for x in present] + [lease_row(a, x, coming=True) for x in coming]
+    return {"now_s": now_s, "leases": rows}
+
+
+def rounds(
+    a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The newest receipts (or `older` ones, from the journal), newest first, with the names of the apps in them."""
+    n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
+    receipts = older or [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
+    return {"now_s": now_s, "rounds": list(receipts), "names": names_in(a, receipts)}
+
+
+def names_in(a: Arbiter, receipts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The names of the apps that have not ended, and of those that receipts mention."""
+    mentioned = {*a.durable.live, *a.yarn_apps}
+    for r in receipts:
+        for part in ("rho", "out", "why", "ending", "participants"):
+            mentioned.update(r.get(part, ()))
+        for part in ("bids", "awards", "granted", "revoked"):
+            mentioned.update(x["app_id"] for x in r.get(part, ()))
+    return {app_id: name for app_id, name in names(a).items() if app_id in mentioned}
+
+
+def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Where the app's logs are: its live containers with GPUs and what runs in them."""
+    app_id = find_app(a, params)
+    yarn = a.yarn_apps.get(app_id)
+    rows = []
+    for container in a.containers.values():
+        if container.app_id != app_id:
+            continue
+        worker = next((w for w in a.workers.of(container.app_id) if w.container_id == container.container_id), None)
+        lease = a.durable.leases.get(container.gpus[0]) if container.gpus else None
+        rows.append({
+            "container_id": container.container_id,
+            "node_id": container.node_id,
+            "gpus": [str(g) for g in container.gpus],
+            "job_id": worker.plan.job_id if worker else lease.job_id if lease else "",
+            "worker_id": worker.plan.worker_id if worker else "",
+        })  # fmt: skip
+    return {
+        "app_id": app_id,
+        "name": names(a)[app_id],
+        "user": user_of(a, app_id),
+        "attempt_id": yarn.attempt_id if yarn else "",
+        "containers": sorted(rows, key=lambda r: r["container_id"]),
+    }
+
+
+def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """Leases against the containers that YARN reports now; `isonomy audit` checks the whole past."""
+    violations = []
+    seen: dict[str, str] = {}
+    for container in a.containers.values():
+        for gpu in container.gpus:
+            other = seen.setdefault(str(gpu), container.container_id)
+            if other != container.container_id:
+                violations.append(
+                    _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
+                )
+            lease = a.durable.leases.get(gpu)
+            if lease is None or lease.app_id != container.app_id:
+                holder = lease.app_id if lease else "nobody"
+                violations.append(
+                    _violation(
+                        "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s
+                    )
+                )
+    for lease in a.durable.leases.values():
+        if lease.container_id and lease.container_id not in a.containers and a.ready:
+            violations.append(
+                _violation("lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s)
+            )
+    checked = {"leases": len(a.durable.leases), "containers": len(a.containers), "ready": a.ready}
+    return {"checked": checked, "violations": violations}
+
+
+def _violation(kind: str, what: str, when: float) -> dict[str, Any]:
+    return {"kind": kind, "what": what, "when": when}

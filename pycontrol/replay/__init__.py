@@ -1,0 +1,1 @@
+"""Solves cases from files with the production code."""

@@ -1,0 +1,1 @@
+"""What runs the Arbiter: its thread, its inbox, its journal."""

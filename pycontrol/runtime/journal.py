@@ -1,0 +1,265 @@
+"""The journal: facts on disk before their effects (SQLite, WAL, synchronous=FULL, one writer).
+
+The Arbiter's thread only appends. Snapshots and pruning are the keeper's (`journal_keeper`), on a thread and a
+connection of its own; what is wrong with a file is `journal_check`'s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact
+from pycontrol.runtime.journal_rows import (
+    BAD,
+    SCHEMA,
+    VERSION,
+    JournalError,
+    JournalSize,
+    Row,
+    RowError,
+    base_of,
+    fact_of,
+    fold,
+    journal_size,
+    raise_unless_harmless,
+    row_of,
+    rows_of,
+    unpacked,
+    version_of,
+)
+
+__all__ = ["Journal", "JournalError", "NoJournal", "SqliteJournal", "open_journal", "read_facts", "reading"]
+
+BUSY_S = 30.0
+"""How long a transaction waits for the other connection's; each of them takes milliseconds."""
+
+
+class Journal(Protocol):
+    """The Arbiter's port to durable storage."""
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Makes these facts durable, all or none."""
+
+
+class NoJournal:
+    """Keeps nothing: for simulation."""
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Forgets them."""
+
+
+def lock_journal(path: Path) -> int:
+    """The descriptor of the lock of the one control plane at a time; JournalError where another one has it."""
+    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        os.close(lock)
+        raise JournalError(
+            f"{path}: another control plane holds this journal; stop it, or set another state_dir"
+        ) from e
+    return lock
+
+
+def open_journal(path: Path) -> sqlite3.Connection:
+    """A connection that writes; a new or an older file becomes one of this version."""
+    os.close(os.open(path, os.O_CREAT, 0o600))
+    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        version = version_of(db, path)
+        if not version:
+            db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        if version < VERSION:
+            _upgrade(db, version)
+    except sqlite3.DatabaseError as e:
+        db.close()
+        raise JournalError(f"{path}: cannot be written as a journal ({e}); see `isonomy journal check {path}`") from e
+    except JournalError:
+        db.close()
+        raise
+    return db
+
+
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    """All or nothing: an older isonomy refuses the file from here on."""
+    with transaction(db):
+        if version == 1:
+            for table in ("facts", "snapshots"):
+                db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
+            # Version 1 began to count anew when all facts had been pruned: such facts come after the snapshot.
+            db.execute(
+                "UPDATE facts SET seq = seq + (SELECT MAX(seq) FROM snapshots) WHERE (SELECT MAX(seq) FROM facts)"
+                " <= (SELECT MAX(seq) FROM snapshots) AND time_s > (SELECT MAX(time_s) FROM snapshots)"
+            )
+        for statement in filter(str.strip, SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+
+
+class transaction:
+    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK: nothing leaves one open."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+
+class SqliteJournal:
+    """A journal in one file, held by one control plane at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_journal(path)
+        try:
+            self._db = open_journal(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.id = self._meta("id", uuid.uuid4().hex)
+        self.epoch = int(self._meta("epoch", "0")) + 1
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        self.set_aside: list[str] = []
+        """What `recover` passed over, a line each."""
+        self.seq: int = max(
+            self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
+            for table in ("facts", "snapshots", "quarantine")
+        )
+        """Of the last fact. Counted here: SQLite's own numbers begin anew once all facts are pruned."""
+
+    def _meta(self, key: str, default: str) -> str:
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return str(row[0])
+
+    def follow(self, epoch: int) -> int:
+        """Goes on in an epoch later than this one, which was another journal's; returns it."""
+        self.epoch = max(self.epoch, epoch + 1)
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        return self.epoch
+
+    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+        """Makes these facts durable in one transaction."""
+        rows = [(seq, self.epoch, now_s, *row_of(f)) for seq, f in enumerate(facts, self.seq + 1)]
+        if not rows:
+            return
+        with transaction(self._db):
+            self._db.executemany("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self.seq += len(rows)
+
+    def recover(self) -> Durable:
+        """The durable state: the newest snapshot and the facts after it.
+
+        A row that cannot be read and does not say who has which GPU is set aside; any other is a JournalError.
+        """
+        problems: list[str] = []
+        bad: list[tuple[Row, RowError]] = []
+
+        def on_bad(row: Row, error: RowError) -> None:
+            raise_unless_harmless(row, error)
+            bad.append((row, error))
+
+        try:
+            state, seq = base_of(self._db, VERSION, problems)
+            fold(state, rows_of(self._db, seq, VERSION), on_bad)
+        except RowError as e:
+            raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
+        except JournalError as e:
+            raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
+        except sqlite3.DatabaseError as e:
+            raise JournalError(f"{self.path}: is damaged ({e}); {self._advice()}") from e
+        if bad:
+            with transaction(self._db):
+                quarantine(self._db, bad)
+        self.set_aside += [*problems, *(str(error) for _, error in bad)]
+        return state
+
+    def _advice(self) -> str:
+        return f"see `isonomy journal check {self.path}`, and `isonomy journal repair`"
+
+    def size(self) -> JournalSize:
+        """How large it is; from any thread."""
+        with closing(reading(self.path)) as db:
+            return journal_size(db, self.path)
+
+    def rounds(self, limit: int) -> list[dict[str, Any]]:
+        """The newest receipts, newest first; from any thread."""
+        with closing(reading(self.path)) as db:
+            rows = db.execute(
+                "SELECT data FROM facts WHERE kind = 'RoundHeld' ORDER BY seq DESC LIMIT ?", (limit,)
+            ).fetchall()
+        receipts = []
+        for (data,) in rows:
+            try:
+                receipts.append(json.loads(unpacked(data))["receipt"])
+            except BAD:
+                continue
+        return receipts
+
+    def newest(self, limit: int) -> list[tuple[float, Fact]]:
+        """The newest facts with their times, oldest first; what cannot be read is left out."""
+        found: list[tuple[float, Fact]] = []
+        with closing(reading(self.path)) as db, suppress(RowError):
+            for row in rows_of(db, max(0, self.seq - limit), VERSION, whole=False):
+                with suppress(RowError):
+                    found.append((row.time_s, fact_of(row)))
+        return found
+
+    def close(self, aside: str = "") -> None:
+        """Gives the journal up; `aside`: under a name with this in it, so that the next one begins empty."""
+        self._db.close()
+        if aside:
+            for suffix in ("-wal", "-shm", ""):
+                part = self.path.with_name(self.path.name + suffix)
+                if part.exists():
+                    part.rename(self.path.with_name(f"{self.path.stem}-{aside}{self.path.suffix}{suffix}"))
+        os.close(self._lock)
+
+
+def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> None:
+    """Moves bad rows out of the facts, inside a transaction."""
+    for row, error in bad:
+        values = (row.seq, row.epoch, row.time_s, row.kind, row.data, row.crc, error.problem)
+        db.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        db.execute("DELETE FROM facts WHERE seq = ?", (row.seq,))
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, beside a control plane that may be writing."""
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)
+
+
+def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:
+    """(sequence, time, fact) of a journal that a control plane may be writing; for audits and replays.
+
+    JournalError where it cannot be understood.
+    """
+    with closing(reading(path)) as db:
+        try:
+            for row in rows_of(db, since_seq, version_of(db, path) or VERSION, whole=False):
+                yield row.seq, row.time_s, fact_of(row)
+        except RowError as e:
+            raise JournalError(f"{path}: {e}; see `isonomy journal check {path}`") from e
+        except sqlite3.DatabaseError as e:
+            raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check {path}`") from e

@@ -1,0 +1,267 @@
+"""What is wrong with a journal, and what can be mended.
+
+A row that cannot be read and does not say who has which GPU is set aside by itself. At any other, what came before
+is kept, the rows from there on are set aside, and the leases are left to YARN: the tags of the containers that run
+tell them, as they do after a failover.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, reading, transaction
+from pycontrol.runtime.journal_rows import (
+    BAD,
+    HARMLESS,
+    MISSING,
+    SCHEMA,
+    VERSION,
+    JournalError,
+    Row,
+    RowError,
+    base_of,
+    checksum,
+    fact_of,
+    journal_size,
+    rows_of,
+    snapshot_data,
+    snapshots_of,
+    state_of,
+    version_of,
+)
+
+MAGIC = b"SQLite format 3\0"
+FACT_COLUMNS = ("seq", "epoch", "time_s", "kind", "data")
+SNAPSHOT_COLUMNS = ("seq", "time_s", "data")
+
+
+def check_journal(path: Path) -> dict[str, Any]:
+    """A journal's size and problems, as JSON values; beside a control plane that may be writing.
+
+    `readable`: a control plane would start with it. JournalError where it is none, or newer.
+    """
+    missing = _missing_bytes(path)
+    if missing:
+        return {
+            "file": str(path), "version": None, "problems": [f"the file is cut off: {missing} bytes are missing"],
+            "readable": False,
+        }  # fmt: skip
+    with closing(_reading(path)) as db:
+        version = version_of(db, path)
+        report: dict[str, Any] = {"file": str(path), "version": version, "problems": _file_problems(db)}
+        if not version:
+            return report | {"problems": ["it is empty"], "readable": True}
+        readable = not report["problems"]
+        try:
+            size = journal_size(db, path)
+            report |= {name: getattr(size, name) for name in ("bytes", "facts", "facts_after_snapshot", "first_s")}
+            report["snapshots"] = len(snapshots_of(db, version))
+            report["set_aside"] = _count(db, "quarantine") if version >= VERSION else 0
+            for error in _bad_rows(db, version, report["problems"]):
+                report["problems"].append(str(error))
+                readable = readable and error.kind in HARMLESS
+        except (JournalError, sqlite3.DatabaseError) as e:
+            report["problems"].append(str(e))
+            readable = False
+        return report | {"readable": readable}
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        raise JournalError(f"{path}: there is no such journal")
+    return reading(path)
+
+
+def _missing_bytes(path: Path) -> int:
+    """By how much the file is shorter than its own header says (SQLite's file format, 1.3); 0 if there is none."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        head = file.read(100)
+    if len(head) < 100 or not head.startswith(MAGIC):
+        return 0
+    page, pages = int.from_bytes(head[16:18]), int.from_bytes(head[28:32])
+    return max(0, (65536 if page == 1 else page) * pages - path.stat().st_size)
+
+
+def _file_problems(db: sqlite3.Connection) -> list[str]:
+    try:
+        found = [str(line) for (line,) in db.execute("PRAGMA quick_check(5)")]
+    except sqlite3.DatabaseError as e:
+        found = [str(e)]
+    return [f"the file is damaged: {line}" for line in found if line != "ok"]
+
+
+def _bad_rows(db: sqlite3.Connection, version: int, problems: list[str]) -> Iterator[RowError]:
+    """Bad facts since the newest readable snapshot that a start would find, the first harmful one last."""
+    state, base = base_of(db, version, problems)
+    rows = rows_of(db, base, version)
+    while True:
+        try:
+            row = next(rows, None)
+            if row is None:
+                return
+            _apply(state, row)
+        except RowError as error:
+            yield error
+            if error.kind not in HARMLESS:
+                return
+
+
+def _apply(state: Durable, row: Row) -> None:
+    fact = fact_of(row)
+    try:
+        state.apply(fact)
+    except BAD as e:
+        raise RowError(row.seq, row.kind, f"does not fit the rows before it: {e!r}") from e
+
+
+def _count(db: sqlite3.Connection, table: str) -> int:
+    return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+# ---- mending
+
+
+def repair_journal(path: Path) -> list[str]:
+    """Mends a journal that no control plane holds; returns what was done, a line each.
+
+    JournalError where it cannot be mended, or is newer than this version.
+    """
+    if not path.is_file():
+        raise JournalError(f"{path}: there is no such journal")
+    lock = lock_journal(path)
+    try:
+        done = _salvage(path) if _file_damaged(path) else []
+        with closing(open_journal(path)) as db:
+            return done + _mend(db, path)
+    finally:
+        os.close(lock)
+
+
+def _file_damaged(path: Path) -> bool:
+    if _missing_bytes(path):
+        return True
+    with closing(_reading(path)) as db:
+        version_of(db, path)
+        return bool(_file_problems(db))
+
+
+def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
+    problems: list[str] = []
+    try:
+        state, base = base_of(db, VERSION, problems)
+    except JournalError as e:
+        raise JournalError(f"{path}: {e}: it cannot be mended; move it away to start anew") from e
+    bad, cut = _sort_out(db, state, base)
+    done = [f"{line}: dropped" for line in problems]
+    done += [f"{error}: set aside" for _, error in bad]
+    tail: list[tuple[Row, RowError]] = []
+    if cut is not None:
+        tail = [(row, cut) for row in _all_rows(db, cut.seq)]
+        if cut.problem == MISSING:  # what stands for it marks the gap as known
+            tail.append((Row(cut.seq, 0, 0.0, "", "", None), cut))
+        done.append(f"{cut}: it and all after it, {len(tail)} rows, are set aside;"
+                    " leases are taken from the containers that run")  # fmt: skip
+    with transaction(db):
+        quarantine(db, [*bad, *tail])
+        for seq, _, data, crc in snapshots_of(db, VERSION):
+            if not _readable(data, crc) or (cut is not None and seq >= cut.seq):
+                db.execute("DELETE FROM snapshots WHERE seq = ?", (seq,))
+        if cut is not None:
+            _write_snapshot(db, Durable.load(state.kept_here()), max([cut.seq, *(row.seq for row, _ in tail)]))
+    return done
+
+
+def _sort_out(db: sqlite3.Connection, state: Durable, base: int) -> tuple[list[tuple[Row, RowError]], RowError | None]:
+    """(harmless bad rows, the first bad row of another kind) after a snapshot, whose state is moved on so far."""
+    bad: list[tuple[Row, RowError]] = []
+    rows = rows_of(db, base, VERSION)
+    while True:
+        row: Row | None = None
+        try:
+            row = next(rows, None)
+            if row is None:
+                return bad, None
+            _apply(state, row)
+        except RowError as error:
+            if row is None or row.kind not in HARMLESS:
+                return bad, error
+            bad.append((row, error))
+
+
+def _all_rows(db: sqlite3.Connection, from_seq: int) -> list[Row]:
+    query = "SELECT seq, epoch, time_s, kind, data, crc FROM facts WHERE seq >= ? ORDER BY seq"
+    return [Row(*values) for values in db.execute(query, (from_seq,))]
+
+
+def _readable(data: object, crc: int | None) -> bool:
+    try:
+        state_of(data, crc)
+    except BAD:
+        return False
+    return True
+
+
+def _write_snapshot(db: sqlite3.Connection, state: Durable, seq: int) -> None:
+    data = snapshot_data(state)
+    row = (seq, time.time(), data, checksum("", data))
+    db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
+
+
+def _salvage(path: Path) -> list[str]:
+    """Copies all rows that SQLite still reads into a new file; the damaged one is kept beside it."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    source = path
+    if missing := _missing_bytes(path):  # SQLite reads nothing of a file that is shorter than it says
+        source = path.with_name(f".{path.name}.padded")
+        shutil.copyfile(path, source)
+        os.truncate(source, path.stat().st_size + missing)
+    with closing(_reading(source)) as old, closing(sqlite3.connect(part, isolation_level=None)) as new:
+        os.chmod(part, 0o600)
+        version = version_of(old, path)
+        crc: tuple[str, ...] = ("crc",) if version >= VERSION else ()
+        new.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        new.executescript(SCHEMA)
+        with transaction(new):
+            found = {
+                "meta": _copy(old, new, "meta", ("key", "value"), "key"),
+                "snapshots": _copy(old, new, "snapshots", (*SNAPSHOT_COLUMNS, *crc), "seq"),
+                "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
+            }
+            new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+    if source != path:
+        source.unlink()
+    if not found["facts"] and not found["snapshots"]:
+        part.unlink()
+        raise JournalError(f"{path}: nothing in it can be read; move it away to start anew")
+    aside = path.with_name(f"{path.stem}-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}{path.suffix}")
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(aside.with_name(aside.name + suffix))
+    part.rename(path)
+    return [f"the file was damaged: {found['facts']} facts and {found['snapshots']} snapshots of it could be read;"
+            f" the damaged one is {aside.name}"]  # fmt: skip
+
+
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str) -> int:
+    """Copies what can be read from the front, then from the back; returns how many rows."""
+    names, marks, before = ", ".join(columns), ", ".join("?" * len(columns)), _count(new, table)
+    for order in ("ASC", "DESC"):
+        try:
+            for values in old.execute(f"SELECT {names} FROM {table} ORDER BY {key} {order}"):
+                new.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", values)
+        except sqlite3.DatabaseError:
+            continue
+        break
+    return _count(new, table) - before
