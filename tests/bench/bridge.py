@@ -13,7 +13,10 @@ from pathlib import Path
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
-JAR = Path(__file__).resolve().parents[2] / "yarn-plugin/rm/target/isonomy-yarn-rm.jar"
+MODULE = Path(__file__).resolve().parents[2] / "yarn-plugin/rm"
+JAR = MODULE / "target/isonomy-yarn-rm.jar"
+BENCH = MODULE / "src/test/java/isonomy/yarn/BridgeBench.java"
+SIZES = (100, 100_000)
 DEADLINE_S = 120.0
 
 
@@ -24,17 +27,20 @@ def echo(request: pb.Request) -> pb.Response:
 
 def measure(jar: Path = JAR) -> dict[str, dict[str, float]]:
     """Milliseconds of a round trip by payload, and of a bare TCP echo of the same payload."""
-    java = shutil.which("java")
-    if java is None or not jar.exists():
-        raise FileNotFoundError(f"the bridge cannot be measured without java and {jar}: run `make java` first")
+    java, javac = shutil.which("java"), shutil.which("javac")
+    if java is None or javac is None or not jar.exists():
+        raise FileNotFoundError(f"the bridge cannot be measured without a JDK and {jar}: run `make java` first")
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=_echo_bytes, args=(listening,), daemon=True).start()
-        token_file = Path(folder) / "bridge.token"
+        subprocess.run([javac, "-cp", str(jar), "-d", folder, str(BENCH)], check=True)
+        token_file, requests = Path(folder) / "bridge.token", [Path(folder) / str(size) for size in SIZES]
+        for file, size in zip(requests, SIZES, strict=True):
+            file.write_bytes(pb.Request(id=1, query=pb.Query(body=bytes(size))).SerializeToString())
         server = BridgeServer("127.0.0.1", 0, token_file, echo)
         server.start()
         try:
-            command = [java, "-cp", str(jar), "isonomy.yarn.BridgeBench", "127.0.0.1", str(server.port)]
-            command += [str(token_file), str(listening.getsockname()[1])]
+            command = [java, "-cp", f"{folder}:{jar}", "isonomy.yarn.BridgeBench", "127.0.0.1", str(server.port)]
+            command += [str(token_file), str(listening.getsockname()[1]), *map(str, requests)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         finally:
             server.stop()

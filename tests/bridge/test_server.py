@@ -83,6 +83,16 @@ def test_answers_requests_of_any_size(serve: Serve, token_file: Path) -> None:
     plugin.close()
 
 
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_the_one_before(serve: Serve, token_file: Path) -> None:
+    """With Nagle's algorithm a large answer would take 40 ms."""
+    server = serve(echo)
+    plugin = Plugin(server.port, bridge_token(token_file))
+    assert plugin.welcome == "!yv"
+    (connection,) = server._connections
+    assert connection._peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    plugin.close()
+
+
 def test_a_long_poll_holds_up_nobody_else(serve: Serve, token_file: Path) -> None:
     polling, directive = threading.Event(), threading.Event()
 

@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 from pycontrol.runtime.journal_check import check_journal
-from tests.rpc.conftest import free_ports
-from tests.rpc.serving import COMMAND
+from tests.daemon.conftest import free_ports
+from tests.daemon.serving import COMMAND
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "yarn-plugin" / "rm"

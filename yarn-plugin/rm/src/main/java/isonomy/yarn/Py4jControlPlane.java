@@ -105,7 +105,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   }
 
   /** Sockets that send at once: otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms a call. */
-  private static final class NoDelay extends SocketFactory {
+  static final class NoDelay extends SocketFactory {
     @Override
     public Socket createSocket(InetAddress host, int port) throws IOException {
       Socket socket = new Socket();

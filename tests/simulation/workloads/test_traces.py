@@ -12,7 +12,7 @@ import pytest
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.workloads import BadTrace, detect, load, open_workload, profiles, write
 
-DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
 PHILLY = "job_id,vc,submit_time_local,submit_elapsed_s,num_gpus,exec_duration_s,gpu_seconds,source\n"
 
 

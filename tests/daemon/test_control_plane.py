@@ -20,9 +20,9 @@ from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
-from tests.bridge.test_kept import web_hdfs
-from tests.rpc.conftest import free_ports
-from tests.rpc.serving import LIMIT_S, serving
+from tests.daemon.conftest import free_ports
+from tests.daemon.serving import LIMIT_S, serving
+from tests.daemon.test_standby_store import web_hdfs
 
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
 

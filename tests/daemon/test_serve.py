@@ -17,7 +17,7 @@ from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
-from tests.rpc.serving import COMMAND, LIMIT_S, serving
+from tests.daemon.serving import COMMAND, LIMIT_S, serving
 
 
 def _refused(config: Path, *options: str) -> str:

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from pycontrol.cli.replay import replay_command
 
-HERE = Path(__file__).parent
+CASES = Path(__file__).parents[1] / "cases"
 
 
 def cases(kind: str) -> list[Any]:
-    loaded: list[Any] = json.loads((HERE / kind / "cases.json").read_text())
+    loaded: list[Any] = json.loads((CASES / kind / "cases.json").read_text())
     return [pytest.param(kind, case, id=case["id"]) for case in loaded]
 
 
@@ -35,7 +35,7 @@ def close(got: Any, want: Any) -> bool:
 
 @pytest.mark.parametrize(("kind", "case"), cases("rho") + cases("auction"))
 def test_case(kind: str, case: dict[str, Any]) -> None:
-    code, out, err = replay(str(HERE / kind / "cases.json"), "--id", case["id"], "--json")
+    code, out, err = replay(str(CASES / kind / "cases.json"), "--id", case["id"], "--json")
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert (answer["kind"], answer["id"]) == (kind, case["id"])
@@ -116,7 +116,7 @@ def test_a_malformed_file_exits_2_with_one_line_that_names_the_field(tmp_path: P
 
 
 def test_an_unknown_id_or_file_exits_2(tmp_path: Path) -> None:
-    assert replay(str(HERE / "rho" / "cases.json"), "--id", "nope")[0] == 2
+    assert replay(str(CASES / "rho" / "cases.json"), "--id", "nope")[0] == 2
     code, _, err = replay(str(tmp_path / "absent.json"))
     assert code == 2
     assert "cannot be read" in err
