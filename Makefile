@@ -8,8 +8,9 @@ HADOOP ?= 3.5.0
 
 .PHONY: scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
+# KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
-	dev-cluster/demo/run
+	dev-cluster/demo/run $(if $(KEEP),--keep)
 
 demo-cells: setup java
 	$(PY) dev-cluster/demo/cells.py

@@ -145,6 +145,11 @@ class Demo:
         """Environment of all clients."""
         return {**os.environ, **self.cluster["env"], "ISONOMY_RM": self.cluster["rm_web"]}
 
+    @property
+    def page(self) -> str:
+        """The page's address."""
+        return f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/ui"
+
     def up(self) -> None:
         """A fresh cluster and its control plane."""
         words = [str(REPO / "dev-cluster/up"), "--dir", str(self.folder), "--fresh"]
@@ -168,6 +173,7 @@ class Demo:
             raise click.ClickException(f"the control plane did not start; see {log.name}")
         self.say(f"control plane {line}")
         self.wait(lambda: self.get("status").get("ready"), 60 * self.slower, "the plugin has not said hello")
+        self.say(f"its page: {self.page}")
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """A resource of the control plane, {} while it is not there."""
@@ -306,6 +312,15 @@ class Demo:
             except subprocess.TimeoutExpired:
                 self.control.kill()
 
+    def kept(self) -> None:
+        """Says what runs on, and how it ends."""
+        alive = self.control is not None and self.control.poll() is None
+        words = [f"kill {self.control.pid};"] if alive and self.control is not None else []
+        down = " ".join([*words, str(REPO / "dev-cluster/down"), "--dir", str(self.folder)])
+        self.say(f"the cluster is left up. Its page: {self.page}")
+        self.say(f"for the command line: export ISONOMY_RM={self.cluster['rm_web']}")
+        self.say(f"to end all of it: {down}")
+
     def down(self) -> None:
         """Leaves nothing running."""
         self.stop()
@@ -371,7 +386,9 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         audit = "clean" if not data["audit"]["violations"] else "NOT clean"
         demo.say(f"report: {out}; {data['rounds']} rounds; audit {audit}")
     finally:
-        if not keep:
+        if keep and demo.cluster:
+            demo.kept()
+        else:
             demo.down()
     if not (succeeded and good):
         raise click.ClickException("the demo did not come out as it should; see above")

@@ -11,9 +11,11 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.estimate import read_snapshot
+from pycontrol.cli.goingon import chosen, went_on
 from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
-from pycontrol.cli.simulate import _settings, _topology, _workload
+from pycontrol.cli.simulate import _cells, _settings, _topology, _workload
 from pycontrol.cli.tables import Data, count, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.result import AppResult, Result
@@ -60,41 +62,75 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
 
 
 @click.command("whatif")
-@click.argument("workload")
+@click.argument("workload", required=False)
+@click.option("--now", is_flag=True, help="Go on from the scheduler's present state instead of a WORKLOAD.")
+@click.option("--rm", metavar="URL", help="With --now: the ResourceManager's web address.")
 @click.option(
     "--policy",
     "policies",
-    default="yarn_cs,isonomy",
-    show_default=True,
     metavar="A,B,...",
-    help="Policies; the first is what the others are held against, best the one that was in force.",
+    help="Policies; the first is what the others are held against, best the one that was in force"
+    "  [default: yarn_cs,isonomy; of a state the one in force and another].",
 )
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="A topology file, or N x G as 16x8.")
+@click.option("--cluster", metavar="NAME|FILE", help="A topology file, or N x G as 16x8; a state has its own machines.")
+@click.option(
+    "--cells",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Virtual clusters (a cells file): an app's queue is its virtual cluster.",
+)
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
-@click.option("--lease-s", type=click.FloatRange(min=1), default=600.0, show_default=True)
+@click.option("--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; of a state its own].")
 @output_option
 def whatif_command(
-    workload: str, policies: str, cluster: str, given: tuple[str, ...], lease_s: float, output: str
-) -> None:
-    """What other policies would have done with the apps of WORKLOAD.
+    workload: str | None, now: bool, rm: str | None, policies: str | None, cluster: str | None, cells: Path | None,
+    given: tuple[str, ...], lease_s: float | None, output: str,
+) -> None:  # fmt: skip
+    """What other policies would have done with the apps of WORKLOAD, or would do from here on.
 
+    WORKLOAD is a history of `isonomy workload record`, another workload, or a snapshot of `isonomy snapshot` (.zip).
     The first line says it in a sentence; then waits by queue, user and size, who gains and who loses, and how far the
     replay under the first policy gives what really happened: that figure decides whether to believe the rest.
 
     \b
     isonomy whatif mine.csv --policy yarn_cs,isonomy,themis --cluster conf/topology.yaml
+    isonomy whatif --now --policy isonomy,themis
+    isonomy whatif s.zip --set lease_s=300
     """
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    if len(names) < 2 or len(set(names)) < len(names):
+    names = [name.strip() for name in (policies or "").split(",") if name.strip()]
+    if policies is not None and (len(names) < 2 or len(set(names)) < len(names)):
         raise Misused(f"--policy {policies}: give two policies or more; the first is what the others are held against")
-    options, settings = _settings(names, given, lease_s)
-    load, topology = _workload(workload, 1, 1.0), _topology(cluster, 1.0)
-    jobs = [Job(load, topology, name, options[name], settings, 1) for name in names]
-    with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
-        results = dict(zip(names, run_many(jobs), strict=True))
-    actual, assumed = actual_of(Path(workload))
+    if now == (workload is not None):
+        raise Misused("give a WORKLOAD or a snapshot, or --now: one of them")
+    if now or str(workload).endswith(".zip"):
+        if cluster is not None:
+            raise Misused(f"--cluster {cluster}: a state has its own machines; leave it out")
+        state = Rm(rm_address(rm)).get("picture") if now else read_snapshot(Path(str(workload)))
+        names = chosen(state, names)
+        with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
+            results, assumed = went_on(state, names, given, lease_s, cells)
+        actual, source = Actual(), "the present state" if now else str(workload)
+    else:
+        assert workload is not None
+        names = names or ["yarn_cs", "isonomy"]
+        results, source = _replayed(workload, names, cluster, cells, given, lease_s)
+        actual, assumed = actual_of(Path(workload))
     data = compared(results, actual)
-    emit({**data, "assumed": assumed, "workload": load.source}, output, _draw)
+    emit({**data, "assumed": assumed, "workload": source}, output, _draw)
+
+
+def _replayed(
+    workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, given: Sequence[str],
+    lease_s: float | None,
+) -> tuple[dict[str, Result], str]:  # fmt: skip
+    if cluster is None:
+        raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
+    options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
+    load, topology = _workload(workload, 1, 1.0), _topology(cluster, 1.0)
+    supply = _cells(cells, topology, options) if cells is not None else None
+    jobs = [Job(load, topology, name, options[name], settings, 1, supply=supply) for name in names]
+    with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
+        return dict(zip(names, run_many(jobs), strict=True)), load.source
 
 
 def compared(results: Mapping[str, Result], actual: Actual) -> dict[str, Any]:

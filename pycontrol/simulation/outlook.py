@@ -18,15 +18,20 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import ACTIVE, Durable
 from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import TAGS, Simulator
 from pycontrol.simulation.jobs import RUNNING, SimApp, SimJob, gang_rate
+from pycontrol.simulation.result import Result
+from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import HONEST, Misreport, Settings
 
 VERSION = 1
@@ -122,15 +127,19 @@ class Resumed(Simulator):
 
     def __init__(
         self, p: Mapping[str, Any], seed: int, *, error: float, come: Sequence[TraceApp] = (),
-        options: Mapping[str, Any] | None = None, policy: str = "",
+        options: Mapping[str, Any] | None = None, policy: str = "", supply: Supply | None = None,
     ) -> None:  # fmt: skip
         rng = random.Random(seed)
         topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in p["machines"])
         queues = tuple(Queue(path, part, most) for path, part, most in p["queues"])
         control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed})
-        chosen = registry.make(policy or p["policy"], **(options or {}))
-        super().__init__(Workload("outlook", tuple(come)), topology, chosen, Settings(arbiter=control), seed, queues)
-        self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2)
+        name = policy or p["policy"]
+        chosen: Policy = registry.make(name, **(options or {}))
+        if supply is not None:
+            chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
+        settings = Settings(arbiter=control)
+        super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues, supply)
+        self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])
         for trace in come:
             self.at(trace.submitted_s, self._arrive, trace)
@@ -156,6 +165,14 @@ class Resumed(Simulator):
         for app in apps:
             self.inbox.append(ev.AgentUp(app.trace.app_id, app.attempt_id, "hyperband", app.demand(self.now)))
         self._drain()
+        self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
+
+    def result(self, starts_of: Iterable[str] = ()) -> Result:
+        """All apps to their ends. Of those in `starts_of` it is not known when they started: they had before."""
+        self.run_out([app.app_id for app in self.workload.apps])
+        found, before = self._result(0.0), set(starts_of)
+        apps = tuple(dataclasses.replace(x, started_s=None) if x.app_id in before else x for x in found.apps)
+        return dataclasses.replace(found, apps=apps)
 
     def _resume(self, x: Mapping[str, Any], factor: float, rng: random.Random, shape: float) -> SimApp:
         """One app with its jobs; those that hold gangs train on. Its real work is `factor` times what it says.

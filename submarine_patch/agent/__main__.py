@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from pycontrol.web.poster import Poster
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.brain import Brain
@@ -24,6 +25,7 @@ from submarine_patch.agent.messages import (
     Event,
     KeepSpeeds,
     LinkLost,
+    Notify,
     Publish,
     Published,
     Refused,
@@ -63,6 +65,7 @@ class Agent:
             log.info("attempt %d goes on with %d jobs", attempt, len(self.brain.jobs))
         else:
             self._recall_speeds()
+        self.poster = Poster(spec.notify)
         self._lock = threading.Lock()
         self.session = ArbiterSession(
             spec.arbiter,
@@ -103,6 +106,8 @@ class Agent:
         self._take(self.shell.poll())
         threading.Thread(target=self._poll_shell, name="shell", daemon=True).start()
         self.session.start()
+        if self.spec.notify:
+            self.poster.start()
         while True:
             try:
                 event = self.inbox.get(timeout=TICK_S)
@@ -118,6 +123,7 @@ class Agent:
                 if isinstance(command, End):
                     self.shell.drain(CLOSE_S)
                     self.session.close(CLOSE_S)
+                    self.poster.drain(CLOSE_S)
                     return command.code
                 self._carry_out(command)
 
@@ -138,6 +144,8 @@ class Agent:
         elif isinstance(command, KeepSpeeds):
             log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.brain.speeds.vector()))
             self.speeds.save(command.file, command.speeds)
+        elif isinstance(command, Notify):
+            self.poster.put(dict(command.event))
         elif isinstance(command, Publish):
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 

@@ -93,7 +93,7 @@ class Brain(AgentState):
         job, worker = found
         worker.heard_s = now_s
         if kind == "ready":
-            gangs.ready(self, job, worker, m.ready)
+            gangs.ready(self, job, worker, m.ready, now_s)
         elif kind == "progress" and worker is job.workers[0]:
             said = reading(m.progress)
             if said is not None:
@@ -244,7 +244,7 @@ class Brain(AgentState):
                 found, to = checkpoint_dir(self.spec, self.jobs[best]), self.spec.saved_model
                 self.out.append(Publish(best, found, to, results.files(self, best)))
             return
-        self._done(best)
+        self._done(best, now_s)
 
     def _result(self) -> tuple[bool, str]:
         best = self.scheduler.best()
@@ -262,7 +262,7 @@ class Brain(AgentState):
             self.succeeded = False
             self.ending = f"the model could not be copied to {self.spec.saved_model}: {e.problem}"
 
-    def _done(self, best: str | None) -> None:
+    def _done(self, best: str | None, now_s: float) -> None:
         self.done_said = True
         self.mark()
         if len(self.speeds.types) > 1 and self.speeds.profile.times:
@@ -281,5 +281,6 @@ class Brain(AgentState):
             best_metric=report.finite(winner.value(self.spec.metric)) if winner else None,
         )
         self.send(done=done)
+        self.notify("ended" if self.succeeded else "failed", now_s, message=self.ending or "")
         self.shell(finish=am.AmFinish(succeeded=self.succeeded, message=self.ending or ""))
         self.out.append(End())

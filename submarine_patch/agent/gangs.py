@@ -125,12 +125,15 @@ def allocated(s: AgentState, m: am.AmContainer, now_s: float) -> None:
     s.shell(release=am.AmRelease(container_id=m.container_id))
 
 
-def ready(s: AgentState, job: Job, worker: Worker, m: pb.WorkerReady) -> None:
+def ready(s: AgentState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: float) -> None:
     """A worker has registered; with the last of the gang all start: again, if a lost stream may not have said so."""
     worker.address = f"{m.host}:{m.port}"
     if job.state == jobs.STARTING and all(w.address for w in job.workers):
         job.state = jobs.RUNNING
         send_start(s, job)
+        if not s.start_told:
+            s.start_told = True
+            s.notify("started", now_s, gpus=sorted(map(str, job.gpus)))
     elif job.state == jobs.RUNNING and not job.first_step_s:
         send_start(s, job)
     s.mark()

@@ -54,7 +54,10 @@ def granted(s: AgentState, m: pb.Grant) -> None:
 
 def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
     """GPUs must be given back by a deadline: their gangs checkpoint and end now."""
-    lose(s, gpus_in(m.gpus), m.deadline_s, m.reason, now_s)
+    gpus = gpus_in(m.gpus)
+    if s.start_told and s.ending is None and not gpus.isdisjoint(s.held):
+        s.notify("revoked", now_s, gpus=sorted(map(str, gpus & s.held.keys())), reason=m.reason)
+    lose(s, gpus, m.deadline_s, m.reason, now_s)
 
 
 def lose(s: AgentState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:

@@ -78,10 +78,17 @@ class KeepSpeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell the app's webhook."""
+
+    event: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Nothing is left to do; `code` is the Agent's exit code, 0 once the app has ended."""
 
     code: int = 0
 
 
-Command = ToArbiter | ToShell | Publish | KeepSpeeds | End
+Command = ToArbiter | ToShell | Publish | KeepSpeeds | Notify | End

@@ -70,6 +70,8 @@ class AppSpec:
     """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
     gpu_bound: float = 1.0
     """The part of iteration_s that a faster virtual GPU makes faster."""
+    notify: str = ""
+    """Where JSON is posted when the app starts, loses GPUs, ends or fails."""
 
     @property
     def lower_is_better(self) -> bool:
@@ -123,6 +125,7 @@ class AppSpec:
             mode=given.get("mode", ""),
             keep_folder=given.get("keep_folder", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
+            notify=given.get("notify", ""),
         )
 
     def command(self, configuration: Mapping[str, str]) -> str:

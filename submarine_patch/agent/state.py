@@ -12,7 +12,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, schedulers
 from submarine_patch.agent.jobs import Job, Worker
-from submarine_patch.agent.messages import Command, ToArbiter, ToShell
+from submarine_patch.agent.messages import Command, Notify, ToArbiter, ToShell
 from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
@@ -60,6 +60,8 @@ class AgentState:
         self.succeeded = False
         self.publishing = self.published = self.done_said = False
         self.model_path = ""
+        self.start_told = False
+        """Its webhook knows that it has started."""
         self.restart_s = RESTART_PRIOR_S
         self.adopted: set[str] = set()
         self.adopt_until_s: float | None = None
@@ -85,6 +87,7 @@ class AgentState:
             "restart_s": self.restart_s,
             "ending": self.ending,
             "succeeded": self.succeeded,
+            "start_told": self.start_told,
         }
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -93,6 +96,7 @@ class AgentState:
         self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
         self.restart_s = saved["restart_s"]
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
+        self.start_told = bool(saved.get("start_told"))
         for job in self.jobs.values():
             self.held.update((g, Held("")) for g in job.gpus)
             job.use_accepted, job.use_again_s = False, 0.0
@@ -114,6 +118,12 @@ class AgentState:
         """A command to the AM shell, under an id of its own."""
         self._commands += 1
         self.out.append(ToShell(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind)))
+
+    def notify(self, event: str, at_s: float, **more: Any) -> None:
+        """Tells the app's webhook, if it has one."""
+        if self.spec.notify:
+            known = {"app_id": self.spec.app_id, "name": self.spec.name, "user": self.spec.hdfs_user}
+            self.out.append(Notify({"event": event, **known, "at_s": at_s, **more}))
 
     def mark(self) -> None:
         """Something changed that is worth saving and reporting."""

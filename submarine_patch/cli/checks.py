@@ -55,6 +55,8 @@ def check_group(conf: Mapping[str, str]) -> None:
     folder = conf.get("keep_folder", "")
     if folder and (folder.startswith("/") or ".." in Path(folder).parts or folder in (".", "./")):
         raise UsageError(f"isonomy.keep_folder={folder}: must be a folder below the one where the script runs")
+    if conf.get("notify") and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", conf["notify"]):
+        raise UsageError(f"isonomy.notify={conf['notify']}: must be an address like https://hooks.example.com/t1")
     whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
     _positive(conf, "iteration_s")
     _slowdown(conf)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Rm
 
 POLL_S = 2.0
@@ -36,6 +37,8 @@ class Status:
     """Of an app that is done: configuration, accuracy, and the metric's name and value."""
     model_path: str = ""
     jobs: tuple[Mapping[str, Any], ...] = ()
+    estimate: str = ""
+    """When it starts, or once it has GPUs ends: `starts in ~25 m (15 m to 60 m)`; empty where that is not known."""
 
     @property
     def final(self) -> bool:
@@ -65,6 +68,8 @@ class Status:
             parts.append(f"{sum(j['state'] in DONE for j in self.jobs)} of {len(self.jobs)} jobs over")
         if not self.gpus and self.reason and not self.final:
             parts.append(f"waits: {self.reason}")
+        if self.estimate and not self.final:
+            parts.append(self.estimate)
         return ", ".join(parts)
 
 
@@ -77,19 +82,27 @@ def status_of(client: Rm, app_id: str) -> Status:
     except Failure:
         told = {}
     about, rho = told.get("app") or {}, told.get("rho") or {}
+    gpus = int(about.get("gpus_held") or 0)
     return Status(
         app_id=app_id,
         name=str(app.get("name", "")),
         state=str(state),
         fraction=1.0 if state == "SUCCEEDED" else float(app.get("progress") or 0.0) / 100.0,
         message=str(about.get("message") or app.get("diagnostics") or "").strip(),
-        gpus=int(about.get("gpus_held") or 0),
+        gpus=gpus,
         reason=str((told.get("reason") or {}).get("code") or ""),
         rho=rho.get("rho"),
         best=about.get("best") or {},
         model_path=str(about.get("model_path") or ""),
         jobs=tuple(told.get("jobs") or ()),
+        estimate=_estimate(told, gpus),
     )
+
+
+def _estimate(told: Mapping[str, Any], gpus: int) -> str:
+    found = told.get("estimate") or {}
+    text = screens.estimate(found.get("start_s"), found.get("end_s"), gpus, told.get("now_s") or 0.0)
+    return "" if text == "-" else text
 
 
 def until_final(

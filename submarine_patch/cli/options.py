@@ -60,6 +60,7 @@ GROUP_OPTIONS = (
     Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
     Option("gpu-bound", "SHARE", "of --iteration-s, what a faster GPU makes faster; on virtual GPUs only; default 1"),
+    Option("notify", "URL", "where JSON is posted when the job starts, loses GPUs, ends or fails"),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
 )

@@ -13,9 +13,10 @@ from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs, results
+from submarine_patch.agent.brain import Brain
 from submarine_patch.agent.messages import Published
 from submarine_patch.agent.report import progress as reported
-from tests.agent.world import HOSTS, World, hyperband, machines, spec_of
+from tests.agent.world import HOSTS, SPEC, World, hyperband, machines, spec_of
 
 A = [Gpu("a1", i) for i in range(4)]
 A2 = [Gpu("a2", i) for i in range(4)]
@@ -587,3 +588,32 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
         results.seen(world.brain, job, step)
     assert len(job.curve) <= results.POINTS
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])
+
+
+def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
+    world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
+    world.revoke(*A[:2])
+    world.rise()
+    world.grant(*A2[:2])
+    world.rise()
+    world.finish_gang("job000", accuracy=0.9)
+    world.publish()
+    kinds = [e["event"] for e in world.notified]
+    assert kinds == ["started", "revoked", "ended"], "the second launch is no start"
+    assert world.notified[1]["gpus"] == ["a1:0", "a1:1"]
+    assert all((e["app_id"], e["name"], e["user"]) == (SPEC.app_id, "digits", "ann") for e in world.notified)
+    silent = started(World(), *A[:2])
+    silent.finish_gang("job000")
+    silent.publish()
+    assert not silent.notified
+
+
+def test_a_webhook_is_told_of_a_failure_and_once_of_the_start_over_attempts() -> None:
+    world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
+    saved = world.brain.dump()
+    assert Brain(world.spec, 2, saved).start_told
+    world.publish_problem = "HDFS is full"
+    world.finish_gang("job000")
+    world.publish()
+    assert world.notified[-1]["event"] == "failed"
+    assert "HDFS is full" in world.notified[-1]["message"]

@@ -11,7 +11,18 @@ from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.brain import Brain
-from submarine_patch.agent.messages import Command, End, Event, LinkLost, Publish, Published, Tick, ToArbiter, ToShell
+from submarine_patch.agent.messages import (
+    Command,
+    End,
+    Event,
+    LinkLost,
+    Notify,
+    Publish,
+    Published,
+    Tick,
+    ToArbiter,
+    ToShell,
+)
 from submarine_patch.agent.spec import AppSpec
 
 SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
@@ -74,6 +85,7 @@ class World:
         self.sent: list[pb.AgentMessage] = []
         self.to_shell: list[am.AmCommand] = []
         self.done: pb.Done | None = None
+        self.notified: list[dict[str, Any]] = []
         self.ended: End | None = None
         self.publish_problem = ""
         self.refuse_plans = 0
@@ -112,6 +124,8 @@ class World:
             self._shell_takes(command.command)
         elif isinstance(command, Publish):
             self.later = Published("hdfs:///model/ckpt", self.publish_problem)
+        elif isinstance(command, Notify):
+            self.notified.append(dict(command.event))
         elif isinstance(command, End):
             self.ended = command
 

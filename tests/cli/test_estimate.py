@@ -79,3 +79,49 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
 def test_words_of_estimates() -> None:
     assert screens.estimate(None, None, 0, 0.0) == "-"
     assert screens.estimate([60.0, 600.0, None], None, 0, 0.0) == "starts in ~10 m 00 s (1 m 00 s to more than a week)"
+
+
+def test_other_policies_go_on_from_the_present_state(server: str, stage: Stage, tmp_path: Path) -> None:
+    """A snapshot says the same: nothing but the state is asked of the cluster."""
+    now = json.loads(run(server, "whatif", "--now", "--policy", "isonomy,drf,themis", "-o", "json").output)
+    assert now["policies"] == ["isonomy", "drf", "themis"]
+    waiting = {a for a, app in stage.apps.items() if app.started_s is None}
+    assert waiting
+    assert sum(row["apps"] for row in now["waits"]["queue"]) == len(waiting), "who had started waited for none of them"
+    assert all(t["finished"] == t["apps"] == len(stage.apps) for t in now["totals"].values())
+    assert now["gains"]["drf"]["compared"] == len(stage.apps)
+    file = tmp_path / "s.zip"
+    run(server, "snapshot", "--out", str(file))
+    later = json.loads(run(server, "whatif", str(file), "--policy", "isonomy,drf,themis", "-o", "json").output)
+    assert {k: later[k] for k in ("sentences", "totals")} == {k: now[k] for k in ("sentences", "totals")}
+    text = run(server, "whatif", str(file)).output
+    assert text.startswith("yarn_cs instead of isonomy: ")
+    assert "nobody else comes" in text
+
+
+def test_what_cannot_be_gone_on_with_is_said_in_a_line(server: str, stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "s.zip"
+    run(server, "snapshot", "--out", str(file))
+    for words, why in (
+        (("whatif",), "give a WORKLOAD or a snapshot, or --now"),
+        (("whatif", str(file), "--now"), "one of them"),
+        (("whatif", "--now", "--cluster", "2x4"), "a state has its own machines"),
+        (("whatif", "mine.csv"), "--cluster is absent"),
+        (("whatif", "--now", "--cells", str(tmp_path / "none.yaml")), "cannot be read"),
+    ):
+        result = run(server, *words)
+        assert result.exit_code == 2, words
+        assert why in " ".join(result.output.split())
+
+
+def test_a_state_can_go_on_under_virtual_clusters(server: str, stage: Stage, tmp_path: Path) -> None:
+    queues = sorted({x.queue for x in stage.arbiter.durable.live.values()})
+    cells = tmp_path / "cells.yaml"
+    cells.write_text(json.dumps({
+        "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
+        "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
+        "virtual_clusters": {q: {"node": 1} for q in queues[:2]},
+    }))  # fmt: skip
+    found = run(server, "whatif", "--now", "--policy", "isonomy,drf", "--cells", str(cells), "-o", "json")
+    assert found.exit_code == 0, found.output
+    assert all(t["finished"] == t["apps"] for t in json.loads(found.output)["totals"].values())

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "demo"))
 
 import busy
+import demo
 from devcluster import gpus, ports
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
@@ -108,3 +109,13 @@ def test_what_runs_beside_is_the_kernels_count(tmp_path: Path) -> None:
     stat.write_text("cpu 1 2 3\nprocs_running 5\nprocs_blocked 0\n")
     assert busy.runnable(stat) == 4, "this one left out"
     assert busy.runnable(tmp_path / "none") == 0
+
+
+def test_a_demo_that_is_kept_says_where_its_page_is_and_how_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = demo.Demo(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": "http://rm:8088"})
+    left.kept()
+    said = capsys.readouterr().out
+    assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
+    assert f"dev-cluster/down --dir {tmp_path}" in said

@@ -44,7 +44,8 @@ class Yarn(BaseHTTPRequestHandler):
             self._answer({
                 "app": {"app_id": APP, "gpus_held": 4, "message": "", "best": best if done else None,
                         "model_path": "/models/x" if done else ""},
-                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": [] if done else JOBS,
+                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": [] if done else JOBS, "now_s": 1000.0,
+                "estimate": {"start_s": [1.0, 2.0, 3.0], "end_s": [1060.0, 1600.0, 8200.0]},
             })  # fmt: skip
 
     def do_POST(self) -> None:
@@ -106,7 +107,10 @@ def test_submit_wait_and_what_came_of_it(cluster: Path, capsys: pytest.CaptureFi
     assert "lr" in (cluster / "space").read_text()
     status = app.status()
     assert (status.state, status.gpus, status.final) == ("RUNNING", 4, False)
-    assert status.line() == "step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over"
+    assert (
+        status.line()
+        == "step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over, ends in ~10 m 00 s (1 m 00 s to 2 h 00 m)"
+    )
     assert app.best() == {}
     assert app.wait(progress=True, poll_s=0.01).succeeded
     assert app.best() == {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9,

@@ -152,6 +152,7 @@ def test_a_good_group_is_accepted(space: Path) -> None:
         ({"app_scheduler": "curve", "target": "high"}, "isonomy.target=high: must be a number"),
         ({"speedups": "K80"}, "isonomy.speedups=K80: must be GPU types with speeds"),
         ({"gpu_bound": "1.5"}, "isonomy.gpu_bound=1.5: must be a number from 0 to 1"),
+        ({"notify": "ftp://x"}, "isonomy.notify=ftp://x: must be an address"),
         ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
         ({"seed": "1.5"}, "must be a whole number, at least 0"),
         ({"iteration_s": "nan"}, "must be a number above 0"),

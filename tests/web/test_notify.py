@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pycontrol.arbiter import facts as f
 from pycontrol.config import Notify
 from pycontrol.model.events import AppRemoved, OperatorCommand
-from pycontrol.web import notify
+from pycontrol.web import poster
 from pycontrol.web.notify import Notifier
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
@@ -72,7 +72,7 @@ def test_start_revocation_and_end_are_told(hook: Hook) -> None:
 
 
 def test_a_hook_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "WAITING_MAX", 5)
+    monkeypatch.setattr(poster, "WAITING_MAX", 5)
     told = Notifier("http://127.0.0.1:9/")  # not started: nobody takes them
     for i in range(20):
         came = f.AppArrived(f"a{i}", "n", "q", "u", "job", 0.0, 0.0)

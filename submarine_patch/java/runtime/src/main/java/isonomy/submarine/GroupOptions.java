@@ -37,7 +37,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder",
-      "gpu_type");
+      "notify", "gpu_type");
   /** Keys that mean something only where there is a search. */
   private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
       "target", "sampler", "parallel");
@@ -167,6 +167,10 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       oneOf("framework", FRAMEWORKS, null);
       whole("parallel", 1, null);
       whole("trial_steps", 0, null);
+      String notify = text("notify");
+      if (notify != null && !notify.matches("https?://[^\\s/@]+(/\\S*)?")) {
+        throw new UserError("--conf isonomy.notify=" + notify + ": must be an address like https://hooks.example.com/t1");
+      }
       String bound = text("gpu_bound");
       if (bound != null && !(real(bound) >= 0 && real(bound) <= 1)) {
         throw new UserError("--conf isonomy.gpu_bound=" + bound + ": must be a number from 0 to 1");

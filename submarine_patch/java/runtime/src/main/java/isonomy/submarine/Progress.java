@@ -10,7 +10,7 @@ final class Progress {
   private Progress() {
   }
 
-  /** For example {@code jobs: 2 done, 3 running; rho 1.42; waits: NotOffered}; empty if nothing is known. */
+  /** For example {@code jobs: 2 done, 3 running; rho 1.42; waits: NotOffered; starts in ~25 min (15 min to 60 min)}; empty if nothing is known. */
   static String line(JsonNode explain) {
     StringBuilder line = new StringBuilder();
     Map<String, Long> jobs = jobsByState(explain.path("jobs"));
@@ -29,7 +29,26 @@ final class Progress {
     if (!text.isEmpty() && !text.equals("null") && !text.equals("Running")) {
       append(line, "waits: " + text);
     }
+    append(line, estimate(explain));
     return line.toString();
+  }
+
+  /** When it starts, or once it has GPUs ends: the middle of what is likely, and its bounds. */
+  private static String estimate(JsonNode explain) {
+    boolean runs = explain.path("app").path("gpus_held").asInt(0) > 0;
+    JsonNode likely = explain.path("estimate").path(runs ? "end_s" : "start_s");
+    if (!likely.path(1).isNumber()) {
+      return "";
+    }
+    double now = explain.path("now_s").asDouble();
+    String latest = likely.path(2).isNumber() ? span(likely.path(2).asDouble() - now) : "more than a week";
+    return (runs ? "ends" : "starts") + " in ~" + span(likely.path(1).asDouble() - now) + " ("
+        + span(likely.path(0).asDouble() - now) + " to " + latest + ")";
+  }
+
+  private static String span(double seconds) {
+    long minutes = Math.max(0, Math.round(seconds / 60));
+    return minutes < 100 ? minutes + " min" : String.format(Locale.ROOT, "%.1f h", seconds / 3600);
   }
 
   /** Jobs are a list of objects with a {@code state}, or counts by state. */
@@ -50,6 +69,9 @@ final class Progress {
   }
 
   private static void append(StringBuilder line, String part) {
+    if (part.isEmpty()) {
+      return;
+    }
     line.append(line.isEmpty() ? "" : "; ").append(part);
   }
 }

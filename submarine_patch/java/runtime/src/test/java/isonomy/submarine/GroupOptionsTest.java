@@ -81,6 +81,7 @@ class GroupOptionsTest {
       isonomy.sampler=cmaes | --conf isonomy.sampler=cmaes: must be one of tpe, random, gp
       isonomy.parallel=0    | --conf isonomy.parallel=0: must be a whole number, at least 1
       isonomy.target=high   | --conf isonomy.target=high: must be a number
+      isonomy.notify=ftp://x | --conf isonomy.notify=ftp://x: must be an address like https://hooks.example.com/t1
       """)
   void whatOnlyTheAgentReadsIsCheckedToo(String pair, String message) {
     UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(List.of("isonomy.app_scheduler=optuna",

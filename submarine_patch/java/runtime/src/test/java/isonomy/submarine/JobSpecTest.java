@@ -142,6 +142,12 @@ class JobSpecTest {
             + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
     assertEquals("jobs: 1 done, 2 running; rho 1.42; waits: NotOffered", Progress.line(explain));
     assertEquals("", Progress.line(new ObjectMapper().readTree("{\"reason\": null}")));
+    String estimate = "{\"now_s\": 1000, \"app\": {\"gpus_held\": %d}, \"estimate\": {\"start_s\": [1900, 2500, 4600],"
+        + " \"end_s\": [4600, 13000, null]}}";
+    assertEquals("starts in ~25 min (15 min to 60 min)",
+        Progress.line(new ObjectMapper().readTree(String.format(estimate, 0))));
+    assertEquals("ends in ~3.3 h (60 min to more than a week)",
+        Progress.line(new ObjectMapper().readTree(String.format(estimate, 4))));
   }
 
   private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
