@@ -94,8 +94,21 @@ class Standby(Section):
     """The NameNode's web address; several, joined by ;, where there are several."""
     folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
     user: Annotated[str, Field(min_length=1)] | None = None
-    """HDFS user; default: the one that runs the control plane."""
+    """HDFS user without Kerberos; default: the one that runs the control plane."""
+    principal: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")] | None = None
+    """With Kerberos: who it is, by the keytab; default: the ticket cache."""
+    keytab: FilePath | None = None
+    ca: FilePath | None = None
+    """PEM certificate by which an https address is known; default: those that the machine trusts."""
     every_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Standby:
+        if (self.principal is None) != (self.keytab is None):
+            raise ValueError("principal and keytab: give both or neither")
+        if self.principal is not None and self.user is not None:
+            raise ValueError("user: is the principal's with Kerberos; leave it out")
+        return self
 
 
 class CellExchange(Section):

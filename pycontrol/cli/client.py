@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import importlib
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import requests
 
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
+from pycontrol.negotiate import Negotiate, NegotiateError, asks
 
 CONNECT_S, READ_S = 3.0, 20.0
 RESOURCE = "/ws/v1/cluster/isonomy"
@@ -112,11 +112,12 @@ class Rm:
         query = {**params, "user.name": self.user}
         headers, timeout = {"Accept": accept, "X-Requested-By": "isonomy"}, (CONNECT_S, read_s)
         reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
-        if reply.status_code == 401 and "negotiate" in reply.headers.get("WWW-Authenticate", "").lower():
-            if self._http.auth is not None:
+        if reply.status_code == 401 and asks(reply):
+            if self._http.auth is None:
+                self._http.auth = Negotiate()
+                reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
+            if reply.status_code == 401:
                 raise Failure(f"{self.base} refused the Kerberos ticket; run kinit")
-            self._http.auth = _kerberos(self.base)
-            reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
         return reply
 
     def _reach(self, method: str, path: str, read_s: float, params: dict[str, str | int]) -> requests.Response:
@@ -133,6 +134,8 @@ class Rm:
     def _answer(self, method: str, path: str, read_s: float, params: dict[str, str | int]) -> dict[str, Any]:
         try:
             reply = self._reach(method, path, read_s, params)
+        except NegotiateError as e:
+            raise Failure(f"{self.base} wants Kerberos: {e}") from e
         except requests.RequestException as e:
             why = "does not answer in time" if isinstance(e, requests.Timeout) else "cannot be reached"
             raise Unreachable(
@@ -155,14 +158,6 @@ class Rm:
             f"{self.base}{path}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
             " (yarn-site.xml: yarn.webapp.custom.webservice.class)?"
         )
-
-
-def _kerberos(base: str) -> Any:
-    try:
-        module = importlib.import_module("requests_kerberos")
-    except ImportError:
-        raise Failure(f"{base} wants Kerberos; install the package requests-kerberos and run kinit") from None
-    return module.HTTPKerberosAuth(mutual_authentication=module.OPTIONAL)
 
 
 def remote(command: F) -> F:

@@ -145,7 +145,7 @@ class ControlPlane:
         )
         self._pristine = durable.pristine
         keep = config.standby
-        self._kept = Kept(keep.webhdfs, keep.folder, keep.user) if keep else None
+        self._kept = Kept(keep) if keep else None
         supply = self._cells() if config.cells else None
         if supply is not None:
             assert self._found is not None

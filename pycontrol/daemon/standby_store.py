@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,6 +19,8 @@ import structlog
 from hdfs import HdfsError, InsecureClient
 
 from pycontrol.arbiter.durable import Durable
+from pycontrol.config import Standby
+from pycontrol.negotiate import Negotiate
 
 VERSION = 2
 KEEP = 3
@@ -45,10 +48,16 @@ class KeptState:
 class Kept:
     """Snapshots in one folder."""
 
-    def __init__(self, webhdfs: str, folder: str, user: str | None = None) -> None:
-        self.folder = folder.rstrip("/")
-        self._where = f"{webhdfs}{self.folder}"
-        self._hdfs = InsecureClient(webhdfs, user=user or getpass.getuser(), timeout=TIMEOUT_S)
+    def __init__(self, at: Standby) -> None:
+        self.folder = at.folder.rstrip("/")
+        self._where = f"{at.webhdfs}{self.folder}"
+        session = requests.Session()
+        session.trust_env = False
+        session.verify = str(at.ca) if at.ca else os.environ.get("REQUESTS_CA_BUNDLE") or True
+        session.auth = Negotiate(at.principal or "", str(at.keytab or ""))
+        self._hdfs = InsecureClient(
+            at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session
+        )  # a secure cluster asks for a ticket, and looks at no name
 
     def put(self, kept: KeptState, now_s: float) -> None:
         """Keeps a state and drops all but the newest few."""

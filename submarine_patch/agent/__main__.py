@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -36,8 +35,9 @@ from submarine_patch.agent.messages import (
 from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
-from submarine_patch.worker.checkpoints import Files, copy_model, files_at
+from submarine_patch.worker.checkpoints import Files, copy_model
 from submarine_patch.worker.credentials import CredentialsError, read_secret
+from submarine_patch.worker.webhdfs import ca_file
 
 TICK_S = 0.5
 INBOX = 10_000
@@ -55,11 +55,11 @@ class Agent:
         self.spec, self.shell = spec, shell
         self.inbox: queue.Queue[Event] = queue.Queue(INBOX)
         staging = f"{spec.staging.rstrip('/')}/agent"
-        self.store = StateStore(files or files_at(staging, spec.webhdfs, spec.hdfs_user), attempt)
+        self.store = StateStore(files or spec.files_at(staging), attempt)
         saved = self.store.load() if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
         where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"
-        self.speeds = SpeedStore(files_at(where, spec.webhdfs, spec.hdfs_user))
+        self.speeds = SpeedStore(spec.files_at(where))
         if saved:
             self.brain.restarted(time.time())
             log.info("attempt %d goes on with %d jobs", attempt, len(self.brain.jobs))
@@ -70,7 +70,7 @@ class Agent:
         self.session = ArbiterSession(
             spec.arbiter,
             token,
-            _ca_file(spec.ca),
+            ca_file(spec.ca) if spec.ca else None,
             self._register,
             self._deliver,
             lambda: self.inbox.put(LinkLost()),
@@ -150,11 +150,11 @@ class Agent:
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 
     def _publish(self, p: Publish) -> None:
-        problem = ""
+        problem, spec = "", self.spec
         self._write_results(p)
         for k in range(PUBLISH_TRIES):
             try:
-                path = copy_model(self.spec.webhdfs, self.spec.hdfs_user, p.from_dir, p.to_dir)
+                path = copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
                 self.inbox.put(Published(path))
                 return
             except FileNotFoundError as e:
@@ -169,7 +169,7 @@ class Agent:
     def _write_results(self, p: Publish) -> None:
         """They are worth a try, never a failure."""
         try:
-            files = files_at(p.to_dir, self.spec.webhdfs, self.spec.hdfs_user)
+            files = self.spec.files_at(p.to_dir)
             for name, text in p.results.items():
                 files.write(f"results-{self.spec.app_id}/{name}", text.encode())
         except Exception as e:  # whatever HDFS or the way to it raises
@@ -193,14 +193,6 @@ class Agent:
 def _short(message: object) -> str:
     text = " ".join(str(message).split())
     return text if len(text) <= 300 else text[:297] + "..."
-
-
-def _ca_file(pem: str) -> str | None:
-    if not pem:
-        return None
-    with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as f:
-        f.write(pem)
-    return f.name
 
 
 def _die_with_parent() -> None:

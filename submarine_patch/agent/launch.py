@@ -7,6 +7,7 @@ import shlex
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.worker.webhdfs import CA_VARIABLE
 
 START_TIMEOUT_S = 600
 """A worker ends by itself if it is not started by then; the Agent gives a gang up before that."""
@@ -36,6 +37,8 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         env["ISONOMY_KEEP_FOLDER"] = spec.keep_folder
     if spec.ca:
         env["ISONOMY_ARBITER_CA"] = spec.ca
+    if spec.webhdfs_ca:
+        env[CA_VARIABLE] = spec.webhdfs_ca
     command = f"{spec.python} -m submarine_patch.worker -- {shlex.quote(spec.command(job.configuration))}"
     resources = [am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive"))) for r in spec.resources]
     return am.AmLaunch(container_id=container_id, command=command, env=env, resources=resources)

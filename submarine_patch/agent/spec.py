@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from submarine_patch.worker.checkpoints import Files, files_at
+
 FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
@@ -68,10 +70,16 @@ class AppSpec:
     """Whether a larger (max) or a smaller (min) value of the metric is better; empty: min of the loss, else max."""
     keep_folder: str = ""
     """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
+    webhdfs_ca: str = ""
+    """PEM certificate by which an https WebHDFS is known; empty: those that each machine trusts."""
     gpu_bound: float = 1.0
     """The part of iteration_s that a faster virtual GPU makes faster."""
     notify: str = ""
     """Where JSON is posted when the app starts, loses GPUs, ends or fails."""
+
+    def files_at(self, where: str) -> Files:
+        """A folder of the app."""
+        return files_at(where, self.webhdfs, self.hdfs_user, self.webhdfs_ca)
 
     @property
     def lower_is_better(self) -> bool:
@@ -114,6 +122,7 @@ class AppSpec:
             python=d.get("python") or "python3",
             arbiter=d["arbiter"],
             ca=d.get("ca") or "",
+            webhdfs_ca=d.get("webhdfs_ca") or "",
             resources=tuple(d.get("resources") or ()),
             sampler=given.get("sampler", "tpe"),
             parallel=int(given.get("parallel", 4)),

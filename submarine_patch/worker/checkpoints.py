@@ -25,12 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from submarine_patch.worker.webhdfs import CA_VARIABLE, first_line
+from submarine_patch.worker.webhdfs import client as webhdfs_client
+
 KEEP = 3
 MANIFEST = "MANIFEST.json"
 ABANDONED_S = 3600.0
 """A temporary directory older than this has no writer any more."""
-TIMEOUT_S = (5.0, 20.0)
-"""To connect to WebHDFS, and to wait for each answer."""
 TRIES = 3
 WRITERS = 4
 """Parts written at once."""
@@ -128,10 +129,8 @@ class LocalFiles:
 class HdfsFiles:
     """A directory on HDFS, over WebHDFS (package hdfs). A call that gets no answer is tried again."""
 
-    def __init__(self, webhdfs: str, user: str, root: str) -> None:
-        from hdfs import InsecureClient
-
-        self.client: Any = InsecureClient(webhdfs, user=user, timeout=TIMEOUT_S)
+    def __init__(self, webhdfs: str, user: str, root: str, ca: str = "") -> None:
+        self.client: Any = webhdfs_client(webhdfs, user, ca)
         self.where = f"{root} at {webhdfs}"
         self.root = hdfs_path(root)
 
@@ -145,7 +144,7 @@ class HdfsFiles:
         except HdfsError as e:
             if e.exception == "FileNotFoundException":
                 return []
-            raise StoreError(f"{self.where} cannot be listed: {_first_line(e)}") from e
+            raise StoreError(f"{self.where} cannot be listed: {first_line(e)}") from e
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -165,7 +164,7 @@ class HdfsFiles:
             with self.client.read(self._at(path), chunk_size=CHUNK_BYTES) as chunks:
                 yield from chunks
         except HdfsError as e:
-            raise FileNotFoundError(f"{path} of {self.where}: {_first_line(e)}") from e
+            raise FileNotFoundError(f"{path} of {self.where}: {first_line(e)}") from e
 
     def write(self, path: str, data: Data) -> None:
         """A new file."""
@@ -174,7 +173,7 @@ class HdfsFiles:
         try:
             self._tried(lambda: self.client.write(self._at(path), data=_chunked(data), overwrite=True))
         except HdfsError as e:
-            raise StoreError(f"{self.where}: {path} cannot be written: {_first_line(e)}") from e
+            raise StoreError(f"{self.where}: {path} cannot be written: {first_line(e)}") from e
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
@@ -186,7 +185,7 @@ class HdfsFiles:
         except HdfsError as e:
             # it may have been carried out by a try whose answer was lost
             if self.names(old) or not self.names(new):
-                raise StoreError(f"{self.where}: {old} cannot be renamed: {_first_line(e)}") from e
+                raise StoreError(f"{self.where}: {old} cannot be renamed: {first_line(e)}") from e
 
     def delete(self, path: str) -> None:
         """Deletes a directory."""
@@ -208,7 +207,7 @@ class HdfsFiles:
                 return call()
             except RequestException as e:
                 if attempt == TRIES - 1:
-                    raise StoreError(f"{self.where} cannot be reached: {_first_line(e)}") from e
+                    raise StoreError(f"{self.where} cannot be reached: {first_line(e)}") from e
                 time.sleep(0.5 * 2.0**attempt)
         raise AssertionError("TRIES > 0")
 
@@ -226,13 +225,21 @@ def hdfs_path(url: str) -> str:
     return _LOCATION.sub("", url, count=1).rstrip("/") or "/"
 
 
-def files_at(where: str, webhdfs: str = "", user: str = "") -> Files:
-    """HDFS for any path (or hdfs:// URL) where `webhdfs` is given, unless it is file:; else local."""
+def files_at(where: str, webhdfs: str = "", user: str = "", ca: str = "") -> Files:
+    """HDFS for any path (or hdfs:// URL) where `webhdfs` is given, unless it is file:; else local.
+
+    `ca`: PEM text of the certificates by which an https WebHDFS is known.
+    """
     if webhdfs and not where.startswith("file:"):
-        return HdfsFiles(webhdfs, user or getpass.getuser(), where)
+        return HdfsFiles(webhdfs, user or getpass.getuser(), where, ca)
     if where.startswith("hdfs:"):
         raise StoreError(f"{where}: set ISONOMY_WEBHDFS to the NameNode's http://host:port to use HDFS")
     return LocalFiles(Path(hdfs_path(where) if where.startswith("file:") else where))
+
+
+def files_of_env(where: str, env: Mapping[str, str]) -> Files:
+    """As files_at(), by what the Agent put into a worker's environment."""
+    return files_at(where, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""), env.get(CA_VARIABLE, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,13 +339,13 @@ def newest(files: Files) -> Found | None:
     return None
 
 
-def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str) -> str:
+def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
     """Publishes the newest complete checkpoint of `from_dir` under `to_dir`; returns its path there.
 
     In chunks: the AM that copies has less memory than a model may have bytes. May be repeated: what lies there
     whole is left alone.
     """
-    source, target = files_at(from_dir, webhdfs, user), files_at(to_dir, webhdfs, user)
+    source, target = files_at(from_dir, webhdfs, user, ca), files_at(to_dir, webhdfs, user, ca)
     there = target.names("")
     for checkpoint in listed(source):
         if checkpoint.name in there or _copied(source, checkpoint, target):
@@ -372,7 +379,3 @@ def _pass_over(checkpoint: Checkpoint) -> None:
 def scratch() -> LocalFiles:
     """A directory of its own, for scripts run without Isonomy."""
     return LocalFiles(Path(tempfile.mkdtemp(prefix="isonomy-checkpoints-")))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

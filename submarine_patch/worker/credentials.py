@@ -6,12 +6,14 @@ Formats (org.apache.hadoop.security.Credentials): the magic `HDTS`, a version by
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+HDFS_KIND = "HDFS_DELEGATION_TOKEN"
 _MAGIC = b"HDTS"
 
 
@@ -46,6 +48,37 @@ def read_secret(alias: str, path: str | os.PathLike[str] | None = None) -> bytes
     if alias not in secrets:
         raise CredentialsError(f"{where}: has no secret {alias!r}; was the app submitted by Isonomy's client?")
     return secrets[alias]
+
+
+def hdfs_token(path: str | os.PathLike[str] | None = None) -> Token | None:
+    """HDFS's delegation token of this container; None where security is off, or outside of YARN."""
+    where = path if path is not None else os.environ.get(FILE_VARIABLE, "")
+    if not where or not Path(where).exists():
+        return None
+    return next((t for t in read_credentials(where).tokens.values() if t.kind == HDFS_KIND), None)
+
+
+def url_string(token: Token) -> str:
+    """As WebHDFS takes it (Token.encodeToUrlString): the Writable in URL-safe base64 without padding."""
+    parts = (token.identifier, token.password, token.kind.encode(), token.service.encode())
+    return base64.urlsafe_b64encode(b"".join(_vint(len(p)) + p for p in parts)).rstrip(b"=").decode()
+
+
+def ends_s(token: Token) -> float | None:
+    """When it can be renewed no more, Unix seconds; None where its identifier is no delegation token's.
+
+    AbstractDelegationTokenIdentifier.write: version 0; owner, renewer and real user as Text; issue and end in ms.
+    """
+    r = _Reader(token.identifier)
+    try:
+        if r.take(1) != b"\0":
+            return None
+        for _ in range(3):
+            r.text()
+        r.vint()
+        return r.vint() / 1000.0
+    except (EOFError, UnicodeDecodeError):
+        return None
 
 
 def read_credentials(path: str | os.PathLike[str]) -> Credentials:
@@ -105,6 +138,14 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
+
+
+def _vint(length: int) -> bytes:
+    """WritableUtils.writeVInt of a length."""
+    if length <= 127:
+        return bytes([length])
+    size = (length.bit_length() + 7) // 8
+    return bytes([256 - 112 - size]) + length.to_bytes(size, "big")
 
 
 def _from_writable(r: _Reader) -> Credentials:

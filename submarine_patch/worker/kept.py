@@ -148,13 +148,13 @@ def _digest(file: Path) -> str:
 
 def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | None:
     """By ISONOMY_KEEP_FOLDER; None where the user named none."""
-    from submarine_patch.worker.checkpoints import files_at
+    from submarine_patch.worker.checkpoints import files_of_env
 
     name = env.get("ISONOMY_KEEP_FOLDER", "")
     if not name or not checkpoint_dir:
         return None
     try:
-        files = files_at(checkpoint_dir, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""))
+        files = files_of_env(checkpoint_dir, env)
     except StoreError as e:
         print(f"isonomy worker: {name} is not kept: {e}", file=sys.stderr, flush=True)
         return None

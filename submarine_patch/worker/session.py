@@ -108,11 +108,7 @@ class Session(ABC):
         self.pacing = Pacing.parse(env)
         self._pacer = Pacer(self.pacing.step_s, _stop.wait) if self.pacing else None
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
-        self._files = (
-            checkpoints.files_at(where, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""))
-            if where
-            else None
-        )
+        self._files = checkpoints.files_of_env(where, env) if where else None
         self._where = where.rstrip("/")
         self.gang = self._join(_threads(env, self.pacing is not None))
         _stop.take_over()

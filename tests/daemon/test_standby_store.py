@@ -17,6 +17,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
+from pycontrol.config import Standby
 from pycontrol.daemon.standby_store import KEEP, Kept, KeptError, KeptState
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
@@ -101,7 +102,7 @@ def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
-    kept = Kept(address, "/isonomy/clocks", "u")
+    kept = Kept(Standby(webhdfs=address, user="u"))
     assert kept.newest() is None
     for k in range(KEEP + 2):
         kept.put(KeptState("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
@@ -124,7 +125,7 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
 
 def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:
     with pytest.raises(KeptError, match=r"http://127\.0\.0\.1:1/clocks: "):
-        Kept("http://127.0.0.1:1", "/clocks", "u").newest()
+        Kept(Standby(webhdfs="http://127.0.0.1:1", folder="/clocks", user="u")).newest()
 
 
 def lived() -> Durable:

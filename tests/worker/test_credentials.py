@@ -1,10 +1,19 @@
 """Token storage files as Hadoop 3.5.0's Credentials.writeTokenStorageFile wrote them (data/*.hdts)."""
 
+import base64
 from pathlib import Path
 
 import pytest
 
-from submarine_patch.worker.credentials import CredentialsError, read_credentials, read_secret
+from submarine_patch.worker.credentials import (
+    CredentialsError,
+    Token,
+    ends_s,
+    hdfs_token,
+    read_credentials,
+    read_secret,
+    url_string,
+)
 
 DATA = Path(__file__).parent / "data"
 
@@ -45,3 +54,31 @@ def test_every_cut_is_noticed(name: str, tmp_path: Path) -> None:
         (tmp_path / "cut").write_bytes(whole[:length])
         with pytest.raises(CredentialsError):
             read_credentials(tmp_path / "cut")
+
+
+def writable(n: int) -> bytes:
+    """WritableUtils.writeVLong of a number of milliseconds."""
+    return bytes([256 - 112 - 6]) + n.to_bytes(6, "big")
+
+
+def test_the_token_as_webhdfs_takes_it(tmp_path: Path) -> None:
+    token = hdfs_token(DATA / "writable.hdts")
+    assert token is not None
+    padded = base64.urlsafe_b64decode(url_string(token) + "=" * (-len(url_string(token)) % 4))
+    parts = [bytes(range(200)), b"pw", b"HDFS_DELEGATION_TOKEN", b"127.0.0.1:8020"]
+    # 200 does not fit into one byte of Hadoop's vint: -113 says that one byte of it follows
+    assert padded == b"".join((b"\x8f\xc8" if len(p) == 200 else bytes([len(p)])) + p for p in parts)
+    assert hdfs_token(tmp_path / "none") is None
+
+
+def test_a_short_token_in_url_safe_letters() -> None:
+    """Token.encodeToUrlString of identifier fb ff, password ff, kind and service of one letter."""
+    assert url_string(Token(b"\xfb\xff", b"\xff", "k", "s")) == "Avv_Af8BawFz"
+
+
+def test_when_a_token_ends() -> None:
+    names = b"\x05alice\x04yarn\x00"
+    identifier = b"\0" + names + writable(1_700_000_000_000) + writable(1_700_604_800_000) + b"\x05\x02"
+    assert ends_s(Token(identifier, b"", "HDFS_DELEGATION_TOKEN", "")) == 1_700_604_800.0
+    for damaged in (b"", b"\x07" + identifier[1:], identifier[:20]):
+        assert ends_s(Token(damaged, b"", "HDFS_DELEGATION_TOKEN", "")) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,15 +17,17 @@ PREFIX = "/webhdfs/v1"
 class FakeHdfs:
     """The operations that checkpoints need, on a port of the loopback interface."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, token: str = "", certificate: Path | None = None) -> None:
+        """`token`: the delegation token that it wants; `certificate`: PEM with its key, for https."""
         self.root, self.full, self.port = root, False, 0
+        self.token, self._certificate = token, certificate
         self._server: ThreadingHTTPServer | None = None
         self.come()
 
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self.port}"
 
     def come(self) -> None:
         """Listens, on the same port as before."""
@@ -36,6 +39,10 @@ class FakeHdfs:
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
+        if self._certificate:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(self._certificate)
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def go(self) -> None:
@@ -74,6 +81,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _known(self, options: dict[str, str]) -> bool:
+        """A secure cluster's answer to who has no token: 401 with a page."""
+        if self.hdfs.token in ("", options.get("delegation", "")):
+            return True
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Negotiate")
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return False
+
     def _refuse(self, status: int, exception: str, message: str) -> None:
         told = {"RemoteException": {"exception": exception, "javaClassName": exception, "message": message}}
         self._answer(status, json.dumps(told).encode())
@@ -85,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
         return options.get("op", ""), options, self.hdfs.root / path
 
     def do_GET(self) -> None:
-        operation, _, path = self._at()
+        operation, options, path = self._at()
+        if not self._known(options):
+            return
         if not path.exists():
             self._refuse(404, "FileNotFoundException", f"{path} does not exist")
         elif operation == "LISTSTATUS":
@@ -100,6 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         operation, options, path = self._at()
+        if not self._known(options):
+            return
         if operation == "CREATE" and "isonomytest" not in options:
             self._answer(307, location=f"{self.hdfs.url}{self.path}&isonomytest=1")
         elif operation == "CREATE":
@@ -133,7 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
     def do_DELETE(self) -> None:
-        _, _, path = self._at()
+        _, options, path = self._at()
+        if not self._known(options):
+            return
         there = path.exists()
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

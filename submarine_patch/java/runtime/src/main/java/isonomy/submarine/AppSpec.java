@@ -18,8 +18,8 @@ final class AppSpec {
   }
 
   /** What is known of the submission beside the user's options. */
-  record Submission(String appId, String user, String queue, String staging, String webhdfs, String python,
-      AgentToken token, List<Map<String, Object>> resources) {
+  record Submission(String appId, String user, String queue, String staging, String webhdfs,
+      String webhdfsCa, String python, AgentToken token, List<Map<String, Object>> resources) {
   }
 
   static String toJson(JobSpec job, GroupOptions group, Submission submission, Configuration conf)
@@ -47,6 +47,7 @@ final class AppSpec {
     spec.put("paths", paths(job, conf));
     spec.put("staging", submission.staging());
     spec.put("webhdfs", submission.webhdfs());
+    spec.put("webhdfs_ca", submission.webhdfsCa());
     spec.put("hdfs_user", submission.user());
     spec.put("resources", submission.resources());
     spec.put("python", submission.python());

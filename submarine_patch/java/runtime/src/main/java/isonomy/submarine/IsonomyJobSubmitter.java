@@ -54,6 +54,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     SiteConf site = SiteConf.load(context.getYarnConfig(), group.hadoopConf());
     Path amJar = site.amJar();
     String webhdfs = site.webhdfs();
+    String webhdfsCa = site.webhdfsCa();
     AppSpec.paths(job, site.hadoop());
     Staging.check(job.localizations(), site.hadoop());
 
@@ -71,7 +72,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
       staging.create();
       AppSpec.Submission submission = new AppSpec.Submission(id.toString(),
           UserGroupInformation.getCurrentUser().getShortUserName(), queue, folder.toString(), webhdfs,
-          site.python(group), token, staging.localize(job.localizations()));
+          webhdfsCa, site.python(group), token, staging.localize(job.localizations()));
       Path spec = staging.write(AppSpec.FILE_NAME, AppSpec.toJson(job, group, submission, site.hadoop()));
       Map<String, LocalResource> files = Map.of(AppSpec.FILE_NAME, staging.resource(spec),
           AM_JAR, staging.resource(staging.place(amJar, AM_JAR)));

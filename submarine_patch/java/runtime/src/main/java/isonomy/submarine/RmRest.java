@@ -9,6 +9,7 @@ import java.net.HttpURLConnection;
 import java.net.URI;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
+import java.security.PrivilegedExceptionAction;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.web.URLConnectionFactory;
 import org.apache.hadoop.security.UserGroupInformation;
@@ -32,7 +33,10 @@ final class RmRest {
   JsonNode get(String path, String app) throws IOException {
     String query = "/ws/v1/cluster/isonomy/" + path + "?app=" + URLEncoder.encode(app, StandardCharsets.UTF_8);
     try {
-      return WebAppUtils.execOnActiveRM(conf, this::fetch, query);
+      // SPNEGO takes the ticket of the thread's Subject: outside of doAs that is a ticket cache, not a keytab's login
+      UserGroupInformation user = UserGroupInformation.getCurrentUser();
+      return WebAppUtils.execOnActiveRM(conf,
+          (base, asked) -> user.doAs((PrivilegedExceptionAction<JsonNode>) () -> fetch(base, asked)), query);
     } catch (IOException e) {
       throw e;
     } catch (Exception e) {

@@ -1,7 +1,9 @@
 package isonomy.submarine;
 
 import java.io.File;
+import java.io.IOException;
 import java.net.URI;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -14,12 +16,14 @@ import org.apache.hadoop.hdfs.HdfsConfiguration;
  * What submarine-site.xml says of Isonomy, and the Hadoop configuration under it.
  *
  * <p>Keys: {@code isonomy.am.jar} (local path or URI of isonomy-am.jar), {@code isonomy.python} (Python on the
- * NodeManagers), {@code isonomy.webhdfs.address} (by default from dfs.namenode.http-address).
+ * NodeManagers), {@code isonomy.webhdfs.address} (by default from dfs.namenode.http-address),
+ * {@code isonomy.webhdfs.ca} (PEM file here by which containers know an https WebHDFS).
  */
 final class SiteConf {
   private static final String AM_JAR = "isonomy.am.jar";
   private static final String PYTHON = "isonomy.python";
   private static final String WEBHDFS = "isonomy.webhdfs.address";
+  private static final String WEBHDFS_CA = "isonomy.webhdfs.ca";
 
   private final Configuration site;
   private final Configuration hadoop;
@@ -62,6 +66,23 @@ final class SiteConf {
       throw new UserError("submarine-site.xml: isonomy.am.jar: no file " + file);
     }
     return new Path(file.toURI());
+  }
+
+  /** The certificates by which containers know an https WebHDFS; empty: those that each machine trusts. */
+  String webhdfsCa() throws UserError {
+    String file = site.getTrimmed(WEBHDFS_CA, "");
+    if (file.isEmpty()) {
+      return "";
+    }
+    try {
+      String pem = Files.readString(java.nio.file.Path.of(file));
+      if (pem.contains("-----BEGIN CERTIFICATE-----") && !pem.contains("PRIVATE KEY-----")) {
+        return pem;
+      }
+    } catch (IOException e) {
+      throw new UserError("submarine-site.xml: isonomy.webhdfs.ca: " + file + " cannot be read: " + e.getMessage());
+    }
+    throw new UserError("submarine-site.xml: isonomy.webhdfs.ca: " + file + " must hold certificates alone, as PEM");
   }
 
   /** WebHDFS of the default file system; several NameNodes (high availability) are separated by ';'. */

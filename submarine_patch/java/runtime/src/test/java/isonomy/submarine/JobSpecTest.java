@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -14,6 +16,7 @@ import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 class JobSpecTest {
   private static final GroupOptions PLAIN = plain();
@@ -105,11 +108,12 @@ class JobSpecTest {
         parsed.memoryMb(), parsed.vcores(), parsed.gpusPerWorker(), parsed.gpusPerJob(), parsed.env(),
         parsed.localizations(), parsed.input(), null, null);
     String text = AppSpec.toJson(job, PLAIN, new AppSpec.Submission("application_1_0001", "ada", "root.prod",
-        "hdfs://nn:8020/staging", "http://nn:9870", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
+        "hdfs://nn:8020/staging", "https://nn:9871", "a certificate", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
         List.of()), conf);
     JsonNode spec = new ObjectMapper().readTree(text);
     assertFalse(text.contains("secret!"));
     assertEquals("arbiter:1", spec.get("arbiter").asText());
+    assertEquals("a certificate", spec.get("webhdfs_ca").asText());
     assertEquals("root.prod", spec.get("queue").asText());
     assertEquals(2, spec.get("gpus_per_job").asInt());
     assertEquals(1024, spec.path("worker").get("memory_mb").asInt());
@@ -133,6 +137,26 @@ class JobSpecTest {
     assertEquals("http://ha:9870;http://hb:9870", site.webhdfs());
     conf.set("fs.defaultFS", "file:///");
     assertThrows(UserError.class, site::webhdfs);
+  }
+
+  @Test
+  void theCertificatesOfWebHdfsAreReadFromTheirFile(@TempDir Path folder) throws Exception {
+    Configuration site = new Configuration(false);
+    SiteConf conf = new SiteConf(site, new Configuration(false));
+    assertEquals("", conf.webhdfsCa());
+    Path file = folder.resolve("ca.pem");
+    site.set("isonomy.webhdfs.ca", file.toString());
+    assertMessage(conf, "cannot be read");
+    String pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
+    Files.writeString(file, pem);
+    assertEquals(pem, conf.webhdfsCa());
+    Files.writeString(file, pem + "-----BEGIN PRIVATE KEY-----");
+    assertMessage(conf, "must hold certificates alone");
+  }
+
+  private static void assertMessage(SiteConf conf, String part) {
+    UserError error = assertThrows(UserError.class, conf::webhdfsCa);
+    assertTrue(error.getMessage().contains(part), error.getMessage());
   }
 
   @Test

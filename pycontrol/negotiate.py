@@ -1,0 +1,181 @@
+"""SPNEGO (RFC 4559) for requests, by ctypes on MIT's GSSAPI: no compiler and no package.
+
+The ticket is that of the ticket cache (`kinit`), or taken and renewed by itself with a principal's keytab. The API is
+RFC 2744's; gss_acquire_cred_from is MIT's (1.11 and later).
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.auth import AuthBase
+from requests.cookies import extract_cookies_to_jar
+
+LIBRARY = "libgssapi_krb5.so.2"
+_NO_TICKET = {7, 11}
+"""GSS_S_NO_CRED and GSS_S_CREDENTIALS_EXPIRED, the routine errors of RFC 2744."""
+_GSS_CODE, _MECHANISM_CODE, _INITIATE = 1, 2, 1
+
+
+class NegotiateError(requests.RequestException):
+    """There is no ticket, or none for this server; one line."""
+
+
+class _Bytes(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_size_t), ("value", ctypes.c_char_p)]
+
+
+class _Oid(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_uint32), ("elements", ctypes.c_char_p)]
+
+
+class _Pair(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
+class _Store(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_uint32), ("elements", ctypes.POINTER(_Pair))]
+
+
+def _oid(value: str) -> _Oid:
+    encoded = bytes.fromhex(value)
+    return _Oid(len(encoded), encoded)
+
+
+_SPNEGO = _oid("2b0601050502")
+_SERVICE = _oid("2a864886f71201020104")
+"""A name as in HTTP@host."""
+_PRINCIPAL = _oid("2a864886f71201020201")
+"""A name as in isonomy/host@REALM."""
+
+
+class Negotiate(AuthBase):
+    """Answers a server's `WWW-Authenticate: Negotiate` with a ticket; its cookie spares the next request that."""
+
+    def __init__(self, principal: str = "", keytab: str = "") -> None:
+        """Without a principal and its keytab: who is in the ticket cache."""
+        self._principal, self._keytab = principal, keytab
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.register_hook("response", self._answer)  # type: ignore[no-untyped-call]
+        return request
+
+    def _answer(self, response: requests.Response, **options: Any) -> requests.Response:
+        wanted = response.status_code == 401 and asks(response)
+        if not wanted or "Authorization" in response.request.headers:
+            return response
+        _ = response.content  # the connection is free only when all was read
+        response.close()
+        again = response.request.copy()
+        extract_cookies_to_jar(again._cookies, response.request, response.raw)  # type: ignore[attr-defined, no-untyped-call]
+        host = urlsplit(again.url or "").hostname or ""
+        ticket = token(str(host), self._principal, self._keytab)
+        again.headers["Authorization"] = f"Negotiate {base64.b64encode(ticket).decode()}"
+        reply: requests.Response = response.connection.send(again, **options)
+        reply.history.append(response)
+        reply.request = again
+        return reply
+
+
+def asks(response: requests.Response) -> bool:
+    """Whether the server wants SPNEGO."""
+    return "negotiate" in response.headers.get("WWW-Authenticate", "").lower()
+
+
+def token(host: str, principal: str = "", keytab: str = "") -> bytes:
+    """What SPNEGO sends first (of Kerberos there is no more) to HTTP@host; NegotiateError."""
+    gss = _library()
+    name, context, credential = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    minor, out = ctypes.c_uint32(), _Output()
+    try:
+        _import_name(f"HTTP@{host}", _SERVICE, name)
+        if principal:
+            _acquire(principal, keytab, credential)
+        major = gss.gss_init_sec_context(
+            ctypes.byref(minor), credential, ctypes.byref(context), name, ctypes.byref(_SPNEGO),
+            ctypes.c_uint32(0), ctypes.c_uint32(0), None, None, None, ctypes.byref(out), None, None)  # fmt: skip
+        _check(major, minor.value, f"for HTTP@{host}", keytab)
+        return ctypes.string_at(out.value, out.length)
+    finally:
+        gss.gss_release_buffer(ctypes.byref(minor), ctypes.byref(out))
+        gss.gss_release_name(ctypes.byref(minor), ctypes.byref(name))
+        gss.gss_release_cred(ctypes.byref(minor), ctypes.byref(credential))
+        if context:
+            gss.gss_delete_sec_context(ctypes.byref(minor), ctypes.byref(context), None)
+
+
+class _Output(ctypes.Structure):
+    """A buffer that the library fills; c_char_p would cut it at the first zero."""
+
+    _fields_ = [("length", ctypes.c_size_t), ("value", ctypes.c_void_p)]
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    try:
+        gss = ctypes.CDLL(LIBRARY)
+        gss.gss_acquire_cred_from  # noqa: B018
+    except (OSError, AttributeError):
+        where = "install libgssapi-krb5-2 (Debian, Ubuntu) or krb5-libs (Red Hat)"
+        raise NegotiateError(f"Kerberos wants MIT's {LIBRARY} (1.11 or later): {where}") from None
+    for function in ("import_name", "acquire_cred_from", "init_sec_context"):
+        getattr(gss, f"gss_{function}").restype = ctypes.c_uint32
+    return gss
+
+
+def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
+    minor, encoded = ctypes.c_uint32(), text.encode()
+    major = _library().gss_import_name(
+        ctypes.byref(minor), ctypes.byref(_Bytes(len(encoded), encoded)), ctypes.byref(kind), ctypes.byref(name)
+    )
+    _check(major, minor.value, f"for {text}")
+
+
+def _acquire(principal: str, keytab: str, credential: ctypes.c_void_p) -> None:
+    """Its tickets lie in this process's memory, and are taken anew when they end."""
+    if not os.access(keytab, os.R_OK):
+        raise NegotiateError(f"no Kerberos ticket for {principal}: {keytab} cannot be read")
+    name, minor = ctypes.c_void_p(), ctypes.c_uint32()
+    pairs = (_Pair * 2)(
+        _Pair(b"client_keytab", f"FILE:{keytab}".encode()), _Pair(b"ccache", f"MEMORY:isonomy-{principal}".encode())
+    )
+    store = _Store(2, pairs)
+    try:
+        _import_name(principal, _PRINCIPAL, name)
+        major = _library().gss_acquire_cred_from(
+            ctypes.byref(minor), name, ctypes.c_uint32(0), None, ctypes.c_int(_INITIATE), ctypes.byref(store),
+            ctypes.byref(credential), None, None)  # fmt: skip
+        _check(major, minor.value, f"for {principal}", keytab)
+    finally:
+        _library().gss_release_name(ctypes.byref(minor), ctypes.byref(name))
+
+
+def _check(major: int, minor: int, what: str, keytab: str = "") -> None:
+    if not major >> 16:
+        return
+    why = "; ".join(filter(None, (_said(major, _GSS_CODE), _said(minor, _MECHANISM_CODE))))
+    if keytab:
+        raise NegotiateError(f"no Kerberos ticket {what} by {keytab}: {why}")
+    if (major >> 16) & 0xFF in _NO_TICKET:
+        raise NegotiateError(f"no Kerberos ticket: run kinit ({why})")
+    raise NegotiateError(f"no Kerberos ticket {what}: {why}")
+
+
+def _said(code: int, kind: int) -> str:
+    minor, more, out = ctypes.c_uint32(), ctypes.c_uint32(0), _Output()
+    texts = []
+    while code:
+        _library().gss_display_status(
+            ctypes.byref(minor), ctypes.c_uint32(code), ctypes.c_int(kind), None, ctypes.byref(more), ctypes.byref(out)
+        )
+        texts.append(ctypes.string_at(out.value, out.length).decode(errors="replace") if out.value else "")
+        _library().gss_release_buffer(ctypes.byref(minor), ctypes.byref(out))
+        if not more.value:
+            break
+    return "; ".join(texts)
