@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,7 +109,9 @@ class Findings:
 
 
 def shown(value: Interval, digits: int = 3) -> str:
-    """A mean with its 95 % confidence interval."""
+    """A mean with its 95 % confidence interval; "-" where there is none."""
+    if math.isnan(value.mean):
+        return "-"
     if value.n < 2:
         return f"{value.mean:.{digits}g}"
     return f"{value.mean:.{digits}g} [{value.low:.{digits}g}, {value.high:.{digits}g}]"

@@ -8,7 +8,7 @@ from pycontrol.auction.limits import queue_limits
 from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
 from pycontrol.model.topology import Scope
 from pycontrol.policies.pool import Pool
-from pycontrol.shares.placer import ANY_TYPE, Job, Placement, memoryless_round, paper_round
+from pycontrol.shares.placer import ANY_TYPE, Job, Placement, paper_round
 
 
 class Hosts:
@@ -112,14 +112,6 @@ def paper_placement(
         smallest[job.user] = min(smallest.get(job.user, job.gpus), job.gpus)
     outcome = paper_round(ideal, carried, smallest, _on_offer(hosts))
     return _fill(outcome.real, outcome.deviation, hosts)
-
-
-def memoryless_placement(shares: Mapping[str, Mapping[str, float]], hosts: Hosts) -> Placement:
-    """The shares rounded, round by round anew; see `_fill`."""
-    waited: dict[str, float] = {}
-    for job in hosts.jobs:
-        waited[job.user] = max(waited.get(job.user, 0.0), job.waited)
-    return _fill(memoryless_round(shares, _on_offer(hosts), waited), {}, hosts)
 
 
 def _on_offer(hosts: Hosts) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """What the policies by shares have in common: from a snapshot to a problem, and from shares to gangs on hosts.
 
 A tenant is an app's user, its queue, or the app itself; its apps with different speedup vectors are as many virtual
-users with an equal part of its weight (OEF 4.2.4). A lease is the placer's round: shares accrue with time, at most
-one lease's worth at once, and a gang is charged for a whole lease when it is given.
+users, each with a part of its weight in proportion to 1 + the highest priority of its apps (OEF 4.2.4). Nobody's shares
+exceed its demand. A lease is the placer's round: shares accrue with time, at most one lease's worth at once, and a gang
+is charged for a whole lease when it is given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -18,8 +18,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.hosts import Hosts, memoryless_placement, paper_placement
-from pycontrol.shares.placer import ANY_TYPE, Job, place_round
+from pycontrol.policies.hosts import Hosts, paper_placement
+from pycontrol.shares.capped import within_demand
+from pycontrol.shares.placer import ANY_TYPE, Job, place_round, priority_round
 from pycontrol.shares.problem import Matrix, Problem, Scheme
 
 Tenant = Literal["user", "queue", "app"]
@@ -37,9 +38,10 @@ class Sharing(ABC):
     """Leases that an app waits before its tenant saves for it."""
     stint: float = 1.0
     """Leases that a gang stays before its tenant's debt makes it give way; more: fewer restarts, longer turns."""
-    placer: Literal["whole", "paper", "memoryless"] = "whole"
+    placer: Literal["whole", "paper", "priority", "unpacked"] = "whole"
     """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter.
-    `memoryless`: shares rounded round by round anew, hosts as they come: for comparison."""
+    `priority`: share over what was received, as in Gavel's rounds; `unpacked`: the same, hosts as they come. These
+    three are there for comparison."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
@@ -79,6 +81,7 @@ class _Shared:
         self.views = [v for v in snapshot.apps if v.demand.gang_gpus > 0 and v.demand.gpus > 0]
         self.supply = self._supply()
         self.types = self._types()
+        self.whole = self._whole()
         self.known_types = sorted({m.gpu_type for m in snapshot.topology.machines.values()} | self.supply.keys())
         self.users = {v.app_id: self._user(v) for v in self.views}
         self.names = {user.name for user in self.users.values()}
@@ -91,7 +94,7 @@ class _Shared:
         self.part_of = {u: self._leases_since(self.seen_s[u]) if u in self.seen_s else self.part for u in self.names}
         """The same since a virtual user last took part: who had all it wanted was not in the rounds between."""
         lapse = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
-        self.between = policy.placer != "whole" and lapse
+        self.between = policy.placer == "paper" and lapse
         """Between two rounds of a placer that decides once a lease."""
         self.shares = {} if self.between else self._shares()
 
@@ -107,6 +110,13 @@ class _Shared:
             if n > 0:
                 supply[self._type(host)] = supply.get(self._type(host), 0) + n
         return supply
+
+    def _whole(self) -> Mapping[str, int]:
+        """GPUs by type, whoever has them: a gang that finds too few of a type in this round does not mix types."""
+        whole: dict[str, int] = {}
+        for machine in self.s.topology.machines.values():
+            whole[machine.gpu_type] = whole.get(machine.gpu_type, 0) + machine.gpus
+        return {**self.supply, **whole}
 
     def _types(self) -> list[str]:
         """Slow to fast, by the apps' mean speedup."""
@@ -173,7 +183,14 @@ class _Shared:
         users = sorted(set(self.users.values()), key=lambda u: u.name)
         if not users or not self.types:
             return {u.name: dict.fromkeys(self.types, 0.0) for u in users}
-        kinds = Counter(u.tenant for u in users)
+        standing = dict.fromkeys(users, 1.0)
+        """A virtual user's part of its tenant's weight, in proportion (OEF 4.2.4)."""
+        for view in self.views:
+            user = self.users[view.app_id]
+            standing[user] = max(standing[user], 1.0 + view.priority)
+        kinds: dict[str, float] = {}
+        for user in users:
+            kinds[user.tenant] = kinds.get(user.tenant, 0.0) + standing[user]
         demand, left, came_s = dict.fromkeys(users, 0), dict.fromkeys(users, 0.0), dict.fromkeys(users, self.s.now_s)
         for view in self.views:
             user = self.users[view.app_id]
@@ -183,12 +200,12 @@ class _Shared:
         problem = Problem.of(
             [u.vector for u in users],
             [float(self.supply[t]) for t in self.types],
-            [self._weight(u.tenant) / kinds[u.tenant] for u in users],
+            [self._weight(u.tenant) * standing[u] / kinds[u.tenant] for u in users],
             [float(demand[u]) for u in users],
             [left[u] for u in users],
             [self.s.now_s - came_s[u] for u in users],
         )
-        x: Matrix = self.policy.scheme().shares(problem)
+        x: Matrix = within_demand(self.policy.scheme(), problem)
         return {
             u.name: {t: float(n) for t, n in zip(self.types, row, strict=True)}
             for u, row in zip(users, np.asarray(x), strict=True)
@@ -200,7 +217,7 @@ class _Shared:
         """A job for each gang that it could run, those that end first."""
         d, user = view.demand, self.users[view.app_id]
         fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
-        if fast and all(self.supply[t] < d.gang_gpus for t in fast) and not d.gpu_type:
+        if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
             fast = [ANY_TYPE]
         waited = 0.0 if view.kept_gpus or view.ending_gangs else self.waited.get(view.app_id, 0.0) + self.part
         homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
@@ -214,22 +231,23 @@ class _Shared:
                 kinds = {self._type(h) for h, _ in gang}
                 home, gpus = (kinds.pop() if len(kinds) == 1 else ANY_TYPE), gang_gpus(gang)
             types = tuple(fast) if gpus == d.gang_gpus else ()
-            jobs.append((Job(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home), gang))
+            job = Job(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home, view.priority)
+            jobs.append((job, gang))
         return jobs
 
     def plan(self, started_s: float) -> Plan:
         """The round's outcome."""
         if self.between:
             return self._wait(started_s)
-        hosts = Hosts(self.s, self.supply, packed=self.policy.placer != "memoryless")
+        hosts = Hosts(self.s, self.supply, packed=self.policy.placer != "unpacked")
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
         ideal = {u: {t: n * self.part_of[u] for t, n in own.items()} for u, own in self.shares.items()}
         if self.policy.placer == "paper":
             placed = paper_placement(ideal, self.carried, hosts)
-        elif self.policy.placer == "memoryless":
-            placed = memoryless_placement(self.shares, hosts)
+        elif self.policy.placer in ("priority", "unpacked"):
+            placed = priority_round(self.shares, self.carried, self.part, hosts.jobs, hosts)
         else:
             placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience, self.policy.stint)
         ways: dict[str, set[tuple[str, str]]] = {}

@@ -11,6 +11,9 @@ A user's deviation on a type is what its shares came to so far, less the devices
 4. devices to spare go to those who run there and whose user has no debt, then to the job that waited longest and fits
    in one type, and are charged to its user. Only a user that saves is not charged, and comes last.
 
+Steps 2 and 3 are taken for one priority after the other, the highest first: it counts among a user's jobs alone, for
+each user has its own deviations.
+
 A job has devices of one type only, unless no type has as many in all. The paper's rule differs: it charges nothing
 beyond the rounded shares and leaves what no job of their user can use to nobody; see `paper_round`.
 
@@ -43,6 +46,8 @@ class Job:
     """Rounds since its app last ran."""
     home: str | None = None
     """The GPU type of where it runs now; ANY_TYPE if mixed; None if it does not run."""
+    priority: int = 0
+    """Among its user's jobs; the highest comes first."""
 
 
 class Hosts(Protocol):
@@ -117,12 +122,15 @@ class _Round:
     def run(self) -> Placement:
         """The four steps."""
         self._first()
-        self._stay()
-        self._entitled()
+        for priority in sorted({j.priority for j in self.jobs}, reverse=True):
+            self._stay(priority)
+            self._entitled(priority)
         self._linger()
         for saver in (False, True):
             for job in self._open():
                 if (job.user in self.saving) is saver:
+                    for other in self._ahead(job):
+                        self._spare(other)
                     self._spare(job)
         self._limit()
         return self.result
@@ -172,18 +180,25 @@ class _Round:
                 self.hosts.hold(job)
                 served = True
 
-    def _stay(self) -> None:
+    def _ahead(self, job: Job) -> list[Job]:
+        """Those of its user with a higher priority that still wait."""
+        ahead = [j for j in self._open() if j.user == job.user and j.priority > job.priority]
+        return sorted(ahead, key=lambda j: -j.priority)
+
+    def _stay(self, priority: int) -> None:
         for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):
+            if job.priority != priority:
+                continue
             overdraft = (self.stint - 1) * job.gpus
             if job.home is None or job.user in self.saving or not self._allows(job, job.home, overdraft):
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "stays")
 
-    def _entitled(self) -> None:
+    def _entitled(self, priority: int) -> None:
         chosen = []
         for job in self._open():
-            if job.user in self.saving or self._content(job):
+            if job.priority != priority or job.user in self.saving or self._content(job):
                 continue
             gpu_type = next((t for t in self._by_credit(job) if self._allows(job, t)), None)
             if gpu_type is not None:
@@ -210,6 +225,8 @@ class _Round:
                 self._give(job, job.home, "spare, stays")
 
     def _spare(self, job: Job) -> None:
+        if job.job_id in self.result.how:
+            return
         if job.home is not None and self.hosts.stay(job):
             where, why = job.home, "spare, stays"
         else:
@@ -275,20 +292,82 @@ def paper_round(
     return PaperRound(real, deviation)
 
 
-def memoryless_round(
-    shares: Mapping[str, Mapping[str, float]], devices: Mapping[str, int], waited: Mapping[str, float]
-) -> dict[str, dict[str, int]]:
-    """Shares in whole devices by largest remainder, equal remainders to the user whose jobs `waited` longest.
+MEMORY = 8.0
+"""Leases over which what a user received is remembered (Gavel counts anew every few rounds)."""
+UNSERVED = 1e-3
+"""Devices; what a user received counts as so many at least."""
 
-    Nothing is carried to the next round: what a scheme comes to without a placer of its own.
+
+def priority_round(
+    shares: Mapping[str, Mapping[str, float]],
+    received: Mapping[str, Mapping[str, float]],
+    leases: float,
+    jobs: Sequence[Job],
+    hosts: Hosts,
+) -> Placement:
+    """Rounds by priority, as Gavel has them (its section 5): what a scheme comes to without a placer of ours.
+
+    The user whose share of a type is the largest multiple of what it received of it is next, with the job that waited
+    longest of those that fit; what is left then goes to whoever waited longest. A job has one type, unless it is larger
+    than each. No user starves: who received nothing comes first, equals by their longest wait.
+
+    `received`: devices by user and type over the last `MEMORY` leases or so; `leases` have passed since. What it is
+    now is the placement's `deviation`.
     """
-    real: dict[str, dict[str, int]] = {u: {} for u in shares}
-    for t, total in devices.items():
-        floors = {u: math.floor(own.get(t, 0.0) + 1e-9) for u, own in shares.items()}
-        left = total - sum(floors.values())
-        rest = {u: round(own.get(t, 0.0) - floors[u], 6) for u, own in shares.items()}
-        for u in sorted(rest, key=lambda u: (-rest[u], -waited.get(u, 0.0), u)):
-            more = int(left > 0 and rest[u] > 0)
-            real[u][t] = floors[u] + more
-            left -= more
-    return real
+    fades = math.exp(-leases / MEMORY)
+    now = {u: {t: received.get(u, {}).get(t, 0.0) * fades for t in own} for u, own in shares.items()}
+    return _Priority(shares, now, jobs, hosts).run()
+
+
+class _Priority:
+    def __init__(
+        self,
+        shares: Mapping[str, Mapping[str, float]],
+        received: dict[str, dict[str, float]],
+        jobs: Sequence[Job],
+        hosts: Hosts,
+    ) -> None:
+        self.shares, self.received, self.hosts = shares, received, hosts
+        self.result = Placement(received)
+        self.waiting: dict[str, list[Job]] = {}
+        for job in sorted(jobs, key=lambda j: (-j.priority, -j.waited, j.home is None, -j.gpus, j.job_id)):
+            self.waiting.setdefault(job.user, []).append(job)
+
+    def run(self) -> Placement:
+        """By priority, then what is left."""
+        open_ = {(u, t) for u in self.waiting for t, share in self.shares.get(u, {}).items() if share > 0}
+        while open_:
+            user, gpu_type = max(open_, key=self._priority)
+            if not any(self._give(job, gpu_type, "entitled") for job in self._able(user, gpu_type)):
+                open_.remove((user, gpu_type))
+        left = [job for own in self.waiting.values() for job in own]
+        for job in sorted(left, key=lambda j: (-j.waited, j.job_id)):
+            any(self._give(job, t, "spare") for t in _types(job))
+        return self.result
+
+    def _priority(self, of: tuple[str, str]) -> tuple[float, float, str, str]:
+        user, gpu_type = of
+        longest = max((j.waited for j in self.waiting[user]), default=0.0)
+        received = max(self.received[user][gpu_type], UNSERVED)
+        return self.shares[user][gpu_type] / received, longest, user, gpu_type
+
+    def _able(self, user: str, gpu_type: str) -> list[Job]:
+        return [j for j in self.waiting[user] if gpu_type in _types(j) or ANY_TYPE in _types(j)]
+
+    def _give(self, job: Job, gpu_type: str, why: str) -> bool:
+        where = gpu_type if gpu_type in _types(job) else ANY_TYPE
+        stays = job.home == where and self.hosts.stay(job)
+        if not stays and not (job.types and self.hosts.settle(job, where)):
+            return False
+        self.result.how[job.job_id] = where, why if not stays else "stays" if why == "entitled" else f"{why}, stays"
+        self.result.migrations += not stays and job.home is not None
+        own = self.received[job.user]
+        for t in own if where == ANY_TYPE else (where,):
+            own[t] = own.get(t, 0.0) + job.gpus / (len(own) if where == ANY_TYPE else 1)
+        self.waiting[job.user].remove(job)
+        return True
+
+
+def _types(job: Job) -> tuple[str, ...]:
+    """Those that it can use; of a gang of another size than its app's the one that it has."""
+    return job.types or ((job.home,) if job.home is not None else ())

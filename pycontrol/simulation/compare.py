@@ -8,12 +8,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pycontrol.simulation.metrics import METRICS, cdf, metrics
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.runs import Interval, interval, paired_ratio
+from pycontrol.simulation.runs import Interval, interval, metric_ratio, unfinished_note
 
 APP_PROPERTIES = ("rho", "rho_path", "t_cluster_s", "t_cluster_path_s", "completion_s", "waited_s")
 CURVES = (
@@ -34,25 +35,29 @@ class Comparison:
 
     results: Mapping[str, Sequence[Result]]
 
-    def values(self, label: str) -> dict[str, list[float]]:
-        """Metric -> its value for each seed."""
-        found = [metrics(r) for r in self.results[label]]
-        return {m.name: [f[m.name] for f in found] for m in METRICS}
+    @cached_property
+    def figures(self) -> Mapping[str, Sequence[Mapping[str, float]]]:
+        """Label -> the metrics of each seed."""
+        return {label: [metrics(r) for r in runs] for label, runs in self.results.items()}
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Label -> metric -> values, mean and its 95 % interval, and the ratio to the reference, paired by seed."""
-        by_label = {label: self.values(label) for label in self.results}
-        reference = next(iter(by_label))
+        """Label -> metric -> values, mean and its 95 % interval, and the ratio to the reference, paired by seed.
+
+        No ratio of what is known of finished apps alone while an app of either is unfinished.
+        """
+        reference = next(iter(self.figures))
         return {
             label: {
-                name: {
-                    "values": [_plain(v) for v in values],
-                    **_interval(interval(values)),
-                    "ratio": None if label == reference else _interval(paired_ratio(values, by_label[reference][name])),
+                m.name: {
+                    "values": [_plain(f[m.name]) for f in found],
+                    **_interval(interval([f[m.name] for f in found])),
+                    "ratio": None
+                    if label == reference
+                    else _interval(metric_ratio(found, self.figures[reference], m.name)),
                 }
-                for name, values in found.items()
+                for m in METRICS
             }
-            for label, found in by_label.items()
+            for label, found in self.figures.items()
         }
 
     def document(self) -> dict[str, Any]:
@@ -68,6 +73,7 @@ class Comparison:
                 for label, runs in self.results.items()
             },
             "metrics": self.summary(),
+            "note": unfinished_note(self.figures),
             "cost": {
                 label: {
                     "events": sum(r.counters.events for r in runs),

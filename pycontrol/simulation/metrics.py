@@ -49,6 +49,12 @@ METRICS = (
     Metric("events", "events", less=None),
 )
 
+OF_FINISHED = frozenset(
+    m.name for m in METRICS
+    if m.name.startswith(("rho_", "completion_", "wait_")) or m.name in ("si_share", "jain")
+)  # fmt: skip
+"""Figures of finished apps alone: whoever starves some of the apps would look the better by it."""
+
 
 def metrics(result: Result) -> dict[str, float]:
     """All figures of a run, by the names of METRICS; of finished apps, but GPU time and work lost of all."""

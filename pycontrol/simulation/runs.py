@@ -25,7 +25,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.metrics import OF_FINISHED, metrics
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.settings import Settings
 
@@ -174,6 +174,21 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], level: float = 
     return Interval(math.exp(logs.mean), math.exp(logs.low), high, logs.n)
 
 
+def metric_ratio(ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], metric: str) -> Interval:
+    """Of a figure of runs' `metrics`, seed by seed, as `paired_ratio`. NaN, which people see as "-", where it is one of
+    finished apps alone and some did not finish: `unfinished_note` says so."""
+    if metric in OF_FINISHED and any(m["unfinished"] for m in (*ours, *theirs)):
+        return Interval(math.nan, math.nan, math.nan, len(ours))
+    return paired_ratio([m[metric] for m in ours], [m[metric] for m in theirs])
+
+
+def unfinished_note(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Why there are no ratios of completion times or rho; empty where all apps of all runs finished."""
+    left = {label: int(sum(m["unfinished"] for m in found)) for label, found in runs.items()}
+    said = ", ".join(f"{n} under {label}" for label, n in left.items() if n)
+    return f"No ratio (-) while apps are unfinished: {said}." if said else ""
+
+
 def run_until(
     jobs_of: Callable[[int], Sequence[Job]],
     metric: str,
@@ -192,8 +207,8 @@ def run_until(
         batch = max(least - len(results), processes or cores())  # many at once, so that no core waits for the slowest
         groups = [list(jobs_of(seed)) for seed in seeds[len(results) : len(results) + batch]]
         results += run_groups(groups, processes, done)
-        values = [[metrics(r)[metric] for r in group] for group in results]
-        ratios = [paired_ratio(other, column) for column, *others in [zip(*values, strict=True)] for other in others]
+        found = [[metrics(r) for r in group] for group in results]
+        ratios = [metric_ratio(other, base, metric) for base, *rest in [zip(*found, strict=True)] for other in rest]
         if len(results) >= least and all(r.known(precision) for r in ratios):
             break
     return results

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pycontrol.experiments import catalogue
-from pycontrol.experiments.kit import Findings, Setup
+from pycontrol.experiments.kit import Findings, Setup, shown
 from pycontrol.experiments.oef.fairness import four
 from pycontrol.experiments.oef.mixes import (
     COOPERATIVE,
@@ -23,10 +24,23 @@ from pycontrol.experiments.oef.mixes import (
     shortfall,
     total,
 )
-from pycontrol.experiments.oef.runs import EQUAL, OEF, OEF_NONCOOPERATIVE, Lie, Run, measure, outcome, placed
+from pycontrol.experiments.oef.runs import (
+    BASELINES,
+    EQUAL,
+    OEF,
+    OEF_NONCOOPERATIVE,
+    PUBLISHED,
+    Lie,
+    Run,
+    measure,
+    outcome,
+    placed,
+)
 from pycontrol.experiments.oef.throughput import _against
 from pycontrol.experiments.report import Entry, markdown
 from pycontrol.shares.problem import Problem
+from pycontrol.simulation.runs import metric_ratio, unfinished_note
+from pycontrol.simulation.workloads import load
 
 ALONE = Setup(quick=True, processes=1, data=Path("there-is-no-data-here"))
 SPAN_S = 20 * 300.0
@@ -77,10 +91,37 @@ def test_gangs_come_to_about_the_estimated_throughput() -> None:
     assert found.mixed_workers == 0
 
 
-def test_rounding_without_memory_mixes_types_and_does_less() -> None:
-    naive, ours = measure(ALONE, [Run(placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("memoryless", "whole")], "")
-    assert naive.mixed_workers > 0 == ours.mixed_workers
-    assert naive.throughput < ours.throughput
+def test_baselines_as_published_run_every_job_and_mix_no_types() -> None:
+    """All jobs of all sizes end, though many tenants' shares are below a gang."""
+    small = load("oef", 0, profile="paper", tenants=30, jobs=3, days=0.1, load=1.1)
+    for placer in PUBLISHED:
+        found = outcome(Run(placed(BASELINES["Gandiva_fair"], placer), small, penalty=0.3))
+        assert found.figures["unfinished"] == 0
+        assert found.mixed_workers == 0
+
+
+def test_packing_is_worth_something_to_a_baseline() -> None:
+    packed, unpacked = measure(
+        ALONE, [Run(placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("priority", "unpacked")], ""
+    )
+    assert packed.throughput > unpacked.throughput
+    assert packed.spanning_workers < unpacked.spanning_workers
+
+
+def test_there_is_no_ratio_while_jobs_are_unfinished() -> None:
+    """Cut off early, the mean of the jobs that ended says nothing of the others."""
+    small = load("oef", 0, profile="paper", tenants=6, jobs=3, days=0.1, load=1.1)
+    whole, cut = (outcome(Run(OEF, small, until_s)).figures for until_s in (float("inf"), 3600.0))
+    assert whole["unfinished"] == 0 < cut["unfinished"]
+    assert metric_ratio([whole], [whole], "completion_mean_s").mean == 1.0
+    for a, b in ((whole, cut), (cut, whole)):
+        refused = metric_ratio([a], [b], "completion_mean_s")
+        assert math.isnan(refused.mean)
+        assert shown(refused) == "-"
+    assert metric_ratio([whole], [cut], "gpu_h").mean > 1, "what is known of all apps may be compared"
+    assert unfinished_note({"x": [whole], "y": [cut]}) == (
+        f"No ratio (-) while apps are unfinished: {cut['unfinished']:.0f} under y."
+    )
 
 
 def test_a_liar_is_seen_as_it_says_and_works_as_it_is() -> None:

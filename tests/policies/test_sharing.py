@@ -87,7 +87,8 @@ def test_fractional_shares_are_met_over_rounds(policy: Sharing) -> None:
 
 
 def test_a_gang_has_one_type_and_stays() -> None:
-    world = Rounds(Oef(), tenant_app("a", "u1", 1.3, 4, 2), tenant_app("b", "u2", 2.0, 4, 2))
+    """Each can use all of what it is due, and no more: the whole of one type."""
+    world = Rounds(Oef(mode="noncooperative"), tenant_app("a", "u1", 1.0, 4, 2), tenant_app("b", "u2", 1.0, 4, 2))
     for _ in range(12):
         world.step()
         for gangs in world.held.values():
@@ -176,10 +177,9 @@ def test_shares_are_met_by_the_papers_placer_too() -> None:
     assert world.moved == 0
 
 
-@pytest.mark.parametrize("placer", ["paper", "memoryless"])
-def test_a_placer_of_whole_rounds_decides_once_a_lease(placer: str) -> None:
+def test_the_papers_placer_decides_once_a_lease() -> None:
     """Between two leases it gives nothing and remembers what it knew, so that idle GPUs call for no restarts."""
-    policy = replace(Oef(), placer=placer)
+    policy = replace(Oef(), placer="paper")
     rounds = Rounds(policy, tenant_app("a", "u1", 2.0, gang=4), tenant_app("b", "u2", 5.0, gang=4))
     assert rounds.step().awards
     between = replace(rounds.snapshot(), now_s=rounds.now_s - 300.0)
@@ -189,16 +189,61 @@ def test_a_placer_of_whole_rounds_decides_once_a_lease(placer: str) -> None:
     assert plan.memory == between.memory
 
 
-def test_without_memory_a_share_below_a_gang_never_runs_it() -> None:
-    apps = (tenant_app("a", "u1", 2.0, gang=8, gangs=1), tenant_app("b", "u2", 2.0), tenant_app("c", "u3", 2.0),
-            tenant_app("d", "u4", 2.0), tenant_app("e", "u5", 2.0))  # fmt: skip
-    ran = {}
-    for placer in ("memoryless", "whole"):
-        rounds = Rounds(replace(Oef(), placer=placer), *apps)
-        for _ in range(40):
-            rounds.step()
-        ran[placer] = sum(rounds.total["a"].values())
-    assert ran["memoryless"] == 0 < ran["whole"]
+@pytest.mark.parametrize("placer", ["priority", "unpacked"])
+def test_a_share_below_a_gang_runs_it_now_and_then(placer: str) -> None:
+    """A fifth of 16 GPUs, in gangs of 8."""
+    apps = (tenant_app("a", "u1", 2.0, gang=8, gangs=1), *(tenant_app(f"b{i}", f"v{i}", 2.0) for i in range(4)))
+    rounds = Rounds(replace(Oef(), placer=placer), *apps)
+    rounds.run(60)
+    assert sum(rounds.total["a"].values()) / 60 == pytest.approx(16 / 5, abs=1.0)
+
+
+@pytest.mark.parametrize("placer", ["priority", "unpacked"])
+def test_by_priority_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starves(placer: str) -> None:
+    apps = [tenant_app(f"a{i}", f"u{i}", 1.0 + i / 4, (1, 2, 4)[i % 3], 1) for i in range(12)]
+    world = Rounds(replace(GandivaFair(), placer=placer), *apps)
+    waits = dict.fromkeys(world.total, 0)
+    for _ in range(60):
+        world.step()
+        gangs = [g for own in world.held.values() for g in own]
+        assert sum(map(gang_gpus, gangs)) >= 12, "a gang of four needs four of one type"
+        assert all(len({TOP.machines[h].gpu_type for h, _ in g}) == 1 for g in gangs)
+        for app_id in waits:
+            waits[app_id] = 0 if app_id in world.held else waits[app_id] + 1
+            assert waits[app_id] <= 12, app_id
+
+
+@pytest.mark.parametrize("placer", ["priority", "whole"])
+def test_priority_counts_inside_a_tenant_and_nowhere_else(placer: str) -> None:
+    low, high = (tenant_app(a, "u1", 2.0, 4, 4, priority=p) for a, p in (("low", 0), ("high", 5)))
+    world = Rounds(replace(Oef(), placer=placer), low, high, tenant_app("other", "u2", 2.0, 4, 4))
+    world.run(12)
+    assert sum(world.total["low"].values()) <= 8, "but for what rounds off"
+    assert sum(world.total["high"].values()) == pytest.approx(8 * 12, abs=16)
+    assert sum(world.total["other"].values()) == pytest.approx(8 * 12, abs=16)
+
+
+def test_kinds_of_a_tenant_share_its_weight_by_their_priority() -> None:
+    """u1's two kinds of apps have 3 : 1 of its half (OEF 4.2.4), by the non-cooperative form in throughput."""
+    apps = (tenant_app("a", "u1", 2.0, priority=2, gangs=16), tenant_app("b", "u1", 5.0, gangs=16),
+            tenant_app("c", "u2", 2.0, gangs=16))  # fmt: skip
+    shared = _Shared(Oef(mode="noncooperative"), Rounds(Oef(), *apps).snapshot())
+    worth = {u.name: sum(w * shared.shares[u.name][t] for w, t in zip(u.vector, shared.types, strict=True))
+             for u in shared.users.values()}  # fmt: skip
+    a, b, c = (worth[shared.users[v].name] for v in "abc")
+    assert a == pytest.approx(3 * b)
+    assert a + b == pytest.approx(c)
+
+
+def test_nobody_has_a_share_beyond_its_demand_and_the_rest_goes_to_the_others() -> None:
+    """u1 wants two GPUs and would be due eight: it has its two on the fast ones, and 14 are not idle."""
+    small, large = tenant_app("a", "u1", 5.0, gangs=2), tenant_app("b", "u2", 2.0, gangs=16)
+    for policy in (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel()):
+        shared = _Shared(policy, Rounds(policy, small, large).snapshot())
+        a, b = (shared.shares[shared.users[x].name] for x in "ab")
+        assert sum(a.values()) <= 2 + 1e-6
+        assert sum(a.values()) + sum(b.values()) == pytest.approx(16), policy
+    assert Oef().decide(Rounds(Oef(), small, large).snapshot(), {}, random.Random(0)).unused_gpus == {}
 
 
 def test_deviations_outlive_speedups_that_are_measured_anew() -> None:

@@ -23,7 +23,7 @@ from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.clusters import denser
 from pycontrol.simulation.equal_sharing import Promise, least_mean_completion_s, promise
 from pycontrol.simulation.metrics import metrics
-from pycontrol.simulation.runs import Interval, interval
+from pycontrol.simulation.runs import Interval, interval, metric_ratio
 from pycontrol.simulation.settings import ARBITER, Settings
 
 OURS = variant("isonomy", "isonomy")
@@ -122,15 +122,10 @@ def _gains(setup: Setup) -> list[Gain]:
 
 
 def _ratio(runs: Sequence[Runs], label: str, metric: str) -> Interval:
-    """Of a policy's metric to ours, run by run: the geometric mean."""
-    logs = [
-        math.log(a / b)
-        for r in runs
-        for a, b in zip(r.values(label, metric), r.values(OURS.label, metric), strict=True)
-        if a > 0 and b > 0
-    ]
-    found = interval(logs)
-    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(min(found.high, 700.0)), found.n)
+    """Of a policy's metric to ours, run by run: the geometric mean; NaN where apps are unfinished (`metric_ratio`)."""
+    ours, theirs = ([metrics(x) for r in runs for x in r.results[n]] for n in (OURS.label, label))
+    kept = [(a, b) for a, b in zip(theirs, ours, strict=True) if (a[metric] > 0 and b[metric] > 0) or a["unfinished"]]
+    return metric_ratio([a for a, _ in kept], [b for _, b in kept], metric)
 
 
 def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], runs: Sequence[Runs]) -> Table:

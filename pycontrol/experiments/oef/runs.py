@@ -29,14 +29,22 @@ LEASE_S = 300.0
 """The paper's round."""
 HOSTS, HOST_GPUS = 2, 4
 """Of each type."""
-Placer = Literal["whole", "paper", "memoryless"]
+Placer = Literal["whole", "paper", "priority", "unpacked"]
 PLACERS: Mapping[Placer, str] = {
-    "whole": "our placer", "paper": "the paper's placer", "memoryless": "rounded without memory",
-}  # fmt: skip
+    "whole": "our placer",
+    "paper": "the paper's placer",
+    "priority": "by priority",
+    "unpacked": "by priority, unpacked",
+}
+PUBLISHED: tuple[Placer, ...] = ("unpacked", "priority")
+"""How baselines are placed as published: nobody starves. The first packs nothing, the second as Gavel does."""
+OURS: tuple[Placer, ...] = ("whole", "paper")
 RUN_CONVENTIONS = (
     "leases of 300 s (the paper's round); a restart costs 5 s (checkpoint) and 35 s",
-    "rounded without memory: largest remainders anew in each lease, ties to the longest wait, hosts as they come, GPUs "
-    "that no gang of their tenant fits stay idle; jobs of a tenant take turns, the longest wait first, in all variants",
+    "by priority (Gavel's rounds): the tenant whose share is the largest multiple of what it received lately is next, "
+    "with the job that waited longest and fits in one type; what is left goes to the longest wait; packed on few "
+    "hosts, or unpacked: hosts as they come",
+    "jobs of a tenant take turns, the longest wait first, in all variants",
 )
 
 
@@ -103,8 +111,6 @@ class Outcome:
     figures: Mapping[str, float]
     """`simulation.metrics`."""
     decide_s: float
-    completion_s: Mapping[str, float]
-    """By app."""
 
     @property
     def throughput(self) -> float:
@@ -162,7 +168,6 @@ def outcome(run: Run) -> Outcome:
     return Outcome(
         done, max(result.end_s, 1e-9), policy.count["workers"], policy.count["mixed"], policy.count["spanning"],
         metrics(result), result.counters.policy_s,
-        {a.app_id: a.completion_s for a in result.apps if a.finished_s is not None},
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import cdf, metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio, run_until
+from pycontrol.simulation.runs import Interval, Job, interval, metric_ratio, run_until
 from pycontrol.simulation.settings import ARBITER, Settings
 from pycontrol.simulation.workloads import load
 
@@ -146,7 +146,8 @@ class Runs:
     def ratio(self, label: str, to: str | None = None, metric: str = "rho_max") -> Interval:
         """Geometric mean of the ratio of a metric to that of another variant (the first), seed by seed."""
         to = next(iter(self.results)) if to is None else to
-        return paired_ratio(self.values(label, metric), self.values(to, metric))
+        ours, theirs = ([metrics(r) for r in self.results[x]] for x in (label, to))
+        return metric_ratio(ours, theirs, metric)
 
     def pooled(self, label: str, field: str) -> list[float]:
         """A figure of all finished apps, all seeds together."""

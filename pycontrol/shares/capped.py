@@ -1,0 +1,49 @@
+"""Shares within demand: what a user cannot use goes to the others, so that no device is shared out in vain."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pycontrol.shares.problem import Matrix, Problem, Scheme, Vector
+
+SLACK = 1e-9
+
+
+def within_demand(scheme: Scheme, problem: Problem) -> Matrix:
+    """(n, k): the scheme's shares, nobody with more devices than its demand.
+
+    Whoever has more than it can use keeps the best of its share: its fastest devices, as many as its demand. The
+    others share the rest by the same scheme, until nobody new has too many. So a cut takes only what its user cannot
+    use, and that goes to those who can. The scheme's promises hold among those who are not cut.
+    """
+    x: Matrix = np.zeros(problem.speedups.shape)
+    open_ = problem.demands > SLACK
+    left: Vector = problem.devices.astype(np.float64)
+    while open_.any() and left.sum() > SLACK:
+        found = scheme.shares(_among(problem, open_, left))
+        x[open_] = found
+        over = np.zeros(problem.users, dtype=bool)
+        over[open_] = found.sum(axis=1) > problem.demands[open_] * (1 + SLACK) + SLACK
+        if not over.any():
+            break
+        for user in np.flatnonzero(over):
+            x[user] = _fastest(x[user], problem.speedups[user], float(problem.demands[user]))
+            left = np.maximum(left - x[user], 0.0)
+        open_ &= ~over
+        x[open_] = 0.0
+    return x
+
+
+def _among(problem: Problem, open_: np.ndarray, left: Vector) -> Problem:
+    todo = None if problem.left is None else problem.left[open_]
+    since_s = None if problem.since_s is None else problem.since_s[open_]
+    return Problem(problem.speedups[open_], left, problem.weights[open_], problem.demands[open_], todo, since_s)
+
+
+def _fastest(share: Vector, speedups: Vector, demand: float) -> Vector:
+    """So many devices of a share, those of the fastest types."""
+    kept = np.zeros_like(share)
+    for j in np.argsort(-speedups, kind="stable"):
+        kept[j] = min(float(share[j]), demand)
+        demand -= kept[j]
+    return kept

@@ -1,0 +1,48 @@
+"""Shares within demand: never beyond it, nothing left that anybody could use, no change where demands do not bind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pycontrol.shares.capped import within_demand
+from pycontrol.shares.cooperative import OefCooperative
+from pycontrol.shares.gandiva_fair import GandivaFair
+from pycontrol.shares.noncooperative import OefNoncooperative
+from pycontrol.shares.problem import Problem, Scheme
+from pycontrol.shares.simple import MaxMin
+
+SCHEMES: tuple[Scheme, ...] = (OefCooperative(), OefNoncooperative(), GandivaFair(), MaxMin())
+
+
+def problem(seed: int, tight: bool) -> Problem:
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(2, 8)), int(rng.integers(1, 4))
+    w = np.cumprod(np.hstack([np.ones((n, 1)), rng.uniform(1.0, 3.0, (n, k - 1))]), axis=1)
+    devices = rng.integers(1, 9, k).astype(float)
+    most = devices.sum()
+    demands = rng.integers(0, int(most) + 1, n).astype(float) if tight else np.full(n, most)
+    return Problem.of(w, devices, rng.uniform(0.5, 3.0, n), demands)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("seed", range(25))
+def test_within_demand_and_work_conserving(scheme: Scheme, seed: int) -> None:
+    p = problem(seed, tight=True)
+    x = within_demand(scheme, p)
+    assert (x >= -1e-9).all()
+    assert (x.sum(axis=0) <= p.devices + 1e-6).all()
+    assert (x.sum(axis=1) <= p.demands + 1e-6).all()
+    assert x.sum() == pytest.approx(min(p.devices.sum(), p.demands.sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+def test_where_nobody_has_too_many_nothing_changes(scheme: Scheme) -> None:
+    for seed in range(10):
+        p = problem(seed, tight=False)
+        assert within_demand(scheme, p) == pytest.approx(scheme.shares(p), abs=1e-9)
+
+
+def test_a_cut_keeps_the_fastest_of_the_share() -> None:
+    p = Problem.of([[1.0, 3.0], [1.0, 3.0]], [4.0, 4.0], None, [2.0, 8.0])
+    assert within_demand(OefCooperative(), p) == pytest.approx(np.array([[0.0, 2.0], [4.0, 2.0]]), abs=1e-6)
