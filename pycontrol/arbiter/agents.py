@@ -105,7 +105,7 @@ class Agents:
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
         s = self.s
         if app_id in s.unmet and s.round_at_s is None and s.free.count:
-            since_s = s.receipts[-1]["at_s"] if s.receipts else 0.0
+            since_s = s.receipts[-1].at_s if s.receipts else 0.0
             s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 
     def _progress(self, e: ev.ProgressReported, now_s: float) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import causes, leases
-from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter import leases
 from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved
 from pycontrol.arbiter.state import State
 from pycontrol.model.cluster import YarnApp
+from pycontrol.model.reasons import Cause, EndReason
 
 SINGLE = "single"
 
@@ -56,7 +56,7 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
     for worker in s.workers.of(app_id):
         if not worker.directive_id:
             s.drop_worker(worker)
-    leases.take_back(s, s.leases_of(app_id), now_s, now_s, Cause(causes.APP_ENDED, "app ended"))
+    leases.take_back(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     if record.finished_s is None or (final_state and final_state != record.final_state):
         s.record(AppEnded(app_id, final_state, now_s))
         s.recast(app_id)

@@ -13,13 +13,14 @@ from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Supply
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
+from pycontrol.model.reasons import Pending, Reason
 
 
-def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: float) -> tuple[str, str] | None:
-    """(code, detail); None where its cells have room, so that the rounds decide."""
+def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: float) -> Reason | None:
+    """None where its cells have room, so that the rounds decide."""
     vc = s.durable.apps[app_id].vc
     if not vc:
-        return None if s.free.count else ("NoCells", "")
+        return None if s.free.count else Reason(Pending.NO_CELLS)
     lot = private_lot(s, supply, vc, {})
     assert lot.topology is not None
     free = dict(lot.free or {})
@@ -34,18 +35,20 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
         return None
     need = f"a gang of {demand.gang_gpus} GPUs"
     if fits(healthy):
-        return "CellsInUse", f"{need}, {sum(free.values())} of {sum(healthy.values())} are free; {_users(s, vc)}"
+        left = f"{sum(free.values())} of {sum(healthy.values())} are free"
+        return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")
     lent = [d for d in deals_of(s.durable.exchange) if vc in (d["owner"], d["tenant"]) and d["end_s"] > now_s]
     given = [(d["tenant"], d["lot"], d["end_s"]) for d in lent if d["owner"] == vc]
     given += [(d["owner"], d["in_return"], d["end_s"]) for d in lent if d["tenant"] == vc and d["in_return"]]
     if fits(whole):
         bad = sorted({lot.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
         well = f"{sum(healthy.values())} of {sum(whole.values())} are in order"
-        return "CellsBad", f"{need}, {well}; bad on {', '.join(bad)}"
+        return Reason(Pending.CELLS_BAD, f"{need}, {well}; bad on {', '.join(bad)}")
     if given:
-        return "CellsLent", f"{need}; {'; '.join(_lent(*deal) for deal in given)}"
+        return Reason(Pending.CELLS_LENT, f"{need}; {'; '.join(_lent(*deal) for deal in given)}")
     largest = max(whole.values(), default=0)
-    return "CellsTooSmall", f"{need}; it owns {sum(whole.values())}, at most {largest} of them on one machine"
+    most = f"it owns {sum(whole.values())}, at most {largest} of them on one machine"
+    return Reason(Pending.CELLS_TOO_SMALL, f"{need}; {most}")
 
 
 def _users(s: State, vc: str) -> str:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
-from pycontrol.arbiter import causes, leases, standin
-from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.auction.placing import place_gang
-from pycontrol.model.auction import BidReceipt, Gang, Plan, gang_gpus, gang_of
+from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
+from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.receipt import Granted, Outcome, Revoked
 from pycontrol.model.topology import Gpu
-
-BID_FIELDS = tuple(f.name for f in dataclasses.fields(BidReceipt))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +35,11 @@ class Work:
     """Hosts where no new container of an app may start."""
 
 
-def commit(s: State, work: Work, plan: Plan, memory_key: str, receipt: dict[str, Any], now_s: float) -> bool:
-    """Carries the plan out on the state as it is now; fills the receipt; returns whether GPUs are left."""
+def commit(s: State, work: Work, plan: Plan, memory_key: str, now_s: float) -> tuple[Outcome, str]:
+    """Carries the plan out on the state as it is now; returns what became of it, and what is to be noted."""
     if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
         s.record(PolicyMemory(dict(plan.memory), memory_key))
-    return _Commit(s, work, now_s).run(plan, receipt)
+    return _Commit(s, work, now_s).run(plan)
 
 
 class _Commit:
@@ -57,16 +55,16 @@ class _Commit:
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.lot.free or {})
         """GPUs of the lot that nobody got yet, by host or by machine."""
-        self.renewed: list[str] = []
-        self.granted: list[dict[str, Any]] = []
-        self.revoked: list[dict[str, Any]] = []
-        self.owned: list[str] = []
+        self.renewed: list[Gpu] = []
+        self.granted: list[Granted] = []
+        self.revoked: list[Revoked] = []
+        self.owned: list[Gpu] = []
         """GPUs that were borrowed and are the virtual cluster's own from now on."""
         self.dropped: list[str] = []
         self.refused: set[str] = set()
         """Apps that were awarded a gang that is not there."""
 
-    def run(self, plan: Plan, receipt: dict[str, Any]) -> bool:
+    def run(self, plan: Plan) -> tuple[Outcome, str]:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
         s = self.s
         fresh: list[tuple[str, Gang, bool]] = []
@@ -89,8 +87,7 @@ class _Commit:
                 self._grant(app_id, gang, leftover, k)
         if self.lot.private:
             self._own_rest(plan)
-        self._fill(receipt, plan)
-        return bool(self._unused())
+        return self._outcome(plan, self._unused()), "; ".join([*filter(None, [plan.note]), *self.dropped])
 
     def _own(self, app_id: str, gang: Gang) -> bool:
         """An app that can use no more GPUs makes a gang that it borrows its own, where its cells can be bound to it.
@@ -109,8 +106,8 @@ class _Commit:
         for borrowed in self.work.moving.get(app_id, ()):
             if len(borrowed) == size and leases.unchanged(s, borrowed):
                 deadline_s = max(min(x.end_s for x in borrowed), self.now_s + s.lead_s)
-                self.revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in borrowed]
-                why = Cause(causes.MOVED, f"the cells of {self.lot.vc} are free for it")
+                self.revoked += [Revoked(x.gpu, app_id, deadline_s) for x in borrowed]
+                why = Cause(EndReason.MOVED, f"the cells of {self.lot.vc} are free for it")
                 leases.take_back(s, borrowed, self.now_s, deadline_s, why)
                 return False
         self._used(gang)
@@ -123,7 +120,7 @@ class _Commit:
             return False
         for lease in borrowed:
             s.record(LeaseOwned(lease.gpu, grant_id))
-        self.owned += [str(x.gpu) for x in borrowed]
+        self.owned += [x.gpu for x in borrowed]
         return True
 
     def _own_rest(self, plan: Plan) -> None:
@@ -148,7 +145,7 @@ class _Commit:
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
-            self.renewed.append(str(lease.gpu))
+            self.renewed.append(lease.gpu)
         self._used(s.places((x.gpu for x in gang), self.lot.private))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
@@ -157,16 +154,17 @@ class _Commit:
             grant = HeldGrant(grant_id, tuple(gpus), end_s)
             s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=leftover))
 
-    def _revoke(self) -> list[dict[str, Any]]:
+    def _revoke(self) -> list[Revoked]:
         """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
-        s, revoked = self.s, []
+        s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
             lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
             if not lost:
                 continue
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
-            revoked += [{"gpu": str(x.gpu), "app_id": app_id, "deadline_s": deadline_s} for x in lost]
-            leases.take_back(s, lost, self.now_s, deadline_s, Cause(causes.LOST_ROUND, f"lost round {self.round_id}"))
+            revoked += [Revoked(x.gpu, app_id, deadline_s) for x in lost]
+            why = Cause(EndReason.LOST_ROUND, f"lost round {self.round_id}")
+            leases.take_back(s, lost, self.now_s, deadline_s, why)
             for x in lost:  # what no container used is free by now
                 if x.gpu not in s.durable.leases:
                     self.coming[x.gpu.host].discard(x.gpu)
@@ -192,7 +190,7 @@ class _Commit:
         for gpu in gpus:
             after = gpu in s.durable.leases
             s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.lot.guaranteed))
-            self.granted.append({"gpu": str(gpu), "app_id": app_id})
+            self.granted.append(Granted(gpu, app_id))
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
         if ask is not None:
@@ -221,12 +219,12 @@ class _Commit:
         if placed is None:
             return None
         deadline_s = self.now_s + s.lead_s
-        why = Cause(causes.GUARANTEE, f"the cells of {lot.vc} need it")
+        why = Cause(EndReason.GUARANTEE, f"the cells of {lot.vc} need it")
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
             if s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING:
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
-                self.revoked += [{"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": deadline_s} for x in lost]
+                self.revoked += [Revoked(x.gpu, x.app_id, deadline_s) for x in lost]
                 leases.take_back(s, lost, self.now_s, deadline_s, why)
         promised = [x for x in s.durable.next.values() if x.grant_id in placed.evicted]
         leases.lose_next(s, promised, self.now_s, why)
@@ -248,29 +246,24 @@ class _Commit:
                 counts[host] = counts.get(host, 0) + len(gpus)
         return counts
 
-    def _fill(self, receipt: dict[str, Any], plan: Plan) -> None:
+    def _outcome(self, plan: Plan, unused: Mapping[str, int]) -> Outcome:
         by_host = self.lot.by_host
-        bids = [{f: getattr(b, f) for f in BID_FIELDS} for b in plan.bids]
-        for bid in bids:
-            bid["won"] = by_host(bid["won"])
-        receipt.update(
-            bids=bids,
-            awards=[
-                {"app_id": a.app_id, "gangs": [gang_of(by_host(dict(g))) for g in a.gangs], "leftover": a.leftover}
-                for a in plan.awards
-            ],
-            owned=self.owned,
-            refused=sorted(self.refused),
+        return Outcome(
+            bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids),
+            awards=tuple(
+                Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards
+            ),
+            owned=tuple(self.owned),
+            refused=tuple(sorted(self.refused)),
             leftover_gpus=by_host(plan.leftover_gpus),
-            unused_gpus=self._unused(),
+            unused_gpus=unused,
             objective_log=plan.objective_log,
             proved_optimal=plan.proved_optimal,
             gap=plan.gap,
             solve_s=plan.solve_s,
             seed=plan.seed,
             why=dict(plan.why),
-            note="; ".join([*filter(None, [plan.note]), *self.dropped]),
-            renewed=self.renewed,
-            granted=self.granted,
-            revoked=self.revoked,
+            renewed=tuple(self.renewed),
+            granted=tuple(self.granted),
+            revoked=tuple(self.revoked),
         )

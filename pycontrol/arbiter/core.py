@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycontrol.arbiter import apps, causes, eligibility, leases, workers
+from pycontrol.arbiter import apps, eligibility, leases, workers
 from pycontrol.arbiter.agents import Agents
 from pycontrol.arbiter.asks import Asks
-from pycontrol.arbiter.causes import Cause
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import REVOKING, Durable, Lease
 from pycontrol.arbiter.facts import (
@@ -30,6 +29,7 @@ from pycontrol.arbiter.supply import Held, Supply
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
+from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
@@ -321,7 +321,7 @@ class Arbiter(State):
             self._lose_host(node.host, now_s, e.reason or "lost")
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
-        why = Cause(causes.NODE_LOST, f"node {host} {reason}")
+        why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
         leases.lose_next(self, self.next_on(host), now_s, why)
         lost: dict[str, list[Any]] = {}
         for lease in self.leases_on(host):
@@ -409,7 +409,7 @@ class Arbiter(State):
     def _drain(self, host: str, now_s: float) -> None:
         node = self.node_of(host)
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
-        why = Cause(causes.DRAINED, f"{host} is being {doing}")
+        why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
         leases.lose_next(self, self.next_on(host), now_s, why)
         here = [x for x in self.leases_on(host) if x.state != REVOKING]
         taken = [x for x in here if not self.is_foreign(x.app_id)]

@@ -36,6 +36,7 @@ from pycontrol.arbiter.facts import (
     Switched,
 )  # fmt: skip
 from pycontrol.fairness.contention import Clock
+from pycontrol.model.reasons import EndReason, end_reason
 from pycontrol.model.topology import Gpu
 
 GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
@@ -72,8 +73,7 @@ class Lease:
     """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
     reason: str = ""
     """Why it is being revoked."""
-    cause: str = ""
-    """The same, as one of `causes.KINDS`."""
+    cause: EndReason = EndReason.UNKNOWN
 
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds in its present container."""
@@ -411,4 +411,5 @@ def _drop(by_app: dict[str, dict[Gpu, Lease]], lease: Lease) -> None:
 
 
 def _lease(data: Mapping[str, Any]) -> Lease:
-    return Lease(**{**data, "gpu": Gpu(*data["gpu"])})
+    cause = end_reason(data.get("cause", ""), "")
+    return Lease(**{**data, "gpu": Gpu(*data["gpu"]), "cause": cause})

@@ -10,6 +10,7 @@ from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
+from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
 
 
@@ -81,30 +82,33 @@ class Eligibility:
         own = queue.default_partition if queue is not None else ""
         return {h: "" for h, partition in self._partitions.items() if partition != own}
 
-    def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> str:
-        """Why no gang of the app can start on the GPUs on offer, or ever on those that are there; else empty.
+    def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
+        """Why no gang of the app can start on the GPUs on offer, or ever on those that are there.
 
         A policy might else save GPUs for it, or give it those that it may not use, and leave them idle.
         """
         if demand.gang_gpus <= 0:
-            return ""
+            return None
         shape = demand.gang_gpus, demand.scope, demand.gpu_type
         if shape not in self._possible:
             self._possible[shape] = self._fits(demand, self._gpus)
         if not self._possible[shape]:
             size = f"{demand.gang_gpus} GPUs in one gang"
-            return f"NoMachineLargeEnough: {size}" if demand.scope is Scope.MACHINE else f"ExceedsClusterSize: {size}"
+            one = demand.scope is Scope.MACHINE
+            return Reason(Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE, size)
         kept_out = self.kept_out(app_id)
         if not kept_out:
-            return ""
+            return None
         here = {h for h, n in offered.items() if n > 0 and h in kept_out}
         ever = self._fits(demand, {h: n for h, n in self._gpus.items() if h not in kept_out})
         now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
         if ever and (now or not self._fits(demand, offered)):
-            return ""
+            return None
         hosts = {self.lot.host_of.get(h, h): kept_out[h] for h in sorted(here or kept_out)}
         said = [f"{h}: {why}" for h, why in hosts.items() if why]
-        return f"Refused: {'; '.join(said)}" if said else f"NotAllowedThere: {', '.join(sorted(hosts))}"
+        if said:
+            return Reason(Pending.REFUSED, "; ".join(said))
+        return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
         """Whether one gang fits: quick where one machine or the mere number of GPUs says so."""

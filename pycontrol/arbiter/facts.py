@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from pycontrol.model.reasons import EndReason, end_reason
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
@@ -81,12 +83,10 @@ class LeaseExtended:
 
 @value
 class LeaseRevoking:
-    """`cause`: one of `causes.KINDS`; empty in journals of 0.1."""
-
     gpu: Gpu
     end_s: float
     reason: str
-    cause: str = ""
+    cause: EndReason = EndReason.UNKNOWN
 
 
 @value
@@ -127,12 +127,12 @@ class LeaseIdle:
 
 @value
 class LeaseEnded:
-    """The GPU is free, or goes to whoever is next on it. `cause`: one of `causes.KINDS`; empty in journals of 0.1."""
+    """The GPU is free, or goes to whoever is next on it."""
 
     gpu: Gpu
     at_s: float
     reason: str
-    cause: str = ""
+    cause: EndReason = EndReason.UNKNOWN
 
 
 @value
@@ -159,7 +159,7 @@ class RoundHeld:
 
     round_id: str
     at_s: float
-    receipt: Mapping[str, Any]
+    receipt: Receipt
 
 
 @value
@@ -221,12 +221,16 @@ FACTS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
+_CAUSED = (LeaseRevoking.__name__, LeaseEnded.__name__)
 _FIELDS = {kind: tuple(f.name for f in dataclasses.fields(kind)) for kind in FACTS.values()}
 
 
 def to_json(fact: Fact) -> dict[str, Any]:
     """A fact's JSON-able form, without its name."""
-    return {name: getattr(fact, name) for name in _FIELDS[type(fact)]}
+    data = {name: getattr(fact, name) for name in _FIELDS[type(fact)]}
+    if isinstance(fact, RoundHeld):
+        data["receipt"] = fact.receipt.dump()
+    return data
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
@@ -236,5 +240,9 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
         values["gpu"] = Gpu(*values["gpu"])
     if "app_ids" in values:
         values["app_ids"] = tuple(values["app_ids"])
+    if kind in _CAUSED:
+        values["cause"] = end_reason(values.get("cause", ""), values["reason"])
+    if "receipt" in values:
+        values["receipt"] = Receipt.load(values["receipt"])
     fact: Fact = FACTS[kind](**values)
     return fact

@@ -9,8 +9,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.arbiter import causes, eligibility
-from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter import eligibility
 from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
     LeaseEnded,
@@ -26,6 +25,7 @@ from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
+from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
 
 
@@ -141,7 +141,7 @@ def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None
     bids for runs on until its container ends, unless it is revocable.
     """
     for gpu in sorted(g for g in ({*s.durable.leases, *s.durable.next} if gpus is None else gpus) if s.bad(g)):
-        why = Cause(causes.BAD_GPU, f"GPU {gpu} is bad")
+        why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
         for lease in (s.durable.next.get(gpu), s.durable.leases.get(gpu)):
             if lease is not None and lease.state != REVOKING:
                 _leave(s, lease, now_s, why)
@@ -243,7 +243,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
         elif lease.state == REVOKING:
             end(s, gpu, now_s, Cause(lease.cause, "revoked"))
         elif foreign:
-            end(s, gpu, now_s, Cause(causes.CONTAINER_ENDED, "container ended"))
+            end(s, gpu, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
             s.record(LeaseIdle(gpu, now_s))
 
@@ -259,7 +259,7 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         if lease is None or lease.app_id != e.app_id:
             continue
         deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
-        _revoke(s, lease, now_s, deadline_s, Cause(causes.RELEASED, "released"))
+        _revoke(s, lease, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
 
 
 def expire(s: State, now_s: float) -> None:
@@ -298,7 +298,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
-        end(s, lease.gpu, now_s, Cause(causes.LAPSED, "grant not used in time"))
+        end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
         s.alarms.put(lapse_s, lease.gpu)
     elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):

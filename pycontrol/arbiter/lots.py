@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from pycontrol.arbiter import causes, leases
-from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter import leases
 from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
+from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Machine, Topology
 
 Ending = Mapping[str, Sequence[list[Lease]]]
@@ -100,7 +100,7 @@ class Agenda:
                     stay.setdefault(app_id, []).append(gang)
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
-                    why = Cause(causes.BORROWED_SHARE, f"{app_id} borrowed more than its share")
+                    why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
                     leases.take_back(s, gang, self.now_s, deadline_s, why)
         left, free = share - _count(stay), dict[str, int]()
         for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):

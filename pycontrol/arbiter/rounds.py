@@ -25,6 +25,8 @@ from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid
 from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
+from pycontrol.model.reasons import Pending, Reason
+from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -34,6 +36,8 @@ SPURNED_MAX = 3
 """After so many rounds of which all was given back unused, the next one waits."""
 ASIDE_S = 300.0
 """For so long an app with whose numbers the policy failed takes no part."""
+NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
+WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0
 """A round is given up when its solution has not come after this many solve deadlines."""
 
@@ -54,7 +58,7 @@ class Round:
     deadline_s: float = 0.0
     rho: dict[str, float | None] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
-    out: dict[str, str] = field(default_factory=dict)
+    out: dict[str, Reason] = field(default_factory=dict)
     """App -> why it takes no part."""
     snapshot: Snapshot | None = None
     views: dict[str, AppView] = field(default_factory=dict)
@@ -247,7 +251,7 @@ class Rounds:
             if app_id in s.foreign:
                 self._stand_in(app_id, now_s)
             elif agent is None or not agent.connected:
-                r.out[app_id] = "AgentAway: its Agent is not connected"
+                r.out[app_id] = NOT_CONNECTED
             else:
                 r.waiting.add(app_id)
                 s.emit(SendAskRho(app_id, round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
@@ -260,7 +264,7 @@ class Rounds:
             if app_id in self.s.durable.live:
                 self._aside[app_id] = (now_s + ASIDE_S, why)
             if self.current is not None:
-                self.current.out[app_id] = f"BadReport: {why}"
+                self.current.out[app_id] = Reason(Pending.BAD_REPORT, why)
 
     def _left_out(self, app_id: str, now_s: float) -> bool:
         """Whether an app that has nothing on offer could use none of it; notes why."""
@@ -269,15 +273,15 @@ class Rounds:
         assert r.eligibility is not None
         until_s, failure = self._aside.get(app_id, (0.0, ""))
         if now_s < until_s:
-            r.out[app_id] = f"BadReport: {failure}"
+            r.out[app_id] = Reason(Pending.BAD_REPORT, failure)
             return True
         self._aside.pop(app_id, None)
         if app_id in r.ending:
             return False
         why = r.eligibility.why_out(app_id, demand_of(self.s, app_id, now_s), r.offered)
-        if why:
+        if why is not None:
             r.out[app_id] = why
-        return bool(why)
+        return why is not None
 
     def _borrowers(self, lot: Lot) -> list[str]:
         """Apps to which the machines of a lot are due for what they borrow."""
@@ -320,7 +324,7 @@ class Rounds:
             if agent is not None and agent.connected:
                 views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
             elif app_id not in s.foreign:
-                r.out[app_id] = "AgentAway: its Agent is not connected"
+                r.out[app_id] = NOT_CONNECTED
         views.update(self._waiting.views(r.lot, r.ending, now_s))
         borrowing = self._borrowers(r.lot)
         for app_id in borrowing:
@@ -351,13 +355,13 @@ class Rounds:
         s, r = self.s, self.current
         assert r is not None
         for app_id in r.waiting:
-            r.out[app_id] = f"LateRho: no rho within {s.settings.rho_s:g} s"
+            r.out[app_id] = Reason(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         r.waiting.clear()
         r.views = self._views(now_s)
         memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot.vc)
         r.snapshot = Snapshot(
             r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
-            s.lease_s_of(r.lot.vc), dict(r.out), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
+            s.lease_s_of(r.lot.vc), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
             self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
         )  # fmt: skip
         offer, bad = salvage.offer(r.policy, r.snapshot)
@@ -392,7 +396,7 @@ class Rounds:
         bid = e.bid and self._of_machines(e.bid)
         problem = e.problem or (validate_bid(bid, r.snapshot, r.views[e.app_id]) if bid is not None else "empty")
         if problem or bid is None:
-            r.out[e.app_id] = f"BadBid: {problem}"
+            r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
         else:
             r.bids[e.app_id] = bid
         if not r.waiting:
@@ -407,9 +411,7 @@ class Rounds:
         """The cells are not those that the round under way is about any more: another one is held."""
         r, self.current, self._agenda = self.current, None, None
         if r is not None:
-            receipt = self._receipt(r) | {"note": "the cells changed during the round"}
-            self.s.receipts.append(receipt)
-            self.s.record(RoundHeld(r.round_id, r.at_s, receipt))
+            self._hand_out(self._receipt(r, None, "the cells changed during the round"))
         self.s.want_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, bid: Bid) -> Bid:
@@ -434,7 +436,7 @@ class Rounds:
         if r is None or app_id not in r.waiting:
             return
         r.waiting.discard(app_id)
-        r.out[app_id] = "AgentAway: it went away during the round"
+        r.out[app_id] = WENT_AWAY
         if not r.waiting:
             (self._offer if r.phase == "rho" else self._solve)(now_s)
 
@@ -445,7 +447,7 @@ class Rounds:
             self._offer(now_s)
         elif r.phase == "bids":
             for app_id in r.waiting:
-                r.out[app_id] = f"LateBid: no bid within {self.s.settings.bid_s:g} s"
+                r.out[app_id] = Reason(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
             r.waiting.clear()
             self._solve(now_s)
         else:
@@ -460,7 +462,7 @@ class Rounds:
         # An app whose bid failed takes no part, neither as a bidder nor in the leftovers.
         if r.out:
             apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
-            r.snapshot = dataclasses.replace(r.snapshot, apps=apps, fixed=dict(r.out))
+            r.snapshot = dataclasses.replace(r.snapshot, apps=apps)
         self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
 
     # ---- decision
@@ -479,9 +481,9 @@ class Rounds:
         plan = e.plan if e is not None else None
         if leases.frozen(s, now_s):
             problem = problem or "given up: leases stand still"
-        receipt = self._receipt(r)
+        outcome: Outcome | None = None
         if plan is None or problem:
-            receipt["note"] = problem or "no plan"
+            note = problem or "no plan"
             self._not_before_s = now_s + s.settings.round_retry_s
             s.want_round(self._not_before_s)
         else:
@@ -491,41 +493,45 @@ class Rounds:
             borrowing = self._borrowers(r.lot)
             moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
             work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
-            unused = commit(s, work, plan, r.memory_key, receipt, now_s)
-            if receipt["refused"] and self._agenda is not None:
-                self._agenda.again(r.lot, frozenset(receipt["refused"]))
+            outcome, note = commit(s, work, plan, r.memory_key, now_s)
+            if outcome.refused and self._agenda is not None:
+                self._agenda.again(r.lot, frozenset(outcome.refused))
             wanting = self._wanting(now_s)
             if wanting and s.open_leases:
                 leases.close_open(s, now_s)
-            if unused and wanting:
+            if outcome.unused_gpus and wanting:
                 s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
-            if receipt["granted"]:
-                self._granted = (r.round_id, frozenset(x["app_id"] for x in receipt["granted"]))
-            moved = receipt["granted"] or receipt["renewed"] or receipt["revoked"] or receipt["owned"]
-            self._fruitless = 0 if moved else min(4, self._fruitless + 1)
-            if r.ending and not moved:  # the same leases would call for the same round at once
+            if outcome.granted:
+                self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
+            self._fruitless = 0 if outcome.moved else min(4, self._fruitless + 1)
+            if r.ending and not outcome.moved:  # the same leases would call for the same round at once
                 self._not_before_s = now_s + s.settings.round_retry_s
-        s.receipts.append(receipt)
-        s.record(RoundHeld(r.round_id, r.at_s, receipt))
+        self._hand_out(self._receipt(r, outcome, note))
         self._go_on(now_s)
 
-    def _receipt(self, r: Round) -> dict[str, Any]:
-        return {
-            "round_id": r.round_id,
-            "at_s": r.at_s,
-            "policy": r.policy.name,
-            "asked": r.policy.asks_agents,
-            "vc": r.lot.vc,
-            "guaranteed": r.lot.guaranteed,
-            "deals": deals_of(self.s.durable.exchange, r.lot.vc),
-            "cluster_gpus": self.s.gpus_of(r.lot.vc),
-            "offered": r.lot.by_host(r.offered),
-            "bad_gpus": [str(g) for g in self.s.bad_gpus],
-            "ending": {a: [str(g) for g in r.ending_gpus(a)] for a in r.ending},
-            "rho": dict(r.rho),
-            "participants": list(r.participants),
-            "out": dict(r.out),
-            "bid_s": dict(r.bid_s),
-            "restart_s": {a: b.restart_s for a, b in r.bids.items() if not b.rows},
-            "f": self.s.f_of(r.lot.vc),
-        }
+    def _hand_out(self, receipt: Receipt) -> None:
+        self.s.receipts.append(receipt)
+        self.s.record(RoundHeld(receipt.round_id, receipt.at_s, receipt))
+
+    def _receipt(self, r: Round, outcome: Outcome | None, note: str) -> Receipt:
+        return Receipt(
+            round_id=r.round_id,
+            at_s=r.at_s,
+            policy=r.policy.name,
+            asked=r.policy.asks_agents,
+            vc=r.lot.vc,
+            guaranteed=r.lot.guaranteed,
+            deals=tuple(deals_of(self.s.durable.exchange, r.lot.vc)),
+            cluster_gpus=self.s.gpus_of(r.lot.vc),
+            offered=r.lot.by_host(r.offered),
+            bad_gpus=tuple(self.s.bad_gpus),
+            ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
+            rho=dict(r.rho),
+            participants=tuple(r.participants),
+            out=dict(r.out),
+            bid_s=dict(r.bid_s),
+            restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
+            f=self.s.f_of(r.lot.vc),
+            note=note,
+            outcome=outcome,
+        )

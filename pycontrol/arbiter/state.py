@@ -8,7 +8,6 @@ from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from pycontrol.arbiter.alarms import Alarms
 from pycontrol.arbiter.asks import Asks
@@ -44,6 +43,7 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
 
 RECEIPTS_KEPT = 200
@@ -134,7 +134,7 @@ class State:
     doomed: set[str] = field(default_factory=set)
     """Apps without an Agent that the operator ended: their asks are not served."""
     kills_sent: dict[str, float] = field(default_factory=dict)
-    receipts: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
+    receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
     round_at_s: float | None = None
     """When a round is wanted, apart from ending leases."""
     facts: list[Fact] = field(default_factory=list)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import causes, eligibility, leases, standin
-from pycontrol.arbiter.causes import Cause
+from pycontrol.arbiter import eligibility, leases, standin
 from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
+from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
 
 RETRY_MAX_S = 5.0
@@ -156,7 +156,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     user = app.user if app is not None else ""
     if s.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
         eligibility.update_closed(s)
-        _give_up(s, worker, now_s, Cause(causes.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
+        _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
 
 def _give_up(s: State, worker: Worker, now_s: float, why: Cause) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.causes import NODE_LOST
 from pycontrol.arbiter.facts import (
     AppEnded,
     Fact,
@@ -16,6 +15,7 @@ from pycontrol.arbiter.facts import (
     NextDropped,
     RoundHeld,
 )
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
 
@@ -29,14 +29,13 @@ class Span:
     start_s: float
     end_s: float | None = None
     end_reason: str = ""
-    end_cause: str = ""
-    """One of `causes.KINDS`; empty in journals of 0.1."""
+    end_cause: EndReason = EndReason.UNKNOWN
     job: str = ""
 
     @property
     def on_lost_node(self) -> bool:
         """It ended because its machine was lost, with whatever ran there."""
-        return self.end_cause == NODE_LOST or (not self.end_cause and self.end_reason.startswith("node "))
+        return self.end_cause is EndReason.NODE_LOST
 
 
 @dataclass(slots=True)
@@ -110,9 +109,9 @@ class History:
                 self._let_go(time_s, fact.app_id)
             case RoundHeld():  # whoever took over has seen all containers by then
                 self._let_go(time_s)
-                for award in fact.receipt.get("awards", ()):
-                    sizes = self.gang_sizes.setdefault(award["app_id"], set())
-                    sizes.update(sum(n for _, n in gang) for gang in award["gangs"])
+                for award in fact.receipt.done.awards:
+                    sizes = self.gang_sizes.setdefault(award.app_id, set())
+                    sizes.update(sum(n for _, n in gang) for gang in award.gangs)
             case LeaseGranted():
                 self._granted(fact, time_s)
             case NextDropped():
@@ -188,6 +187,6 @@ class History:
         if following is not None:
             self._begin(fact.gpu, *following, fact.at_s)
 
-    def _close(self, span: Span, at_s: float, reason: str, cause: str = "") -> None:
+    def _close(self, span: Span, at_s: float, reason: str, cause: EndReason = EndReason.UNKNOWN) -> None:
         self._stopped(span, at_s)
         span.end_s, span.end_reason, span.end_cause = at_s, reason, cause

@@ -9,6 +9,7 @@ from typing import Any
 from pycontrol.arbiter.durable import AppRecord, Durable
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged, Fact, RoundHeld
 from pycontrol.fairness.gangs import t_id
+from pycontrol.model.receipt import Receipt
 
 HYPERBAND, JOB, FOREIGN = "hyperband", "job", "foreign"
 UNSUCCESSFUL = {"FAILED", "KILLED"}
@@ -21,7 +22,7 @@ class Reader:
         self.state = Durable()
         self.outcome: dict[str, str] = {}
         """What each Agent said of its app's end."""
-        self.receipts: list[Mapping[str, Any]] = []
+        self.receipts: list[Receipt] = []
         self.round_s: list[float] = []
         self.change_s: list[float] = []
         self.skipped = 0
@@ -53,15 +54,15 @@ def build(
     reader = Reader()
     reader.read(facts)
     receipts = reader.receipts
-    held = [r for r in receipts if r.get("bids")]
-    owned_gpus = {r["vc"]: r["cluster_gpus"] for r in receipts if r.get("vc") and r.get("cluster_gpus")}
-    agents_bids = [s for r in receipts for s in r["bid_s"].values() if s > 0]  # the stand-in's take no time
+    held = [r for r in receipts if r.done.bids]
+    owned_gpus = {r.vc: r.cluster_gpus for r in receipts if r.vc and r.cluster_gpus}
+    agents_bids = [s for r in receipts for s in r.bid_s.values() if s > 0]  # the stand-in's take no time
     return {
         "apps": [_app(x, reader, owned_gpus.get(x.vc, cluster_gpus)) for x in reader.state.apps.values()],
         "rounds": len(receipts),
         "round_s": spread(reader.round_s),
         "bid_s": spread(agents_bids),
-        "auction_solve_s": spread([r["solve_s"] for r in held]),
+        "auction_solve_s": spread([r.done.solve_s for r in held]),
         "allocation_change_s": spread(reader.change_s),
         "seen": _seen(receipts, reader.state),
         "cluster_gpus": cluster_gpus,
@@ -101,18 +102,18 @@ def _final_state(x: AppRecord, outcome: str) -> str:
     return x.final_state if x.final_state in UNSUCCESSFUL or not outcome else outcome
 
 
-def _seen(receipts: Sequence[Mapping[str, Any]], state: Durable) -> dict[str, int]:
+def _seen(receipts: Sequence[Receipt], state: Durable) -> dict[str, int]:
     """How often the things happened that make a run worth looking at."""
     foreign = {x.app_id for x in state.apps.values() if x.kind == FOREIGN}
-    bids = [b for r in receipts for b in r.get("bids", ())]
+    bids = [b for r in receipts for b in r.done.bids]
     return {
-        "rounds_with_two_bidders": sum(len(r.get("bids", ())) >= 2 for r in receipts),
-        "payments": sum(b["paid_gangs"] > 0 for b in bids),
-        "bids_with_c_below_1": sum(bool(b["won"]) and b["c"] < 1 for b in bids),
-        "leftover_awards": sum(x["leftover"] for r in receipts for x in r.get("awards", ())),
-        "standin_bids": sum(b["app_id"] in foreign for b in bids),
-        "renewed_gpus": sum(len(r.get("renewed", ())) for r in receipts),
-        "revoked_gpus": sum(len(r.get("revoked", ())) for r in receipts),
+        "rounds_with_two_bidders": sum(len(r.done.bids) >= 2 for r in receipts),
+        "payments": sum(b.paid_gangs > 0 for b in bids),
+        "bids_with_c_below_1": sum(bool(b.won) and b.c < 1 for b in bids),
+        "leftover_awards": sum(x.leftover for r in receipts for x in r.done.awards),
+        "standin_bids": sum(b.app_id in foreign for b in bids),
+        "renewed_gpus": sum(len(r.done.renewed) for r in receipts),
+        "revoked_gpus": sum(len(r.done.revoked) for r in receipts),
         "restarts": sum(x.restarts for x in state.apps.values()),
     }
 

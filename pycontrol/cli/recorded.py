@@ -93,9 +93,9 @@ def of_journal(facts: Iterable[tuple[int, float, Fact]], since_s: float, source:
             case AppEnded() if fact.app_id in seen:
                 seen[fact.app_id].ended_s = fact.at_s
             case RoundHeld():
-                for award in fact.receipt.get("awards", ()):
-                    if award["app_id"] in seen:
-                        seen[award["app_id"]].gangs += [sum(n for _, n in gang) for gang in award["gangs"]]
+                for award in fact.receipt.done.awards:
+                    if award.app_id in seen:
+                        seen[award.app_id].gangs += [sum(n for _, n in gang) for gang in award.gangs]
             case LeaseGranted():
                 (following if fact.after_current else holder)[fact.gpu] = fact.app_id
             case NextDropped():

@@ -134,8 +134,6 @@ class Snapshot:
     apps: tuple[AppView, ...]
     f: float = 0.8
     lease_s: float = 600.0
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    """App id -> why it takes no part in this round."""
     queues: Mapping[str, Queue] = field(default_factory=dict)
     vc: str = ""
     """The virtual cluster whose round this is; empty where there are none."""

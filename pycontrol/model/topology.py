@@ -20,6 +20,12 @@ class Gpu(NamedTuple):
     def __str__(self) -> str:
         return f"{self.host}:{self.index}"
 
+    @classmethod
+    def parse(cls, name: str) -> Gpu:
+        """The inverse of str(); raises ValueError."""
+        host, _, index = name.rpartition(":")
+        return cls(host, int(index))
+
 
 class Scope(enum.IntEnum):
     """How far the GPUs of one gang lie apart; a larger value is a slower interconnect (Themis, 4.3)."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.reasons import reason
 from pycontrol.fairness.gangs import t_id
+from pycontrol.model.auction import Award, BidReceipt
+from pycontrol.model.receipt import Receipt
 from pycontrol.queries import views
 from pycontrol.queries.lookup import find_app, names, whole_number
 
@@ -87,60 +89,59 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
 
 def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
     """The newest rounds that the app lived through, newest first."""
-    lived = (r for r in reversed(a.receipts) if app_id in r["rho"] or app_id in r["out"] or _unasked(r, app_id))
+    lived = (r for r in reversed(a.receipts) if app_id in r.rho or app_id in r.out or _unasked(r, app_id))
     return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
 
 
-def _unasked(receipt: Mapping[str, Any], app_id: str) -> bool:
+def _unasked(receipt: Receipt, app_id: str) -> bool:
     """Whether a policy that asks nobody gave it GPUs, or its leases were at their end."""
-    return not receipt["asked"] and (app_id in receipt.get("why", ()) or app_id in receipt["ending"])
+    return not receipt.asked and (app_id in receipt.done.why or app_id in receipt.ending)
 
 
-def in_round(receipt: Mapping[str, Any], app_id: str) -> dict[str, Any]:
+def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
     """What a round meant for one app."""
-    rhos = {k: v for k, v in receipt["rho"].items() if v is not None}
+    rhos = {k: v for k, v in receipt.rho.items() if v is not None}
     worst_first = sorted(rhos, key=lambda k: -rhos[k])
-    bids = receipt.get("bids", ())
-    bid = next((b for b in bids if b["app_id"] == app_id), None)
-    awards = receipt.get("awards", ())
-    mine = [x for x in awards if x["app_id"] == app_id]
+    done = receipt.done
+    bid = next((b for b in done.bids if b.app_id == app_id), None)
+    mine = [x for x in done.awards if x.app_id == app_id]
     return {
-        "round_id": receipt["round_id"],
-        "at_s": receipt["at_s"],
-        "policy": receipt["policy"],
+        "round_id": receipt.round_id,
+        "at_s": receipt.at_s,
+        "policy": receipt.policy,
         "role": _role(receipt, app_id, bid, mine),
-        "why": receipt.get("why", {}).get(app_id, ""),
-        "out": receipt["out"].get(app_id, ""),
-        "offered": receipt["offered"],
+        "why": done.why.get(app_id, ""),
+        "out": str(receipt.out[app_id]) if app_id in receipt.out else "",
+        "offered": dict(receipt.offered),
         "rho": rhos.get(app_id),
         "rank": worst_first.index(app_id) + 1 if app_id in rhos else None,
         "of": len(worst_first),
-        "bid": bid,
-        "got": [gang for x in mine for gang in x["gangs"]],
-        "leftover": [gang for x in mine if x["leftover"] for gang in x["gangs"]],
-        "granted": [x["gpu"] for x in receipt.get("granted", ()) if x["app_id"] == app_id],
-        "revoked": [x["gpu"] for x in receipt.get("revoked", ()) if x["app_id"] == app_id],
-        "others": [_other(x, bids) for x in awards if x["app_id"] != app_id],
-        "note": receipt.get("note", ""),
+        "bid": dataclasses.asdict(bid) if bid is not None else None,
+        "got": [gang for x in mine for gang in x.gangs],
+        "leftover": [gang for x in mine if x.leftover for gang in x.gangs],
+        "granted": [str(x.gpu) for x in done.granted if x.app_id == app_id],
+        "revoked": [str(x.gpu) for x in done.revoked if x.app_id == app_id],
+        "others": [_other(x, done.bids) for x in done.awards if x.app_id != app_id],
+        "note": receipt.note,
     }
 
 
-def _role(receipt: Mapping[str, Any], app_id: str, bid: Any, mine: list[Any]) -> str:
-    if app_id in receipt["out"]:
+def _role(receipt: Receipt, app_id: str, bid: BidReceipt | None, mine: Sequence[Award]) -> str:
+    if app_id in receipt.out:
         return "sat out"
-    if not receipt["asked"]:
+    if not receipt.asked:
         return "served" if mine else "outranked"
     if bid is not None:
         return "won" if mine else "lost"
-    if app_id in receipt["participants"]:
+    if app_id in receipt.participants:
         return "offered"
     return "leftovers" if mine else "not offered"
 
 
-def _other(award: Mapping[str, Any], bids: Any) -> dict[str, Any]:
-    bid = next((b for b in bids if b["app_id"] == award["app_id"]), None)
-    gpus = sum(n for gang in award["gangs"] for _, n in gang)
+def _other(award: Award, bids: Sequence[BidReceipt]) -> dict[str, Any]:
+    bid = next((b for b in bids if b.app_id == award.app_id), None)
+    gpus = sum(n for gang in award.gangs for _, n in gang)
     return {
-        "app_id": award["app_id"], "gpus": gpus, "leftover": award["leftover"],
-        "rho_won": bid["rho_won"] if bid else None, "c": bid["c"] if bid else None,
+        "app_id": award.app_id, "gpus": gpus, "leftover": award.leftover,
+        "rho_won": bid.rho_won if bid else None, "c": bid.c if bid else None,
     }  # fmt: skip

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from pycontrol.arbiter import causes
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import AppRecord, Durable
 from pycontrol.arbiter.facts import (
@@ -24,6 +23,7 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
 )
 from pycontrol.arbiter.reasons import reason
+from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.spans import LeaseSpan
 from pycontrol.queries.views import demand_of
 
@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAITS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 RHO = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-SAT_OUT = ("LateRho", "LateBid", "BadBid", "AgentAway")
+SAT_OUT = (Pending.LATE_RHO, Pending.LATE_BID, Pending.BAD_BID, Pending.AGENT_AWAY)
 APPS_KEPT = 10_000
 """Apps whose queue and user are remembered after their end."""
 
@@ -92,7 +92,7 @@ class Metrics:
         self._granted = Counter("isonomy_leases_granted", "Leases granted.", registry=r)
         self._renewed = Counter("isonomy_leases_renewed", "Leases renewed without a restart.", registry=r)
         self._revoked = Counter("isonomy_leases_revoked", "Leases taken back.", ["reason"], registry=r)
-        for kind in causes.KINDS:
+        for kind in filter(None, EndReason):
             self._revoked.labels(kind)
         self._lapsed = Counter("isonomy_grants_lapsed", "Leases that ended unused.", by_queue, registry=r)
         self._preempted = Counter(
@@ -154,14 +154,14 @@ class Metrics:
                 self._renewed.inc(fact.counted)
             case LeaseRevoking():
                 self._revoked.labels(fact.cause or "other").inc()
-                if span is not None and span.started_s is not None and fact.cause in causes.PREEMPTIONS:
+                if span is not None and span.started_s is not None and fact.cause in PREEMPTIONS:
                     self._preempted.labels(queue, user, fact.cause).inc()
                     key = span.app_id, span.job_id
                     self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
             case LeaseEnded():
-                if fact.cause == causes.LAPSED:
+                if fact.cause is EndReason.LAPSED:
                     self._lapsed.labels(queue).inc()
-                if span is not None and span.stop_s and span.started_s and span.cause in causes.PREEMPTIONS:
+                if span is not None and span.stop_s and span.started_s and span.cause in PREEMPTIONS:
                     self._lost.labels(queue, span.cause).inc(span.stop_s)
             case AllocationChanged():
                 self._change.observe(fact.seconds)
@@ -174,17 +174,17 @@ class Metrics:
     def _held_round(self, fact: RoundHeld, now_s: float) -> None:
         receipt = fact.receipt
         self._round.observe(max(0.0, now_s - fact.at_s))
-        if receipt.get("bids"):
-            self._solve.observe(receipt["solve_s"])
-        for seconds in receipt["bid_s"].values():
+        if receipt.done.bids:
+            self._solve.observe(receipt.done.solve_s)
+        for seconds in receipt.bid_s.values():
             if seconds > 0:  # the stand-in answers at once
                 self._bid.observe(seconds)
-        for rho in receipt["rho"].values():
+        for rho in receipt.rho.values():
             if rho is not None and math.isfinite(rho):
                 self._rho.observe(rho)
-        for why in receipt["out"].values():
-            self._sat_out.labels(why.partition(":")[0]).inc()
-        self._paid.inc(sum(bool(b["paid_gangs"]) for b in receipt.get("bids", ())))
+        for why in receipt.out.values():
+            self._sat_out.labels(why.code).inc()
+        self._paid.inc(sum(bool(b.paid_gangs) for b in receipt.done.bids))
 
     # ---- what is
 

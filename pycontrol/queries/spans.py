@@ -22,6 +22,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
@@ -43,8 +44,7 @@ class LeaseSpan:
     ended_s: float | None = None
     reason: str = ""
     """Why it was revoked; empty where it was not."""
-    cause: str = ""
-    """The same, as one of `causes.KINDS`."""
+    cause: EndReason = EndReason.UNKNOWN
 
     @property
     def stop_s(self) -> float | None:

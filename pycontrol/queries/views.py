@@ -14,6 +14,7 @@ from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
+from pycontrol.model.receipt import Receipt
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 
@@ -106,10 +107,18 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
     return rows
 
 
-def _short(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("round_id", "at_s", "offered", "participants", "solve_s", "note")
-    counted = ("renewed", "granted", "revoked")
-    return {k: receipt.get(k) for k in kept} | {k: len(receipt.get(k, ())) for k in counted}
+def _short(r: Receipt) -> dict[str, Any]:
+    return {
+        "round_id": r.round_id,
+        "at_s": r.at_s,
+        "offered": dict(r.offered),
+        "participants": list(r.participants),
+        "solve_s": r.outcome.solve_s if r.outcome is not None else None,
+        "note": r.note,
+        "renewed": len(r.done.renewed),
+        "granted": len(r.done.granted),
+        "revoked": len(r.done.revoked),
+    }
 
 
 # ---- apps
@@ -223,22 +232,22 @@ def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
 
 
 def rounds(
-    a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Mapping[str, Any]] | None = None
+    a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Receipt] | None = None
 ) -> dict[str, Any]:
     """The newest receipts (or `older` ones, from the journal), newest first, with the names of the apps in them."""
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     receipts = older or [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
-    return {"now_s": now_s, "rounds": list(receipts), "names": names_in(a, receipts)}
+    return {"now_s": now_s, "rounds": [r.dump() for r in receipts], "names": names_in(a, receipts)}
 
 
-def names_in(a: Arbiter, receipts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
     """The names of the apps that have not ended, and of those that receipts mention."""
     mentioned = {*a.durable.live, *a.yarn_apps}
     for r in receipts:
-        for part in ("rho", "out", "why", "ending", "participants"):
-            mentioned.update(r.get(part, ()))
-        for part in ("bids", "awards", "granted", "revoked"):
-            mentioned.update(x["app_id"] for x in r.get(part, ()))
+        done = r.done
+        mentioned.update(r.rho, r.out, r.ending, r.participants, done.why)
+        for part in (done.bids, done.awards, done.granted, done.revoked):
+            mentioned.update(x.app_id for x in part)
     return {app_id: name for app_id, name in names(a).items() if app_id in mentioned}
 
 

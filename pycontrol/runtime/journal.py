@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact
+from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal_rows import (
     BAD,
     SCHEMA,
@@ -203,7 +204,7 @@ class SqliteJournal:
         with closing(reading(self.path)) as db:
             return journal_size(db, self.path)
 
-    def rounds(self, limit: int) -> list[dict[str, Any]]:
+    def rounds(self, limit: int) -> list[Receipt]:
         """The newest receipts, newest first; from any thread."""
         with closing(reading(self.path)) as db:
             rows = db.execute(
@@ -212,7 +213,7 @@ class SqliteJournal:
         receipts = []
         for (data,) in rows:
             try:
-                receipts.append(json.loads(unpacked(data))["receipt"])
+                receipts.append(Receipt.load(json.loads(unpacked(data))["receipt"]))
             except BAD:
                 continue
         return receipts

@@ -30,6 +30,7 @@ from pycontrol.arbiter.facts import (
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.spans import Spans
@@ -194,15 +195,15 @@ def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:
     return fact.app_id, f"is done: {fact.changes.get('final_state', '')}{accuracy}", None
 
 
-def round_line(receipt: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
     """A round in one line."""
-    offered = sum(receipt["offered"].values())
-    who = ", ".join(names.get(a, a) for a in receipt["participants"]) or "nobody"
-    parts = [f"round {receipt['round_id']}: {offered} GPUs offered to {who}"]
-    parts += [f"{len(receipt[k])} {k}" for k in ("renewed", "granted", "revoked") if receipt.get(k)]
-    paid = [b for b in receipt.get("bids", ()) if b["paid_gangs"]]
-    parts += [f"{names.get(b['app_id'], b['app_id'])} pays (c = {b['c']:.3f})" for b in paid]
-    return "; ".join([*parts, *filter(None, [receipt.get("note", "")])])
+    done = receipt.done
+    who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
+    parts = [f"round {receipt.round_id}: {sum(receipt.offered.values())} GPUs offered to {who}"]
+    counted = (("renewed", len(done.renewed)), ("granted", len(done.granted)), ("revoked", len(done.revoked)))
+    parts += [f"{n} {what}" for what, n in counted if n]
+    parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in done.bids if b.paid_gangs]
+    return "; ".join([*parts, *filter(None, [receipt.note])])
 
 
 def _deals(exchange: Mapping[str, Any]) -> dict[str, str]:

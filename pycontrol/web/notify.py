@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pycontrol.arbiter import causes
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
+from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.queries.spans import LeaseSpan
 from pycontrol.web.poster import Poster
 
@@ -34,7 +34,7 @@ class Notifier(Poster):
                 case LeaseStarted() if span is not None and span.app_id not in self._started:
                     self._started.add(span.app_id)
                     self._put("started", span.app_id, fact.at_s)
-                case LeaseRevoking() if span is not None and span.started_s and fact.cause in causes.PREEMPTIONS:
+                case LeaseRevoking() if span is not None and span.started_s and fact.cause in PREEMPTIONS:
                     revoked.setdefault((span.app_id, fact.cause, fact.reason), []).append(str(fact.gpu))
                 case AppEnded():
                     failed = fact.final_state in ("FAILED", "KILLED")

@@ -15,6 +15,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
+from pycontrol.model.receipt import Receipt
 from pycontrol.policies.port import Policy
 from pycontrol.queries import cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
@@ -47,7 +48,7 @@ class Arbitration(Protocol):
 class Receipts(Journal, Protocol):
     """A journal that can be asked for receipts."""
 
-    def rounds(self, limit: int) -> list[dict[str, Any]]:
+    def rounds(self, limit: int) -> list[Receipt]:
         """The newest receipts, newest first; from any thread."""
 
 
@@ -216,7 +217,7 @@ class Router:
         n = whole_number(request.params, "n", views.ROUNDS_SHOWN, 1, views.ROUNDS_MAX)
 
         picture = self.pictures.newest()
-        older: list[dict[str, Any]] | None = None
+        older: list[Receipt] | None = None
         if self._journal is not None and len(picture.arbiter.receipts) < min(n, picture.arbiter.durable.rounds):
             older = self._journal.rounds(n)
         return views.rounds(picture.arbiter, picture.now_s, request.params, older)

@@ -87,7 +87,7 @@ def test_an_app_that_says_nothing_delays_nobody() -> None:
     app = w.add_app("app1", 2, 2, 100)
     w.run(100)
     assert app.finished
-    out = [r["out"].get("quiet", "") for r in w.arbiter.receipts]
+    out = [str(r.out.get("quiet", "")) for r in w.arbiter.receipts]
     assert any(o.startswith("LateRho") for o in out)
 
 
@@ -202,7 +202,7 @@ def test_payment_bites_where_two_apps_want_the_same_gpus() -> None:
     w.add_app("a", 2, 6, 500)
     w.add_app("b", 2, 6, 500)
     w.run(100)
-    cs = [b["c"] for r in w.arbiter.receipts for b in r["bids"]]
+    cs = [b.c for r in w.arbiter.receipts for b in r.done.bids]
     assert any(c < 1 for c in cs)
     assert all(0 < c <= 1 for c in cs)
 

@@ -67,7 +67,7 @@ def test_nobody_gets_a_bad_gpu_until_it_is_mended() -> None:
     w.run(20)
     assert len(held_by(w, "app1")) == 11
     assert w.arbiter.topology.gpus == 11
-    assert all(r["bad_gpus"] == [str(BAD)] for r in w.arbiter.receipts)
+    assert all(r.bad_gpus == (BAD,) for r in w.arbiter.receipts)
     w.mark(BAD.host)
     w.run(30)
     assert len(held_by(w, "app1")) == 12

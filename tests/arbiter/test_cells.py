@@ -53,7 +53,7 @@ def test_a_guarantee_is_served_while_another_tenant_fills_the_cluster() -> None:
     w.run(30)
     assert [len(c.gpus) for c in w.containers.values() if c.app_id == "owner"] == [4]
     assert guaranteed_gpus(w, "owner") == 4
-    assert {r["policy"] for r in w.arbiter.receipts} == {"tiresias", "themis"}
+    assert {r.policy for r in w.arbiter.receipts} == {"tiresias", "themis"}
     w.run(3000)
     assert owner.finished
     assert greedy.finished

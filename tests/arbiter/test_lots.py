@@ -144,7 +144,7 @@ def test_leases_carry_what_they_are() -> None:
     kinds = {(g.host, x.guaranteed) for g, x in w.arbiter.durable.leases.items()}
     assert {k for h, k in kinds if h in ("n3", "n4")} == {True}
     assert {k for h, k in kinds if h in ("n1", "n2")} == {False}
-    assert {r["vc"] for r in w.arbiter.receipts} == {"root.b"}
+    assert {r.vc for r in w.arbiter.receipts} == {"root.b"}
 
 
 @settings(max_examples=20, deadline=None)

@@ -34,7 +34,7 @@ def test_leases_and_f_are_the_virtual_clusters_own_and_are_read_again() -> None:
     ends = {x.app_id: x.end_s for x in w.arbiter.durable.leases.values()}
     assert ends["a"] == 1100
     assert ends["b"] == 1200
-    assert {r["vc"]: r["f"] for r in w.arbiter.receipts} == {"root.a": 0.3, "root.b": 0.0}
+    assert {r.vc: r.f for r in w.arbiter.receipts} == {"root.a": 0.3, "root.b": 0.0}
     assert w.arbiter.contention("a", w.now).lease_s == 100
 
 
@@ -46,7 +46,7 @@ def test_another_policy_is_in_force_with_the_next_round() -> None:
     w.submit(Tick())
     w.add_app("a2", 2, 1, 400, "root.a")
     w.run(30)
-    assert [r["policy"] for r in w.arbiter.receipts if r["vc"] == "root.a"][-1] == "drf"
+    assert [r.policy for r in w.arbiter.receipts if r.vc == "root.a"][-1] == "drf"
 
 
 def test_a_round_under_way_ends_when_the_cells_change() -> None:
@@ -59,7 +59,7 @@ def test_a_round_under_way_ends_when_the_cells_change() -> None:
     w.arbiter.reconfigure(read(CELLS.replace("big: 1, small: 1", "big: 1")), w.now)
     assert w.arbiter.rounds.current is None
     w.run(30)
-    assert w.arbiter.receipts[0]["note"] == "the cells changed during the round"
+    assert w.arbiter.receipts[0].note == "the cells changed during the round"
     assert len(w.arbiter.leases_of("a")) == 4
 
 

@@ -13,6 +13,7 @@ from pycontrol.arbiter import facts as f
 from pycontrol.audit.audit import audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from tests.web.scene import Scene
 
@@ -60,7 +61,8 @@ class Run:
         evidence = Evidence(["e.jsonl"] if self.evidence else [])
         for line in sorted(self.evidence, key=lambda x: x["time_ms"]):
             add_event(evidence, line)
-        history = History.of((i, t, x) for i, (t, x) in enumerate(sorted(self.facts, key=lambda x: x[0])))
+        facts = [(t, f.from_json(type(x).__name__, f.to_json(x))) for t, x in self.facts]  # as a journal gives them
+        history = History.of((i, t, x) for i, (t, x) in enumerate(sorted(facts, key=lambda x: x[0])))
         return audit(history, evidence, self.yarn, self.now_s)
 
     def kinds(self) -> list[str]:
@@ -76,7 +78,7 @@ def clean() -> Run:
     for at_s, app in ((0, APP), (1, OTHER)):
         run.fact(at_s, f.AppArrived(app, app[-4:], "root.q", "u", "hyperband", T0, T0 + at_s))
     receipt = {"awards": [{"app_id": a, "gangs": [[["n1", 2], ["n2", 2]]]} for a in (APP, OTHER)]}
-    run.fact(1.5, f.RoundHeld("r1", T0 + 1.5, receipt))
+    run.fact(1.5, f.RoundHeld("r1", T0 + 1.5, Receipt.load(receipt)))
     run.grant(2, APP, A + B, "r1.0")
     run.start(5, container(2), A)
     run.start(6, container(3), B)
@@ -107,14 +109,14 @@ def taken_over(*, by_s: float = 60.0) -> dict[str, Any]:
     """A run whose control plane was replaced while two gangs trained; one container ended before anybody saw it."""
     before, after = Run(), Run()
     receipt = {"awards": [{"app_id": a, "gangs": [[["n1", 2]], [["n2", 2]]]} for a in (APP, OTHER)]}
-    before.fact(1.5, f.RoundHeld("r1", T0 + 1.5, receipt))
+    before.fact(1.5, f.RoundHeld("r1", T0 + 1.5, Receipt.load(receipt)))
     before.grant(2, APP, A + B, "r1.0")
     before.start(5, container(2), A, job="j1")
     before.start(6, container(3), B, job="j2")
     before.record("end", 55, container(3), B)
     after.grant(by_s, APP, A, "r1.0")
     after.start(by_s, container(2), A, job="", seen=False)
-    after.fact(70, f.RoundHeld("r2", T0 + 70, receipt))
+    after.fact(70, f.RoundHeld("r2", T0 + 70, Receipt.load(receipt)))
     after.grant(71, OTHER, B, "r3.0")
     after.start(72, container(4, OTHER), B, job="j1")
     after.stop(90, container(2), A)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseEnded, LeaseGranted, LeaseStarted, RoundHeld
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
@@ -26,8 +27,14 @@ def life(facts: int) -> Iterator[Fact]:
         one += [LeaseGranted(g, app_id, f"r1.{k}.0", at_s, at_s + 600, f"r1.{k}.0") for g in gpus]
         one += [LeaseStarted(g, f"container_{k}", "", at_s + 1, at_s + 600) for g in gpus]
         one += [LeaseEnded(g, at_s + 60, "container ended") for g in gpus]
-        receipt = {"round_id": f"r1.{k}", "awards": [], "out": {}, "why": {}, "granted": [str(g) for g in gpus]}
-        one += [RoundHeld(f"r1.{k}", at_s, receipt), AppEnded(app_id, "FINISHED", at_s + 60)]
+        receipt = {
+            "round_id": f"r1.{k}",
+            "awards": [],
+            "out": {},
+            "why": {},
+            "granted": [{"gpu": str(g), "app_id": app_id} for g in gpus],
+        }
+        one += [RoundHeld(f"r1.{k}", at_s, Receipt.load(receipt)), AppEnded(app_id, "FINISHED", at_s + 60)]
         for fact in one:
             yield fact
             n += 1

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from pycontrol.arbiter.facts import AppArrived, AppChanged, RoundHeld
 from pycontrol.cli import main
+from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal
 
 
@@ -18,8 +19,9 @@ def isonomy(*args: str) -> Result:
 
 def make(path: Path) -> str:
     journal = SqliteJournal(path)
-    journal.append([AppArrived("app1", "naïve", "root.a", "u", "job", 1.0, 2.0), RoundHeld("r1", 3.0, {}),
-                    AppChanged("app1", {"message": "m"})], 5.0)  # fmt: skip
+    arrived = AppArrived("app1", "naïve", "root.a", "u", "job", 1.0, 2.0)
+    held = RoundHeld("r1", 3.0, Receipt("r1", 3.0, ""))
+    journal.append([arrived, held, AppChanged("app1", {"message": "m"})], 5.0)
     journal.close()
     return str(path)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
+from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal
 
 
@@ -77,9 +78,13 @@ class MemoryJournal:
         """Writes a snapshot; the rows are kept for the checks."""
         self._disk.snapshot = (len(self._disk.rows), json.dumps(state.dump()))
 
-    def rounds(self, limit: int) -> list[dict[str, Any]]:
+    def rounds(self, limit: int) -> list[Receipt]:
         """The newest receipts."""
-        found = [json.loads(row)["receipt"] for _, _, kind, row in self._disk.rows if kind == RoundHeld.__name__]
+        found = [
+            Receipt.load(json.loads(row)["receipt"])
+            for _, _, kind, row in self._disk.rows
+            if kind == RoundHeld.__name__
+        ]
         return found[::-1][:limit]
 
     def close(self, aside: str = "") -> None:

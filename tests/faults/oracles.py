@@ -92,7 +92,7 @@ class Oracles:
             raise Violation("bad gpu", f"{fact.gpu} is out of order and granted to {fact.app_id}", str(fact.gpu))
 
     def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
-        r, arbiter = fact.receipt, plane.arbiter
+        r, arbiter = fact.receipt.dump(), plane.arbiter
         note = str(r.get("note", ""))
         if note.startswith("the policy failed"):
             raise Violation("round fails", f"{fact.round_id} of {r['policy']}: {note}")

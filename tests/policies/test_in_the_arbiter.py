@@ -30,5 +30,5 @@ def test_who_nobody_contends_with_is_renewed_in_place(name: str) -> None:
     w.add_app("a", 2, 2, 800)
     w.add_app("b", 2, 2, 800)
     w.run(150)
-    granted = [x for r in w.arbiter.receipts for x in r["granted"]]
+    granted = [x for r in w.arbiter.receipts for x in r.done.granted]
     assert len(granted) == 8, "each GPU was granted once"

@@ -55,7 +55,7 @@ def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
     assert r["t_id_s"] == pytest.approx(r["work_total_gpu_s"] / min(r["cluster_gpus"], r["demand_gpus"]) * r["n_avg"])
     assert r["t_sh_s"] / r["t_id_s"] == pytest.approx(r["rho"])
     assert len(d["leases"]) >= scene.world.arbiter.holding(LATE)
-    receipts = {x["round_id"]: x for x in scene.world.arbiter.receipts}
+    receipts = {x.round_id: x.dump() for x in scene.world.arbiter.receipts}
     assert d["rounds"]
     for lived in d["rounds"]:
         receipt = receipts[lived["round_id"]]
@@ -68,7 +68,7 @@ def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
 
 def test_explain_says_why_a_policy_without_bids_served_an_app() -> None:
     scene = Scene(policy=Isonomy())
-    receipts = {x["round_id"]: x for x in scene.world.arbiter.receipts}
+    receipts = {x.round_id: x.dump() for x in scene.world.arbiter.receipts}
     for app in (EARLY, SHELL):
         lived = scene.get("explain", app=app)["rounds"]
         assert lived

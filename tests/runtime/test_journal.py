@@ -21,6 +21,7 @@ from pycontrol.arbiter.facts import (
     PolicyMemory,
     RoundHeld,
 )
+from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts
 from pycontrol.runtime.journal_check import check_journal, repair_journal
@@ -40,7 +41,7 @@ def facts(rounds: int = 3) -> list[Fact]:
     for n in range(rounds):
         found += [
             LeaseGranted(gpu(n % 8), APP, f"r1.{n}", float(n), n + 600.0),
-            RoundHeld(f"r1.{n}", float(n), {"round_id": f"r1.{n}", "awards": [], "why": {APP: "x" * 50}}),
+            RoundHeld(f"r1.{n}", float(n), Receipt.load({"round_id": f"r1.{n}", "awards": [], "why": {APP: "x" * 50}})),
             LeaseStarted(gpu(n % 8), f"c{n}", "j", n + 1.0, n + 600.0),
             LeaseEnded(gpu(n % 8), n + 2.0, "released"),
         ]
@@ -106,7 +107,7 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
     assert as_known_to(expected, plain(journal.recover())) == expected
-    assert [r["round_id"] for r in journal.rounds(10)] == ["r1.1"]
+    assert [r.round_id for r in journal.rounds(10)] == ["r1.1"]
     journal.append([AppChanged(APP, {"message": "goes on"})], 2000.0)
     journal.close()
     assert as_known_to(expected, plain(recovered(path))) == expected | {
@@ -151,12 +152,12 @@ def test_what_is_no_journal_is_left_alone(path: Path) -> None:
 
 
 def test_large_rows_are_deflated_and_come_back(path: Path) -> None:
-    receipt = {"round_id": "r1.1", "why": {f"application_1_{n:04}": "outranked" for n in range(500)}}
-    written(path, [RoundHeld("r1.1", 1.0, receipt)])
+    receipt = {"round_id": "r1.1", "awards": [], "why": {f"application_1_{n:04}": "outranked" for n in range(500)}}
+    written(path, [RoundHeld("r1.1", 1.0, Receipt.load(receipt))])
     with closing(sqlite3.connect(path)) as db:
         stored = db.execute("SELECT length(data) FROM facts").fetchone()[0]
     assert stored * 5 < len(json.dumps(receipt))
-    assert [fact for _, _, fact in read_facts(path)] == [RoundHeld("r1.1", 1.0, receipt)]
+    assert [fact for _, _, fact in read_facts(path)] == [RoundHeld("r1.1", 1.0, Receipt.load(receipt))]
 
 
 def test_a_journal_stays_within_its_size(path: Path) -> None:
@@ -264,7 +265,7 @@ def test_a_damaged_receipt_is_set_aside(path: Path, how: Callable[[str], object]
     journal = SqliteJournal(path)
     assert plain(journal.recover()) == plain(state)
     assert [line.partition(":")[0] for line in journal.set_aside] == ["row 11 (RoundHeld) is damaged"]
-    assert [r["round_id"] for r in journal.rounds(9)] == ["r1.1", "r1.0"]
+    assert [r.round_id for r in journal.rounds(9)] == ["r1.1", "r1.0"]
     journal.close()
     assert plain(recovered(path)) == plain(state)
     assert check_journal(path)["problems"] == []

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from pycontrol.arbiter import causes
 from pycontrol.arbiter.reasons import REASONS
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
+from pycontrol.model.reasons import EndReason
 from pycontrol.policies import registry
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.metrics_server import MetricsServer
@@ -74,12 +74,12 @@ def test_first_waits_and_preemptions_with_what_they_cost(stage: Stage, seen: Sam
     a = stage.arbiter
     assert total(seen["isonomy_first_gpu_wait_seconds_count"]) == sum(x.leases > 0 for x in a.durable.apps.values())
     assert total(seen["isonomy_preemptions_total"]) == sum(x.revocations for x in a.durable.apps.values())
-    assert total(seen["isonomy_preemptions_total"], reason=causes.LOST_ROUND) > 0
-    assert total(seen["isonomy_preemptions_total"], reason=causes.DRAINED) == 8
-    cost = total(seen["isonomy_preempted_gpu_seconds_total"], reason=causes.LOST_ROUND)
-    gpus = total(seen["isonomy_preemptions_total"], reason=causes.LOST_ROUND)
+    assert total(seen["isonomy_preemptions_total"], reason=EndReason.LOST_ROUND) > 0
+    assert total(seen["isonomy_preemptions_total"], reason=EndReason.DRAINED) == 8
+    cost = total(seen["isonomy_preempted_gpu_seconds_total"], reason=EndReason.LOST_ROUND)
+    gpus = total(seen["isonomy_preemptions_total"], reason=EndReason.LOST_ROUND)
     assert cost == pytest.approx(gpus * stage.settings.checkpoint_s, rel=0.01)
-    assert {labels["reason"] for labels, _ in seen["isonomy_leases_revoked_total"]} <= set(causes.KINDS)
+    assert {labels["reason"] for labels, _ in seen["isonomy_leases_revoked_total"]} <= set(EndReason)
 
 
 def test_the_process_and_the_build_are_known(seen: Samples) -> None:

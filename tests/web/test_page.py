@@ -83,7 +83,7 @@ def test_the_cluster_page_has_everything(stage: Stage) -> None:
     assert len(cells) == stage.topology.gpus
     for app_id in a.durable.live:
         assert f"ui/app/{app_id}" in page
-    assert a.receipts[-1]["round_id"] in shown
+    assert a.receipts[-1].round_id in shown
 
 
 def test_rows_are_in_the_order_of_service(stage: Stage) -> None:

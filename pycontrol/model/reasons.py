@@ -1,0 +1,155 @@
+"""The two closed lists of reasons: why an app waits, and why GPUs are taken from one."""
+
+from __future__ import annotations
+
+import enum
+
+from pycontrol.model.value import value
+
+
+class Pending(enum.StrEnum):
+    """Why an app does not have more GPUs now."""
+
+    RUNNING = "Running"
+    IDLE = "Idle"
+    FINISHED = "Finished"
+    UNKNOWN = "Unknown"
+    EXCEEDS_CLUSTER_SIZE = "ExceedsClusterSize"
+    NO_MACHINE_LARGE_ENOUGH = "NoMachineLargeEnough"
+    QUEUE_LIMIT = "QueueLimit"
+    PAUSED = "Paused"
+    RECOVERY_IN_PROGRESS = "RecoveryInProgress"
+    AGENT_AWAY = "AgentAway"
+    LATE_RHO = "LateRho"
+    LATE_BID = "LateBid"
+    BAD_BID = "BadBid"
+    BAD_REPORT = "BadReport"
+    WAITING_FOR_REVOCATION = "WaitingForRevocation"
+    STARTING = "Starting"
+    REFUSED = "Refused"
+    NOT_ALLOWED_THERE = "NotAllowedThere"
+    CELLS_TOO_SMALL = "CellsTooSmall"
+    CELLS_LENT = "CellsLent"
+    CELLS_BAD = "CellsBad"
+    CELLS_IN_USE = "CellsInUse"
+    NO_CELLS = "NoCells"
+    HIDDEN_PAYMENT = "HiddenPayment"
+    BID_NOTHING = "BidNothing"
+    LOST_AUCTION = "LostAuction"
+    NOT_OFFERED = "NotOffered"
+    OUTRANKED = "Outranked"
+    NO_FREE_GPUS = "NoFreeGpus"
+    WAITING_FOR_ROUND = "WaitingForRound"
+
+
+SENTENCES = {
+    Pending.RUNNING: "it has all the GPUs that it can use",
+    Pending.IDLE: "it has no GPUs and wants none at present",
+    Pending.FINISHED: "it has ended",
+    Pending.UNKNOWN: "it asked for no GPUs yet",
+    Pending.EXCEEDS_CLUSTER_SIZE: "its gang is larger than the cluster (your error)",
+    Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
+    Pending.QUEUE_LIMIT: "its queue is at its limit",
+    Pending.PAUSED: "an operator paused the rounds",
+    Pending.RECOVERY_IN_PROGRESS: "the cluster or the control plane is recovering",
+    Pending.AGENT_AWAY: "its Agent is not connected",
+    Pending.LATE_RHO: "its Agent did not report rho in time",
+    Pending.LATE_BID: "its Agent did not bid in time",
+    Pending.BAD_BID: "its bid was malformed",
+    Pending.BAD_REPORT: "the policy fails with the numbers that its Agent reports",
+    Pending.WAITING_FOR_REVOCATION: "its GPUs are still held by the app that lost them",
+    Pending.STARTING: "its containers are being started",
+    Pending.REFUSED: "machines with room refuse its containers",
+    Pending.NOT_ALLOWED_THERE: "its asks or its node label keep it off the machines with room",
+    Pending.CELLS_TOO_SMALL: "no cells of its virtual cluster can hold such a gang: it can only borrow",
+    Pending.CELLS_LENT: "cells of its virtual cluster are lent to another",
+    Pending.CELLS_BAD: "cells of its virtual cluster are on machines or GPUs that are out of order",
+    Pending.CELLS_IN_USE: "apps of its own virtual cluster use its cells",
+    Pending.NO_CELLS: "its queue owns no cells: it lives on GPUs that nobody else uses",
+    Pending.HIDDEN_PAYMENT: "it won, and gave these GPUs up as its payment",
+    Pending.BID_NOTHING: "none of the GPUs on offer are worth a start to it",
+    Pending.LOST_AUCTION: "others gained more from the GPUs",
+    Pending.NOT_OFFERED: "others are worse off and were offered the GPUs",
+    Pending.OUTRANKED: "other apps came before it under its queue's policy",
+    Pending.NO_FREE_GPUS: "no GPUs came free since it asked",
+    Pending.WAITING_FOR_ROUND: "GPUs are free; a round is about to be held",
+}
+
+
+@value
+class Reason:
+    """A code of the closed list, and what fills it in for one app at one time."""
+
+    code: Pending
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return f"{SENTENCES[self.code]}: {self.detail}" if self.detail else SENTENCES[self.code]
+
+    def __str__(self) -> str:
+        """As receipts have it in JSON; `read_reason` is the inverse."""
+        return f"{self.code}: {self.detail}"
+
+
+_CODES = {str(code): code for code in Pending}
+
+
+def read_reason(text: str) -> Reason:
+    """A reason out of a receipt's JSON; a code that is not of the list was said of a bid."""
+    code, _, detail = text.partition(": ")
+    return Reason(_CODES.get(code, Pending.BAD_BID), detail)
+
+
+class EndReason(enum.StrEnum):
+    """Why GPUs are taken from an app."""
+
+    LOST_ROUND = "lost_round"
+    """Others came first in the round of its lease's end."""
+    GUARANTEE = "guarantee"
+    """Borrowed cells are needed by the virtual cluster that owns them."""
+    BORROWED_SHARE = "borrowed_share"
+    """It borrowed more than its virtual cluster's share of the idle GPUs."""
+    MOVED = "moved"
+    """It borrowed this, and goes to cells of its own virtual cluster instead."""
+    DRAINED = "drained"
+    BAD_GPU = "bad_gpu"
+    NODE_LOST = "node_lost"
+    REFUSED = "refused"
+    """The machine refuses its containers."""
+    RELEASED = "released"
+    """The app gave it back itself."""
+    LAPSED = "lapsed"
+    """The grant was not used in time."""
+    APP_ENDED = "app_ended"
+    CONTAINER_ENDED = "container_ended"
+    UNKNOWN = ""
+    """In journals of 0.1, which have the text alone."""
+
+
+PREEMPTIONS = frozenset(
+    {
+        EndReason.LOST_ROUND, EndReason.GUARANTEE, EndReason.BORROWED_SHARE, EndReason.MOVED, EndReason.DRAINED,
+        EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED,
+    }
+)  # fmt: skip
+"""Those that the app did not bring about itself."""
+
+
+@value
+class Cause:
+    """Why a lease ends, and a sentence that says more."""
+
+    kind: EndReason
+    text: str
+
+
+_END_REASONS = {str(reason): reason for reason in EndReason}
+
+
+def end_reason(name: str, text: str) -> EndReason:
+    """As a fact names it; journals of 0.1 name none, and of theirs only the loss of a machine is told by its text."""
+    if not name and text.startswith("node "):
+        return EndReason.NODE_LOST
+    return _END_REASONS.get(name, EndReason.UNKNOWN)
