@@ -227,6 +227,8 @@ class JobProgress:
     """How far it trains now; 0: only its script knows."""
     note: str = ""
     """What its user should know."""
+    checkpoints_failed: int = 0
+    """Since the newest complete one."""
 
 
 @value

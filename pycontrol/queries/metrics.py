@@ -115,6 +115,7 @@ class Metrics:
         self._apps = Gauge("isonomy_apps", "Apps in the system by state.", ["state"], registry=r)
         self._blocked = Gauge("isonomy_apps_waiting", "Apps that hold no GPU, by the reason.", ["queue", "reason"],
                               registry=r)  # fmt: skip
+        self._unsaved = Gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"], registry=r)
         self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
         self._ready = Gauge("isonomy_ready", "1 while the ResourceManager is heard of.", registry=r)
         self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
@@ -207,15 +208,19 @@ class Metrics:
         return generate_latest(self.registry).decode()
 
     def _set_queues(self, a: Arbiter, apps: Iterable[AppRecord], now_s: float) -> None:
-        for gauge in (self._held, self._pending, self._guaranteed, self._blocked):
+        for gauge in (self._held, self._pending, self._guaranteed, self._blocked, self._unsaved):
             gauge.clear()
         for path, queue in a.queues.items():
+            self._unsaved.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path)) if a.supply is not None else 0
             self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
         for app in apps:
             held, demand = a.holding(app.app_id), demand_of(a, app.app_id, now_s)
             if held:
                 self._held.labels(app.queue, app.user).inc(held)
+            agent = a.agents.get(app.app_id)
+            if agent is not None and (unsaved := sum(job.checkpoints_failed > 0 for job in agent.jobs)):
+                self._unsaved.labels(app.queue).inc(unsaved)
             wanted = max(0, demand.gpus - held) if demand is not None else 0
             if wanted or not held:
                 why = reason(a, app.app_id, now_s).code

@@ -45,8 +45,9 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
                 )
             )
         case "checkpoint":
-            path = message.checkpoint.path[:TEXT_MAX_CHARS]
-            relayed.checkpoint.CopyFrom(pb.WorkerCheckpoint(step=a_step(message.checkpoint.step), path=path))
+            saved = message.checkpoint
+            path, problem = saved.path[:TEXT_MAX_CHARS], saved.problem[:TEXT_MAX_CHARS]
+            relayed.checkpoint.CopyFrom(pb.WorkerCheckpoint(step=a_step(saved.step), path=path, problem=problem))
         case "exit":
             end = message.exit
             text = end.message[:TEXT_MAX_CHARS]

@@ -225,6 +225,7 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
         metric=maybe(message.metric, message.HasField("metric")),
         until_step=a_step(max(0, message.until_step)),
         note=message.note[:TEXT_MAX_CHARS],
+        checkpoints_failed=up_to(message.checkpoints_failed, COUNT_MAX),
     )
 
 

@@ -36,7 +36,7 @@ from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model
-from submarine_patch.worker.credentials import CredentialsError, read_secret
+from submarine_patch.worker.credentials import CredentialsError, hdfs_token, read_secret, validity_s
 from submarine_patch.worker.webhdfs import ca_file
 
 TICK_S = 0.5
@@ -58,6 +58,10 @@ class Agent:
         self.store = StateStore(files or spec.files_at(staging), attempt)
         saved = self.store.load() if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
+        token_of_hdfs = hdfs_token()
+        validity = validity_s(token_of_hdfs) if token_of_hdfs is not None else None
+        if validity is not None:
+            self.brain.has_token(*validity)
         where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"
         self.speeds = SpeedStore(spec.files_at(where))
         if saved:

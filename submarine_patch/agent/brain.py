@@ -98,6 +98,8 @@ class Brain(AgentState):
             said = reading(m.progress)
             if said is not None:
                 self._progressed(job, said, now_s)
+        elif kind == "checkpoint" and worker is job.workers[0]:
+            self._checkpoint(job, m.checkpoint)
         elif kind == "exit":
             gangs.said_exit(self, job, worker, m.exit, now_s)
 
@@ -125,6 +127,12 @@ class Brain(AgentState):
         self._judge(job, p, now_s)
         self.report_due = True
 
+    def _checkpoint(self, job: Job, c: pb.WorkerCheckpoint) -> None:
+        """Failures are told while there is time: a revocation would cost all since the last whole one."""
+        job.checkpoints_failed = job.checkpoints_failed + 1 if c.problem else 0
+        job.checkpoint_problem = f"step {c.step}: {c.problem}" if c.problem else ""
+        self.report_due = True
+
     def _measured(self, job: Job, p: pb.WorkerProgress, warm: bool, now_s: float) -> None:
         """What the line's iteration time says of placements and of GPU types; a trial that is over makes room."""
         types, scope = self.types_of(job), self.scope_of(job)
@@ -142,6 +150,11 @@ class Brain(AgentState):
     def _keep_speeds(self) -> None:
         self.speeds.worth_keeping = False
         self.out.append(KeepSpeeds(file_of(self.spec.job_type), {"job_type": self.spec.job_type, **self.speeds.dump()}))
+
+    def _watch_token(self, now_s: float) -> None:
+        """Before the app's HDFS token ends for good, while its user can still do something, it is said."""
+        if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
+            self.token_told = self.report_due = True
 
     def _try(self, now_s: float) -> None:
         """A type that is not to be had for a lease's time is not tried."""
@@ -213,6 +226,7 @@ class Brain(AgentState):
         for job in list(self.jobs.values()):
             gangs.watch(self, job, now_s)
         self._try(now_s)
+        self._watch_token(now_s)
         leases.assign(self, now_s)
         if self.speeds.worth_keeping:
             self._keep_speeds()

@@ -56,6 +56,10 @@ class Job:
     """What jobs are compared by, where that is neither."""
     note: str = ""
     """What its user should know."""
+    checkpoints_failed: int = 0
+    """Since the newest complete one."""
+    checkpoint_problem: str = ""
+    """Why the last one failed."""
     losses: list[list[float]] = field(default_factory=list)
     """[step, loss] of the newest lines of its log."""
     curve: list[list[float]] = field(default_factory=list)

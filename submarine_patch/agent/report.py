@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Set
+from datetime import UTC, datetime
 
 from pycontrol.fairness import bidding
 from pycontrol.fairness.gangs import AppWork
@@ -153,8 +154,19 @@ def _job(s: AgentState, job: Job) -> pb.JobProgress:
         worker_failures=job.failures,
         metric=finite(job.value(s.spec.metric)) if job.step else None,
         until_step=job.until_step or s.scheduler.until_step(job.job_id),
-        note=job.note,
+        note=_note(s, job),
+        checkpoints_failed=job.checkpoints_failed,
     )
+
+
+def _note(s: AgentState, job: Job) -> str:
+    """What its user should know, the most urgent first."""
+    if job.checkpoint_problem:
+        return f"its newest checkpoint failed, a revocation would cost what it learnt since: {job.checkpoint_problem}"
+    if s.token_told and job.active:
+        ends = datetime.fromtimestamp(s.token_ends_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return f"the app's HDFS token ends at {ends}: no checkpoint can be written after that; submit it again before"
+    return job.note
 
 
 def finite(value: float) -> float | None:

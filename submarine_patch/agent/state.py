@@ -21,6 +21,7 @@ RESTART_PRIOR_S = 10.0
 """From a grant to the first step, until it is measured."""
 ADOPT_S = 10.0
 """After a restart: containers that are not adopted by then are lost."""
+TOKEN_WARNING_S = 86400.0
 REQUESTS_PER_ATTEMPT = 1_000_000
 
 
@@ -62,6 +63,11 @@ class AgentState:
         self.model_path = ""
         self.start_told = False
         """Its webhook knows that it has started."""
+        self.token_ends_s = 0.0
+        """When the app's HDFS token ends for good, Unix seconds; 0: there is none."""
+        self.token_warns_s = 0.0
+        self.token_told = False
+        """Jobs' notes say that it ends."""
         self.restart_s = RESTART_PRIOR_S
         self.adopted: set[str] = set()
         self.adopt_until_s: float | None = None
@@ -102,6 +108,10 @@ class AgentState:
             job.use_accepted, job.use_again_s = False, 0.0
             for worker in job.workers:
                 worker.asked = bool(worker.container_id)
+
+    def has_token(self, issued_s: float, ends_s: float) -> None:
+        """The app's HDFS token; from a day, or a quarter of its life, before its end notes say so."""
+        self.token_ends_s, self.token_warns_s = ends_s, ends_s - min(TOKEN_WARNING_S, (ends_s - issued_s) / 4.0)
 
     def restarted(self, now_s: float) -> None:
         """The containers of an earlier attempt are told of soon."""

@@ -64,8 +64,8 @@ def url_string(token: Token) -> str:
     return base64.urlsafe_b64encode(b"".join(_vint(len(p)) + p for p in parts)).rstrip(b"=").decode()
 
 
-def ends_s(token: Token) -> float | None:
-    """When it can be renewed no more, Unix seconds; None where its identifier is no delegation token's.
+def validity_s(token: Token) -> tuple[float, float] | None:
+    """When it was issued and when it can be renewed no more, Unix seconds; None for no delegation token's identifier.
 
     AbstractDelegationTokenIdentifier.write: version 0; owner, renewer and real user as Text; issue and end in ms.
     """
@@ -75,8 +75,7 @@ def ends_s(token: Token) -> float | None:
             return None
         for _ in range(3):
             r.text()
-        r.vint()
-        return r.vint() / 1000.0
+        return r.vint() / 1000.0, r.vint() / 1000.0
     except (EOFError, UnicodeDecodeError):
         return None
 

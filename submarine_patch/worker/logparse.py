@@ -42,6 +42,7 @@ _PER_STEP = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*(us|ms|s|sec|min)/(?:step|i
 _PER_S = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*it/s\b")
 _STEPS_PER_S = re.compile(rf"global_step/sec: {_NUMBER}")
 _CHECKPOINT = re.compile(r"Saved checkpoint for (\d+) into (\S+)")
+_CHECKPOINT_FAILED = re.compile(r"^WARNING:isonomy:a checkpoint failed by step (\d+): (.*)")
 _FINISHED = re.compile(r"^INFO:\w+:Finished at step \d+")
 _PACED = re.compile(r"\bpaced\b")
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0}
@@ -62,10 +63,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint is complete."""
+    """A checkpoint is complete; or it could not be written, and why."""
 
     step: int
     path: str
+    problem: str = ""
 
 
 class LogParser:
@@ -97,6 +99,9 @@ class LogParser:
         if saved := _CHECKPOINT.search(text):
             at = _whole(saved[1])
             return Checkpoint(at, saved[2]) if at is not None else None
+        if unsaved := _CHECKPOINT_FAILED.match(text):
+            at = _whole(unsaved[1])
+            return Checkpoint(at, "", unsaved[2].strip() or "it does not say why") if at is not None else None
         if rate := _STEPS_PER_S.search(text):
             return self._rate(float(rate[1]))
         if late := _LOSS_AT_STEP.search(text):

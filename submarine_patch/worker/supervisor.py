@@ -155,10 +155,14 @@ class Supervisor:
     async def _keep(self, kept: KeptFolder) -> bool:
         async with self._keeping:
             try:
-                return await asyncio.to_thread(kept.keep)
+                whole, problem = await asyncio.to_thread(kept.keep), ""
             except (StoreError, OSError) as e:
-                _say(f"{self._env['ISONOMY_KEEP_FOLDER']} could not be kept: {e}")
-                return False
+                whole, problem = False, f"{self._env['ISONOMY_KEEP_FOLDER']} could not be kept: {e}"
+                _say(problem)
+            if whole or problem:
+                step = self._parser.last.step if self._parser.last else 0
+                self._tell_checkpoint(Checkpoint(step, self._env["ISONOMY_KEEP_FOLDER"], problem))
+            return whole
 
     async def _keep_now_and_then(self, kept: KeptFolder) -> None:
         while True:
@@ -217,8 +221,13 @@ class Supervisor:
             self._trained = True
             self._progress_due.set()
         elif isinstance(seen, Checkpoint):
-            self._saved_s = time.monotonic()
-            self._link.put(pb.WorkerMessage(checkpoint=pb.WorkerCheckpoint(step=seen.step, path=seen.path)))
+            if not seen.problem:
+                self._saved_s = time.monotonic()
+            self._tell_checkpoint(seen)
+
+    def _tell_checkpoint(self, seen: Checkpoint) -> None:
+        saved = pb.WorkerCheckpoint(step=seen.step, path=seen.path, problem=seen.problem)
+        self._link.put(pb.WorkerMessage(checkpoint=saved))
 
     async def _report(self) -> None:
         while True:

@@ -546,6 +546,32 @@ def test_a_script_without_checkpoints_begins_anew_and_its_user_is_told() -> None
     assert job.step == 1
 
 
+def test_a_checkpoint_that_fails_is_told_until_one_is_whole() -> None:
+    world = started(World(), *A[:2])
+    (worker,) = world.gang("job000")
+    world.train(worker, 5)
+    for step in (3, 5):
+        world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=step, problem="Token has expired"))
+    (told,) = reported(world.brain).jobs
+    assert told.checkpoints_failed == 2
+    assert told.note.endswith("step 5: Token has expired")
+    assert Brain(SPEC, 2, json.loads(json.dumps(world.brain.dump()))).jobs["job000"].checkpoints_failed == 2
+    world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=6, path="/c"))
+    (told,) = reported(world.brain).jobs
+    assert (told.checkpoints_failed, told.note) == (0, "")
+
+
+def test_the_user_hears_of_a_tokens_end_before_it() -> None:
+    world = started(World(), *A[:2])
+    world.brain.has_token(world.now_s, world.now_s + 400.0)
+    world.pass_time(290)
+    assert reported(world.brain).jobs[0].note == ""
+    world.pass_time(20)
+    note = reported(world.brain).jobs[0].note
+    assert note.startswith("the app's HDFS token ends at 1970-01-01 00:23 UTC")
+    assert note.endswith("submit it again before")
+
+
 def test_jobs_are_compared_by_any_metric() -> None:
     world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
     for job_id, value in (("job000", 0.3), ("job001", 0.8)):
@@ -611,7 +637,7 @@ def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
 def test_a_webhook_is_told_of_a_failure_and_once_of_the_start_over_attempts() -> None:
     world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
     saved = world.brain.dump()
-    assert Brain(world.spec, 2, saved).start_told
+    assert Brain(SPEC, 2, saved).start_told
     world.publish_problem = "HDFS is full"
     world.finish_gang("job000")
     world.publish()

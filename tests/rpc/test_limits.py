@@ -35,7 +35,7 @@ ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE
 GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
-    launches=1, worker_failures=1, metric=0.5, until_step=9, note="n",
+    launches=1, worker_failures=1, metric=0.5, until_step=9, checkpoints_failed=1, note="n",
 )  # fmt: skip
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
 AGENT: list[Any] = [
@@ -50,7 +50,7 @@ AGENT: list[Any] = [
 WORKERS: list[Any] = [
     pb.WorkerMessage(worker_id="w", ready=pb.WorkerReady(host="n1", port=1)),
     pb.WorkerMessage(worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, metric=0.5)),
-    pb.WorkerMessage(worker_id="w", checkpoint=pb.WorkerCheckpoint(step=1, path="p")),
+    pb.WorkerMessage(worker_id="w", checkpoint=pb.WorkerCheckpoint(step=1, path="p", problem="x")),
     pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1, unsaved=True)),
     pb.WorkerMessage(worker_id="w", heartbeat=pb.Heartbeat(time_s=1.0)),
 ]

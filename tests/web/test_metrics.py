@@ -89,6 +89,16 @@ def test_the_process_and_the_build_are_known(seen: Samples) -> None:
     assert (labels["policy"], value) == ("isonomy", 1.0)
 
 
+def test_jobs_that_cannot_save_are_counted_by_queue() -> None:
+    scene = Scene(run_s=30)
+    a = scene.world.arbiter
+    agent, queue = a.agents[EARLY], a.durable.live[EARLY].queue
+    assert total(samples(scene.router.metrics_text()).get("isonomy_jobs_unsaved", [])) == 0
+    jobs = (ev.JobProgress("j0", "running", checkpoints_failed=2), ev.JobProgress("j1", "running"))
+    scene.submit(ev.ProgressReported(EARLY, agent.demand, jobs))
+    assert total(samples(scene.router.metrics_text())["isonomy_jobs_unsaved"], queue=queue) == 1
+
+
 def test_a_queue_without_apps_disappears_and_an_unused_grant_is_counted() -> None:
     scene = Scene(run_s=30)
     scene.world.agents[EARLY].silent = True

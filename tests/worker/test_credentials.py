@@ -8,11 +8,11 @@ import pytest
 from submarine_patch.worker.credentials import (
     CredentialsError,
     Token,
-    ends_s,
     hdfs_token,
     read_credentials,
     read_secret,
     url_string,
+    validity_s,
 )
 
 DATA = Path(__file__).parent / "data"
@@ -79,6 +79,6 @@ def test_a_short_token_in_url_safe_letters() -> None:
 def test_when_a_token_ends() -> None:
     names = b"\x05alice\x04yarn\x00"
     identifier = b"\0" + names + writable(1_700_000_000_000) + writable(1_700_604_800_000) + b"\x05\x02"
-    assert ends_s(Token(identifier, b"", "HDFS_DELEGATION_TOKEN", "")) == 1_700_604_800.0
+    assert validity_s(Token(identifier, b"", "HDFS_DELEGATION_TOKEN", "")) == (1_700_000_000.0, 1_700_604_800.0)
     for damaged in (b"", b"\x07" + identifier[1:], identifier[:20]):
-        assert ends_s(Token(damaged, b"", "HDFS_DELEGATION_TOKEN", "")) is None
+        assert validity_s(Token(damaged, b"", "HDFS_DELEGATION_TOKEN", "")) is None

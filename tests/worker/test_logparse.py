@@ -29,6 +29,10 @@ LINES = [
         "100/100 - 3s - 35ms/step - accuracy: 0.9 - loss: 0.2 - val_accuracy: 0.1 - val_loss: 9.0",
         Progress(100, 0.2, 0.9, 0.035),
     ),
+    (
+        "WARNING:isonomy:a checkpoint failed by step 60: hdfs:///c: Token has expired",
+        Checkpoint(60, "", "hdfs:///c: Token has expired"),
+    ),
     ("INFO:tensorflow:Saved checkpoint for 53 into /a/ckpt-53-0f (0.001 sec)", Checkpoint(53, "/a/ckpt-53-0f")),
     ("INFO:tensorflow:loss = nan, step = 3", "nan"),
     ("INFO:tensorflow:Saving checkpoints for 0 into /tmp/model.ckpt.", None),

@@ -297,6 +297,16 @@ def test_however_a_program_ends_on_a_stop_it_was_stopped(
     assert worker.wait(10) == code
 
 
+def test_a_checkpoint_that_fails_is_reported_and_none_was_saved(arbiter: FakeArbiter, run: Run) -> None:
+    run("echo 'step 3 loss 0.5'; echo 'WARNING:isonomy:a checkpoint failed by step 3: HDFS is full'; sleep 60")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start())
+    told = arbiter.wait_for("checkpoint")
+    assert (told.step, told.path, told.problem) == (3, "", "HDFS is full")
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    assert arbiter.wait_for("exit").unsaved
+
+
 def test_any_metric_is_reported(arbiter: FakeArbiter, run: Run) -> None:
     run("echo 'step 3 loss 0.5 val_f1: 0.83'", ISONOMY_METRIC="val_f1")
     arbiter.wait_for("ready")
