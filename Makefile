@@ -89,11 +89,12 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 	cp -r tests docs build/compiled/
 	touch $@
 
-# A simulated world in which everything goes wrong: SEED=n tells the story of one seed, SEEDS=n plays so many.
+# A simulated world in which everything goes wrong: SEED=n tells the story of one seed; SEEDS=n plays so many, SEEDS=a..b
+# those; KEEP_GOING=1 also past ten failures.
 SEEDS ?= 500
 .PHONY: faults mutants
 faults: setup
-	nice -n 5 $(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS))
+	nice -n 5 $(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
 
 # Deliberate bugs, each put into a copy of the tree: how many seeds until the simulated world finds it.
 mutants: setup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.model.topology import Gpu
@@ -111,10 +111,22 @@ class Job:
         return math.nan if self.metric is None else self.metric
 
     def dump(self) -> dict[str, Any]:
-        """JSON-able form."""
-        return asdict(self)
+        """JSON-able form, which does not change with the job. Agents save all jobs at each change: asdict is slow."""
+        form = {name: _plain(value) for name, value in vars(self).items()}
+        form["workers"] = [{name: _plain(value) for name, value in vars(w).items()} for w in self.workers]
+        return form
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Job:
         """The inverse of dump()."""
         return cls(**{**data, "workers": [Worker(**w) for w in data["workers"]]})
+
+
+def _plain(value: Any) -> Any:
+    """A copy of lists and dicts, however deep; anything else itself."""
+    kind = type(value)
+    if kind is list:
+        return [_plain(x) for x in value]
+    if kind is dict:
+        return {k: _plain(x) for k, x in value.items()}
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -16,6 +17,9 @@ from tests.faults.clock import Violation
 from tests.faults.schedule import Schedule, draw
 
 HERE = Path(__file__).parent
+PROGRESS_S = 30.0
+Outcome = tuple[int, str, str, float]
+"""(seed, kind of check, what broke, CPU seconds); the kind is empty where nothing broke."""
 
 
 def play(schedule: Schedule) -> tuple[str, str, str]:
@@ -41,29 +45,49 @@ def _play(schedule: Schedule) -> tuple[str, str, str, list[tuple[float, str, str
     return "", "", "", list(world.sim.story)
 
 
-def _seed(seed: int) -> tuple[int, str, str, float]:
+def _seed(seed: int) -> Outcome:
     begun = time.process_time()
     kind, text, _ = play(draw(seed))
     return seed, kind, text, time.process_time() - begun
 
 
-def run_seeds(seeds: range, jobs: int, stop_at: int, quiet: bool = False) -> list[tuple[int, str, str]]:
-    """Plays seeds in processes; the failing ones with what broke."""
-    found: list[tuple[int, str, str]] = []
-    begun, cpu_s, done = time.time(), 0.0, 0
-    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
-        for seed, kind, text, took_s in pool.imap_unordered(_seed, seeds, chunksize=4):
+def _ready() -> None:
+    """Each process has all code before its first seed; what was imported is never looked through for garbage."""
+    import tests.faults.world  # noqa: F401
+
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def run_seeds(seeds: range, jobs: int, stop_at: int, progress: bool = False) -> list[Outcome]:
+    """Plays seeds in processes, in order; the failing ones with what broke. Ends with a line of sums."""
+    found: list[Outcome] = []
+    begun, cpu_s, done, told_s = time.time(), 0.0, 0, time.time()
+    with multiprocessing.get_context("fork").Pool(jobs, _ready, maxtasksperchild=200) as pool:
+        for seed, kind, text, took_s in pool.imap(_seed, seeds, chunksize=2):
             cpu_s, done = cpu_s + took_s, done + 1
             if kind:
-                found.append((seed, kind, text))
-                if not quiet:
-                    print(f"seed {seed}: {text[:300]}", flush=True)
+                found.append((seed, kind, text, took_s))
+                print(f"seed {seed}: {text[:300]}", flush=True)
                 if len(found) >= stop_at:
                     pool.terminate()
                     break
-    kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, _ in found).most_common())
-    print(f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, {cpu_s:.0f} s of CPU")
+            if progress and time.time() - told_s >= PROGRESS_S:
+                told_s = time.time()
+                print(
+                    f"... {done} of {len(seeds)} seeds, {len(found)} failed, {cpu_s / done:.3f} s of CPU each",
+                    flush=True,
+                )
+    kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, _, _ in found).most_common())
+    print(f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, "
+          f"{cpu_s:.0f} s of CPU, {cpu_s / max(1, done):.3f} a seed")  # fmt: skip
     return found
+
+
+def seeds_of(text: str, first: int) -> range:
+    """`500` seeds from the first on, or `a..b` with both ends."""
+    low, dots, high = text.partition("..")
+    return range(int(low), int(high) + 1) if dots else range(first, first + int(text))
 
 
 def tell(schedule: Schedule, lines: int, always: bool = False) -> bool:
@@ -84,10 +108,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this one and tell its story")
     parser.add_argument("--file", type=Path, help="play the schedule in this file and tell its story")
-    parser.add_argument("--seeds", type=int, default=0, help="play so many")
+    parser.add_argument("--seeds", default="", help="play so many, or those from a to b: a..b")
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--stop-at", type=int, default=1 << 30, help="stop after so many failures")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stop-at", type=int, default=10, help="stop after so many failures")
+    parser.add_argument("--keep-going", action="store_true", help="never stop before the last seed")
     parser.add_argument("--shrink", type=Path, help="write the failing schedule, as small as can be, to this file")
     parser.add_argument("--lines", type=int, default=120)
     parser.add_argument("--story", action="store_true", help="tell all, also where nothing broke")
@@ -97,7 +122,8 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]],
                   {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
     if args.seeds:
-        return bool(run_seeds(range(args.first, args.first + args.seeds), args.jobs, args.stop_at))
+        stop_at = sys.maxsize if args.keep_going else args.stop_at
+        return bool(run_seeds(seeds_of(args.seeds, args.first), args.jobs, stop_at, progress=True))
     schedule = json.loads(args.file.read_text()) if args.file else draw(args.seed)
     if args.traceback:
         schedule["traceback"] = True

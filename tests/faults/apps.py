@@ -154,7 +154,7 @@ class AgentMaster(Master):
         self._adopted: set[str] = set()
         self._unseen: set[str] = set()
         self._saving = False
-        self._unsaved: dict[str, Any] | None = None
+        self._unsaved = False
         self._open: dict[int, int] = {}
         self.done = False
         self._token = world.token(app.app_id, app.user)
@@ -187,23 +187,24 @@ class AgentMaster(Master):
                             f"{type(e).__name__}: {e}", self.app.app_id) from e  # fmt: skip
         if self.brain.changed:
             self.brain.changed = False
-            self._save(self.brain.dump())
+            self._save()
         for command in commands:
             self._carry_out(command)
 
-    def _save(self, state: dict[str, Any]) -> None:
-        self._unsaved = state
+    def _save(self) -> None:
+        """Written a little later; what changes until then is in the same file."""
+        self._unsaved = True
         if not self._saving:
             self._saving = True
             self.sim.at(self.sim.rng.uniform(*SAVE_S), self._write, self.life)
 
     def _write(self) -> None:
         self._saving = False
-        if self._unsaved is not None and not self.world.hdfs.away:
+        if self._unsaved and not self.world.hdfs.away:
             files: list[Any] = self.world.hdfs.files[f"state of {self.app.app_id}"]
-            files.append(json.dumps(self._unsaved))
+            files.append(json.dumps(self.brain.dump()))
             del files[:-3]
-        self._unsaved = None
+        self._unsaved = False
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, ToArbiter):

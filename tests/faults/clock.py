@@ -139,11 +139,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def run_ready(self) -> None:
         """Runs until nothing is left to do at this moment."""
-        while self._ready or (self._scheduled and self._scheduled[0]._when <= self._sim.now):  # type: ignore[attr-defined]
-            self.stop()
-            self.run_forever()
-            if self._failed:
-                raise self._failed.pop()
+        due = self._ready or (self._scheduled and self._scheduled[0]._when <= self._sim.now)  # type: ignore[attr-defined]
+        if not due:
+            return
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            while due:
+                self._run_once()  # type: ignore[attr-defined]
+                if self._failed:
+                    raise self._failed.pop()
+                due = self._ready or (self._scheduled and self._scheduled[0]._when <= self._sim.now)  # type: ignore[attr-defined]
+        finally:
+            asyncio._set_running_loop(before)
 
     @property
     def next_s(self) -> float:

@@ -1,6 +1,7 @@
 """Deliberate bugs, each of which some seed must find: `python -m tests.faults.mutants` (make mutants).
 
-A mutant is a text in a file that must be there exactly once, and what takes its place in a copy of the tree.
+A mutant is a piece of code that must be in a folder exactly once, and what takes its place in a copy of the tree. It
+applies however the code is laid out and whichever file it moves to; where the code itself changes, adapt the mutant.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.faults.patch import replaced
+
 ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 2_000
-ARBITER, RPC, AGENT = "pycontrol/arbiter/", "pycontrol/rpc/", "submarine_patch/agent/"
-BRIDGE = "pycontrol/bridge/endpoint.py"
+ARBITER, RUNTIME, RPC = "pycontrol/arbiter", "pycontrol/runtime", "pycontrol/rpc"
+BRIDGE, AGENT = "pycontrol/bridge", "submarine_patch/agent"
 _STEP = """        self._journal.append(facts, now_s)
         for fact in facts:
             log.debug("fact", fact=fact)
@@ -27,67 +30,68 @@ _STEP = """        self._journal.append(facts, now_s)
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "ends_a_lease_in_use": (
-        ARBITER + "leases.py", "if not container_id and lease.gpu not in s.workers.placing:", "if True:"),
+        ARBITER, "if not container_id and lease.gpu not in s.workers.placing:", "if True:"),
     "a_revoked_lease_lasts": (
-        ARBITER + "leases.py", "if lease.state == REVOKING and lease.end_s <= now_s:",
+        ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
         "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
     "kills_only_once": (
-        ARBITER + "leases.py", "s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)", "pass"),
+        ARBITER, "s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)", "pass"),
     "a_grant_never_lapses": (
-        ARBITER + "leases.py", "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:",
+        ARBITER, "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:",
         "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s - 1e6:"),
-    "places_half_gangs": (ARBITER + "workers.py", "        if all(asks):", "        if any(asks):"),
+    "places_half_gangs": (ARBITER, "        if all(asks):", "        if any(asks):"),
     "places_without_lease": (
-        ARBITER + "workers.py",
-        'if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:\n            worker.problem',
-        "if lease is None:\n            worker.problem"),
+        ARBITER,
+        'if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:\n    worker.problem',
+        "if lease is None:\n    worker.problem"),
     "effects_before_journal": (
-        ARBITER + "driver.py", _STEP,
+        RUNTIME, _STEP,
         "        for effect in effects:\n            self._carry_out(effect)\n"
         "        self._journal.append(facts, now_s)\n"),
     "loses_facts_of_a_big_batch": (
-        ARBITER + "driver.py", "        self._journal.append(facts, now_s)\n",
+        RUNTIME, "        self._journal.append(facts, now_s)\n",
         "        self._journal.append(facts[:6], now_s)\n"),
     "forgets_switches": (
-        ARBITER + "durable.py", 'state.switches = set(data["switches"])', "state.switches = set()"),
-    "forgets_the_number_of_rounds": (ARBITER + "durable.py", 'state.rounds = data["rounds"]', "state.rounds = 0"),
+        ARBITER, 'state.switches = set(data["switches"])', "state.switches = set()"),
+    "forgets_the_number_of_rounds": (ARBITER, 'state.rounds = data["rounds"]', "state.rounds = 0"),
     "a_promise_stays_after_it_came_true": (
-        ARBITER + "durable.py", "following = self.next.pop(f.gpu, None)", "following = self.next.get(f.gpu)"),
+        ARBITER, "following = self.next.pop(f.gpu, None)", "following = self.next.get(f.gpu)"),
     "a_gpu_in_use_is_free": (
-        ARBITER + "state.py", "if gpu not in self.container_at and self.usable(gpu)", "if self.usable(gpu)"),
+        ARBITER, "if gpu not in self.container_at and self.usable(gpu)", "if self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (
-        ARBITER + "rounds.py", "if now_s >= self.current.deadline_s:", "if now_s >= self.current.deadline_s + 1e9:"),
+        ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
     "promises_twice": (
-        ARBITER + "commit.py", "if gpu not in s.durable.next and s.usable(gpu):", "if s.usable(gpu):"),
-    "containers_of_before_stay": (ARBITER + "core.py", "        self.container_at.clear()\n", ""),
+        ARBITER, "if gpu not in s.durable.next and s.usable(gpu):", "if s.usable(gpu):"),
+    "containers_of_before_stay": (ARBITER, "self.container_at.clear()", "pass"),
     "directives_repeat_their_ids": (
-        ARBITER + "core.py", "[super().new_id(kind), str(self.epoch), self._journal_id]", "[super().new_id(kind)]"),
+        ARBITER, "[super().new_id(kind), str(self.epoch), self._journal_id]", "[super().new_id(kind)]"),
     "takes_events_twice": (BRIDGE, "if message.seq <= self._last_seq:", "if message.seq <= 0:"),
     "skips_events_of_a_new_plugin": (
         BRIDGE, "self._last_seq = message.last_seq", "self._last_seq = max(self._last_seq, message.last_seq)"),
     "directives_never_end": (BRIDGE, "            self._done(event.directive_id)\n", "            pass\n"),
     "a_lost_plugin_needs_no_hello": (BRIDGE, 'self._epoch, self._hello_id = "", 0', "pass"),
     "drops_what_workers_said": (
-        RPC + "sessions.py", "for kept in self._mailbox(app_id).take():", "for kept in ():"),
+        RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
     "drops_commands_to_absent_workers": (
-        RPC + "sessions.py", "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
-    "agent_keeps_what_it_lost": (AGENT + "leases.py", "lost = set(s.held) - set(granted)", "lost = set()"),
+        RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
+    "agent_keeps_what_it_lost": (AGENT, "lost = set(s.held) - set(granted)", "lost = set()"),
     "agent_does_not_say_again": (
-        AGENT + "gangs.py", "        job.use_accepted = False\n        send_use(s, job)\n", "        pass\n"),
+        AGENT, "        job.use_accepted = False\n        send_use(s, job)\n", "        pass\n"),
     "agent_keeps_strange_containers": (
-        AGENT + "gangs.py", "    s.shell(release=am.AmRelease(container_id=m.container_id))\n", ""),
+        AGENT, "    s.shell(release=am.AmRelease(container_id=m.container_id))\n", "pass"),
     "agent_forgets_to_ask_after_restart": (
-        AGENT + "state.py", "worker.asked = bool(worker.container_id)", "worker.asked = True"),
+        AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
 }  # fmt: skip
 
 
 def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:
     """(file, its mutated text); ValueError where the mutant does not apply any more."""
-    file, old, new = MUTANTS[name]
-    text = (root / file).read_text()
-    if text.count(old) != 1:
-        raise ValueError(f"{name}: its text is {text.count(old)} times in {file}; adapt it")
-    return file, text.replace(old, new)
+    folder, old, new = MUTANTS[name]
+    try:
+        path, text = replaced(old, new, root / folder)
+    except ValueError as e:
+        raise ValueError(f"{name}: {e}") from None
+    return str(path.relative_to(root)), text
 
 
 def seeds_until_found(name: str, seeds: int, jobs: int) -> tuple[int, str]:

@@ -64,7 +64,7 @@ class SimDriver(Driver):
     @property
     def busy(self) -> bool:
         """Whether anything waits."""
-        return any(self._inbox.waiting(lane) for lane in Lane)
+        return any(self._inbox._lanes)
 
     def _turn(self) -> None:
         """As on its own thread: who waits for it does not hear of its failure."""
@@ -356,11 +356,17 @@ class Plane:
         return reply
 
     def _look_at_polls(self) -> None:
-        if self.polls:
+        if self.polls and (self.endpoint._waiting or self.sim.now >= self.polls[-1][2]):
             self.act(lambda: None)
 
     def _answer_polls(self) -> None:
         """The newest poll gets what is due; those before it get nothing."""
+        if not self.polls:
+            return
+        (request, _, end_s), e = self.polls[-1], self.endpoint
+        idle = len(self.polls) == 1 and not request.poll.received and not e._waiting
+        if idle and self.sim.now < end_s and request.plugin_epoch == e._epoch:
+            return
         held, self.polls = self.polls, []
         for k, (request, reply, end_s) in enumerate(held):
             now = pb.Request()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import mutants
+from tests.faults.__main__ import seeds_of
 
 HERE = Path(__file__).parent
 SEEDS = 60
@@ -46,3 +47,8 @@ def test_a_seed_repeats_itself_bit_for_bit() -> None:
 def test_each_mutant_still_applies(name: str) -> None:
     file, text = mutants.mutated(name)
     compile(text, file, "exec")
+
+
+def test_seeds_are_told_as_a_count_or_a_range() -> None:
+    assert seeds_of("3", 7) == range(7, 10)
+    assert seeds_of("5..6", 1) == range(5, 7)
