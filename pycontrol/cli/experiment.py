@@ -27,6 +27,7 @@ STYLE = {True: "green", False: "red", None: "dim"}
 @click.command("experiment")
 @click.argument("name", nargs=-1, required=True)
 @click.option("--quick", is_flag=True, help="Fewer seeds and smaller workloads: all in about ten minutes.")
+@click.option("--full", is_flag=True, help="HiveD's at the paper's size, one seed: hours.")
 @click.option("--seeds", type=click.IntRange(1), help="At most so many seeds.")
 @click.option("--processes", type=click.IntRange(1), help="At once; default: the cores there are.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of public traces.")
@@ -40,6 +41,7 @@ STYLE = {True: "green", False: "red", None: "dim"}
 def experiment_command(
     name: tuple[str, ...],
     quick: bool,
+    full: bool,
     seeds: int | None,
     processes: int | None,
     data: Path | None,
@@ -63,13 +65,17 @@ def experiment_command(
         raise click.BadParameter(
             f"{report}: is a folder for several files; name one without {report.suffix}", param_hint="--report"
         )
+    if quick and full:
+        raise click.UsageError("--quick and --full: give one of them")
     if resume and report is None:
         raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
     entries: list[Entry] = []
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
             note = partial(_note, one, status if log.is_terminal else Lines(log))
-            setup = Setup(quick, seeds, **({"processes": processes} if processes else {}), data=data, note=note)
+            setup = Setup(
+                quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note
+            )
             kept = _kept(one, setup, report) if resume and report is not None else None
             entries.append(kept or _run(one, setup))
         if kept is not None:
@@ -106,7 +112,9 @@ def _note(name: str, status: Status | Lines, said: str) -> None:
 def _run(name: str, setup: Setup) -> Entry:
     begin_s, day = time.monotonic(), datetime.now(UTC).date().isoformat()
     findings = catalogue.load(name)(setup)
-    return Entry(name, catalogue.title(name), findings, time.monotonic() - begin_s, setup.quick, setup.seeds, day)
+    return Entry(
+        name, catalogue.title(name), findings, time.monotonic() - begin_s, setup.quick, setup.seeds, day, setup.full
+    )
 
 
 def _kept(name: str, setup: Setup, folder: Path) -> Entry | None:

@@ -24,6 +24,8 @@ class Setup:
     """Most seeds; None: the experiment's own number."""
     processes: int = field(default_factory=cores)
     data: Path | None = None
+    full: bool = False
+    """One seed at a paper's full size, where that takes hours."""
     note: Callable[[str], None] = lambda text: None
     """Told of progress."""
 

@@ -27,10 +27,11 @@ class Entry:
     """`--seeds`, where it was given."""
     day: str = ""
     """When it ran, as YYYY-MM-DD."""
+    full: bool = False
 
     def as_asked(self, setup: Setup) -> bool:
         """Whether it ran with the settings that would make it the same again."""
-        return (self.quick, self.most_seeds) == (setup.quick, setup.seeds)
+        return (self.quick, self.full, self.most_seeds) == (setup.quick, setup.full, setup.seeds)
 
 
 def text(value: Any) -> str:

@@ -67,6 +67,8 @@ class Simulator:
         arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
         self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
         self.supply = supply
+        self.watchers: list[Callable[[Iterable[Fact]], None]] = [] if supply is None else [self._note_owned]
+        """Told of all facts, moment by moment."""
         self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self.order = itertools.count()
         self.requests = itertools.count(1)
@@ -165,8 +167,9 @@ class Simulator:
                 for app in dirty.values():
                     self._assign(app)
         facts = arbiter.take_facts()  # nothing is journaled
-        if self.supply is not None:
-            self._note_owned(facts)
+        if facts:
+            for watch in self.watchers:
+                watch(facts)
 
     def _note_owned(self, facts: Iterable[Fact]) -> None:
         """When an app has its first GPUs of its virtual cluster's own cells."""
@@ -206,6 +209,8 @@ class Simulator:
         yarn_app = YarnApp(
             app_id, trace.user, trace.queue, app_id, "SUBMARINE", trace.submitted_s, TAGS, app.attempt_id
         )
+        if app_id in self.settings.ends_s:
+            self.at(self.settings.ends_s[app_id], self._give_up, app)
         self.inbox.append(ev.AppAdded(yarn_app))
         self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, app.demand(self.now)))
 
@@ -229,6 +234,16 @@ class Simulator:
         self._drain()  # N_avg is taken at the end of the app, before what else happens now
         self.inbox.append(ev.AppRemoved(app_id, "FINISHED"))
         self._close(app)
+
+    def _give_up(self, app: SimApp, _: int) -> None:
+        """Its user ends it."""
+        if app.finished_s is not None:
+            return
+        for job in app.jobs:
+            if job.state in (PLANNED, RUNNING, STOPPING):
+                job.settle(self.now, False, 1.0)
+                self._end_gang(job, DONE)
+        self._finish(app)
 
     def _close(self, app: SimApp) -> None:
         app_id = app.trace.app_id

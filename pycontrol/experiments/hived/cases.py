@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pycontrol.experiments.hived.places import NODE_GPUS, Celled, Counted, Job
-from pycontrol.experiments.hived.replay import REPLAYS, Replayed
+from pycontrol.experiments.hived import simulated
+from pycontrol.experiments.hived.simulated import LEASE_S, NODE_GPUS, Ran
+from pycontrol.experiments.kit import Setup
 from pycontrol.simulation.apps import TraceApp
 from pycontrol.simulation.workloads import load
 
@@ -33,10 +35,34 @@ LEVELS = ("gpu", "switch", "socket", "node")
 CONVENTIONS = (
     "the trace is generated to the paper's tables (its original is not public), at a load of 1.0 of 2,232 GPUs, so that"
     " regular jobs use about as much as in Figure 7",
+    "every schedule is the Arbiter's, by the policies that are shipped, in the simulator",
+    f"leases of {LEASE_S:g} s; who gives way keeps its progress and loses no time; an excess delay counts from a lease"
+    " and a minute on, which is what a policy that decides when leases end may take",
     "a job's delay is all the time that it waits, also after a preemption; jobs run to their ends",
-    "an opportunistic job that gives way keeps its progress and there is no grace; at its turn it becomes guaranteed",
     "jobs larger than their tenant's own share are left out, since its private cluster could never run them",
 )
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of the trace is run: one in `part` nodes and jobs, those of the first `days`, with so many seeds."""
+
+    part: int
+    days: float
+    seeds: int
+
+    def __str__(self) -> str:
+        nodes = "" if self.part == 1 else f"1/{self.part} of the nodes and jobs, "
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{nodes}the first {self.days:g} of {DAYS:g} days, {seeds}"
+
+
+def size(setup: Setup) -> Size:
+    """Small with five seeds, the paper's with one (`--full`), or smaller still (`--quick`)."""
+    if setup.full:
+        return Size(1, DAYS, setup.seeds or 1)
+    return Size(16, 2.0, setup.seeds or 1) if setup.quick else Size(16, 10.0, setup.seeds or 5)
+
 
 Spec = tuple[tuple[str, int, int, float, float], ...]
 """(tenant, number, GPUs, arrival, run time) of each job; jobs are made anew for each run."""
@@ -58,9 +84,14 @@ class Case:
         """GPUs that a tenant owns."""
         return sum(count * WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items())
 
-    def jobs(self, tenant: str | None = None) -> list[Job]:
-        """Fresh jobs, of all tenants or of one."""
-        return [Job(n, t, g, at, run) for t, n, g, at, run in self.spec if tenant in (None, t)]
+    def machines(self, tenant: str) -> list[int]:
+        """GPUs of the machines that a tenant's cells are."""
+        return [WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items() for _ in range(count)]
+
+    @functools.cached_property
+    def run_s(self) -> Mapping[int, float]:
+        """Run time by job."""
+        return {n: run_s for _, n, _, _, run_s in self.spec}
 
 
 def multiple(gpus: int) -> int:
@@ -103,11 +134,12 @@ def make(
 
 
 @functools.lru_cache(maxsize=4)
-def _trace(share: float, load_: float, seed: int) -> tuple[TraceApp, ...]:
-    return load("hived", seed=seed, share=share, load=load_).apps
+def _trace(share: float, load_: float, seed: int, days: float) -> tuple[TraceApp, ...]:
+    apps = load("hived", seed=seed, share=share, load=load_).apps
+    return tuple(a for a in apps if a.submitted_s < days * DAY_S)
 
 
-def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float = LOAD) -> Case:
+def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float = LOAD, days: float = DAYS) -> Case:
     """The trace on the whole cluster or on 200 nodes; a `part` of 4 is a quarter of the nodes and of the jobs.
 
     Nodes are divided as the 273 of Table 1, at least one a tenant; of the 279, six are nobody's.
@@ -115,11 +147,11 @@ def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float 
     spare = CLUSTER_NODES - sum(NODES.values()) if nodes == CLUSTER_NODES else 0
     here = -(-nodes // part)
     mine = apportioned(NODES, here - -(-spare // part))
-    apps = _trace(1.0 / part, load_, seed)
-    return make(f"{here} nodes", here, {t: {"node": n} for t, n in mine.items()}, apps, DAYS * DAY_S)
+    apps = _trace(1.0 / part, load_, seed, days)
+    return make(f"{here} nodes", here, {t: {"node": n} for t, n in mine.items()}, apps, days * DAY_S)
 
 
-def small(seed: int = 0) -> Case:
+def small(seed: int = 0, days: float = DAYS) -> Case:
     """The cluster experiment: 96 GPUs and as large a share of the jobs (section 5.2.1).
 
     The five tenants whose quota is less than a node own single GPUs of one node, the others whole nodes.
@@ -128,8 +160,8 @@ def small(seed: int = 0) -> Case:
     owned: dict[str, dict[str, int]] = {t: {"node": n} for t, n in apportioned(large, 11).items()}
     few = apportioned({t: n for t, n in NODES.items() if t not in large}, NODE_GPUS)
     owned |= {t: {"gpu": n} for t, n in few.items()}
-    apps = _trace(12 / CLUSTER_NODES, LOAD, seed)
-    return make("96 GPUs", 12, {t: owned[t] for t in NODES}, apps, DAYS * DAY_S)
+    apps = _trace(12 / CLUSTER_NODES, LOAD, seed, days)
+    return make("96 GPUs", 12, {t: owned[t] for t in NODES}, apps, days * DAY_S)
 
 
 def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[Case, float, float]:
@@ -186,34 +218,6 @@ def _merge(cells: dict[str, int]) -> bool:
     return True
 
 
-def weights(case: Case) -> dict[str, float]:
-    """A tenant's share of idle GPUs: what it owns."""
-    return {t: float(case.gpus(t)) for t in case.owned}
-
-
-def private(case: Case, policy: str = "yarn_cs") -> dict[str, Replayed]:
-    """Each tenant on its own cells alone."""
-    found = {}
-    for tenant, cells in case.owned.items():
-        nodes = -(-case.gpus(tenant) // NODE_GPUS)
-        places = Celled(nodes, {tenant: cells})
-        replay = REPLAYS[policy](case.jobs(tenant), places, {tenant: 1.0}, False, case.until_s)
-        found[tenant] = replay.run()
-    return found
-
-
-def quota(case: Case, policy: str = "yarn_cs") -> Replayed:
-    """All tenants on one cluster by GPU quota; Tiresias knows no tenants, so nobody is limited (footnote 2)."""
-    limit = {t: None if policy == "tiresias" else case.gpus(t) for t in case.owned}
-    return REPLAYS[policy](case.jobs(), Counted(case.nodes, limit), weights(case), True, case.until_s).run()
-
-
-def hived(case: Case, policy: str = "yarn_cs", static: bool = False) -> Replayed:
-    """All tenants on one cluster by cells."""
-    places = Celled(case.nodes, case.owned, static)
-    return REPLAYS[policy](case.jobs(), places, weights(case), True, case.until_s).run()
-
-
 class Runs:
     """A case run all three ways, each once."""
 
@@ -221,26 +225,31 @@ class Runs:
         self.case, self.policy = case, policy
 
     @functools.cached_property
-    def private(self) -> dict[str, Replayed]:
-        """By tenant."""
-        return private(self.case, self.policy)
+    def private(self) -> Ran:
+        """All tenants, each on its private cluster."""
+        return simulated.private(self.case, self.policy)
 
     @functools.cached_property
-    def quota(self) -> Replayed:
+    def quota(self) -> Ran:
         """By GPU quota."""
-        return quota(self.case, self.policy)
+        return simulated.quota(self.case, self.policy)
 
     @functools.cached_property
-    def hived(self) -> Replayed:
+    def hived(self) -> Ran:
         """By cells."""
-        return hived(self.case, self.policy)
+        return simulated.hived(self.case, self.policy)
 
     @functools.cached_property
+    def static(self) -> Ran:
+        """By cells that are bound for good."""
+        return simulated.hived(self.case, self.policy, static=True)
+
+    @property
     def alone_s(self) -> Mapping[int, float]:
         """Each job's delay in its tenant's private cluster."""
-        return {n: d for replayed in self.private.values() for n, d in replayed.delay_s.items()}
+        return self.private.delay_s
 
-    def excess_s(self, shared: Replayed, tenant: str | None = None, multi: bool = False) -> list[float]:
+    def excess_s(self, shared: Ran, tenant: str | None = None, multi: bool = False) -> list[float]:
         """Delay in a shared cluster over that in the private one, job by job; `multi`: of jobs with several GPUs."""
         return [
             shared.delay_s[n] - self.alone_s[n]
@@ -257,7 +266,56 @@ class Runs:
         return [k * WINDOW_S / DAY_S for k in sorted(found)], [sum(v) / len(v) for _, v in sorted(found.items())]
 
 
-@functools.lru_cache(maxsize=4)
-def runs(nodes: int, quick: bool, load_: float = LOAD) -> Runs:
-    """The trace on 279 or 200 nodes; a quarter of both with `quick`."""
-    return Runs(full(nodes, 4 if quick else 1, load_=load_))
+@dataclass(frozen=True)
+class Wanted:
+    """Runs to be made: a case and its ways (properties of `Runs`)."""
+
+    case: Callable[[], Case]
+    ways: tuple[str, ...]
+    policy: str = "yarn_cs"
+
+    def __call__(self) -> Runs:
+        """Makes them."""
+        runs = Runs(self.case(), self.policy)
+        for way in self.ways:
+            getattr(runs, way)
+        return runs
+
+
+_made: dict[str, Runs] = {}
+"""What this process has run already: several experiments look at the same runs."""
+
+
+def made(setup: Setup, wanted: Sequence[Wanted]) -> list[Runs]:
+    """All these runs, on the cores that there are; what an experiment before ran is not run again."""
+    keys = [f"{w.case} {w.policy}" for w in wanted]
+    todo = [(key, _missing(key, w)) for key, w in zip(keys, wanted, strict=True)]
+    todo = [(key, w) for key, w in todo if w.ways]
+    for k, ((key, w), runs) in enumerate(zip(todo, _run(setup, [w for _, w in todo]), strict=True), 1):
+        known = _made.setdefault(key, runs)
+        for way in w.ways:
+            known.__dict__[way] = runs.__dict__[way]
+        setup.note(f"{runs.case.name}, {w.policy}: {k} of {len(todo)}")
+    return [_made[key] for key in keys]
+
+
+def _missing(key: str, wanted: Wanted) -> Wanted:
+    known = _made.get(key)
+    ways = tuple(way for way in wanted.ways if known is None or way not in known.__dict__)
+    return Wanted(wanted.case, ways, wanted.policy)
+
+
+def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[Runs]:
+    processes = min(setup.processes, len(wanted))
+    if processes <= 1:
+        yield from (w() for w in wanted)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(Wanted.__call__, wanted)
+
+
+def on_nodes(nodes: int, size_: Size, ways: tuple[str, ...], load_: float = LOAD) -> list[Wanted]:
+    """The trace on 279 or 200 nodes, seed by seed."""
+    return [
+        Wanted(functools.partial(full, nodes, size_.part, seed, load_, size_.days), ways) for seed in range(size_.seeds)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import resource
 import time
@@ -18,12 +19,16 @@ from pycontrol.experiments.hived.cases import (
     LOAD,
     LOWER_LOAD,
     WINDOW_S,
+    Case,
+    Runs,
+    Wanted,
     by_level,
-    hived,
-    runs,
+    full,
+    made,
+    on_nodes,
+    size,
 )
-from pycontrol.experiments.hived.places import NODE_GPUS
-from pycontrol.experiments.hived.replay import HOUR_S, Replayed
+from pycontrol.experiments.hived.simulated import HOUR_S, NODE_GPUS, Ran
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 
 TENANTS = 11
@@ -34,83 +39,100 @@ MUCH = 0.25
 def fig8(setup: Setup) -> Findings:
     """HiveD Figure 8: GPUs preempted with dynamic and with static binding."""
     claims, rows, figures = [], [], []
+    here = size(setup)
     for load in (LOAD, LOWER_LOAD):
-        setup.note(f"static binding, load {load:g}")
-        run = runs(CLUSTER_NODES, setup.quick, load)
-        both = (("dynamic", run.hived), ("static", hived(run.case, static=True)))
-        gpus = {label: sum(g for _, g in replayed.preemptions) for label, replayed in both}
-        saved = 1 - gpus["dynamic"] / gpus["static"] if gpus["static"] else 0.0
-        used = {
-            label: sum(r.series.all_gpus) / len(r.series.all_gpus) / NODE_GPUS / run.case.nodes for label, r in both
-        }
+        runs = made(setup, on_nodes(CLUSTER_NODES, here, ("hived", "static"), load))
+        both = (("dynamic", [r.hived for r in runs]), ("static", [r.static for r in runs]))
+        gpus = {label: [sum(g for _, g in ran.preemptions) for ran in found] for label, found in both}
+        taken = {label: sum(found) for label, found in gpus.items()}
+        saved = 1 - taken["dynamic"] / taken["static"] if taken["static"] else 0.0
+        by_seed = [100 * (1 - d / s) if s else 0.0 for d, s in zip(gpus["dynamic"], gpus["static"], strict=True)]
+        nodes = runs[0].case.nodes
+        used = {label: _mean_of(found, "all_gpus") / NODE_GPUS / nodes for label, found in both}
         rows += [
-            (load, label, len(r.preemptions), gpus[label], 100 * _bound(r, run.case.nodes), 100 * used[label])
-            for label, r in both
-        ]
+            (load, label, sum(len(r.preemptions) for r in found), taken[label],
+             100 * _mean_of(found, "broken_nodes") / nodes, 100 * used[label])
+            for label, found in both
+        ]  # fmt: skip
         claims.append(Claim(
             f"Load {load:g}: dynamic binding preempts fewer GPUs than static.", "55 % fewer",
-            f"{100 * saved:.0f} % fewer", saved >= MUCH,
+            f"{100 * saved:.0f} % fewer (by seed {', '.join(f'{x:.0f}' for x in by_seed)})", saved >= MUCH,
             "" if saved >= MUCH else f"Jobs of any kind use {used['dynamic']:.0%} of the GPUs: few idle to choose.",
         ))  # fmt: skip
-        lines = tuple(Series(label, *_by_window(r)) for label, r in both)
+        lines = tuple(Series(label, *_by_window(found[0])) for label, found in both)
         figures.append(Figure(f"preempted-{load:g}", f"Preempted GPUs, load {load:g}", "day", "GPUs in 12 h", lines))
-    columns = ("load", "binding", "jobs preempted", "GPUs preempted", "% of nodes with regular jobs", "% of GPUs used")
-    how = (f"the claim counts as held from {100 * MUCH:.0f} % on",)
-    table = Table("Preemptions", columns, tuple(rows))
-    return Findings(tuple(claims), (table,), tuple(figures), CONVENTIONS + _scale(setup) + how)
+    columns = ("load", "binding", "moments", "GPUs preempted", "% of nodes with regular jobs", "% of GPUs used")
+    how = (f"the claim counts as held from {100 * MUCH:.0f} % on", str(here))
+    table = Table("Preemptions, all seeds", columns, tuple(rows))
+    return Findings(tuple(claims), (table,), tuple(figures), CONVENTIONS + how, seeds=here.seeds)
 
 
-def _scale(setup: Setup) -> tuple[str, ...]:
-    return ("a quarter of the nodes and jobs",) if setup.quick else ()
+def _mean_of(found: Sequence[Ran], name: str) -> float:
+    """Mean of a series over all hours and seeds."""
+    values: list[int] = [v for ran in found for v in getattr(ran.series, name)]
+    return sum(values) / max(1, len(values))
 
 
-def _bound(replayed: Replayed, nodes: int) -> float:
-    broken = replayed.series.broken_nodes
-    return sum(broken) / len(broken) / nodes
-
-
-def _by_window(replayed: Replayed) -> tuple[list[float], list[float]]:
+def _by_window(ran: Ran) -> tuple[list[float], list[float]]:
     found: dict[int, float] = {}
-    for at_s, gpus in replayed.preemptions:
-        if at_s < len(replayed.series.all_gpus) * HOUR_S:
+    for at_s, gpus in ran.preemptions:
+        if at_s < len(ran.series.all_gpus) * HOUR_S:
             found[int(at_s // WINDOW_S)] = found.get(int(at_s // WINDOW_S), 0.0) + gpus
     windows = range(max(found, default=0) + 1)
     return [k * WINDOW_S / DAY_S for k in windows], [found.get(k, 0.0) for k in windows]
 
 
+def finer(nodes: int, part: int, seed: int, load_: float, days: float) -> Case:
+    """The trace with cells of every level."""
+    return by_level(full(nodes, part, seed, load_, days))
+
+
 def fig9(setup: Setup) -> Findings:
     """HiveD Figure 9: fragmentation with cells of every level and with node cells only."""
-    run = runs(CLUSTER_NODES, setup.quick)
-    setup.note("cells of every level")
-    case = by_level(run.case)
-    both = (("node cells", run.hived), ("cells of every level", hived(case)))
-    share = {label: [100 * b / case.nodes for b in r.series.broken_nodes] for label, r in both}
-    single, multi = share["node cells"], share["cells of every level"]
-    gaps = [a - b for a, b in zip(single, multi, strict=True)]
-    mean = sum(gaps) / len(gaps)
-    lower = sum(gap >= 0 for gap in gaps) / len(gaps)
+    here = size(setup)
+    coarse = made(setup, on_nodes(CLUSTER_NODES, here, ("hived",)))
+    fine = made(setup, [
+        Wanted(functools.partial(finer, CLUSTER_NODES, here.part, seed, LOAD, here.days), ("hived",))
+        for seed in range(here.seeds)
+    ])  # fmt: skip
+    nodes = coarse[0].case.nodes
+    gaps = [[a - b for a, b in zip(_share(c, nodes), _share(f, nodes), strict=True)]
+            for c, f in zip(coarse, fine, strict=True)]  # fmt: skip
+    every = [gap for found in gaps for gap in found]
+    mean = sum(every) / len(every)
+    lower = sum(gap >= 0 for gap in every) / len(every)
+    by_seed = ", ".join(f"{sum(found) / len(found):.1f}" for found in gaps)
     claims = (
         Claim("Cells of every level fragment the cluster less.", "by 10 to 20 points most of the time",
-              f"by {mean:.1f} points in the mean, at most {max(gaps):.1f}", mean >= 10,
-              "" if mean >= 10 else _why_fig9(run.hived, case.nodes)),
+              f"by {mean:.1f} points in the mean (by seed {by_seed}), at most {max(every):.1f}", mean >= 10,
+              "" if mean >= 10 else _why_fig9(coarse, nodes)),
         Claim("The fragmentation is always lower.", "always", f"not higher in {lower:.0%} of the hours", lower == 1.0),
     )  # fmt: skip
-    rows = tuple(
-        (t, *(case.owned[t].get(level, 0) for level in ("node", "socket", "switch", "gpu"))) for t in case.owned
-    )
+    owned = fine[0].case.owned
+    rows = tuple((t, *(owned[t].get(level, 0) for level in ("node", "socket", "switch", "gpu"))) for t in owned)
     figure = Figure(
         "fragmentation", "Nodes not available for an 8-GPU regular job", "day", "%",
-        tuple(Series(label, [k / 24 for k in range(len(values))], values) for label, values in share.items()),
+        tuple(
+            Series(label, [k / 24 for k in range(len(_share(run, nodes)))], _share(run, nodes))
+            for label, run in (("node cells", coarse[0]), ("cells of every level", fine[0]))
+        ),
     )  # fmt: skip
     table = Table("Cells by tenant where there is every level", ("tenant", "8 GPUs", "4", "2", "1"), rows)
-    how = ("cells of each level as the tenant's GPU time is divided among job sizes; node cells for its largest gang",)
-    return Findings(claims, (table,), (figure,), CONVENTIONS + _scale(setup) + how)
+    how = (
+        "cells of each level as the tenant's GPU time is divided among job sizes; node cells for its largest gang",
+        str(here),
+    )
+    return Findings(claims, (table,), (figure,), CONVENTIONS + how, seeds=here.seeds)
 
 
-def _why_fig9(single: Replayed, nodes: int) -> str:
-    s = single.series
-    packed = sum(s.regular_gpus) / (NODE_GPUS * nodes) / len(s.regular_gpus)
-    most = 100 * (_bound(single, nodes) - packed)
+def _share(run: Runs, nodes: int) -> list[float]:
+    """Percent of the nodes that are not available, hour by hour."""
+    return [100 * b / nodes for b in run.hived.series.broken_nodes]
+
+
+def _why_fig9(coarse: Sequence[Runs], nodes: int) -> str:
+    found = [run.hived for run in coarse]
+    most = 100 * (_mean_of(found, "broken_nodes") / nodes - _mean_of(found, "regular_gpus") / NODE_GPUS / nodes)
     return (
         f"Perfect packing of the same jobs could save {most:.0f} points in the mean: most GPU time is in jobs of 8 and"
         " more, and what a tenant uses beyond its small cells spills into its node cells."

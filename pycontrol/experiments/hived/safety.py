@@ -1,17 +1,25 @@
-"""HiveD's sharing safety as a measured property: Figure 2's example, random traces, and the whole trace open loop."""
+"""HiveD's sharing safety as a measured property: Figure 2's example, random traces, and the trace open loop."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Iterable
+from dataclasses import dataclass
 
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.values import OPPORTUNISTIC, Outcome, Request
-from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, Runs, runs
-from pycontrol.experiments.hived.places import NODE_GPUS, Celled, Counted, Job, Places
+from pycontrol.experiments.hived import simulated
+from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, Case, made, on_nodes, size
 from pycontrol.experiments.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED
+from pycontrol.experiments.hived.simulated import LEASE_S, NODE_GPUS, Ran
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.model.cluster import Queue
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.result import Result
 
 
 def fig2(setup: Setup) -> Findings:
@@ -79,52 +87,75 @@ def _figure_2_by_cells() -> dict[str, str]:
 
 # ---- identical request sequences
 
+POLICY = "yarn_cs"
+"""What runs stays, so that each job is one request and one release."""
+STRANGERS = "strangers"
+"""A queue without cells, whose jobs take whatever is idle."""
+ENDLESS_GPU_S = 1e12
+REVOCATION_S = 70.0
+"""The lead, and what a round takes to begin."""
 
-class Open:
-    """The tenants' requests on a shared cluster, the same as in their private ones; counts what only those satisfy.
 
-    After each one idle GPUs are filled with opportunistic jobs, so that whatever is guaranteed has to take them back.
+@dataclass(frozen=True)
+class Opened:
+    """What the private clusters' requests met on a shared cluster."""
+
+    asked: int
+    refused: int
+    taken_back: int
+    """GPUs taken back from borrowers."""
+
+
+def open_loop(case: Case, alone: Ran, cells: bool, most: int | None = None) -> Opened:
+    """Each job asks when its private cluster starts it and ends when it ends there, whatever it got here.
+
+    Strangers borrow every idle GPU. A request is refused if it has its GPUs later than one revocation, by quota later
+    than a lease and a minute, as GPUs come back at the ends of leases.
     """
+    rows = sorted((r for r in case.spec), key=lambda r: alone.started_s[r[1]])[:most]
+    jobs = {int(app.app_id): app for app in simulated.workload(case).apps}
+    asks = [
+        dataclasses.replace(jobs[n], submitted_s=alone.started_s[n], phases=((ENDLESS_GPU_S,),)) for _, n, *_ in rows
+    ]
+    gpus = case.nodes * NODE_GPUS
+    guests = TraceApp("guests", 0.0, 1, ((ENDLESS_GPU_S,) * gpus,), STRANGERS, STRANGERS)
+    ends_s = {str(n): alone.finished_s[n] for _, n, *_ in rows}
+    ends_s["guests"] = max(ends_s.values()) + 1.0
+    work = Workload(case.name, tuple(sorted([guests, *asks], key=lambda app: app.submitted_s)))
+    how = dataclasses.replace(simulated.settings(), ends_s=ends_s)
+    topology = simulated.machines([NODE_GPUS] * case.nodes)
+    policy = simulated.policy_of(POLICY)
+    if cells:
+        supply = CellSupply(simulated.cells_of(case))
+        sim = Simulator(work, topology, ByVirtualCluster(policy), how, supply=supply)
+    else:
+        queues = (*(Queue(t, case.gpus(t) / gpus) for t in case.owned), Queue(STRANGERS, 0.0))
+        sim = Simulator(work, topology, policy, how, queues=queues)
+    taken: list[int] = []
+    sim.watchers.append(lambda facts: taken.append(simulated.taken_back(facts)))
+    return Opened(len(rows), _refused(sim.run(), cells), sum(taken))
 
-    def __init__(self, places: Places, tenants: Iterable[str], seed: int) -> None:
-        self.places, self.tenants, self.rng = places, list(tenants), random.Random(seed)
-        self.granted = self.refused = self.taken_back = 0
-        self.number = 1 << 30
 
-    def start(self, job: Job) -> None:
-        """A request that the tenant's private cluster satisfies."""
-        stopped = self.places.guarantee(job)
-        job.running = stopped is not None
-        self.granted += job.running
-        self.refused += not job.running
-        self.taken_back += len(stopped or ())
-        self.fill()
-
-    def end(self, job: Job) -> None:
-        """It ends there, and here if it ran."""
-        if job.running:
-            self.places.free(job)
-            job.running = False
-            self.fill()
-
-    def fill(self) -> None:
-        """Opportunistic jobs on all idle GPUs."""
-        while idle := self.places.idle():
-            gpus = self.rng.choice([w for w in WIDTHS if w <= idle])
-            self.number += 1
-            if not self.places.lend(Job(self.number, self.rng.choice(self.tenants), gpus, 0.0, 1.0)) and gpus == 1:
-                return
+def _refused(result: Result, cells: bool) -> int:
+    found = 0
+    for app in result.apps:
+        if app.app_id == "guests":
+            continue
+        if cells:
+            found += app.guaranteed_after_s is None or app.guaranteed_after_s > REVOCATION_S
+        else:
+            found += app.started_s is None or app.waited_s > LEASE_S + REVOCATION_S
+    return found
 
 
 LIKES = ((1, 2), (1, 2, 4), (1, 2, 4, 8), (1, 4, 8), (8,), (8, 16))
 """GPUs of the gangs that a tenant may ask for."""
 
 
-def random_trace(seed: int, steps: int) -> tuple[int, int, int, int]:
-    """(requests that a private cluster satisfies, of these refused with cells, refused by quota, taken back).
+def random_case(seed: int, jobs: int) -> Case:
+    """Two to four tenants on four to eight nodes own nodes (three cases of four) or cells of any level.
 
-    Two to four tenants on four to eight nodes own nodes (three traces of four) or cells of any level; each step one
-    asks for a gang of a size that it likes, or one ends. What the private cluster refuses is not asked for.
+    Each job is of a size that its tenant likes and its private cluster can run.
     """
     rng = random.Random(seed)
     nodes, tenants = rng.randint(4, 8), [f"t{k}" for k in range(rng.randint(2, 4))]
@@ -136,73 +167,58 @@ def random_trace(seed: int, steps: int) -> tuple[int, int, int, int]:
             mine = owned[rng.choice(tenants)]
             mine[LEVELS[level]] = mine.get(LEVELS[level], 0) + 1
     owned = {t: cells for t, cells in owned.items() if cells}
-    likes = {t: rng.choice(LIKES) for t in owned}
-    gpus = {t: sum(WIDTHS[LEVELS.index(k)] * n for k, n in cells.items()) for t, cells in owned.items()}
-    alone = {t: Celled(-(-gpus[t] // NODE_GPUS), {t: owned[t]}) for t in owned}
-    shared = {
-        "cells": Open(Celled(nodes, owned), owned, seed), "quota": Open(Counted(nodes, dict(gpus)), owned, seed)
-    }  # fmt: skip
-    running: list[tuple[Job, dict[str, Job]]] = []
-    for number in range(steps):
-        if running and rng.random() < 0.3:
-            job, copies = running.pop(rng.randrange(len(running)))
-            alone[job.tenant].free(job)
-            for name, copy in copies.items():
-                shared[name].end(copy)
-            continue
+    case = Case(f"random {seed}", nodes, owned, (), 0, 0.0)
+    likes = {t: _possible(rng.choice(LIKES), case.machines(t)) for t in owned}
+    spec: list[tuple[str, int, int, float, float]] = []
+    at_s = 0.0
+    for number in range(jobs):
+        at_s += rng.expovariate(1 / 400.0)
         tenant = rng.choice(list(owned))
-        size = rng.choice(likes[tenant])
-        job = Job(number, tenant, size, 0.0, 1.0)
-        job.running = alone[tenant].guarantee(job) is not None
-        if job.running and alone[tenant].by_luck(job):
-            alone[tenant].free(job)
-            job.running = False
-        if job.running:
-            copies = {name: Job(number, tenant, size, 0.0, 1.0) for name in shared}
-            for name, copy in copies.items():
-                shared[name].start(copy)
-            running.append((job, copies))
-    by_cells, by_quota = shared["cells"], shared["quota"]
-    return by_cells.granted + by_cells.refused, by_cells.refused, by_quota.refused, by_cells.taken_back
+        spec.append((tenant, number, rng.choice(likes[tenant]), at_s, rng.uniform(60.0, 12_000.0)))
+    return Case(case.name, nodes, owned, tuple(spec), 0, at_s)
 
 
-def open_loop(run: Runs, places: Places, most: int) -> Open:
-    """The starts and ends of all private clusters, in time order, on a shared cluster; the first `most`."""
-    log = sorted((entry for replayed in run.private.values() for entry in replayed.starts), key=lambda e: e[0])
-    jobs = {job.number: job for job in run.case.jobs()}
-    shared = Open(places, run.case.owned, 0)
-    for _, number, starts in log[:most]:
-        (shared.start if starts else shared.end)(jobs[number])
-    return shared
+def _possible(sizes: tuple[int, ...], machines: list[int]) -> list[int]:
+    """Up to 8 GPUs on one machine, more on any."""
+    fitting = [n for n in sizes if (n <= max(machines) if n <= NODE_GPUS else n <= sum(machines))]
+    return fitting or [1]
+
+
+def random_trace(seed: int, jobs: int) -> tuple[Opened, Opened]:
+    """A random case open loop, by cells and by quota."""
+    case = random_case(seed, jobs)
+    alone = simulated.private(case, POLICY)
+    return open_loop(case, alone, True), open_loop(case, alone, False)
 
 
 def safety(setup: Setup) -> Findings:
-    """HiveD sharing safety: the same requests as in the private clusters, on random traces and on the whole one."""
-    traces, steps = (150, 80) if setup.quick else (2000, 200)
+    """HiveD sharing safety: the same requests as in the private clusters, on random traces and on the trace."""
+    traces, jobs = (8, 30) if setup.quick else (100, 60)
     setup.note(f"{traces} random traces")
-    found = [random_trace(seed, steps) for seed in range(traces)]
-    asked, cells, by_quota, taken = (sum(column) for column in zip(*found, strict=True))
+    found = [random_trace(seed, jobs) for seed in range(traces)]
+    asked = sum(cells.asked for cells, _ in found)
+    cells, by_quota = sum(c.refused for c, _ in found), sum(q.refused for _, q in found)
+    here = size(setup)
+    runs = made(setup, on_nodes(FEWER_NODES, here, ("private", "hived")))
     setup.note("the trace in open loop")
-    run = runs(FEWER_NODES, setup.quick)
-    most = 20_000 if setup.quick else 1 << 30
-    here = open_loop(run, Celled(run.case.nodes, run.case.owned), most)
-    excess_s = run.excess_s(run.hived)
+    most = 100 if setup.quick else None
+    trace = [open_loop(run.case, run.private, True, most) for run in runs]
+    refused, requests = sum(t.refused for t in trace), sum(t.asked for t in trace)
+    excess_s = [x for run in runs for x in run.excess_s(run.hived)]
     late = [x for x in excess_s if x > NOTICED_S]
     claims = (
-        Claim("Random traces: what the private cluster satisfies, cells satisfy at once.", "always",
-              f"{cells} of {asked} refused ({traces} traces, {taken} opportunistic jobs taken back)", cells == 0),
-        Claim("Random traces: a quota does not.", "anomalies", f"{by_quota} of {asked} refused", by_quota > 0),
-        Claim(f"The trace on {run.case.nodes} nodes, open loop: cells satisfy all.", "always",
-              f"{here.refused} of {here.granted + here.refused} refused, {here.taken_back} jobs taken back",
-              here.refused == 0),
+        Claim("Random traces: what the private cluster satisfies, cells satisfy within one revocation.", "always",
+              f"{cells} of {asked} refused ({traces} traces, {sum(c.taken_back for c, _ in found)} GPUs taken back)",
+              cells == 0),
+        Claim("Random traces: a quota does not, within a lease.", "anomalies", f"{by_quota} of {asked} refused",
+              by_quota > 0),
+        Claim(f"The trace on {runs[0].case.nodes} nodes, open loop: cells satisfy all.", "always",
+              f"{refused} of {requests} refused, {sum(t.taken_back for t in trace)} GPUs taken back", refused == 0),
         Claim("Closed loop, where opportunistic progress counts: nobody waits longer than alone.", "none",
-              f"{len(late)} of {len(excess_s)} jobs by over a minute, {sum(late) / 3600:.0f} h in all, against "
+              f"{len(late)} of {len(excess_s)} jobs by over a lease, {sum(late) / 3600:.0f} h in all, against "
               f"{-sum(x for x in excess_s if x < 0) / 3600:.0f} h saved", not late, REORDERED if late else ""),
     )  # fmt: skip
-    rows = (
-        ("random traces", asked, cells, by_quota),
-        ("trace, open loop", here.granted + here.refused, here.refused, None),
-    )
+    rows = (("random traces", asked, cells, by_quota), ("trace, open loop", requests, refused, None))
     columns = ("sequence", "satisfied by the private cluster", "refused with cells", "refused by quota")
     bars = tuple(
         Series(label, [r[0] for r in rows], [100 * float(r[k] or 0) / max(1, r[1]) for r in rows])
@@ -210,10 +226,10 @@ def safety(setup: Setup) -> Findings:
     )
     figure = Figure("refused", "Requests refused although the private cluster satisfies them", "", "%", bars, "bar")
     how = (
-        "requests that the private cluster refuses are not made; nor those that it satisfies only because cells that "
-        "nobody promised to be together are on one host",
-        "in open loop opportunistic jobs fill every idle GPU all the time",
-        "the same scheduler alone and in the VC",
+        "a request is made when the private cluster starts a job, and released when it ends there",
+        "in open loop the jobs of a queue without cells borrow every idle GPU all the time",
+        "the same policy alone and in the virtual cluster",
+        str(here),
     )
     table = Table("Identical request sequences", columns, rows)
-    return Findings(claims, (table,), (figure,), CONVENTIONS + how)
+    return Findings(claims, (table,), (figure,), CONVENTIONS + how, seeds=here.seeds)

@@ -1,0 +1,214 @@
+"""HiveD's cases in the simulator: the Arbiter, its cells and the shipped policies, watched hour by hour."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pycontrol.arbiter import causes
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.durable import Lease
+from pycontrol.arbiter.facts import Fact, LeaseRevoking
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.layout import Layout
+from pycontrol.model.cluster import Queue
+from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
+from pycontrol.policies.registry import make
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.settings import ARBITER, Settings
+
+if TYPE_CHECKING:
+    from pycontrol.experiments.hived.cases import Case
+
+NODE_GPUS = 8
+HOUR_S = 3600.0
+LEASE_S = 3600.0
+"""An hour: jobs run for days, and fewer renewals make a run six times as fast as the default of ten minutes."""
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "yarn_cs": {}, "gandiva": {"restart_s": 0.0}, "tiresias": {"threshold_gpu_s": 3600.0}
+}  # fmt: skip
+"""The policies of Figure 6 with their options; Tiresias has two queues, split at a GPU-hour."""
+RACK = "r"
+
+
+@dataclass
+class Series:
+    """The cluster every hour: GPUs of regular and of all jobs, nodes without room for a regular 8-GPU job."""
+
+    regular_gpus: list[int] = field(default_factory=list)
+    all_gpus: list[int] = field(default_factory=list)
+    broken_nodes: list[int] = field(default_factory=list)
+    busy: list[bytes] = field(default_factory=list)
+    """Node by node, whether a regular job is on it."""
+    used: list[dict[str, int]] = field(default_factory=list)
+    """Regular GPUs by tenant."""
+    lent: list[dict[str, int]] = field(default_factory=list)
+    """Opportunistic GPUs by tenant."""
+    held: list[dict[str, int]] = field(default_factory=list)
+    """Nodes with regular jobs of a tenant."""
+
+
+@dataclass
+class Ran:
+    """What a simulation found, job by job. `preemptions`: (time, GPUs) of borrowed GPUs taken for a guarantee."""
+
+    delay_s: dict[int, float]
+    finished_s: dict[int, float]
+    started_s: dict[int, float]
+    guaranteed_after_s: dict[int, float]
+    """Only of jobs that came to own GPUs."""
+    series: Series
+    preemptions: list[tuple[float, int]]
+    cpu_s: float = 0.0
+
+
+class Watch:
+    """Samples the cluster every hour until a time, and writes down what is taken for a guarantee.
+
+    A tenant's leases are regular if they are of its own cells or, by quota, the oldest ones up to the quota.
+    """
+
+    def __init__(
+        self, sim: Simulator, hosts: Iterable[str], quota: Mapping[str, int | None], cells: bool, until_s: float
+    ) -> None:
+        self.sim, self.quota, self.cells, self.until_s = sim, quota, cells, until_s
+        self.node = {host: k for k, host in enumerate(hosts)}
+        self.series = Series()
+        self.preemptions: list[tuple[float, int]] = []
+        sim.watchers.append(self._facts)
+        sim.at(0.0, self._sample, None)
+
+    def _facts(self, facts: Iterable[Fact]) -> None:
+        taken = taken_back(facts)
+        if taken:
+            self.preemptions.append((self.sim.now, taken))
+
+    def _sample(self, _: None, stamp: int) -> None:
+        used, lent = dict.fromkeys(self.quota, 0), dict.fromkeys(self.quota, 0)
+        nodes: dict[str, set[str]] = {t: set() for t in self.quota}
+        regular: set[str] = set()
+        durable = self.sim.arbiter.durable
+        for lease in sorted(durable.leases.values(), key=lambda x: (x.granted_s, x.app_id)):
+            tenant = durable.apps[lease.app_id].queue
+            if self._is_regular(lease, tenant, used[tenant]):
+                used[tenant] += 1
+                nodes[tenant].add(lease.gpu.host)
+                regular.add(lease.gpu.host)
+            else:
+                lent[tenant] += 1
+        s = self.series
+        s.regular_gpus.append(sum(used.values()))
+        s.all_gpus.append(len(durable.leases))
+        s.broken_nodes.append(len(regular))
+        s.busy.append(bytes(host in regular for host in self.node))
+        s.used.append(used)
+        s.lent.append(lent)
+        s.held.append({t: len(on) for t, on in nodes.items()})
+        if self.sim.now + HOUR_S <= self.until_s:
+            self.sim.at(self.sim.now + HOUR_S, self._sample, None)
+
+    def _is_regular(self, lease: Lease, tenant: str, used: int) -> bool:
+        most = self.quota[tenant]
+        return lease.guaranteed if self.cells else most is None or used < most
+
+
+def taken_back(facts: Iterable[Fact]) -> int:
+    """Borrowed GPUs that are taken for a guarantee."""
+    return sum(isinstance(f, LeaseRevoking) and f.cause == causes.GUARANTEE for f in facts)
+
+
+def machines(sizes: Iterable[int]) -> Topology:
+    """Machines of so many GPUs, in one rack."""
+    return Topology.of([Machine(f"n{k:04d}", RACK, gpus) for k, gpus in enumerate(sizes)])
+
+
+def cells_of(case: Case, static: bool = False) -> Layout:
+    """The case's cells on its cluster."""
+    file = CellsFile.model_validate({
+        "levels": {"switch": 2, "socket": 2, "node": 2},
+        "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
+        "virtual_clusters": {t: dict(cells) for t, cells in case.owned.items()},
+        "binding": "static" if static else "dynamic",
+    })  # fmt: skip
+    return layout(file)
+
+
+def workload(case: Case, tenant: str | None = None) -> Workload:
+    """The jobs of all tenants, or of one. Up to 8 GPUs are on one machine, a larger gang on as few as possible."""
+    apps = tuple(
+        TraceApp(
+            str(n), at_s, gpus, ((gpus * run_s,),), t, t, slowdown=(1.0, 1.0, 1.0),
+            scope=Scope.MACHINE if gpus <= NODE_GPUS else Scope.CLUSTER,
+        )
+        for t, n, gpus, at_s, run_s in case.spec if tenant in (None, t)
+    )  # fmt: skip
+    return Workload(case.name, apps)
+
+
+def settings() -> Settings:
+    """A job that gives way keeps its progress and loses no time, as in the paper's simulations."""
+    return Settings(checkpoint_s=0.0, restart_s=0.0, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S))
+
+
+def policy_of(name: str) -> Policy:
+    """One of `POLICIES`, with its options."""
+    return make(name, **POLICIES[name])
+
+
+def private(case: Case, policy: str) -> Ran:
+    """Each tenant alone on the machines that its cells are: what a cell of at most a node is one of."""
+    found = Ran({}, {}, {}, {}, Series(), [])
+    for tenant in case.owned:
+        topology = machines(case.machines(tenant))
+        sim = Simulator(workload(case, tenant), topology, policy_of(policy), settings())
+        _add(case, sim, found)
+    return found
+
+
+def quota(case: Case, policy: str) -> Ran:
+    """All on one cluster by GPU quota: Gandiva's tenants end at theirs, YARN-CS' may use what is idle beyond it, and
+    Tiresias knows no tenants (footnote 2)."""
+    total = case.nodes * NODE_GPUS
+    queues = tuple(
+        Queue(t, case.gpus(t) / total, case.gpus(t) / total if policy == "gandiva" else 1.0) for t in case.owned
+    )
+    topology = machines([NODE_GPUS] * case.nodes)
+    given = () if policy == "tiresias" else queues
+    sim = Simulator(workload(case), topology, policy_of(policy), settings(), queues=given)
+    limit = {t: None if policy == "tiresias" else case.gpus(t) for t in case.owned}
+    return _watched(case, sim, limit, False)
+
+
+def hived(case: Case, policy: str, static: bool = False) -> Ran:
+    """All on one cluster by cells."""
+    chosen = policy_of(policy)
+    supply = CellSupply(cells_of(case, static))
+    topology = machines([NODE_GPUS] * case.nodes)
+    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen), settings(), supply=supply)
+    return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
+
+
+def _watched(case: Case, sim: Simulator, limit: Mapping[str, int | None], cells: bool) -> Ran:
+    watch = Watch(sim, sim.topology.machines, limit, cells, case.until_s)
+    found = Ran({}, {}, {}, {}, watch.series, watch.preemptions)
+    _add(case, sim, found)
+    return found
+
+
+def _add(case: Case, sim: Simulator, to: Ran) -> None:
+    result = sim.run()
+    run_s = case.run_s
+    for app in result.apps:
+        if app.finished_s is None or app.started_s is None:
+            raise ValueError(f"job {app.app_id} of {app.queue} never ran to its end")
+        n = int(app.app_id)
+        to.started_s[n], to.finished_s[n] = app.started_s, app.finished_s
+        to.delay_s[n] = max(0.0, app.finished_s - app.submitted_s - run_s[n])
+        if app.guaranteed_after_s is not None:
+            to.guaranteed_after_s[n] = app.guaranteed_after_s
+    to.cpu_s += result.counters.wall_s
