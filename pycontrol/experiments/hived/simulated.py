@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pycontrol.arbiter import causes
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import Lease
 from pycontrol.arbiter.facts import Fact, LeaseRevoking
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model.cluster import Queue
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
@@ -119,7 +119,7 @@ class Watch:
 
 def taken_back(facts: Iterable[Fact]) -> int:
     """Borrowed GPUs that are taken for a guarantee."""
-    return sum(isinstance(f, LeaseRevoking) and f.cause == causes.GUARANTEE for f in facts)
+    return sum(isinstance(f, LeaseRevoking) and f.cause == EndReason.GUARANTEE for f in facts)
 
 
 def machines(sizes: Iterable[int]) -> Topology:
