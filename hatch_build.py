@@ -15,7 +15,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPILED = ("arbiter/*.py", "model/*.py", *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")))
+COMPILED = (
+    "agentlogic/*.py",
+    "arbiter/*.py",
+    "model/*.py",
+    *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")),
+)
 INTERPRETED = {"__init__.py", "value.py", "topology.py"}
 """Modules with frozen dataclasses that keep what they reckoned."""
 

@@ -96,3 +96,11 @@ class Topology:
         if len(distinct) <= 1:
             return Scope.MACHINE
         return Scope.RACK if len({self.rack_of(h) for h in distinct}) == 1 else Scope.CLUSTER
+
+
+def count_by_host(gpus: Iterable[Gpu]) -> dict[str, int]:
+    """How many of these GPUs each host has."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    return counts

@@ -263,13 +263,14 @@ class Simulator:
     def _assign(self, app: SimApp) -> None:
         if app.finished_s is not None:
             return
-        launches, useless = agents.assign(app, self.topology)
-        for job, gpus in launches:
-            self._launch(app, job, gpus)
-        if useless:
-            for gpu in useless:
+        found = agents.assign(app, self.topology)
+        jobs = {j.job_id: j for j in app.jobs} if found.launches else {}
+        for job_id, gpus in found.launches:
+            self._launch(app, jobs[job_id], gpus)
+        if found.unused:
+            for gpu in found.unused:
                 del app.held[gpu]
-            self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(useless), "no job can use them"))
+            self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(found.unused), "no job can use them"))
 
     def _launch(self, app: SimApp, job: SimJob, gpus: tuple[Gpu, ...]) -> None:
         job.state, job.gpus, job.launches = PLANNED, gpus, job.launches + 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from pycontrol.auction.placing import place_gang
+from pycontrol.agentlogic.allocation import allocate
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import AgentState, Held, counts, gpus_in
+from submarine_patch.agent.state import AgentState, Held, gpus_in
 
 
 def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
@@ -87,38 +87,26 @@ def assign(s: AgentState, now_s: float) -> None:
         idle = free(s)
     if not idle:
         return
-    for job in _waiting(s):
-        gang = _gang(s, idle)
-        if gang is None:
-            break
-        idle = [g for g in idle if g not in gang]
-        gangs.launch(s, job, gang, now_s)
-    soon = _soon_waiting(s)
-    coming = [g for job in soon for g in job.gpus if g in s.held]
-    for _ in soon:
-        kept = _gang(s, idle + coming) or []
-        idle, coming = ([g for g in gpus if g not in kept] for gpus in (idle, coming))
-    s.give_back(idle, "no job can use them")
+    waiting = {job.job_id: left for job, left in _waiting(s)}
+    found = allocate(idle, waiting, _stopping(s), available_s(s), s.spec.gang_gpus, Scope.CLUSTER, s.topology)
+    for job_id, gpus in found.launches:
+        gangs.launch(s, s.job(job_id), list(gpus), now_s)
+    s.give_back(found.unused, "no job can use them")
 
 
-def _waiting(s: AgentState) -> list[Job]:
-    """Jobs without a gang, the longest first: the phase then ends soonest."""
+def available_s(s: AgentState) -> dict[Gpu, float]:
+    """The GPUs that are ours, with when their previous owner is gone."""
+    return {gpu: held.available_s for gpu, held in s.held.items()}
+
+
+def _waiting(s: AgentState) -> list[tuple[Job, float]]:
+    """Jobs without a gang, with the serial GPU-seconds that they have left."""
     profile, until = s.profile(), s.scheduler.until_step
-    waiting = [job for job in map(s.job, s.scheduler.runnable()) if not job.active]
-    return sorted(waiting, key=lambda j: -(until(j.job_id) - j.step) * profile.serial_s(j.job_id))
+    jobs_left = (job for job in map(s.job, s.scheduler.runnable()) if not job.active)
+    return [(j, (until(j.job_id) - j.step) * profile.serial_s(j.job_id)) for j in jobs_left]
 
 
-def _soon_waiting(s: AgentState) -> list[Job]:
-    """Jobs whose gang is about to end although they are not done, on GPUs some of which they lose."""
+def _stopping(s: AgentState) -> list[list[Gpu]]:
+    """The gangs that are about to end although their jobs are not done."""
     runnable = set(s.scheduler.runnable())
-    ending = [j for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]
-    return [j for j in ending if not all(g in s.held for g in j.gpus)]
-
-
-def _gang(s: AgentState, idle: list[Gpu]) -> list[Gpu] | None:
-    """The GPUs of one gang, those that are free soonest first on each machine."""
-    place = place_gang(s.spec.gang_gpus, Scope.CLUSTER, counts(idle), s.topology)
-    if place is None:
-        return None
-    order = sorted(idle, key=lambda g: (s.held[g].available_s, g))
-    return [g for host, n in place for g in [x for x in order if x.host == host][:n]]
+    return [j.gpus for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]

@@ -7,15 +7,15 @@ import statistics
 from collections.abc import Set
 from datetime import UTC, datetime
 
-from pycontrol.fairness import bidding
+from pycontrol.agentlogic import offers
+from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.gangs import AppWork
-from pycontrol.model.auction import Gang, gang_of
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import AgentState, counts, gpus_in
+from submarine_patch.agent.state import AgentState, gpus_in
 
 PROGRESS_S = 1.0
 RATE_MAX = 1e12
@@ -71,15 +71,16 @@ def loss_rate(s: AgentState) -> float:
     return min(RATE_MAX, max(0.0, statistics.fmean(rates))) if rates else 0.0
 
 
-def slots(s: AgentState, ending: Set[Gpu]) -> list[float]:
-    """Slowdowns of the gangs that the app has whatever comes of the GPUs that end."""
-    stay = (j for j in s.jobs.values() if j.active and all(g in s.held and g not in ending for g in j.gpus))
-    return [s.profiler.slowdown(s.scope_of(j)) for j in stay]
+def gangs(s: AgentState) -> list[RunningGang]:
+    """The app's gangs under way; known are those that the Arbiter knew as their job's when the round began."""
+    active = [j for j in s.jobs.values() if j.active]
+    known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
+    return [RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)), j.job_id in known) for j in active]
 
 
 def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
     """rho with the GPUs that do not end; the projected one if there are none."""
-    return bidding.rho_of(work(s, c), slots(s, ending), c.lease_s)
+    return offers.rho(work(s, c), gangs(s), s.held, ending, c.lease_s)
 
 
 def ask_rho(s: AgentState, m: pb.AskRho) -> None:
@@ -97,29 +98,21 @@ def _known(job: Job) -> bool:
 def offer(s: AgentState, m: pb.Offer) -> None:
     """The offer is answered with one bid."""
     s.contention = m.contention
-    ending = gpus_in(m.ending)
-    gang = s.spec.gang_gpus
-    wanted = len(s.scheduler.runnable()) if s.ending is None else 0
-    kept_gpus = sum(g not in ending for g in s.held)
     wish = s.speeds.wish()
-    bidder = bidding.Bidder(
+    bid = offers.bid_for(
+        s.spec.app_id,
         work(s, m.contention),
-        slots(s, ending),
-        [bidding.OwnGang(g, s.profiler.slowdown(s.topology.scope_of(h for h, _ in g))) for g in _own(s, ending)],
+        gangs(s),
+        s.held,
+        gpus_in(m.ending),
+        len(s.scheduler.runnable()) if s.ending is None else 0,
         {x.host: x.gpus for x in m.machines if not wish or s.type_of(x.host) == wish},
-        max(0, (wanted * gang - kept_gpus) // gang),
         {scope: s.profiler.slowdown(scope) for scope in Scope},
         s.topology,
         s.restart_s,
         m.contention.lease_s,
     )
-    s.send(bid=bids.message(bidder.bid(s.spec.app_id), m.round_id))
-
-
-def _own(s: AgentState, ending: Set[Gpu]) -> list[Gang]:
-    """Whole gangs on offer that run on and that the Arbiter knew when the round began."""
-    running = (j for j in s.jobs.values() if j.job_id in s.on_offer and _known(j) and ending >= set(j.gpus))
-    return [gang_of(counts(j.gpus)) for j in running]
+    s.send(bid=bids.message(bid, m.round_id))
 
 
 # ---- progress

@@ -199,11 +199,3 @@ def by_machine(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
     gpus = sorted(gpus)
     hosts = sorted({g.host for g in gpus})
     return [pb.MachineGpuIds(host=h, gpu_ids=[g.index for g in gpus if g.host == h]) for h in hosts]
-
-
-def counts(gpus: Iterable[Gpu]) -> dict[str, int]:
-    """GPUs counted by host."""
-    result: dict[str, int] = {}
-    for gpu in gpus:
-        result[gpu.host] = result.get(gpu.host, 0) + 1
-    return result

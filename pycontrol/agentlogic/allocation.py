@@ -1,0 +1,71 @@
+"""Which waiting jobs get an app's free GPUs, and which GPUs it has no use for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
+from pycontrol.model.value import value
+
+Launch = tuple[str, tuple[Gpu, ...]]
+"""A job and the GPUs of its gang, sorted."""
+
+
+@value
+class Allocation:
+    """What becomes of an app's free GPUs; those in neither list are kept for jobs that are about to wait."""
+
+    launches: tuple[Launch, ...]
+    unused: tuple[Gpu, ...]
+
+
+def allocate(
+    idle: Sequence[Gpu],
+    waiting: Mapping[str, float],
+    stopping: Iterable[Sequence[Gpu]],
+    held: Mapping[Gpu, float],
+    gang_gpus: int,
+    scope: Scope,
+    topology: Topology,
+) -> Allocation:
+    """Whole gangs to the jobs that wait, the longest first, for a phase ends with its last job; each as close together
+    as the free GPUs allow and never wider than `scope`.
+
+    `waiting`: jobs without a gang, with the serial GPU-seconds that they have left. `stopping`: the gangs that are
+    about to end before their job is done, which loses some of their GPUs; each such job will need a gang again, for
+    which the GPUs that it does not lose count, too. `held`: the app's GPUs, with when their previous owner is gone.
+    """
+    free, launches = list(idle), []
+    for job_id in sorted(waiting, key=lambda j: -waiting[j]):
+        gang = _gang(free, held, gang_gpus, scope, topology)
+        if gang is None:
+            break
+        free = _without(free, gang)
+        launches.append((job_id, gang))
+    if free:
+        losing = [gpus for gpus in stopping if not all(g in held for g in gpus)]
+        coming = [g for gpus in losing for g in gpus if g in held]
+        for _ in losing:
+            reserved = _gang([*free, *coming], held, gang_gpus, scope, topology) or ()
+            free, coming = _without(free, reserved), _without(coming, reserved)
+    return Allocation(tuple(launches), tuple(free))
+
+
+def _without(gpus: list[Gpu], taken: Sequence[Gpu]) -> list[Gpu]:
+    return [g for g in gpus if g not in taken]
+
+
+def _gang(
+    free: list[Gpu], held: Mapping[Gpu, float], gang_gpus: int, scope: Scope, topology: Topology
+) -> tuple[Gpu, ...] | None:
+    """The GPUs of one gang, on each machine those that are free soonest; None where no gang fits."""
+    if len(free) < gang_gpus:
+        return None
+    if len(free) == gang_gpus and topology.scope_of(g.host for g in free) <= scope:
+        return tuple(sorted(free))  # the usual case, without a search
+    place = place_gang(gang_gpus, scope, count_by_host(free), topology)
+    if place is None:
+        return None
+    order = sorted(free, key=lambda g: (held[g], g))
+    return tuple(sorted(g for host, n in place for g in [x for x in order if x.host == host][:n]))

@@ -1,0 +1,52 @@
+"""What an app answers when a round asks: its rho, and its one bid (Themis, sections 4.3 and 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+
+from pycontrol.fairness.bidding import Bidder, OwnGang, rho_of
+from pycontrol.fairness.gangs import AppWork
+from pycontrol.model.auction import Bid, gang_of
+from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
+from pycontrol.model.value import value
+
+
+@value
+class RunningGang:
+    """A gang under way: its GPUs, and its slowdown S there. `known`: the Arbiter knew it when the round began."""
+
+    gpus: tuple[Gpu, ...]
+    slowdown: float
+    known: bool = True
+
+
+def rho(work: AppWork, gangs: Sequence[RunningGang], held: Collection[Gpu], ending: Set[Gpu], lease_s: float) -> float:
+    """rho with the gangs that stay whatever becomes of the GPUs that end; the projected one if there are none."""
+    return rho_of(work, _staying(gangs, held, ending), lease_s)
+
+
+def bid_for(
+    app_id: str,
+    work: AppWork,
+    gangs: Sequence[RunningGang],
+    held: Collection[Gpu],
+    ending: Set[Gpu],
+    open_jobs: int,
+    offered: Mapping[str, int],
+    slowdowns: Mapping[Scope, float],
+    topology: Topology,
+    restart_s: float,
+    lease_s: float,
+) -> Bid:
+    """The one bid. `open_jobs`: jobs that could run now, those under way included; `offered`: GPUs by host;
+    `slowdowns`: S of each scope within which a gang may lie."""
+    kept_gpus = sum(g not in ending for g in held)
+    own = [OwnGang(gang_of(count_by_host(g.gpus)), g.slowdown) for g in gangs if g.known and ending >= set(g.gpus)]
+    room_gangs = max(0, (open_jobs * work.gang_gpus - kept_gpus) // work.gang_gpus)
+    staying = _staying(gangs, held, ending)
+    bidder = Bidder(work, staying, own, offered, room_gangs, slowdowns, topology, restart_s, lease_s)
+    return bidder.bid(app_id)
+
+
+def _staying(gangs: Sequence[RunningGang], held: Collection[Gpu], ending: Set[Gpu]) -> list[float]:
+    return [g.slowdown for g in gangs if all(gpu in held and gpu not in ending for gpu in g.gpus)]
