@@ -94,11 +94,17 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 SEEDS ?= 500
 .PHONY: faults mutants
 faults: setup
-	nice -n 5 $(PY) -m tests.faults $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
+	nice -n 5 $(PY) -m tests.faults $(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
 
 # Deliberate bugs, each put into a copy of the tree: how many seeds until the simulated world finds it.
 mutants: setup
 	nice -n 5 $(PY) -m tests.faults.mutants $(MUTANTS)
+
+# Real processes of a real cluster are killed, frozen, cut off and starved by a seed, for MINUTES.
+MINUTES ?= 30
+.PHONY: chaos
+chaos: setup java
+	$(PY) -m tests.chaos --seed $(if $(filter-out file,$(origin SEED)),$(SEED),1) --minutes $(MINUTES)
 
 compiled: setup
 	@$(MAKE) --no-print-directory build/compiled/.ready

@@ -1,0 +1,211 @@
+"""The dev cluster with proxies between its parties and a supervisor for its control plane."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.chaos.plan import LINKS
+from tests.chaos.proxy import Proxy
+from tests.cluster.rig import BIN, REPO, Rig
+
+LOOK_S = 0.5
+START_S = 1.5
+"""Between a control plane's end and its next start, as a supervisor waits."""
+FAKETIME = [Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"), Path("/usr/lib64/faketime/libfaketime.so.1")]
+SPACE = """\
+parameters:
+  learning-rate: {type: float, min: 0.003, max: 0.3, log: true}
+"""
+CONTAINER = re.compile(rb"container_(?:e\d+_)?\d+_(\d+)_\d+_\d+")
+PROGRAMS = {
+    "am": ("isonomy.am.AmShell", "-Xmx"),
+    "agent": ("-m submarine_patch.agent",),
+    "worker": ("-m submarine_patch.worker",),
+}
+
+
+def free_port() -> int:
+    """Of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def arguments_of(cmdline: bytes) -> str:
+    """A process's command line as words."""
+    return cmdline.replace(b"\0", b" ").decode(errors="replace")
+
+
+class ChaosRig(Rig):
+    """Agents, plugin and WebHDFS reach their servers through proxies; the control plane is started again if it ends."""
+
+    def __init__(self, folder: Path, cells: bool) -> None:
+        self.links: dict[str, Proxy] = {}
+        self.skew_s: float | None = None
+        self.full = False
+        """The journal's disk takes no more."""
+        self.held_down = False
+        self.starts = 0
+        self._stopping = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        options = ["--set", "yarn.node_expiry_ms=30000"]
+        if cells:
+            options += ["--set", f"isonomy.cells={_cells_file(folder)}"]
+        super().__init__(folder, "themis", *options)
+        (folder / "space.yaml").write_text(SPACE)
+
+    # ---- the control plane and what stands before it
+
+    def serve(self, policy: str = "themis") -> None:
+        """Puts the proxies in between, then starts the control plane under its supervisor."""
+        file = Path(self.cluster["isonomy_yaml"])
+        config: dict[str, Any] = yaml.safe_load(file.read_text())
+        behind = free_port()
+        self.links["bridge"] = Proxy(("127.0.0.1", behind), config["bridge"]["port"])
+        self.links["agents"] = Proxy(("127.0.0.1", config["agents"]["port"]))
+        host, port = self.cluster["webhdfs"].removeprefix("http://").split(":")
+        self.links["webhdfs"] = Proxy((host, int(port)))
+        for name in LINKS:
+            self.links[name].start()
+        config["bridge"]["port"] = behind
+        config["agents"]["advertise"] = f"127.0.0.1:{self.links['agents'].port}"
+        config["policy"] = policy
+        file.write_text(yaml.safe_dump(config))
+        site = Path(self.cluster["conf"]) / "submarine-site.xml"
+        address = f"http://127.0.0.1:{self.links['webhdfs'].port}"
+        mine = f"<property><name>isonomy.webhdfs.address</name><value>{address}</value></property>"
+        site.write_text(site.read_text().replace("</configuration>", mine + "\n</configuration>"))
+        self.start_plane()
+        self._supervisor.start()
+        self.wait(lambda: self.get("status").get("ready"), 180, "the plugin says hello")
+
+    def start_plane(self) -> None:
+        """`isonomy serve`, on a full disk or a wrong clock if it is so."""
+        env = dict(os.environ)
+        library = next((f for f in FAKETIME if f.exists()), None)
+        if self.skew_s is not None and library is not None:
+            env |= {"LD_PRELOAD": str(library), "FAKETIME": f"{self.skew_s:+.0f}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        limit = self.journal_bytes if self.full else resource.RLIM_INFINITY
+        self.starts += 1
+        with (self.folder / "log" / "control-plane.log").open("ab") as log:
+            self.control = subprocess.Popen(
+                [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]],
+                stdout=subprocess.DEVNULL, stderr=log, env=env, start_new_session=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)),
+            )  # fmt: skip
+
+    @property
+    def journal_bytes(self) -> int:
+        """What the journal's largest file has now; at least one page, so that other files can be written."""
+        files = (self.folder / "isonomy").glob("journal*")
+        return max([4096, *(f.stat().st_size for f in files if f.is_file())])
+
+    def fill_disk(self, full: bool) -> None:
+        """The journal cannot grow any more, or can again."""
+        self.full = full
+        limit = self.journal_bytes if full else resource.RLIM_INFINITY
+        if self.control is not None and self.control.poll() is None:
+            resource.prlimit(self.control.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    def _supervise(self) -> None:
+        while not self._stopping.wait(LOOK_S):
+            if self.control is not None and self.control.poll() is not None and not self.held_down:
+                time.sleep(START_S)
+                if not self._stopping.is_set():
+                    self.start_plane()
+
+    def second_plane(self) -> str:
+        """Another one with the same configuration: within a minute it must end with an error; else what it did."""
+        words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        except subprocess.TimeoutExpired:
+            return "a second control plane serves beside the first one"
+        return "" if done.returncode else "a second control plane ended well"
+
+    def stop(self) -> None:
+        """Ends supervisor, control plane and proxies."""
+        self._stopping.set()
+        if self._supervisor.ident is not None:
+            self._supervisor.join()
+        super().stop()
+        for link in self.links.values():
+            link.stop()
+        self.links.clear()
+
+    # ---- processes
+
+    def of_role(self, role: str) -> list[int]:
+        """The daemon's process."""
+        file = self.folder / "run" / f"{role}.pid"
+        pid = int(file.read_text().split()[0]) if file.exists() else 0
+        return [pid] if pid and Path(f"/proc/{pid}").exists() else []
+
+    def of_program(self, program: str) -> list[list[int]]:
+        """Processes of AMs, Agents or workers, those of one container together, in the order of their containers."""
+        found: dict[bytes, list[int]] = {}
+        for pid in self.processes():
+            try:
+                words = arguments_of(Path(f"/proc/{pid}/cmdline").read_bytes())
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue
+            if "bash" in words.split(" ")[0] or not all(w in words for w in PROGRAMS[program]):
+                continue
+            name = re.search(rb"CONTAINER_ID=(\w+)", environment) or CONTAINER.search(words.encode())
+            if name:
+                found.setdefault(name[0], []).append(pid)
+        return [found[k] for k in sorted(found)]
+
+    def left(self) -> list[str]:
+        """What still runs of this cluster."""
+        lines = []
+        for pid in self.processes():
+            try:
+                lines.append(f"{pid} {arguments_of(Path(f'/proc/{pid}/cmdline').read_bytes())[:150]}")
+            except OSError:
+                continue
+        return lines
+
+    # ---- apps
+
+    def yarn_apps(self) -> list[dict[str, Any]]:
+        """YARN's word on all of them; [] while it has none."""
+        return list((self._ask("apps").get("apps") or {}).get("app", []))
+
+    def settle(self, condition: Callable[[], Any], limit_s: float) -> bool:
+        """Whether it holds within a time."""
+        end_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(1.0)
+        return True
+
+
+def _cells_file(folder: Path) -> Path:
+    """Each of the two queues owns a machine of four and one of two GPUs."""
+    topology = yaml.safe_load((REPO / "dev-cluster/topology.yaml").read_text())
+    machines = [m for rack in topology["racks"] for m in rack["machines"]]
+    big, small = ([m["host"] for m in machines if m["gpus"] == n] for n in (4, 2))
+    node = {"child": "gpu", "node_level": True}
+    cells = {
+        "cell_types": {"big": node | {"count": 4}, "small": node | {"count": 2}},
+        "physical_cells": [{"type": t, "hosts": [h]} for t, hs in (("big", big), ("small", small)) for h in hs],
+        "virtual_clusters": {q: {"big": 1, "small": 1} for q in ("root.research", "root.prod")},
+    }
+    file = folder.parent / "cells.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(cells))
+    return file
