@@ -8,6 +8,7 @@ from pycontrol.cells import preemption, search
 from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.packing import Undecided
+from pycontrol.cells.preemption import Key
 from pycontrol.cells.space import Group, Part, Space
 from pycontrol.cells.values import (
     HIGHEST,
@@ -22,8 +23,6 @@ from pycontrol.cells.values import (
     Worker,
 )
 from pycontrol.model.topology import Gpu
-
-Key = tuple[str, str | None]
 
 
 class Cells:

@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pycontrol.cells.geometry import Cell, minus, overlaps
 from pycontrol.cells.search import Site, give_up
 from pycontrol.cells.space import Group, Part, Space
-from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Request
+from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Released, Request
 
-if TYPE_CHECKING:
-    from pycontrol.cells.core import Cells
+Key = tuple[str, str | None]
+"""A virtual cluster, and its pinned cell or none."""
+
+
+class Tree(Protocol):
+    """What of all cells a preemption works on."""
+
+    groups: dict[str, Group]
+    by_key: dict[Key, dict[str, Group]]
+    """Groups of guaranteed priority, by the key of their cells."""
+
+    def find(
+        self, sites: Sequence[Site], key: Key, sizes: list[int],
+        hosts: Sequence[frozenset[str] | None] | None, within: int | None,
+    ) -> list[Part] | None:  # fmt: skip
+        """Takes and binds guaranteed cells; None, with nothing changed, if they do not fit."""
+
+    def release(self, name: str) -> Released:
+        """A group has ended, or is given up."""
 
 
 @dataclass(slots=True)
@@ -29,7 +46,7 @@ class Preemption:
 
 
 def plan(
-    cells: Cells,
+    cells: Tree,
     request: Request,
     sites: Sequence[Site],
     sizes: list[int],
@@ -78,9 +95,9 @@ def plan(
 
 
 def _victims(
-    cells: Cells,
+    cells: Tree,
     sites: Sequence[Site],
-    key: tuple[str, str | None],
+    key: Key,
     lower: list[Group],
     sizes: list[int],
     hosts: Sequence[frozenset[str] | None] | None,
@@ -134,7 +151,7 @@ def _touches(group: Group, parts: Sequence[Part]) -> bool:
     )
 
 
-def downgrade(cells: Cells, group: Group) -> list[Part]:
+def downgrade(cells: Tree, group: Group) -> list[Part]:
     """Makes a group opportunistic where it runs (lazy preemption); what it had."""
     had = group.parts
     group.parts = []
@@ -154,7 +171,7 @@ def downgrade(cells: Cells, group: Group) -> list[Part]:
     return had
 
 
-def upgrade(cells: Cells, group: Group, had: list[Part]) -> bool:
+def upgrade(cells: Tree, group: Group, had: list[Part]) -> bool:
     """Gives a downgraded group back what it had; False, with nothing changed, if it is no longer free."""
     done: list[Part] = []
     for part in had:
@@ -186,7 +203,7 @@ def upgrade(cells: Cells, group: Group, had: list[Part]) -> bool:
     return True
 
 
-def take_back(cells: Cells, taken: Sequence[Group], downgraded: Sequence[tuple[Group, list[Part]]]) -> None:
+def take_back(cells: Tree, taken: Sequence[Group], downgraded: Sequence[tuple[Group, list[Part]]]) -> None:
     """Undoes `plan` after its parts were given up."""
     for group in taken:
         _take(group)
@@ -256,7 +273,7 @@ def _nodes(space: Space, cell: Cell) -> list[Cell]:
     return nodes
 
 
-def cancel(cells: Cells, group: Group) -> tuple[str, ...]:
+def cancel(cells: Tree, group: Group) -> tuple[str, ...]:
     """A preemption is given up: victims that nobody else preempts run on with all that they had."""
     for part in group.parts:
         assert part.virtual is not None

@@ -68,7 +68,7 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     set_up_logging(log_json, log_level)
     raise_descriptor_limit()
     try:
-        config = load_config(file)
+        config = registry.checked(load_config(file), file.name)
         plane = ControlPlane(config, policy or config.policy)
         plane.start()
     except ConfigError as e:

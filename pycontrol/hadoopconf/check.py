@@ -13,6 +13,7 @@ from pycontrol.config import Config, ConfigError, load_config, load_topology_spe
 from pycontrol.hadoopconf import sitechecks
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.sitefile import read_site
+from pycontrol.policies import registry
 
 TOKEN_HEX_DIGITS = 64
 OPTIONAL = frozenset({"node-resources.xml", "submarine-site.xml"})
@@ -76,7 +77,7 @@ def _has_racks(file: Path) -> bool:
 
 
 def _isonomy_yaml(file: Path, seen: Seen) -> Iterator[Finding]:
-    config = seen.config = load_config(file)
+    config = seen.config = registry.checked(load_config(file), file.name)
     name = file.name
     if config.bridge.host not in ("localhost", "::1") and not config.bridge.host.startswith("127."):
         yield error(name, "bridge.host", f"must be a loopback address (got {config.bridge.host})")

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.policies import registry
 
 FREE_FORM = frozenset({"core.racks", "yarn.rm_hosts", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
@@ -111,7 +112,7 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
         for name in environment.list_templates(filter_func=lambda n: n.endswith(".j2") and n[0] != "_")
         if _wanted(name, values)
     }
-    parse(files["isonomy.yaml"], Config, "isonomy.yaml")
+    registry.checked(parse(files["isonomy.yaml"], Config, "isonomy.yaml"), "isonomy.yaml")
     return files
 
 

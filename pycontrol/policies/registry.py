@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from pycontrol.config import Config, ConfigError
 from pycontrol.policies.port import Policy
 
 POLICIES: Mapping[str, str] = {
@@ -83,6 +84,17 @@ def make(name: str, /, **given: Any) -> Policy:
     except ValidationError as error:
         lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']})" for e in error.errors())
         raise UnknownPolicy(f"{name}: {'; '.join(lines)}") from error
+
+
+def checked(config: Config, file: str) -> Config:
+    """isonomy.yaml whose policy and options are known here; ConfigError names the file."""
+    if config.policy not in names():
+        raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
+    try:
+        make(config.policy, **config.policy_options)
+    except UnknownPolicy as problem:
+        raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
+    return config
 
 
 def unknown(name: str) -> str:

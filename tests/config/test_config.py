@@ -41,14 +41,6 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("bridge: {port: '80'}", "isonomy.yaml: bridge.port: must be a whole number (got 80)"),
         ("agents: {tls: {cert: a, key: b}}", "isonomy.yaml: agents.tls.ca: is missing; add it"),
         ("agents: {advertise: here}", "isonomy.yaml: agents.advertise: must look like host:port (got here)"),
-        (
-            "{policy: drf, policy_options: {packed: 1}}",
-            "isonomy.yaml: policy_options: drf has no option packed; did you mean packing? Known are packing, ties",
-        ),
-        (
-            "{policy: drf, policy_options: {ties: lifo}}",
-            "isonomy.yaml: policy_options: drf: ties: Input should be 'fifo' or 'random' (got lifo)",
-        ),
         ("lease_s: 10\nlead_s: 3", "isonomy.yaml: lead_s: must be at most a fifth of lease_s, 2 (got 3)"),
         (
             "exchange: {policy: fair}",
@@ -66,14 +58,6 @@ def test_each_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, Config, "isonomy.yaml")
     assert list(caught.value.lines) == [line]
-
-
-def test_a_policy_that_is_not_known() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse("policy: themsi", Config, "isonomy.yaml")
-    (line,) = caught.value.lines
-    assert line.startswith("isonomy.yaml: policy: there is no policy themsi; did you mean themis? Known are themis, ")
-    assert parse("{policy: gandiva, policy_options: {ties: random}}", Config, "x").policy_options == {"ties": "random"}
 
 
 def test_topology_file(tmp_path: Path) -> None:

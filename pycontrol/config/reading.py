@@ -1,0 +1,147 @@
+"""YAML files read strictly: sections of keys, and one line for each mistake that says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; each of `lines` names file, key and what to do."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+def _as_path(value: object) -> object:
+    return Path(value).expanduser() if isinstance(value, str) else value
+
+
+FilePath = Annotated[Path, BeforeValidator(_as_path)]
+Host = Annotated[str, Field(min_length=1, pattern=r"^\S+$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """What all sections share: no unknown key, no guessed type, no change after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def read(file: Path, model: type[S]) -> S:
+    """A YAML file as `model`; ConfigError says all that is wrong with it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{file}: is not UTF-8 text"]) from error
+    return parse(text, model, file.name)
+
+
+def parse(text: str, model: type[S], name: str) -> S:
+    """YAML text as `model`; `name` is the file's in each line of a ConfigError."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise ConfigError([f"{name}:{where} is not YAML: {problem}"]) from error
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError([f"{name}: must be a mapping of keys to values (got {type(data).__name__})"])
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError([f"{name}: {_line(e, model)}" for e in error.errors()]) from error
+
+
+def _line(error: ErrorDetails, model: type[Section]) -> str:
+    """One error of pydantic in our words: `lease_s: must be > 0 (got -1)`."""
+    key = _key(error["loc"])
+    context = error.get("ctx", {})
+    got = f" (got {_shown(error['input'])})"
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{key}: unknown key{_nearest(error['loc'], model)}"
+        case "missing":
+            return f"{key}: is missing; add it"
+        case "value_error":
+            return str(context["error"])
+        case "greater_than":
+            return f"{key}: must be > {context['gt']:g}{got}"
+        case "greater_than_equal":
+            return f"{key}: must be >= {context['ge']:g}{got}"
+        case "less_than_equal":
+            return f"{key}: must be <= {context['le']:g}{got}"
+        case "finite_number":
+            return f"{key}: must be a finite number{got}"
+        case "literal_error":
+            return f"{key}: must be {context['expected']}{got}"
+        case "is_instance_of":
+            return f"{key}: must be a path{got}"
+        case "string_pattern_mismatch":
+            return f"{key}: must look like {_LIKE.get(context['pattern'], context['pattern'])}{got}"
+        case kind if kind.endswith(("_type", "_parsing")):
+            return f"{key}: must be {_KINDS.get(kind.rsplit('_', 1)[0], 'of another type')}{got}"
+    return f"{key}: {error['msg'][:1].lower()}{error['msg'][1:]}{got}"
+
+
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "model": "a mapping of keys to values",
+}
+_LIKE = {
+    r"^\S+:\d{1,5}$": "host:port",
+    r"^https?://\S+$": "http://host:port",
+    r"^\S+$": "a host name",
+    r"^[^\s/]+$": "a name without blanks and slashes",
+}
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    key = ""
+    for part in location:
+        key += f"[{part}]" if isinstance(part, int) else f".{part}" if key else part
+    return key or "file"
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
+    """`, did you mean lease_s?`, or the keys that are known there."""
+    known: Iterable[str] = model.model_fields
+    for part in location[:-1]:
+        if isinstance(part, str):
+            inner = _section_of(model.model_fields[part].annotation) if part in model.model_fields else None
+            if inner is None:
+                return ""
+            model, known = inner, inner.model_fields
+    close = difflib.get_close_matches(str(location[-1]), list(known), n=1)
+    return f", did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((s for a in get_args(annotation) if (s := _section_of(a))), None)

@@ -1,0 +1,203 @@
+"""isonomy.yaml: what it may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pycontrol.config.reading import FilePath, Host, Port, Seconds, Section, read
+
+LEAD_MAX_S = 60.0
+"""The longest default lead of a round before the leases end, in seconds (design.md, How a lease travels)."""
+LEAD_FRACTION = 0.2
+"""A round's lead is at most this part of the lease."""
+
+
+class Tls(Section):
+    """PEM files of the Agents' gRPC server; `ca` is what Agents trust."""
+
+    cert: FilePath
+    key: FilePath
+    ca: FilePath
+
+
+class Bridge(Section):
+    """Where the ResourceManager's plugin finds the control plane (py4j, loopback)."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 26500
+    token_file: FilePath = Path("bridge.token")
+    """64 hex characters, mode 0600, made by the control plane; relative to `state_dir`."""
+
+
+class Agents(Section):
+    """Where Agents and workers find the Arbiter (gRPC)."""
+
+    host: Host = "0.0.0.0"
+    """The address it listens on."""
+    port: Port = 26501
+    advertise: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
+    """host:port that Agents dial, of a pair of control planes both, joined by a comma; by default this machine's
+    name and `port`."""
+    tls: Tls | None = None
+
+
+class Deadlines(Section):
+    """Who answers later sits the round out."""
+
+    rho_s: Seconds = 0.5
+    bid_s: Seconds = 2.0
+    solve_s: Seconds = 2.0
+
+
+class Standin(Section):
+    """The stand-in that bids for apps without an Agent."""
+
+    revocable: bool = False
+
+
+class Standby(Section):
+    """Where apps and fairness clocks are kept for the control plane of a standby ResourceManager (HDFS)."""
+
+    webhdfs: Annotated[str, Field(pattern=r"^https?://\S+$")]
+    """The NameNode's web address; several, joined by ;, where there are several."""
+    folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """HDFS user without Kerberos; default: the one that runs the control plane."""
+    principal: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")] | None = None
+    """With Kerberos: who it is, by the keytab; default: the ticket cache."""
+    keytab: FilePath | None = None
+    ca: FilePath | None = None
+    """PEM certificate by which an https address is known; default: those that the machine trusts."""
+    every_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Standby:
+        if (self.principal is None) != (self.keytab is None):
+            raise ValueError("principal and keytab: give both or neither")
+        if self.principal is not None and self.user is not None:
+            raise ValueError("user: is the principal's with Kerberos; leave it out")
+        return self
+
+
+class CellExchange(Section):
+    """How virtual clusters lend each other cells (docs/cells.md)."""
+
+    policy: Literal["balanced", "credit", "auction"] = "balanced"
+    mode: Literal["manual", "auto"] = "manual"
+    """auto: idle cells are offered, and who waits for GPUs requests some, without being told."""
+    idle_s: Seconds = 600.0
+    """auto: cells are offered once they were idle for so long."""
+    forecast_s: Seconds = 3600.0
+    """auto: a virtual cluster is expected to need as many cells as at most in this time."""
+    lend_s: Seconds = 3600.0
+    """auto: how long they are lent for, at most."""
+    traders: Mapping[str, list[str]] = {}
+    """Queue -> users who may exchange its cells, beside YARN's admins."""
+
+    @model_validator(mode="after")
+    def _forecast_is_longer(self) -> Self:
+        if self.forecast_s < self.idle_s:
+            raise ValueError(
+                f"exchange: forecast_s: must be at least idle_s, {self.idle_s:g} (got {self.forecast_s:g})"
+            )
+        return self
+
+
+class MetricsListener(Section):
+    """Metrics on a port of their own, for a scraper on this machine; the ResourceManager's route needs SPNEGO there."""
+
+    host: Literal["127.0.0.1", "localhost"] = "127.0.0.1"
+    port: Port
+
+
+class Notify(Section):
+    """A webhook that is told when apps start, lose GPUs, and end."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
+
+
+class JournalKeeping(Section):
+    """How long the journal keeps what is over."""
+
+    retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    max_mb: Annotated[int, Field(ge=16)] = 2048
+    """What is older goes even within the retention."""
+
+
+class Config(Section):
+    """The whole of isonomy.yaml. Relative paths are relative to the file."""
+
+    topology: FilePath | None = None
+    """Expected machines; without it the cluster is what the NodeManagers register."""
+    cells: FilePath | None = None
+    """Virtual clusters: which leaf queue owns which cells (docs/cells.md); without it the whole cluster is one."""
+    exchange: CellExchange = CellExchange()
+    state_dir: FilePath = Path("state")
+    bridge: Bridge = Bridge()
+    agents: Agents = Agents()
+    lease_s: Seconds = 600.0
+    lead_s: Seconds = 0.0
+    """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
+    lease_timing: Literal["aligned", "machine", "spread"] = "aligned"
+    """Leases end together everywhere, together on each machine, or each a lease length after it began."""
+    grant_timeout_s: Seconds = 60.0
+    f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
+    """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""
+    policy: str = "isonomy"
+    """The policy of the rounds; `isonomy policies` lists them."""
+    policy_options: Mapping[str, Any] = {}
+    """Its options, by name."""
+    round_retry_s: Seconds = 5.0
+    deadlines: Deadlines = Deadlines()
+    standin: Standin = Standin()
+    standby: Standby | None = None
+    """Without it a control plane with an empty journal starts with fresh clocks."""
+    journal: JournalKeeping = JournalKeeping()
+    notify: Notify | None = None
+    metrics: MetricsListener | None = None
+    """Absent: metrics are served by the ResourceManager alone."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    token_ttl_s: Seconds = 7 * 86400.0
+    rm_web: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """The ResourceManager's web address for the CLI; default from yarn-site.xml."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_lead(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("lead_s") is None:
+            lease_s = values.get("lease_s", 600.0)
+            if isinstance(lease_s, (int, float)) and lease_s > 0:
+                return {**values, "lead_s": min(LEAD_MAX_S, lease_s * LEAD_FRACTION)}
+            return {**values, "lead_s": LEAD_MAX_S}
+        return values
+
+    @model_validator(mode="after")
+    def _lead_fits_lease(self) -> Self:
+        limit_s = self.lease_s * LEAD_FRACTION
+        if self.lead_s > limit_s * (1 + 1e-9):
+            raise ValueError(f"lead_s: must be at most a fifth of lease_s, {limit_s:g} (got {self.lead_s:g})")
+        return self
+
+    @property
+    def journal_file(self) -> Path:
+        """The SQLite journal."""
+        return self.state_dir / "journal.sqlite"
+
+
+def load_config(path: Path | str) -> Config:
+    """isonomy.yaml, with its relative paths made absolute; ConfigError says all that is wrong."""
+    file = Path(path)
+    config = read(file, Config)
+    base = file.resolve().parent
+    state_dir = base / config.state_dir
+    bridge = config.bridge.model_copy(update={"token_file": state_dir / config.bridge.token_file})
+    agents = config.agents
+    if agents.tls:
+        tls = Tls(cert=base / agents.tls.cert, key=base / agents.tls.key, ca=base / agents.tls.ca)
+        agents = agents.model_copy(update={"tls": tls})
+    topology = base / config.topology if config.topology else None
+    return config.model_copy(update={"state_dir": state_dir, "bridge": bridge, "agents": agents, "topology": topology})

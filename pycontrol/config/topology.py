@@ -1,0 +1,101 @@
+"""The topology file: the machines that are expected, in racks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pycontrol.config.reading import Host, Seconds, Section, read
+from pycontrol.model.topology import Machine, Topology
+
+
+class MachineSpec(Section):
+    """A machine as the topology file names it; memory and vcores are for dev-cluster."""
+
+    host: Host
+    gpus: Annotated[int, Field(ge=0)]
+    type: Annotated[str, Field(min_length=1)] = "gpu"
+    memory_mb: Annotated[int, Field(gt=0)] = 16384
+    vcores: Annotated[int, Field(gt=0)] = 16
+
+
+class RackSpec(Section):
+    """A rack: machines with a fast interconnect."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[^\s/]+$")]
+    machines: Annotated[list[MachineSpec], Field(min_length=1)]
+
+
+class TopologySpec(Section):
+    """The whole topology file."""
+
+    virtual_gpus: bool = False
+    """GPUs that are counted but do not compute: workers pace their steps."""
+    speeds: dict[str, Seconds] = Field(default_factory=dict)
+    """Of virtual GPUs, type -> how much faster than a type of speed 1 it computes; 1 where a type is not named."""
+    racks: Annotated[list[RackSpec], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _hosts_differ(self) -> Self:
+        for what, names in (
+            ("racks: name", [r.name for r in self.racks]),
+            ("racks: host", [m.host for m in self.machines]),
+        ):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            if twice:
+                raise ValueError(f"{what} {twice[0]} is there twice; give each its own")
+        return self
+
+    @model_validator(mode="after")
+    def _speeds_are_of_virtual_types(self) -> Self:
+        types = sorted({m.type for m in self.machines})
+        for name in self.speeds:
+            if not self.virtual_gpus:
+                raise ValueError(f"speeds: {name}: only virtual GPUs have a configured speed; set virtual_gpus: true")
+            if name not in types:
+                raise ValueError(f"speeds: no machine has the type {name}; types are {', '.join(types)}")
+        return self
+
+    @property
+    def machines(self) -> list[MachineSpec]:
+        """All machines, in the file's order."""
+        return [machine for rack in self.racks for machine in rack.machines]
+
+    def topology(self) -> Topology:
+        """As the policies see it."""
+        return Topology.of(
+            Machine(m.host, rack.name, m.gpus, m.type, virtual=self.virtual_gpus)
+            for rack in self.racks
+            for m in rack.machines
+        )
+
+
+def load_topology_spec(path: Path | str) -> TopologySpec:
+    """The topology file as it is written."""
+    return read(Path(path), TopologySpec)
+
+
+def load_topology(path: Path | str) -> Topology:
+    """The topology file as the policies see it."""
+    return load_topology_spec(path).topology()
+
+
+def mismatches(topology: Topology, registered: Mapping[str, int]) -> list[str]:
+    """Where the NodeManagers that registered (GPUs by host) and the topology disagree, one line a node."""
+    lines = []
+    for host, machine in sorted(topology.machines.items()):
+        if host not in registered:
+            lines.append(f"{host}: the topology says {machine.gpus} GPUs, but no NodeManager registered")
+        elif registered[host] != machine.gpus:
+            lines.append(
+                f"{host}: the topology says {machine.gpus} GPUs, its NodeManager registered {registered[host]}"
+            )
+    lines += [
+        f"{host}: its NodeManager registered {gpus} GPUs, but the topology does not name it"
+        for host, gpus in sorted(registered.items())
+        if host not in topology.machines
+    ]
+    return lines

@@ -1,0 +1,60 @@
+"""What isonomy.yaml may name as its policy: checked by those who know the policies, with the file and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli import main
+from pycontrol.config import Config, ConfigError, parse
+from pycontrol.policies import registry
+
+WRONG = [
+    (
+        "{policy: drf, policy_options: {packed: 1}}",
+        "isonomy.yaml: policy_options: drf has no option packed; did you mean packing? Known are packing, ties",
+    ),
+    (
+        "{policy: drf, policy_options: {ties: lifo}}",
+        "isonomy.yaml: policy_options: drf: ties: Input should be 'fifo' or 'random' (got lifo)",
+    ),
+    ("policy: themsi", "isonomy.yaml: policy: there is no policy themsi; did you mean themis? Known are themis, "),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), WRONG)
+def test_each_mistake_is_one_line(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        registry.checked(parse(text, Config, "isonomy.yaml"), "isonomy.yaml")
+    (said,) = caught.value.lines
+    assert said.startswith(line)
+
+
+def test_a_policy_that_is_known_passes_unchanged() -> None:
+    config = parse("{policy: gandiva, policy_options: {ties: random}}", Config, "x")
+    assert registry.checked(config, "x") is config
+
+
+@pytest.mark.parametrize(("text", "line"), WRONG)
+def test_nothing_is_served_with_a_policy_that_is_not_known(tmp_path: Path, text: str, line: str) -> None:
+    file = tmp_path / "isonomy.yaml"
+    file.write_text(text)
+    done = CliRunner().invoke(main, ["serve", "--config", str(file)])
+    assert (done.exit_code, line in done.output) == (1, True), done.output
+    assert [p.name for p in tmp_path.iterdir()] == ["isonomy.yaml"]
+
+
+def test_config_check_names_the_policy_that_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "isonomy.yaml").write_text("policy: themsi")
+    done = CliRunner().invoke(main, ["config", "check", str(tmp_path / "isonomy.yaml")])
+    assert done.exit_code != 0
+    assert "there is no policy themsi" in done.output
+
+
+def test_nothing_is_rendered_with_a_policy_that_is_not_known(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["config", "render", "--out", str(out), "--set", "isonomy.policy=themsi"])
+    assert (done.exit_code, out.exists()) == (1, False)
+    assert "there is no policy themsi" in done.output
