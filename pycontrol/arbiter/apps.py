@@ -52,7 +52,7 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
     record = s.durable.apps.get(app_id)
     if record is None:
         return
-    leases.drop_next(s, app_id, "app ended")
+    leases.drop_reservations(s, app_id, "app ended")
     for worker in s.workers.of(app_id):
         if not worker.directive_id:
             s.drop_worker(worker)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.durable import Lease
+from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import AppView, Demand

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pycontrol.arbiter.durable import REVOKING
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.lots import private_lot
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.state import State

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
+from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
@@ -46,12 +46,15 @@ class _Commit:
     def __init__(self, s: State, work: Work, now_s: float) -> None:
         self.s, self.work, self.now_s = s, work, now_s
         self.round_id, self.lot = work.round_id, work.lot
-        self.ending = {a: [gang for gang in gangs if leases.unchanged(s, gang)] for a, gangs in work.ending.items()}
+        self.ending = {
+            a: [now for gang in gangs if (now := leases.in_force(s, gang)) is not None]
+            for a, gangs in work.ending.items()
+        }
         self.coming: dict[str, set[Gpu]] = {}
         """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
         for gpu in (*held, *s.revoking):
-            if gpu not in s.durable.next and s.usable(gpu):
+            if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.lot.free or {})
         """GPUs of the lot that nobody got yet, by host or by machine."""
@@ -103,12 +106,13 @@ class _Commit:
             if len(borrowed) == size and self._make_own(borrowed, gang):
                 self._used(gang)
                 return True
-        for borrowed in self.work.moving.get(app_id, ()):
-            if len(borrowed) == size and leases.unchanged(s, borrowed):
-                deadline_s = max(min(x.end_s for x in borrowed), self.now_s + s.lead_s)
-                self.revoked += [Revoked(x.gpu, app_id, deadline_s) for x in borrowed]
+        for gang_then in self.work.moving.get(app_id, ()):
+            moving = leases.in_force(s, gang_then)
+            if moving is not None and len(moving) == size:
+                deadline_s = max(min(x.end_s for x in moving), self.now_s + s.lead_s)
+                self.revoked += [Revoked(x.gpu, app_id, deadline_s) for x in moving]
                 why = Cause(EndReason.MOVED, f"the cells of {self.lot.vc} are free for it")
-                leases.take_back(s, borrowed, self.now_s, deadline_s, why)
+                leases.take_back(s, moving, self.now_s, deadline_s, why)
                 return False
         self._used(gang)
         self.dropped.append(f"{app_id} borrows: its cells are kept for it")
@@ -222,12 +226,12 @@ class _Commit:
         why = Cause(EndReason.GUARANTEE, f"the cells of {lot.vc} need it")
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
-            if s.durable.leases.get(lease.gpu) is lease and lease.state != REVOKING:
+            if s.durable.leases.get(lease.gpu) is lease:  # else it was taken back with its gang
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
                 self.revoked += [Revoked(x.gpu, x.app_id, deadline_s) for x in lost]
                 leases.take_back(s, lost, self.now_s, deadline_s, why)
-        promised = [x for x in s.durable.next.values() if x.grant_id in placed.evicted]
-        leases.lose_next(s, promised, self.now_s, why)
+        promised = [x for x in s.durable.reservations.values() if x.grant_id in placed.evicted]
+        leases.cancel_reservations(s, promised, self.now_s, why)
         return list(placed.gpus)
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:

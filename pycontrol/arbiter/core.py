@@ -14,7 +14,7 @@ from pycontrol.arbiter import apps, eligibility, leases, workers
 from pycontrol.arbiter.agents import Agents
 from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.durable import REVOKING, Durable, Lease
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AppMoved,
     Fact,
@@ -22,6 +22,7 @@ from pycontrol.arbiter.facts import (
     Restored,
     Switched,
 )
+from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
@@ -218,11 +219,10 @@ class Arbiter(State):
         self._rehome(now_s)
         if self.market is not None:
             self.market.restore(now_s)
-        self.taking_back = {g for g, x in self.durable.leases.items() if x.state == REVOKING}
-        held: dict[str, list[Lease]] = {}
-        for lease in (*self.durable.leases.values(), *self.durable.next.values()):
-            if lease.state != REVOKING:
-                held.setdefault(lease.grant_id, []).append(lease)
+        held: dict[str, list[Lease | Reservation]] = {}
+        for x in self.durable.claims():
+            if not (isinstance(x, Lease) and x.state == REVOKING):
+                held.setdefault(x.grant_id, []).append(x)
         self.groups = {group: len(gang) for group, gang in held.items()}
         downgraded = self.supply.recover(
             Held(group, self.durable.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
@@ -256,8 +256,7 @@ class Arbiter(State):
             self.rounds.policy.policies = policies
         self.market.save()
         self._rehome(now_s)
-        held = (*self.durable.leases.values(), *self.durable.next.values())
-        borrowing = sorted({x.app_id for x in held if x.grant_id in groups})
+        borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
         downgrade(self, groups)
         return borrowing
 
@@ -322,7 +321,7 @@ class Arbiter(State):
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
-        leases.lose_next(self, self.next_on(host), now_s, why)
+        leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
         lost: dict[str, list[Any]] = {}
         for lease in self.leases_on(host):
             lost.setdefault(lease.app_id, []).append(lease.gpu)
@@ -410,7 +409,7 @@ class Arbiter(State):
         node = self.node_of(host)
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
         why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
-        leases.lose_next(self, self.next_on(host), now_s, why)
+        leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
         here = [x for x in self.leases_on(host) if x.state != REVOKING]
         taken = [x for x in here if not self.is_foreign(x.app_id)]
         leases.take_back(self, taken, now_s, now_s + self.lead_s, why)

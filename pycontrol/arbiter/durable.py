@@ -9,7 +9,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pycontrol.arbiter.facts import (
     FACTS,
@@ -35,53 +35,20 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
     Switched,
 )  # fmt: skip
+from pycontrol.arbiter.lease import (
+    REVOKING,
+    Lease,
+    Reservation,
+    after,
+    dump_lease,
+    dump_reservation,
+    granted,
+    load_lease,
+    load_reservation,
+    reserved,
+)
 from pycontrol.fairness.contention import Clock
-from pycontrol.model.reasons import EndReason, end_reason
 from pycontrol.model.topology import Gpu
-
-GRANTED, ACTIVE, REVOKING = "granted", "active", "revoking"
-
-
-@dataclass(slots=True)
-class Lease:
-    """One GPU leased to one app. Times are Unix seconds.
-
-    granted: no container yet (or no longer); active: its container was launched; revoking: lost in a
-    round or taken back, the container must be gone at `end_s`.
-    """
-
-    gpu: Gpu
-    app_id: str
-    grant_id: str
-    granted_s: float
-    end_s: float
-    state: str = GRANTED
-    container_id: str = ""
-    unused_since_s: float | None = None
-    """Since when no container uses it; the lease lapses after the grant time-out."""
-    job_id: str = ""
-    gang: str = ""
-    """The gang of its award; gangs are renewed and revoked whole."""
-    started_s: float | None = None
-    """When its present container was launched."""
-    slowdown: float = 1.0
-    """S of its gang's place, by the prior."""
-    used: bool = False
-    """It had a container: a second one does not prolong it."""
-    first_container: str = ""
-    guaranteed: bool = True
-    """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
-    reason: str = ""
-    """Why it is being revoked."""
-    cause: EndReason = EndReason.UNKNOWN
-
-    def attained_gpu_s(self, now_s: float) -> float:
-        """GPU-seconds in its present container."""
-        return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
-
-    def slowed_gpu_s(self, now_s: float) -> float:
-        """The part of them that its place cost."""
-        return self.attained_gpu_s(now_s) * (1 - 1 / self.slowdown)
 
 
 @dataclass(slots=True)
@@ -136,9 +103,9 @@ class Durable:
         self.ended: OrderedDict[str, AppRecord] = OrderedDict()
         """Those that have, in the order of their end."""
         self.leases: dict[Gpu, Lease] = {}
-        self.next: dict[Gpu, Lease] = {}
+        self.reservations: dict[Gpu, Reservation] = {}
         self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
-        self.next_by_app: dict[str, dict[Gpu, Lease]] = {}
+        self.reservations_by_app: dict[str, dict[Gpu, Reservation]] = {}
         self.held: dict[str, int] = {}
         """App -> GPUs that it holds or was promised, less those that it is losing."""
         self.switches: set[str] = set()
@@ -162,6 +129,10 @@ class Durable:
     def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
         self.clocks[vc] = self.clocks.get(vc, Clock()).turned(now_s, change)
         return self.clocks[vc].value
+
+    def claims(self) -> list[Lease | Reservation]:
+        """All leases, then all reservations."""
+        return [*self.leases.values(), *self.reservations.values()]
 
     # ---- the fold
 
@@ -194,17 +165,19 @@ class Durable:
         app.final_state = f.final_state or app.final_state
 
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
-        lease = Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang)
-        lease.guaranteed = f.guaranteed
         if f.after_current:
-            self.next[f.gpu] = lease
-            self.next_by_app.setdefault(f.app_id, {})[f.gpu] = lease
+            self._reserve(reserved(f))
         else:
-            self._put(lease)
+            self.put(granted(f))
         self._hold(f.app_id, 1)
         self.apps[f.app_id].leases += 1
 
-    def _put(self, lease: Lease) -> None:
+    def _reserve(self, x: Reservation) -> None:
+        self.reservations[x.gpu] = x
+        self.reservations_by_app.setdefault(x.app_id, {})[x.gpu] = x
+
+    def put(self, lease: Lease) -> None:
+        """Takes a lease as it is, instead of the GPU's present one; of the same app, if there is one."""
         self.leases[lease.gpu] = lease
         self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
 
@@ -216,17 +189,11 @@ class Durable:
             self.held.pop(app_id, None)
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> None:
-        lease = self.leases[f.gpu]
-        lease.container_id, lease.job_id, lease.unused_since_s = f.container_id, f.job_id, None
-        if not lease.used:
-            lease.first_container = f.container_id
-        lease.end_s, lease.started_s, lease.slowdown, lease.used = f.end_s, f.at_s, f.slowdown, True
-        if lease.state == GRANTED:
-            lease.state = ACTIVE
+        self.put(after(self.leases[f.gpu], f))
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> None:
         lease = self.leases[f.gpu]
-        lease.end_s = f.end_s
+        self.put(after(lease, f))
         if f.counted:
             self.apps[lease.app_id].renewals += 1
 
@@ -236,17 +203,21 @@ class Durable:
             self.apps[lease.app_id].revocations += 1
         if lease.state != REVOKING:
             self._hold(lease.app_id, -1)
-        lease.state, lease.end_s, lease.reason, lease.cause = REVOKING, f.end_s, f.reason, f.cause
+        self.put(after(lease, f))
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
-        for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
-            if lease is not None and f.grant_id in ("", lease.grant_id):
-                lease.guaranteed = False
+        lease, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
+        if lease is not None and f.grant_id in ("", lease.grant_id):
+            self.put(after(lease, f))
+        if reservation is not None and f.grant_id in ("", reservation.grant_id):
+            self._reserve(dataclasses.replace(reservation, guaranteed=False))
 
     def _on_LeaseOwned(self, f: LeaseOwned) -> None:
-        for lease in (self.leases.get(f.gpu), self.next.get(f.gpu)):
-            if lease is not None and lease.grant_id == f.grant_id:
-                lease.guaranteed = True
+        lease, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
+        if lease is not None and f.grant_id == lease.grant_id:
+            self.put(after(lease, f))
+        if reservation is not None and f.grant_id == reservation.grant_id:
+            self._reserve(dataclasses.replace(reservation, guaranteed=True))
 
     def _on_AppMoved(self, f: AppMoved) -> None:
         """Its clock goes on in the new virtual cluster from where it stood in the old one."""
@@ -259,9 +230,7 @@ class Durable:
     def _on_LeaseIdle(self, f: LeaseIdle) -> None:
         lease = self.leases[f.gpu]
         self._attain(lease, f.at_s)
-        lease.container_id, lease.job_id, lease.unused_since_s = "", "", f.at_s
-        if lease.state == ACTIVE:
-            lease.state = GRANTED
+        self.put(after(lease, f))
 
     def _on_LeaseEnded(self, f: LeaseEnded) -> None:
         ended = self.leases.pop(f.gpu, None)
@@ -270,25 +239,21 @@ class Durable:
             _drop(self.leases_by_app, ended)
             if ended.state != REVOKING:
                 self._hold(ended.app_id, -1)
-        following = self.next.pop(f.gpu, None)
-        if following is not None:
-            lease_s = following.end_s - following.granted_s
-            following.granted_s = following.unused_since_s = f.at_s
-            following.end_s = f.at_s + lease_s
-            _drop(self.next_by_app, following)
-            self._put(following)
+        reservation = self.reservations.pop(f.gpu, None)
+        if reservation is not None:
+            _drop(self.reservations_by_app, reservation)
+            self.put(reservation.begun(f.at_s))
 
     def _attain(self, lease: Lease, now_s: float) -> None:
         if lease.started_s is not None:
             app = self.apps[lease.app_id]
             app.attained_gpu_s += lease.attained_gpu_s(now_s)
             app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
-            lease.started_s = None
 
     def _on_NextDropped(self, f: NextDropped) -> None:
-        dropped = self.next.pop(f.gpu, None)
+        dropped = self.reservations.pop(f.gpu, None)
         if dropped is not None:
-            _drop(self.next_by_app, dropped)
+            _drop(self.reservations_by_app, dropped)
             self._hold(dropped.app_id, -1)
 
     def _on_Switched(self, f: Switched) -> None:
@@ -352,9 +317,12 @@ class Durable:
             yield [name, record]
 
     def _records(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name, records in (("apps", self.apps), ("leases", self.leases), ("next", self.next)):
-            for x in records.values():
-                yield name, dataclasses.asdict(x)
+        for app in self.apps.values():
+            yield "apps", dataclasses.asdict(app)
+        for lease in self.leases.values():
+            yield "leases", dump_lease(lease)
+        for reservation in self.reservations.values():
+            yield "next", dump_reservation(reservation)
 
     def _dump_rest(self) -> dict[str, Any]:
         return {
@@ -376,12 +344,12 @@ class Durable:
         state.live = {a.app_id: a for a in state.apps.values() if a.finished_s is None}
         ended = [(a.finished_s, a) for a in state.apps.values() if a.finished_s is not None]
         state.ended = OrderedDict((a.app_id, a) for _, a in sorted(ended, key=lambda x: x[0]))
-        for lease in map(_lease, data["leases"]):
-            state._put(lease)
+        for lease in map(load_lease, data["leases"]):
+            state.put(lease)
             state._hold(lease.app_id, lease.state != REVOKING)
-        for lease in map(_lease, data["next"]):
-            state.next[lease.gpu] = state.next_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
-            state._hold(lease.app_id, 1)
+        for reservation in map(load_reservation, data["next"]):
+            state._reserve(reservation)
+            state._hold(reservation.app_id, 1)
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
@@ -403,13 +371,11 @@ class Durable:
 _FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
 
 
-def _drop(by_app: dict[str, dict[Gpu, Lease]], lease: Lease) -> None:
-    mine = by_app[lease.app_id]
-    del mine[lease.gpu]
+T = TypeVar("T", Lease, Reservation)
+
+
+def _drop(by_app: dict[str, dict[Gpu, T]], x: T) -> None:
+    mine = by_app[x.app_id]
+    del mine[x.gpu]
     if not mine:
-        del by_app[lease.app_id]
-
-
-def _lease(data: Mapping[str, Any]) -> Lease:
-    cause = end_reason(data.get("cause", ""), "")
-    return Lease(**{**data, "gpu": Gpu(*data["gpu"]), "cause": cause})
+        del by_app[x.app_id]

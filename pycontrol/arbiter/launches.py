@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.arbiter.durable import AppRecord, Lease
+from pycontrol.arbiter.durable import AppRecord
+from pycontrol.arbiter.lease import Lease
 from pycontrol.model.events import JobProgress
 
 JOBS_KEPT = 4096

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from pycontrol.arbiter import eligibility
-from pycontrol.arbiter.durable import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.facts import (
     LeaseEnded,
     LeaseExtended,
@@ -20,6 +19,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
+from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease, Reservation
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.auction import SLOWDOWN_PRIOR
@@ -61,9 +61,15 @@ def close_open(s: State, now_s: float) -> None:
         s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
 
 
-def unchanged(s: State, gang: Iterable[Lease]) -> bool:
-    """Whether all these leases are still in force."""
-    return all(s.durable.leases.get(x.gpu) is x and x.state != REVOKING for x in gang)
+def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
+    """These leases as they are by now; None where one of them has ended or is being revoked."""
+    found: list[Lease] = []
+    for before in gang:
+        lease = s.durable.leases.get(before.gpu)
+        if lease is None or lease.grant_id != before.grant_id or lease.state == REVOKING:
+            return None
+        found.append(lease)
+    return found
 
 
 def frozen(s: State, now_s: float) -> bool:
@@ -74,7 +80,7 @@ def frozen(s: State, now_s: float) -> bool:
 def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
     """Ends a lease; whoever is next on the GPU has it now, else it is free for a round."""
     worker = s.workers.at.get(gpu)
-    lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+    lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
     owner = lease.app_id if lease is not None else None
     planned_for_next = coming is not None and coming.app_id == owner
     if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
@@ -117,13 +123,13 @@ def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
         s.stir(gpu)
 
 
-def drop_next(s: State, app_id: str, reason: str) -> None:
+def drop_reservations(s: State, app_id: str, reason: str) -> None:
     """The app is no longer next on any GPU it was promised."""
-    for lease in s.next_of(app_id):
+    for lease in s.reservations_of(app_id):
         s.record(NextDropped(lease.gpu, reason))
 
 
-def lose_next(s: State, promised: Sequence[Lease], now_s: float, cause: Cause) -> None:
+def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Takes promises back; who has them is told, for it plans with these GPUs already."""
     by_app: dict[str, list[Gpu]] = {}
     for lease in promised:
@@ -140,23 +146,26 @@ def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None
     A gang leaves whole: it stops anyway, and resumes as soon as a round finds it another place. What the stand-in
     bids for runs on until its container ends, unless it is revocable.
     """
-    for gpu in sorted(g for g in ({*s.durable.leases, *s.durable.next} if gpus is None else gpus) if s.bad(g)):
+    for gpu in sorted(g for g in ({*s.durable.leases, *s.durable.reservations} if gpus is None else gpus) if s.bad(g)):
         why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
-        for lease in (s.durable.next.get(gpu), s.durable.leases.get(gpu)):
-            if lease is not None and lease.state != REVOKING:
-                _leave(s, lease, now_s, why)
+        reservation = s.durable.reservations.get(gpu)
+        if reservation is not None:
+            _leave(s, reservation, now_s, why)
+        lease = s.durable.leases.get(gpu)
+        if lease is not None and lease.state != REVOKING:
+            _leave(s, lease, now_s, why)
 
 
-def _leave(s: State, lease: Lease, now_s: float, why: Cause) -> None:
+def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> None:
     """Ends what an app has of the gang that a lease belongs to, promised GPUs included."""
     key, app_id = s.gang_key(lease), lease.app_id
     gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
     running = any(x.gpu in s.container_at for x in gang)
     if running and s.is_foreign(app_id) and not s.settings.standin_revocable:
         return
-    coming = [x for x in s.next_of(app_id) if s.gang_key(x) == key]
+    coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
     if coming:
-        lose_next(s, coming, now_s, why)
+        cancel_reservations(s, coming, now_s, why)
         s.want_round(now_s + s.settings.settle_s)
     take_back(s, gang, now_s, now_s + s.lead_s, why)
 
@@ -251,7 +260,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
 def released(s: State, e: GpusReleased, now_s: float) -> None:
     """An app gives GPUs back early, held or promised ones."""
     for gpu in sorted(e.gpus):
-        coming = s.durable.next.get(gpu)
+        coming = s.durable.reservations.get(gpu)
         if coming is not None and coming.app_id == e.app_id:
             s.record(NextDropped(gpu, "released"))
             s.want_round(now_s + s.settings.settle_s)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter import leases
-from pycontrol.arbiter.durable import Lease
+from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.model.reasons import Cause, EndReason
@@ -67,7 +67,8 @@ class Agenda:
             return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
         for app_id, gangs in self.ending.items():
             if s.durable.apps[app_id].vc == vc:
-                mine = [g for g in gangs if all(x.guaranteed for x in g) == guaranteed and leases.unchanged(s, g)]
+                now = [g for gang in gangs if (g := leases.in_force(s, gang)) is not None]
+                mine = [g for g in now if all(x.guaranteed for x in g) == guaranteed]
                 if mine:
                     result[app_id] = mine
         return result

@@ -133,7 +133,7 @@ class Market:
 def downgrade(s: State, groups: Iterable[str]) -> None:
     """These groups are borrowed from now on."""
     names = set(groups)
-    for lease in [*s.durable.leases.values(), *s.durable.next.values()]:
+    for lease in s.durable.claims():
         if lease.grant_id in names and lease.guaranteed:
             s.record(LeaseBorrowed(lease.gpu, lease.grant_id))
 

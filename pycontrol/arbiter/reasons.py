@@ -58,7 +58,7 @@ def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     if record.kind != "foreign" and (agent is None or not agent.connected):
         return Reason(Pending.AGENT_AWAY)
     if _demand(a, app_id, now_s).gpus <= a.holding(app_id) and not _unplaced(a, app_id):
-        return Reason(Pending.RUNNING if a.leases_of(app_id) or a.next_of(app_id) else Pending.IDLE)
+        return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
     if a.queue_room(record.queue) <= 0:
         return Reason(Pending.QUEUE_LIMIT, record.queue)
     return None
@@ -69,7 +69,7 @@ def _unplaced(a: Arbiter, app_id: str) -> list[str]:
 
 
 def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    coming = a.next_of(app_id)
+    coming = a.reservations_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
         return Reason(Pending.WAITING_FOR_REVOCATION, f"{len(coming)} GPUs, free in {max(0.0, last_s - now_s):.0f} s")

@@ -14,9 +14,9 @@ from typing import Any
 from pycontrol.arbiter import apps, leases, standin
 from pycontrol.arbiter.audience import Waiting, demand_of, view
 from pycontrol.arbiter.commit import Work, commit
-from pycontrol.arbiter.durable import REVOKING, Lease
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
+from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.relocation import relocate
@@ -176,7 +176,7 @@ class Rounds:
         s = self.s
         counts = s.free.counts()
         more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
-        for gpu in (*more, *(g for g in s.revoking if g not in s.durable.next)):
+        for gpu in (*more, *(g for g in s.revoking if g not in s.durable.reservations)):
             if s.usable(gpu):
                 counts[gpu.host] = counts.get(gpu.host, 0) + 1
         return counts
@@ -213,7 +213,7 @@ class Rounds:
         self._granted = ("", frozenset())
         if not app_ids:
             return False
-        theirs = (x for a in app_ids for x in (*s.leases_of(a), *s.next_of(a)))
+        theirs = (x for a in app_ids for x in s.claims_of(a))
         self._spurned = 0 if any(x.grant_id.startswith(f"{round_id}.") for x in theirs) else self._spurned + 1
         if self._spurned < SPURNED_MAX:
             return False

@@ -11,7 +11,7 @@ from itertools import islice
 
 from pycontrol.arbiter.alarms import Alarms
 from pycontrol.arbiter.asks import Asks
-from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable, Lease
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     OF_GPU,
     AppArrived,
@@ -26,6 +26,7 @@ from pycontrol.arbiter.facts import (
     NextDropped,
     Restored,
 )
+from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease, Reservation
 from pycontrol.arbiter.machines import Machines
 from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.refusals import Refusals
@@ -71,10 +72,9 @@ class AgentState:
 
 
 class Touched:
-    """What changed in the durable part since somebody looked."""
+    """Apps whose records changed since somebody looked."""
 
     def __init__(self) -> None:
-        self.gpus: set[Gpu] = set()
         self.app_ids: set[str] = set()
         self.all = False
 
@@ -149,7 +149,6 @@ class State:
     """The cells of the virtual clusters, where there are any."""
     groups: dict[str, int] = field(default_factory=dict)
     """Grant -> its GPUs that are leased or promised and not being taken back: what the cells hold for it."""
-    taking_back: set[Gpu] = field(default_factory=set)
     cells_stale: bool = False
     """Whether containers were adopted of which the cells know nothing yet."""
     node_at: dict[str, Node] = field(init=False)
@@ -175,10 +174,9 @@ class State:
                 self._forget_ended(fact.at_s)
             return
         gpu = fact.gpu
-        before, coming = self.durable.leases.get(gpu), self.durable.next.get(gpu)
+        before, coming = self.durable.leases.get(gpu), self.durable.reservations.get(gpu)
         self.durable.apply(fact)
         if self.touched is not None:
-            self.touched.gpus.add(gpu)
             self.touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
             if isinstance(fact, LeaseGranted):
                 self.touched.app_ids.add(fact.app_id)
@@ -186,9 +184,10 @@ class State:
         if isinstance(fact, LeaseGranted):
             self.reckon(fact.app_id)
         elif isinstance(fact, LOSES):
-            for lease in (before, coming):
-                if lease is not None:
-                    self.reckon(lease.app_id)
+            if before is not None:
+                self.reckon(before.app_id)
+            if coming is not None:
+                self.reckon(coming.app_id)
         if self.supply is not None and self.seen_cluster:  # else all is told with the first snapshot
             self._count_group(fact, before, coming)
 
@@ -202,7 +201,11 @@ class State:
             if age_s < self.settings.ended_apps_s and (len(gone) >= too_many or age_s < ENDED_APPS_MIN_S):
                 break
             known = app_id in self.yarn_apps or not self.ready
-            if not known and app_id not in self.durable.leases_by_app and app_id not in self.durable.next_by_app:
+            if (
+                not known
+                and app_id not in self.durable.leases_by_app
+                and app_id not in self.durable.reservations_by_app
+            ):
                 gone.append(app_id)
         if gone:
             self.record(AppsForgotten(tuple(gone)))
@@ -211,7 +214,7 @@ class State:
                 self.stale.discard(app_id)
                 self.doomed.discard(app_id)
 
-    def _count_group(self, fact: Fact, before: Lease | None, coming: Lease | None) -> None:
+    def _count_group(self, fact: Fact, before: Lease | None, coming: Reservation | None) -> None:
         """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""
         assert self.supply is not None
         lost: str | None = None
@@ -219,12 +222,8 @@ class State:
             self.groups[fact.grant_id] = self.groups.get(fact.grant_id, 0) + 1
         elif isinstance(fact, NextDropped) and coming is not None:
             lost = coming.grant_id
-        elif isinstance(fact, LeaseRevoking) and before is not None and fact.gpu not in self.taking_back:
-            self.taking_back.add(fact.gpu)
+        elif isinstance(fact, LeaseRevoking | LeaseEnded) and before is not None and before.state != REVOKING:
             lost = before.grant_id
-        elif isinstance(fact, LeaseEnded) and before is not None:
-            lost = None if fact.gpu in self.taking_back else before.grant_id
-            self.taking_back.discard(fact.gpu)
         if lost is not None:
             self.groups[lost] -= 1
             if not self.groups[lost]:
@@ -412,13 +411,17 @@ class State:
         mine = self.durable.leases_by_app.get(app_id)
         return [mine[gpu] for gpu in sorted(mine)] if mine else []
 
-    def next_of(self, app_id: str) -> list[Lease]:
-        """Its leases that begin when the present ones of the GPUs end."""
-        return list(self.durable.next_by_app.get(app_id, {}).values())
+    def claims_of(self, app_id: str) -> list[Lease | Reservation]:
+        """Its leases, then its reservations."""
+        return [*self.leases_of(app_id), *self.reservations_of(app_id)]
 
-    def next_on(self, host: str) -> list[Lease]:
+    def reservations_of(self, app_id: str) -> list[Reservation]:
+        """Its leases that begin when the present ones of the GPUs end."""
+        return list(self.durable.reservations_by_app.get(app_id, {}).values())
+
+    def reservations_on(self, host: str) -> list[Reservation]:
         """The leases that begin when the present ones of a machine's GPUs end."""
-        return [x for gpu in self.machines.on(host) if (x := self.durable.next.get(gpu)) is not None]
+        return [x for gpu in self.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
 
     def leases_on(self, host: str) -> list[Lease]:
         """The present leases of a machine's GPUs."""
@@ -428,12 +431,14 @@ class State:
         """GPUs it holds or will hold, less those it is losing."""
         return self.durable.held.get(app_id, 0)
 
-    def gang_key(self, lease: Lease) -> str:
+    def gang_key(self, lease: Lease | Reservation) -> str:
         """What groups leases into gangs: the job that uses them, else the award that gave them."""
         worker = self.workers.at.get(lease.gpu)
         if worker is not None and worker.app_id == lease.app_id:
             return f"job {worker.plan.job_id}"
-        return f"job {lease.job_id}" if lease.job_id else lease.gang or lease.grant_id
+        if isinstance(lease, Lease) and lease.job_id:
+            return f"job {lease.job_id}"
+        return lease.gang or lease.grant_id
 
     def gangs_of(self, app_id: str) -> list[list[Lease]]:
         """Its present leases that it is not losing, gang by gang."""
@@ -449,13 +454,15 @@ class State:
         `private`: on the machines that its virtual cluster is, those that it borrows left out.
         """
         gangs = [g for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
-        coming: dict[str, list[Lease]] = {}
-        for lease in self.next_of(app_id):
-            coming.setdefault(lease.gang or lease.grant_id, []).append(lease)
-        gangs += coming.values()
-        if private:
-            gangs = [gang for gang in gangs if all(x.guaranteed for x in gang)]
-        return tuple(self.places((x.gpu for x in gang), private) for gang in gangs)
+        coming: dict[str, list[Reservation]] = {}
+        for x in self.reservations_of(app_id):
+            coming.setdefault(x.gang or x.grant_id, []).append(x)
+        claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]
+        return tuple(
+            self.places((x.gpu for x in gang), private)
+            for gang in claims
+            if not private or all(x.guaranteed for x in gang)
+        )
 
     def places(self, gpus: Iterable[Gpu], private: bool) -> Gang:
         """GPUs counted by host, or by the machines that a virtual cluster's cells are."""
@@ -470,7 +477,7 @@ class State:
     def borrowing(self, app_id: str) -> int:
         """GPUs that it borrows or will borrow, less those that it is losing."""
         leases = self.durable.leases_by_app.get(app_id, {}).values()
-        coming = self.durable.next_by_app.get(app_id, {}).values()
+        coming = self.durable.reservations_by_app.get(app_id, {}).values()
         return sum(not x.guaranteed for x in coming) + sum(not x.guaranteed and x.state != REVOKING for x in leases)
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
@@ -509,15 +516,15 @@ class State:
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
                 by_grant.setdefault(lease.grant_id, []).append(lease)
-        coming: dict[str, list[Lease]] = {}
-        for lease in self.next_of(app_id):
-            coming.setdefault(lease.grant_id, []).append(lease)
+        coming: dict[str, list[Reservation]] = {}
+        for x in self.reservations_of(app_id):
+            coming.setdefault(x.grant_id, []).append(x)
         held = [
             HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs)) for grant_id, xs in by_grant.items()
         ]
         held += [
-            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs), max(x.granted_s for x in xs))
-            for grant_id, xs in coming.items()
+            HeldGrant(grant_id, tuple(x.gpu for x in ys), min(x.end_s for x in ys), max(x.granted_s for x in ys))
+            for grant_id, ys in coming.items()
         ]
         return tuple(held)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pycontrol.arbiter import eligibility, leases, standin
-from pycontrol.arbiter.durable import REVOKING
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
 from pycontrol.model.cluster import Ask
@@ -48,7 +48,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
         return "is planned already"
     for gpu in plan.gpus:
         lease = s.durable.leases.get(gpu)
-        coming = s.durable.next.get(gpu)
+        coming = s.durable.reservations.get(gpu)
         if gpu in seen:
             return f"GPU {gpu} is named twice"
         held = lease is not None and lease.app_id == app_id and lease.state != REVOKING
@@ -84,7 +84,7 @@ def place_ready(s: State, now_s: float) -> None:
 def _dropped_as_void(s: State, worker: Worker) -> bool:
     """Forgets a plan for GPUs that its app neither holds nor was promised."""
     for gpu in worker.plan.gpus:
-        lease, coming = s.durable.leases.get(gpu), s.durable.next.get(gpu)
+        lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
         held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
         if not held and (coming is None or coming.app_id != worker.app_id):
             s.drop_worker(worker)

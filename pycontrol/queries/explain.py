@@ -32,7 +32,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
                "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
                "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
     agent = a.agents.get(app_id)
-    coming = sorted((x for x in a.durable.next.values() if x.app_id == app_id), key=lambda x: x.gpu)
+    coming = sorted((x for x in a.durable.reservations.values() if x.app_id == app_id), key=lambda x: x.gpu)
     return {
         "now_s": now_s,
         "app": app,
@@ -42,7 +42,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
             "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
         },
         "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
-        + [views.lease_row(a, x, coming=True) for x in coming],
+        + [views.lease_row(a, x) for x in coming],
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],

@@ -1,8 +1,8 @@
 """Pictures of the Arbiter for readers: views are made from a copy of its state, on the reader's thread.
 
-A picture is taken on the Arbiter's thread between two batches. It shares all that is immutable; of leases and apps,
-which change in place, only those that changed since the last picture are copied. So it takes milliseconds, and no
-reader waits for a round, or for one another.
+A picture is taken on the Arbiter's thread between two batches. It shares all that is immutable, leases among it; of
+apps' records, which change in place, only those that changed since the last picture are copied. So it takes
+milliseconds, and no reader waits for a round, or for one another.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import AppRecord, Durable, Lease
+from pycontrol.arbiter.durable import AppRecord, Durable
 from pycontrol.arbiter.state import AgentState, Touched
-from pycontrol.model.topology import Gpu
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
@@ -34,7 +33,6 @@ FIRST_S = 5.0
 COPIED = (
     "nodes", "down", "queues", "yarn_apps", "containers", "container_at", "revoking", "open_leases", "unmet", "foreign",
     "closed", "doomed", "kills_sent", "receipts", "workers", "free", "ends", "refusals", "asks", "machines", "groups",
-    "taking_back",
 )  # fmt: skip
 """Fields of the state that are copied as they are (`copy()`)."""
 SHARED = (
@@ -52,11 +50,9 @@ class Caller(Protocol):
 
 
 class Camera:
-    """Takes pictures, on the Arbiter's thread; keeps copies of leases and apps between them."""
+    """Takes pictures, on the Arbiter's thread; keeps copies of apps' records between them."""
 
     def __init__(self) -> None:
-        self._leases: dict[Gpu, Lease] = {}
-        self._next: dict[Gpu, Lease] = {}
         self._apps: dict[str, AppRecord] = {}
         self._touched: Touched | None = None
         """What the Arbiter has changed since the last picture, if that was this camera's."""
@@ -65,14 +61,9 @@ class Camera:
         """An Arbiter that nobody drives: the state of this moment."""
         touched, d = a.touched, a.durable
         whole = touched is None or touched is not self._touched or touched.all
-        if touched is None or whole:
-            gpus, app_ids = {*d.leases, *self._leases, *d.next, *self._next}, {*d.apps, *self._apps}
-        else:
-            gpus, app_ids = touched.gpus, touched.app_ids
+        app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
         a.touched = self._touched = Touched()
-        for ours, theirs in ((self._leases, d.leases), (self._next, d.next)):
-            _follow(ours, theirs, gpus, _lease)
-        _follow(self._apps, d.apps, app_ids, _app)
+        _follow(self._apps, d.apps, app_ids)
         picture = Arbiter(a.settings, a.rounds.policy, self._durable(d), a.configured, a.epoch)
         for name in COPIED:
             setattr(picture, name, getattr(a, name).copy())
@@ -87,7 +78,7 @@ class Camera:
     def _durable(self, d: Durable) -> Durable:
         """All but the indices by app, which `complete` makes."""
         own = Durable()
-        own.leases, own.next = dict(self._leases), dict(self._next)
+        own.leases, own.reservations = dict(d.leases), dict(d.reservations)
         own.apps = {app_id: self._apps[app_id] for app_id in d.apps}  # in the order of their arrival
         own.held, own.switches, own.rounds = dict(d.held), set(d.switches), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
@@ -97,22 +88,16 @@ class Camera:
         return own
 
 
-K = TypeVar("K")
-_LEASE = operator.attrgetter(*(f.name for f in dataclasses.fields(Lease)))
 _APP = operator.attrgetter(*(f.name for f in dataclasses.fields(AppRecord)))
 
 
-def _follow(ours: dict[K, T], theirs: Mapping[K, T], keys: Iterable[K], copied: Callable[[T], T]) -> None:
-    for key in keys:
-        found = theirs.get(key)
+def _follow(ours: dict[str, AppRecord], theirs: Mapping[str, AppRecord], app_ids: Iterable[str]) -> None:
+    for app_id in app_ids:
+        found = theirs.get(app_id)
         if found is None:
-            ours.pop(key, None)
+            ours.pop(app_id, None)
         else:
-            ours[key] = copied(found)
-
-
-def _lease(x: Lease) -> Lease:
-    return Lease(*_LEASE(x))
+            ours[app_id] = _app(found)
 
 
 def _app(x: AppRecord) -> AppRecord:
@@ -126,9 +111,10 @@ def _agent(x: AgentState) -> AgentState:
 def complete(picture: Arbiter) -> Arbiter:
     """The indices by app, made on the reader's thread."""
     d = picture.durable
-    for leases, by_app in ((d.leases, d.leases_by_app), (d.next, d.next_by_app)):
-        for gpu, lease in leases.items():
-            by_app.setdefault(lease.app_id, {})[gpu] = lease
+    for gpu, lease in d.leases.items():
+        d.leases_by_app.setdefault(lease.app_id, {})[gpu] = lease
+    for gpu, reservation in d.reservations.items():
+        d.reservations_by_app.setdefault(reservation.app_id, {})[gpu] = reservation
     return picture
 
 

@@ -82,7 +82,7 @@ class Spans:
         for at_s, fact in past:
             self._take(fact, at_s)
         if durable is not None:
-            self._next = {gpu: lease.app_id for gpu, lease in durable.next.items()}
+            self._next = {gpu: lease.app_id for gpu, lease in durable.reservations.items()}
             for gpu, lease in durable.leases.items():
                 if gpu not in self._open:
                     span = LeaseSpan(gpu, lease.app_id, lease.granted_s, lease.job_id, lease.started_s)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import REVOKING, Lease
+from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
@@ -212,22 +212,24 @@ def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lease_row(a: Arbiter, lease: Lease, coming: bool = False) -> dict[str, Any]:
-    """A lease; `coming`: the GPU's present lease ends first."""
+def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
+    """A lease; `next` is the state of a reservation, for which the GPU's present lease ends first."""
     known = a.yarn_apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
+    present = lease if isinstance(lease, Lease) else None
     return {
-        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": "next" if coming else lease.state,
+        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": present.state if present else "next",
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
-        "container_id": lease.container_id, "job_id": lease.job_id, "guaranteed": lease.guaranteed,
-        "reason": lease.reason, "name": known.name if known is not None else "",
+        "container_id": present.container_id if present else "", "job_id": present.job_id if present else "",
+        "guaranteed": lease.guaranteed, "reason": present.reason if present else "",
+        "name": known.name if known is not None else "",
     }  # fmt: skip
 
 
 def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """All leases, and who is next on which GPU."""
     present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
-    coming = sorted(a.durable.next.values(), key=lambda x: x.gpu)
-    rows = [lease_row(a, x) for x in present] + [lease_row(a, x, coming=True) for x in coming]
+    coming = sorted(a.durable.reservations.values(), key=lambda x: x.gpu)
+    rows = [lease_row(a, x) for x in present] + [lease_row(a, x) for x in coming]
     return {"now_s": now_s, "leases": rows}
 
 

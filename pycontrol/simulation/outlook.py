@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import ACTIVE, Durable
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.lease import ACTIVE
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
@@ -210,8 +211,10 @@ class Resumed(Simulator):
             for gpu in mine:
                 self.yarn.occupied[gpu] = container_id
                 held = self.arbiter.durable.leases[gpu]
-                held.container_id = held.first_container = container_id
-                held.job_id = job.job_id
+                in_use = dataclasses.replace(
+                    held, container_id=container_id, first_container=container_id, job_id=job.job_id
+                )
+                self.arbiter.durable.put(in_use)
             job.containers.append(container_id)
             self.job_of[container_id] = job
         job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now

@@ -67,7 +67,7 @@ class Feed:
         """What each deal in force is about."""
         if durable is not None:
             self._holder = {g: x.app_id for g, x in durable.leases.items()}
-            self._next = {g: x.app_id for g, x in durable.next.items()}
+            self._next = {g: x.app_id for g, x in durable.reservations.items()}
             self._names = {x.app_id: x.name for x in durable.apps.values()}
             self._deals = _deals(durable.exchange)
         self._changed = threading.Condition()

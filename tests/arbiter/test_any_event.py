@@ -162,8 +162,8 @@ def holds(m: Mini) -> None:
     usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
     assert a.free_gpus() == usable
     assert a.free.counts() == by_host(usable)
-    assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.next.values())} <= a.durable.apps.keys()
-    for gpu in a.durable.next:
+    assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.reservations.values())} <= a.durable.apps.keys()
+    for gpu in a.durable.reservations:
         assert gpu in a.durable.leases
     assert all(n >= 0 for n in a.durable.held.values())
     assert all(c.count >= 0 for c in a.durable.clocks.values())

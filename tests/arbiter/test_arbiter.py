@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.facts import AllocationChanged
+from pycontrol.arbiter.lease import Reservation
 from pycontrol.arbiter.reasons import REASONS, reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
@@ -264,7 +264,7 @@ def test_a_lease_that_no_round_can_move_does_not_make_rounds_spin() -> None:
     w.add_app("late", 1, 12, 800)
     durable = w.arbiter.durable
     for gpu, lease in durable.leases.items():  # who holds them is to have them next, too
-        durable.next[gpu] = dataclasses.replace(lease, grant_id="broken")
+        durable.reservations[gpu] = Reservation(gpu, lease.app_id, "broken", lease.granted_s, lease.end_s)
     w.check = lambda: None  # type: ignore[method-assign]
     at_s, rounds = w.now, len(w.arbiter.receipts)
     w.run(200)
@@ -322,7 +322,7 @@ def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     stuck = [a.app_id for a in w.agents.values() if not a.finished]
     assert not stuck, w.history[-40:]
     assert not w.arbiter.durable.leases
-    assert not w.arbiter.durable.next
+    assert not w.arbiter.durable.reservations
     for app_id in w.agents:
         assert reason(w.arbiter, app_id, w.now).code in REASONS
 
@@ -356,4 +356,4 @@ def test_under_any_policy_all_apps_finish_whatever_goes_wrong(
     w.run(5000)
     assert [a.app_id for a in w.agents.values() if not a.finished] == [], w.history[-40:]
     assert not w.arbiter.durable.leases
-    assert not w.arbiter.durable.next
+    assert not w.arbiter.durable.reservations

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.facts import LeaseRevoking
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
@@ -102,13 +102,13 @@ def test_a_promised_gpu_that_goes_bad_is_promised_no_more() -> None:
     w.add_app("early", 4, 3, 4000)
     w.run(10)
     w.add_app("late", 4, 3, 4000)
-    while not w.arbiter.durable.next:
+    while not w.arbiter.durable.reservations:
         w.run(w.now - 1000 + 0.1)
-    promised = dict(w.arbiter.durable.next)
+    promised = dict(w.arbiter.durable.reservations)
     bad, lease = min(promised.items())
     w.mark(bad.host, bad.index)
     mates = {g for g, x in promised.items() if x.grant_id == lease.grant_id}
-    assert not mates & set(w.arbiter.durable.next), "what is left of the gang would be of no use"
+    assert not mates & set(w.arbiter.durable.reservations), "what is left of the gang would be of no use"
     w.run(60)
     assert bad not in w.occupied
     assert len(w.occupied) == 8, "the other GPUs hold two gangs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.clock import SLOW, STEP_S, SteadyClock
-from pycontrol.arbiter.durable import REVOKING
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.model import events as ev
 from tests.arbiter.mini import SETTINGS, Mini
 

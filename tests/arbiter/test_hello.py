@@ -8,8 +8,9 @@ import json
 import pytest
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.durable import REVOKING, Durable
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import LeaseEnded
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.reasons import reason
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse

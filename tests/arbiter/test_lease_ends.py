@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from pycontrol.arbiter.durable import REVOKING
 from pycontrol.arbiter.facts import LeaseEnded
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.topology import Gpu

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import REVOKING, Durable
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, LeaseGranted, from_json, to_json
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.state import Settings, as_gang, by_host
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
@@ -167,7 +168,7 @@ class World:
         for app_id, agent in self.agents.items():
             if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
                 mine = {x.gpu for x in a.leases_of(app_id) if x.state != REVOKING}
-                lost = agent.held - mine - {x.gpu for x in a.next_of(app_id)}
+                lost = agent.held - mine - {x.gpu for x in a.reservations_of(app_id)}
                 assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:
@@ -191,7 +192,7 @@ class World:
         a = self.arbiter
         for gpu, lease in a.durable.leases.items():
             assert lease.gpu == gpu
-        for gpu, coming in a.durable.next.items():
+        for gpu, coming in a.durable.reservations.items():
             present = a.durable.leases[gpu]
             assert present.state == REVOKING, f"{gpu} is promised to {coming.app_id}, and {present.app_id} keeps it"
         for worker in list(a.workers):
@@ -205,13 +206,13 @@ class World:
         if a.ready and self.now >= a.recovering_until_s:
             stay = {x.app_id for g, x in a.durable.leases.items() if a.bad(g) and x.state != REVOKING}
             assert all(a.is_foreign(app_id) for app_id in stay), "a lease stays on a bad GPU"
-            assert not any(map(a.bad, a.durable.next)), "a bad GPU is promised"
+            assert not any(map(a.bad, a.durable.reservations)), "a bad GPU is promised"
         assert a.revoking == {g for g, x in a.durable.leases.items() if x.state == REVOKING}
         assert set(a.workers.pending) == {w.gang for w in a.workers if not w.container_id and not w.directive_id}
         for app_id in self.agents:
             mine = {g: x for g, x in a.durable.leases.items() if x.app_id == app_id}
             assert a.durable.leases_by_app.get(app_id, {}) == mine
-            coming = sum(x.app_id == app_id for x in a.durable.next.values())
+            coming = sum(x.app_id == app_id for x in a.durable.reservations.values())
             assert a.holding(app_id) == coming + sum(x.state != REVOKING for x in mine.values())
             agent = a.agents.get(app_id)
             wants = agent is not None and app_id in a.durable.live and agent.demand.gpus > a.holding(app_id)

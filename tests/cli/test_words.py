@@ -112,7 +112,7 @@ def test_an_app_that_has_nothing_and_wants_nothing_does_not_run(scene: Scene) ->
     for lease in a.leases_of(EARLY):
         a.durable.leases.pop(lease.gpu)
         a.durable.leases_by_app.pop(EARLY, None)
-    a.durable.next_by_app.pop(EARLY, None)
+    a.durable.reservations_by_app.pop(EARLY, None)
     a.durable.held.pop(EARLY, None)
     for worker in a.workers.of(EARLY):
         a.workers.drop(worker)

@@ -55,13 +55,14 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, 'state.switches = set(data["switches"])', "state.switches = set()"),
     "forgets_the_number_of_rounds": (ARBITER, 'state.rounds = data["rounds"]', "state.rounds = 0"),
     "a_promise_stays_after_it_came_true": (
-        ARBITER, "following = self.next.pop(f.gpu, None)", "following = self.next.get(f.gpu)"),
+        ARBITER, "reservation = self.reservations.pop(f.gpu, None)",
+        "reservation = self.reservations.get(f.gpu)"),
     "a_gpu_in_use_is_free": (
         ARBITER, "if gpu not in self.container_at and self.usable(gpu)", "if self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (
         ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
     "promises_twice": (
-        ARBITER, "if gpu not in s.durable.next and s.usable(gpu):", "if s.usable(gpu):"),
+        ARBITER, "if gpu not in s.durable.reservations and s.usable(gpu):", "if s.usable(gpu):"),
     "containers_of_before_stay": (ARBITER, "self.container_at.clear()", "pass"),
     "directives_repeat_their_ids": (
         ARBITER, "[super().new_id(kind), str(self.epoch), self._journal_id]", "[super().new_id(kind)]"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pycontrol.arbiter import leases as lease_rules
-from pycontrol.arbiter.durable import GRANTED, REVOKING, Durable
+from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     Fact,
     LeaseEnded,
@@ -17,6 +17,7 @@ from pycontrol.arbiter.facts import (
     from_json,
     to_json,
 )
+from pycontrol.arbiter.lease import GRANTED, REVOKING
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
@@ -82,7 +83,7 @@ class Oracles:
                             str(fact.gpu))  # fmt: skip
 
     def _granted(self, plane: Any, fact: LeaseGranted) -> None:
-        present, coming = self.shadow.leases.get(fact.gpu), self.shadow.next.get(fact.gpu)
+        present, coming = self.shadow.leases.get(fact.gpu), self.shadow.reservations.get(fact.gpu)
         if not fact.after_current and present is not None:
             raise Violation("two owners", f"{fact.gpu} is granted to {fact.app_id}, {present.app_id} has it",
                             str(fact.gpu))  # fmt: skip
@@ -119,7 +120,7 @@ class Oracles:
         """An effect is about to be carried out: the journal must know why."""
         if isinstance(e, ev.SendGrant):
             for gpu in e.grant.gpus:
-                known = (self.shadow.leases.get(gpu), self.shadow.next.get(gpu))
+                known = (self.shadow.leases.get(gpu), self.shadow.reservations.get(gpu))
                 if not any(x is not None and x.app_id == e.app_id for x in known):
                     raise Violation("journal first", f"{gpu} is granted to {e.app_id}, the journal does not know",
                                     str(gpu))  # fmt: skip
@@ -212,7 +213,7 @@ class Oracles:
             raise Violation("conservation", f"free are {sorted(map(str, a.free_gpus() ^ usable))} wrongly or not")
         if a.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
             raise Violation("conservation", "GPUs being revoked are not those that are known to be")
-        for gpu, coming in a.durable.next.items():
+        for gpu, coming in a.durable.reservations.items():
             if a.durable.leases[gpu].state != REVOKING:
                 raise Violation("two owners", f"{gpu} is promised to {coming.app_id} and not taken back", str(gpu))
         for app_id, mine in a.durable.leases_by_app.items():
@@ -291,7 +292,7 @@ class Oracles:
         plane = self.world.plane
         a, endpoint = plane.arbiter, plane.endpoint
         left: dict[str, Any] = {
-            "leases": a.durable.leases, "promises": a.durable.next, "live apps": a.durable.live,
+            "leases": a.durable.leases, "promises": a.durable.reservations, "live apps": a.durable.live,
             "workers": list(a.workers), "asks": a.asks.apps(), "directives": endpoint._waiting,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
         }  # fmt: skip

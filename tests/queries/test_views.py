@@ -99,11 +99,11 @@ def test_audit_view_is_clean_and_sees_a_lie(scene: Scene) -> None:
     assert scene.get("audit")["violations"] == []
     a = scene.world.arbiter
     gpu, lease = next((g, x) for g, x in a.durable.leases.items() if x.container_id)
-    lease.app_id, owner = SHELL if lease.app_id != SHELL else EARLY, lease.app_id
+    a.durable.leases[gpu] = dataclasses.replace(lease, app_id=SHELL if lease.app_id != SHELL else EARLY)
     try:
         found = views.audit(a, scene.world.now, {})["violations"]
     finally:
-        lease.app_id = owner
+        a.durable.leases[gpu] = lease
     assert [v["kind"] for v in found] == ["container_without_lease"]
     assert str(gpu) in found[0]["what"]
 
