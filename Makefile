@@ -6,7 +6,7 @@ MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
+.PHONY: secure-test scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 # KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
@@ -63,7 +63,7 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 unit: setup
-	$(VENV)/bin/pytest -q -m "not cluster and not policies and not adapters"
+	$(VENV)/bin/pytest -q -m "not cluster and not secure and not policies and not adapters"
 
 # Training through stops, kills and lost storage: TensorFlow loops and Keras' fit on real processes.
 adapters-test: setup
@@ -115,7 +115,7 @@ compiled-test: setup
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
 	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . \
-	  -m "not cluster and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
+	  -m "not cluster and not secure and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 # Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.
@@ -126,6 +126,10 @@ safety: setup
 
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster
+
+# A real Hadoop with Kerberos: jobs by ticket and by keytab, renewed tokens, others refused, daemons killed.
+secure-test: setup java
+	$(VENV)/bin/pytest -q -m secure
 
 # Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
 policy-test: setup java

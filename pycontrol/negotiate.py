@@ -88,15 +88,18 @@ def asks(response: requests.Response) -> bool:
     return "negotiate" in response.headers.get("WWW-Authenticate", "").lower()
 
 
-def token(host: str, principal: str = "", keytab: str = "") -> bytes:
-    """What SPNEGO sends first (of Kerberos there is no more) to HTTP@host; NegotiateError."""
+def token(host: str, principal: str = "", keytab: str = "", tickets: str = "") -> bytes:
+    """What SPNEGO sends first (of Kerberos there is no more) to HTTP@host; NegotiateError.
+
+    `tickets`: the cache where the keytab's principal keeps its tickets; by default this process's memory.
+    """
     gss = _library()
     name, context, credential = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     minor, out = ctypes.c_uint32(), _Output()
     try:
         _import_name(f"HTTP@{host}", _SERVICE, name)
         if principal:
-            _acquire(principal, keytab, credential)
+            _acquire(principal, keytab, tickets or f"MEMORY:isonomy-{principal}", credential)
         major = gss.gss_init_sec_context(
             ctypes.byref(minor), credential, ctypes.byref(context), name, ctypes.byref(_SPNEGO),
             ctypes.c_uint32(0), ctypes.c_uint32(0), None, None, None, ctypes.byref(out), None, None)  # fmt: skip
@@ -137,14 +140,12 @@ def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
     _check(major, minor.value, f"for {text}")
 
 
-def _acquire(principal: str, keytab: str, credential: ctypes.c_void_p) -> None:
-    """Its tickets lie in this process's memory, and are taken anew when they end."""
+def _acquire(principal: str, keytab: str, tickets: str, credential: ctypes.c_void_p) -> None:
+    """They are taken anew when they end."""
     if not os.access(keytab, os.R_OK):
         raise NegotiateError(f"no Kerberos ticket for {principal}: {keytab} cannot be read")
     name, minor = ctypes.c_void_p(), ctypes.c_uint32()
-    pairs = (_Pair * 2)(
-        _Pair(b"client_keytab", f"FILE:{keytab}".encode()), _Pair(b"ccache", f"MEMORY:isonomy-{principal}".encode())
-    )
+    pairs = (_Pair * 2)(_Pair(b"client_keytab", f"FILE:{keytab}".encode()), _Pair(b"ccache", tickets.encode()))
     store = _Store(2, pairs)
     try:
         _import_name(principal, _PRINCIPAL, name)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import requests
 
-from devcluster import lifecycle, prerequisites, processes, readiness
+from devcluster import kerberos, lifecycle, prerequisites, processes, readiness
 from devcluster.errors import DevClusterError
 from devcluster.layout import BUILD, Layout, Options
 from pycontrol.config import ConfigError
@@ -66,6 +66,7 @@ def command(function: Callable[..., None]) -> click.Command:
 @click.option("--plain", is_flag=True, help="Stock CapacityScheduler and executor, without our plugin.")
 @click.option("--off", is_flag=True, help="Our plugin, behaving as plain CapacityScheduler.")
 @click.option("--standby", is_flag=True, help="A second ResourceManager that takes over, and a ZooKeeper.")
+@click.option("--secure", is_flag=True, help="Kerberos: a KDC, and tickets for you, alice and bob.")
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="A value of confs/defaults.yaml.")
 @click.option("--fresh", is_flag=True, help="Forget all earlier state, HDFS too.")
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then take it down.")
@@ -76,12 +77,13 @@ def up(
     plain: bool,
     off: bool,
     standby: bool,
+    secure: bool,
     settings: tuple[str, ...],
     fresh: bool,
     foreground: bool,
 ) -> None:
     """Bring up what does not run yet: NameNode, DataNode, ResourceManager, one NodeManager a machine."""
-    asked = Options(plain, off, gpus, standby, settings)
+    asked = Options(plain, off, gpus, standby, secure, settings)
     if fresh:
         _purge(layout)
     lifecycle.up(layout, None if asked == Options() else asked, topology, say)
@@ -212,6 +214,8 @@ def hadoop(layout: Layout, tool: str, arguments: tuple[str, ...]) -> None:
         arguments = ("-jar", str(jar), *arguments)
     java = str(home / "bin" / "java")
     environment = {**os.environ, "HADOOP_CONF_DIR": str(cluster.layout.conf), "JAVA_HOME": str(home)}
+    if cluster.options.secure:
+        environment |= {**kerberos.clients_environment(cluster), **os.environ}
     words = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]
     os.execve(java, [*words, CLASSES.get(tool, tool), *arguments], environment)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from devcluster import REPO
+from devcluster import REPO, kerberos
 from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
 from devcluster.processes import ZOO_CFG
 from pycontrol.config import MachineSpec
@@ -20,6 +20,8 @@ _EMPTY_WEB_XML = '<web-app xmlns="http://java.sun.com/xml/ns/javaee" version="3.
 def configure(cluster: Cluster) -> None:
     """Writes conf, each NodeManager's conf and the empty HDFS web apps."""
     layout = cluster.layout
+    if cluster.options.secure:
+        kerberos.prepare(cluster)
     shared = _shared(cluster)
     settings = render.parse_set(cluster.options.settings)
     render.write(render.render(_over(shared, settings)), layout.conf)
@@ -77,6 +79,7 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "tmp_dir": str(layout.root / "tmp"),
             "racks": {m.host: rack.name for rack in cluster.spec.racks for m in rack.machines},
         },
+        "security": kerberos.settings(cluster) if cluster.options.secure else {},
         "hdfs": {
             "namenode_rpc": at("namenode_rpc"),
             "namenode_web": at("namenode_web"),
@@ -127,6 +130,8 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "agents_advertise": ",".join(at("agents", cluster.hosts[rm]) for rm in cluster.resourcemanagers),
             "standby_webhdfs": cluster.webhdfs if pair else None,
             "standby_every_s": 2 if pair else 60,
+            "standby_principal": kerberos.principal(user) if pair and cluster.options.secure else None,
+            "standby_keytab": str(kerberos.keytab(cluster)) if pair and cluster.options.secure else None,
         },
     }
 

@@ -7,7 +7,7 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from pycontrol.config import TopologySpec, load_topology_spec
 BUILD = REPO / "build"
 LOCALHOST = "127.0.0.1"
 NAMENODE, DATANODE, RESOURCEMANAGER = "namenode", "datanode", "resourcemanager"
-STANDBY, ZOOKEEPER = "resourcemanager-2", "zookeeper"
+STANDBY, ZOOKEEPER, KDC = "resourcemanager-2", "zookeeper", "kdc"
 STANDBY_HOST = "127.0.9.2"
 """The second ResourceManager and its control plane have the ports of the first, on this address."""
 ALIASES = {"nn": NAMENODE, "dn": DATANODE, "rm": RESOURCEMANAGER, "rm-2": STANDBY, "zk": ZOOKEEPER}
@@ -33,6 +33,7 @@ class Options:
     off: bool = False
     gpus: str = "virtual"
     standby: bool = False
+    secure: bool = False
     settings: tuple[str, ...] = ()
 
 
@@ -110,7 +111,8 @@ class Cluster:
     """Address by role."""
 
     def __post_init__(self) -> None:
-        self.hosts = {NAMENODE: LOCALHOST, DATANODE: LOCALHOST, RESOURCEMANAGER: LOCALHOST}
+        self.hosts = {KDC: LOCALHOST} if self.options.secure else {}
+        self.hosts |= {NAMENODE: LOCALHOST, DATANODE: LOCALHOST, RESOURCEMANAGER: LOCALHOST}
         if self.options.standby:
             self.hosts |= {ZOOKEEPER: LOCALHOST, STANDBY: STANDBY_HOST}
         self.hosts |= {f"nodemanager-{i}": m.host for i, m in enumerate(self.spec.machines)}
@@ -160,10 +162,11 @@ class Cluster:
             RESOURCEMANAGER: "rm_web",
             STANDBY: "rm_web",
             ZOOKEEPER: ZOOKEEPER,
+            KDC: KDC,
         }.get(role, "nm_web")
         return f"http://{self.address(port, self.hosts[role])}"
 
-    def save(self, pids: dict[str, int | None], java_home: str) -> None:
+    def save(self, pids: dict[str, int | None], java_home: str, env: Mapping[str, str]) -> None:
         """Writes cluster.json."""
         lib, extra = BUILD / "hadoop" / "lib", BUILD / "hadoop" / "client-extra"
         value = {
@@ -191,7 +194,7 @@ class Cluster:
             "isonomy_yamls": [str(self.layout.conf_of(r) / "isonomy.yaml") for r in self.resourcemanagers],
             "python": sys.executable,
             "user": getpass.getuser(),
-            "env": {"HADOOP_CONF_DIR": str(self.layout.conf), "JAVA_HOME": java_home},
+            "env": {"HADOOP_CONF_DIR": str(self.layout.conf), "JAVA_HOME": java_home, **env},
             "ports": self.ports,
             "options": asdict(self.options),
         }

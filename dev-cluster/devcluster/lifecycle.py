@@ -11,9 +11,9 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from devcluster import configure, gpus, ports, prerequisites, processes, readiness
+from devcluster import configure, gpus, kerberos, ports, prerequisites, processes, readiness
 from devcluster.errors import DevClusterError
-from devcluster.layout import NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
+from devcluster.layout import KDC, NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
 
 Say = Callable[[str], None]
 
@@ -51,6 +51,8 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
     with interruptible(), layout.lock():
         java_home = prerequisites.java_home()
         prerequisites.hadoop_jars(say)
+        if options and options.secure:
+            prerequisites.kdc_jars(say)
         running = bool(processes.find_daemons(layout))
         cluster = _existing(layout, options, topology) if running else _fresh(layout, options, topology)
         if not cluster.options.plain:
@@ -109,7 +111,7 @@ def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cl
     cluster = Cluster(layout, options, chosen, spec)
     _forget_applications(layout)
     configure.configure(cluster)
-    cluster.save({}, str(prerequisites.java_home()))
+    save(cluster, prerequisites.java_home())
     return cluster
 
 
@@ -132,9 +134,10 @@ def _start(cluster: Cluster, roles: list[str], await_roles: list[str], java_home
     started: dict[str, Popen[bytes]] = {}
     if roles:
         say(f"starting {', '.join(roles)}")
-    if ZOOKEEPER in roles:  # a ResourceManager that does not find it ends
-        started[ZOOKEEPER] = processes.start(cluster, ZOOKEEPER, java_home)
-        readiness.wait(cluster, [ZOOKEEPER], started, say)
+    for first in (KDC, ZOOKEEPER):  # daemons that do not find them end
+        if first in roles:
+            started[first] = processes.start(cluster, first, java_home)
+            readiness.wait(cluster, [first], started, say)
     for role in [r for r in roles if r not in (*hdfs, *started)]:
         started[role] = processes.start(cluster, role, java_home)
     if NAMENODE in hdfs:
@@ -148,7 +151,8 @@ def _start(cluster: Cluster, roles: list[str], await_roles: list[str], java_home
 def save(cluster: Cluster, java_home: Path) -> None:
     """cluster.json with the present process ids."""
     pids = {r: processes.pid_of(cluster.layout, r) for r in cluster.roles}
-    cluster.save(pids, str(java_home))
+    env = kerberos.clients_environment(cluster) if cluster.options.secure else {}
+    cluster.save(pids, str(java_home), env)
 
 
 def down(layout: Layout, say: Say) -> None:

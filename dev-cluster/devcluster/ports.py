@@ -25,6 +25,7 @@ LOCAL = (
     "bridge",
     "agents",
     "zookeeper",
+    "kdc",
 )
 NODEMANAGER = ("nm", "nm_localizer", "nm_web")
 """The same numbers on each NodeManager's own address."""

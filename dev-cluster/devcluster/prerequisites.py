@@ -21,6 +21,7 @@ from devcluster.layout import BUILD
 JAVA_MIN = 17
 DOWNLOAD_DEADLINE_S = 1800
 POM = REPO / "dev-cluster" / "pom.xml"
+KDC_POM = REPO / "dev-cluster" / "kdc-pom.xml"
 PLUGIN_JARS = {
     "resourcemanager": REPO / "yarn-plugin" / "rm" / "target" / "isonomy-yarn-rm.jar",
     "nodemanager": REPO / "yarn-plugin" / "nm" / "target" / "isonomy-yarn-nm.jar",
@@ -43,32 +44,43 @@ def java_home() -> Path:
 
 
 def hadoop_jars(say: Callable[[str], None]) -> Path:
-    """build/hadoop with lib and client-extra; fetched by Maven when pom.xml has changed since."""
-    target = BUILD / "hadoop"
-    wanted = hashlib.sha256(POM.read_bytes()).hexdigest()
+    """build/hadoop with lib and client-extra."""
+    return _jars("hadoop", POM, say)
+
+
+def kdc_jars(say: Callable[[str], None]) -> Path:
+    """build/kdc with lib."""
+    return _jars("kdc", KDC_POM, say)
+
+
+def _jars(name: str, pom: Path, say: Callable[[str], None]) -> Path:
+    """The folder below build; fetched by Maven when the file has changed since."""
+    target = BUILD / name
+    wanted = hashlib.sha256(pom.read_bytes()).hexdigest()
     BUILD.mkdir(exist_ok=True)
-    with (BUILD / "hadoop.lock").open("w") as lock:
+    with (BUILD / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = target / "pom.sha256"
         if stamp.exists() and stamp.read_text() == wanted:
             return target
         if not shutil.which("mvn"):
             raise DevClusterError("mvn is missing: install Maven 3.8 or newer (Debian: apt install maven)")
-        fresh = BUILD / "hadoop.part"
+        fresh = BUILD / f"{name}.part"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
-        _copy_dependencies(fresh, say)
+        _copy_dependencies(fresh, pom, say)
         (fresh / "pom.sha256").write_text(wanted)
         shutil.rmtree(target, ignore_errors=True)
         fresh.rename(target)
     return target
 
 
-def _copy_dependencies(fresh: Path, say: Callable[[str], None]) -> None:
+def _copy_dependencies(fresh: Path, pom: Path, say: Callable[[str], None]) -> None:
     """Runs Maven with a count of what it has downloaded."""
-    command = ["mvn", "-B", "-f", str(POM), "generate-resources", f"-Disonomy.hadoop.dir={fresh}"]
+    command = ["mvn", "-B", "-f", str(pom), "generate-resources", f"-Disonomy.hadoop.dir={fresh}"]
     begin, jars, lines = time.monotonic(), 0, []
-    say("fetching Hadoop's jars with Maven (about 100 MB, once)")
+    whose = "the KDC's jars (5 MB)" if pom == KDC_POM else "Hadoop's jars (about 100 MB)"
+    say(f"fetching {whose} with Maven, once")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     watchdog = threading.Timer(DOWNLOAD_DEADLINE_S, process.kill)
     watchdog.start()
@@ -90,7 +102,7 @@ def _copy_dependencies(fresh: Path, say: Callable[[str], None]) -> None:
         (BUILD / "hadoop-maven.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
         reason = next((li for li in lines if li.startswith("[ERROR]")), f"exit {code}")
         raise DevClusterError(f"mvn failed: {reason} (all of it: {BUILD / 'hadoop-maven.log'})")
-    say(f"Hadoop's jars are in {fresh.with_name('hadoop')} ({time.monotonic() - begin:.0f} s)")
+    say(f"the jars are in {fresh.with_suffix('')} ({time.monotonic() - begin:.0f} s)")
 
 
 def _count(jars: int) -> None:

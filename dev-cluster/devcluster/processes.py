@@ -9,9 +9,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from devcluster import prerequisites
+from devcluster import kerberos, prerequisites
 from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, DATANODE, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
+from devcluster.layout import BUILD, DATANODE, KDC, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
 
 MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
 """Environment variable of every daemon: the cluster's directory."""
@@ -23,9 +23,10 @@ _MAIN = {
     DATANODE: "org.apache.hadoop.hdfs.server.datanode.DataNode",
     RESOURCEMANAGER: "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
     "nodemanager": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+    KDC: kerberos.MAIN,
     ZOOKEEPER: "org.apache.zookeeper.server.ZooKeeperServerMain",
 }
-_HEAP_MB = {RESOURCEMANAGER: 384, ZOOKEEPER: 64}
+_HEAP_MB = {RESOURCEMANAGER: 384, ZOOKEEPER: 64, KDC: 64}
 _HEAP_DEFAULT_MB = 256
 ZOO_CFG = "zoo.cfg"
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
@@ -38,6 +39,8 @@ def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
     plugin = None if cluster.options.plain else prerequisites.plugin_jar(role)
     class_path = [str(cluster.layout.conf_of(role)), str(root / "web"), f"{jars}/lib/*"]
     class_path += [str(plugin)] if plugin else []
+    if role == KDC:
+        class_path = [f"{BUILD}/kdc/lib/*"]
     return [
         str(java_home / "bin" / "java"),
         f"-Xmx{_HEAP_MB.get(kind, _HEAP_DEFAULT_MB)}m",
@@ -53,18 +56,25 @@ def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
         ":".join(class_path),
         _MAIN[kind],
         *([str(root / ZOO_CFG)] if role == ZOOKEEPER else []),
+        *(kerberos.arguments(cluster) if role == KDC else []),
     ]
 
 
-def environment(layout: Layout, java_home: Path) -> dict[str, str]:
+def environment(cluster: Cluster, java_home: Path) -> dict[str, str]:
     """A daemon's environment; containers get JAVA_HOME, HADOOP_CONF_DIR and PATH of it."""
+    layout = cluster.layout
     kept = {k: os.environ[k] for k in _INHERITED if k in os.environ}
+    if cluster.options.secure:
+        kept |= kerberos.environment(cluster)
     return {**kept, "JAVA_HOME": str(java_home), "HADOOP_CONF_DIR": str(layout.conf), MARK: str(layout.root)}
 
 
 def start(cluster: Cluster, role: str, java_home: Path) -> subprocess.Popen[bytes]:
     """Starts a role in a session of its own and writes its pid file."""
     layout = cluster.layout
+    if role == KDC:  # it makes new keys each time, and says in its log when it has done so
+        layout.log(role).unlink(missing_ok=True)
+        kerberos.forget(cluster)
     with layout.log(role).open("ab") as log:
         process = subprocess.Popen(
             java_command(cluster, role, java_home),
@@ -72,7 +82,7 @@ def start(cluster: Cluster, role: str, java_home: Path) -> subprocess.Popen[byte
             stdout=log,
             stderr=log,
             cwd=layout.root,
-            env=environment(layout, java_home),
+            env=environment(cluster, java_home),
             start_new_session=True,
         )
     layout.pid_file(role).write_text(f"{process.pid} {_start_ticks(process.pid)}\n")
@@ -93,7 +103,7 @@ def format_namenode(cluster: Cluster, java_home: Path) -> None:
             stderr=log,
             cwd=layout.root,
             check=False,
-            env=environment(layout, java_home),
+            env=environment(cluster, java_home),
             timeout=60,
         ).returncode
     if code:

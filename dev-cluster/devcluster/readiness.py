@@ -10,9 +10,11 @@ from subprocess import Popen
 from typing import Any
 
 import requests
+from requests.auth import AuthBase
 
+from devcluster import kerberos
 from devcluster.errors import DevClusterError
-from devcluster.layout import DATANODE, NAMENODE, ZOOKEEPER, Cluster
+from devcluster.layout import DATANODE, KDC, NAMENODE, ZOOKEEPER, Cluster
 from devcluster.processes import pid_of, tail
 
 START_DEADLINE_S = 120.0
@@ -56,10 +58,12 @@ def is_ready(cluster: Cluster, role: str) -> bool:
             return bool(_namenode(cluster, "NameNodeInfo").get("Safemode") == "")
         if role == DATANODE:
             return bool(_namenode(cluster, "FSNamesystemState").get("NumLiveDataNodes") == 1)
+        if role == KDC:
+            return kerberos.serves(cluster)
         if role == ZOOKEEPER:
             return _zookeeper(cluster)
         if role in cluster.resourcemanagers:
-            state = _get(f"{cluster.web(role)}/ws/v1/cluster/info")["clusterInfo"]["haState"]
+            state = _get(cluster, f"{cluster.web(role)}/ws/v1/cluster/info")["clusterInfo"]["haState"]
             return state == "ACTIVE" or (state == "STANDBY" and cluster.options.standby)
         return _nodemanager(cluster, role)
     except (OSError, ValueError, LookupError, TypeError):
@@ -69,13 +73,13 @@ def is_ready(cluster: Cluster, role: str) -> bool:
 def nodes(cluster: Cluster) -> list[dict[str, Any]]:
     """The NodeManagers as the ResourceManager lists them; one that stands by names the active one."""
     rms = [r for r in cluster.resourcemanagers if pid_of(cluster.layout, r) is not None]
-    answer = _get(f"{cluster.web((rms or cluster.resourcemanagers)[0])}/ws/v1/cluster/nodes")
+    answer = _get(cluster, f"{cluster.web((rms or cluster.resourcemanagers)[0])}/ws/v1/cluster/nodes")
     return list((answer.get("nodes") or {}).get("node") or [])
 
 
 def _nodemanager(cluster: Cluster, role: str) -> bool:
     """Serves, is healthy, and the ResourceManager has heard of this start of it."""
-    info = _get(f"{cluster.web(role)}/ws/v1/node/info")["nodeInfo"]
+    info = _get(cluster, f"{cluster.web(role)}/ws/v1/node/info")["nodeInfo"]
     if all(pid_of(cluster.layout, r) is None for r in cluster.resourcemanagers):
         return bool(info["nodeHealthy"])
     wanted = cluster.address("nm", cluster.hosts[role])
@@ -93,22 +97,33 @@ def _zookeeper(cluster: Cluster) -> bool:
 
 
 def _namenode(cluster: Cluster, bean: str) -> dict[str, Any]:
-    answer = _get(f"{cluster.webhdfs}/jmx?qry=Hadoop:service=NameNode,name={bean}")
+    answer = _get(cluster, f"{cluster.webhdfs}/jmx?qry=Hadoop:service=NameNode,name={bean}")
     return dict(answer["beans"][0])
 
 
-def _get(url: str) -> dict[str, Any]:
-    answer = requests.get(url, headers={"Accept": "application/json"}, timeout=REQUEST_TIMEOUT_S)
+def _get(cluster: Cluster, url: str) -> dict[str, Any]:
+    headers = {"Accept": "application/json"}
+    answer = requests.get(url, headers=headers, timeout=REQUEST_TIMEOUT_S, auth=_login(cluster))
     answer.raise_for_status()
     value: dict[str, Any] = answer.json()
     return value
 
 
+def _login(cluster: Cluster) -> AuthBase | None:
+    return kerberos.login(cluster) if cluster.options.secure else None
+
+
 def make_directories(cluster: Cluster) -> None:
-    """/tmp and the user's home on HDFS."""
-    user = getpass.getuser()
-    for path, mode in (("/tmp", "1777"), (f"/user/{user}", "755")):
-        url = f"{cluster.webhdfs}/webhdfs/v1{path}?op=MKDIRS&permission={mode}&user.name={user}"
-        answer = requests.put(url, timeout=REQUEST_TIMEOUT_S * 4)
-        if answer.status_code != 200:
-            raise DevClusterError(f"HDFS: {path} could not be made: {answer.text[:300]}")
+    """/tmp and the users' homes on HDFS."""
+    user, login = getpass.getuser(), _login(cluster)
+    others = kerberos.USERS if cluster.options.secure else ()
+    for path, mode in (("/tmp", "1777"), *((f"/user/{name}", "755") for name in (user, *others))):
+        _change(cluster, path, f"op=MKDIRS&permission={mode}&user.name={user}", login)
+    for name in others:
+        _change(cluster, f"/user/{name}", f"op=SETOWNER&owner={name}&user.name={user}", login)
+
+
+def _change(cluster: Cluster, path: str, query: str, login: AuthBase | None) -> None:
+    answer = requests.put(f"{cluster.webhdfs}/webhdfs/v1{path}?{query}", timeout=REQUEST_TIMEOUT_S * 4, auth=login)
+    if answer.status_code != 200:
+        raise DevClusterError(f"HDFS: {path} could not be made: {answer.text[:300]}")

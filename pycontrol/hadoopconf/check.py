@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec
-from pycontrol.hadoopconf import sitechecks
+from pycontrol.hadoopconf import secure, sitechecks
 from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.names import YARN
 from pycontrol.hadoopconf.sitefile import read_site
 from pycontrol.policies import registry
 
 TOKEN_HEX_DIGITS = 64
-OPTIONAL = frozenset({"node-resources.xml", "submarine-site.xml"})
+OPTIONAL = frozenset({"hdfs-site.xml", "node-resources.xml", "submarine-site.xml"})
 """Files that not every machine has."""
 
 
@@ -25,7 +26,8 @@ class Seen:
     """What the files say that other files must agree with."""
 
     config: Config | None = None
-    yarn: dict[str, str] | None = None
+    sites: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Hadoop's files by name."""
 
 
 def check(path: Path) -> list[Finding]:
@@ -43,8 +45,9 @@ def check(path: Path) -> list[Finding]:
     ]
     for name in names:
         findings += _check_file(path / name, seen)
-    if seen.config and seen.yarn is not None:
-        findings += sitechecks.agreement(seen.yarn, seen.config)
+    if seen.config and YARN in seen.sites:
+        findings += sitechecks.agreement(seen.sites[YARN], seen.config)
+    findings += secure.together(seen.sites, seen.config)
     return findings
 
 
@@ -123,19 +126,19 @@ def _topology_file(file: Path, _seen: Seen) -> Iterator[Finding]:
         yield note(file.name, "racks", "no machine has a GPU")
 
 
-def _yarn_site(file: Path, seen: Seen) -> Iterator[Finding]:
-    seen.yarn = read_site(file)
-    yield from sitechecks.yarn_site(seen.yarn)
-
-
 def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[Path, Seen], Iterator[Finding]]:
-    return lambda file, _seen: checker(read_site(file))
+    def check_site(file: Path, seen: Seen) -> Iterator[Finding]:
+        site = seen.sites[file.name] = read_site(file)
+        yield from checker(site)
+
+    return check_site
 
 
 CHECKS: dict[str, Callable[[Path, Seen], Iterator[Finding]]] = {
     "isonomy.yaml": _isonomy_yaml,
     "core-site.xml": _site(sitechecks.core_site),
-    "yarn-site.xml": _yarn_site,
+    "hdfs-site.xml": _site(lambda _site: iter(())),  # what it says counts together with the others
+    "yarn-site.xml": _site(sitechecks.yarn_site),
     "capacity-scheduler.xml": _site(sitechecks.capacity_scheduler),
     "resource-types.xml": _site(sitechecks.resource_types),
     "node-resources.xml": _site(sitechecks.node_resources),

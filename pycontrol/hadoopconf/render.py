@@ -18,6 +18,8 @@ from pycontrol.policies import registry
 FREE_FORM = frozenset({"core.racks", "yarn.rm_hosts", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
 
+HADOOP_VERSIONS = ("3.3", "3.4", "3.5")
+
 Values = dict[str, Any]
 
 
@@ -157,11 +159,13 @@ def _check_choices(values: Values) -> None:
     choices = {
         ("yarn", "scheduler"): ("isonomy", "capacity"),
         ("nodemanager", "executor"): ("default", "linux"),
+        ("yarn", "hadoop"): HADOOP_VERSIONS,
+        ("security", "data_transfer_protection"): ("authentication", "integrity", "privacy"),
     }
     lines = [
         f"{section}.{key}: must be {' or '.join(allowed)} (got {values[section][key]})"
         for (section, key), allowed in choices.items()
-        if values[section][key] not in allowed
+        if str(values[section][key]) not in allowed
     ]
     for name, queue in values["queues"]["leaves"].items():
         if not isinstance(queue, dict) or set(queue) != {"capacity", "maximum"}:

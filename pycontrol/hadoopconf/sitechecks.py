@@ -6,16 +6,21 @@ import difflib
 from collections.abc import Iterator
 
 from pycontrol.config import Config
+from pycontrol.hadoopconf import production
 from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.names import (
+    DOMINANT,
+    GPU,
+    OLD_WEB,
+    OLD_WEB_KEY,
+    OUR_EXECUTORS,
+    OUR_RUNTIME,
+    OUR_SCHEDULER,
+    OUR_WEB,
+    SCHEDULER,
+    YARN,
+)
 
-YARN, SCHEDULER = "yarn-site.xml", "capacity-scheduler.xml"
-GPU = "yarn.io/gpu"
-OUR_SCHEDULER = "isonomy.yarn.IsonomyScheduler"
-OUR_WEB = "isonomy.yarn.IsonomyWebServices"
-OLD_WEB, OLD_WEB_KEY = "isonomy.yarn.IsonomyExternalResource", "yarn.http.rmwebapp.external.classes"
-"""In the place of OUR_WEB on Hadoop 3.3 and 3.4."""
-OUR_EXECUTORS = ("isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinuxContainerExecutor")
-OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 OUR_KEYS = (
     "isonomy.bridge.host",
     "isonomy.bridge.port",
@@ -27,7 +32,6 @@ OUR_KEYS = (
     "isonomy.nm.evidence-file",
     "isonomy.nm.gpu-wait-ms",
 )
-DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
 
 
 def core_site(site: dict[str, str]) -> Iterator[Finding]:
@@ -58,6 +62,7 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
         yield error(YARN, "yarn.nodemanager.env-whitelist", "must not name CUDA_VISIBLE_DEVICES; remove it there")
     yield from _yarn_notes(site)
+    yield from production.yarn_site(site)
 
 
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
@@ -131,12 +136,6 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
         if theirs != ours:
             got = theirs or "not set"
             yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
-    if config.cells is not None and site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
-        yield note(
-            YARN,
-            "yarn.cluster.max-application-priority",
-            "is 0: YARN makes every application's priority 0; set it for priorities inside virtual clusters",
-        )
     if site.get("yarn.resourcemanager.ha.enabled") == "true":
         if "," not in (config.agents.advertise or ""):
             yield error(
@@ -185,6 +184,7 @@ def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
         yield error(SCHEDULER, f"{prefix}root.queues", "is missing; name the queues below root")
         return
     yield from _queues(site, f"{prefix}root")
+    yield from production.capacity_scheduler(site)
 
 
 def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:

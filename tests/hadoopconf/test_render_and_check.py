@@ -152,8 +152,8 @@ def test_rest_of_older_hadoops_is_right_too(conf: Path) -> None:
         ),
         (
             "capacity-scheduler.xml",
-            "<value>-1</value>",
-            "<value>1</value>",
+            "user-limit-factor</name><value>100</value>",
+            "user-limit-factor</name><value>1</value>",
             "root.research.user-limit-factor: is too small: one user is held to 45 %",
         ),
         (
@@ -178,11 +178,9 @@ def test_each_error_names_file_and_key(conf: Path, file: str, old: str, new: str
 
 
 @pytest.mark.parametrize(("most", "told"), [(None, True), ("0", True), ("1000", False)])
-def test_priorities_inside_virtual_clusters_need_a_largest_one(tmp_path: Path, most: str | None, told: bool) -> None:
+def test_priorities_among_apps_need_a_largest_one(tmp_path: Path, most: str | None, told: bool) -> None:
     key = "yarn.cluster.max-application-priority"
-    (tmp_path / "isonomy.yaml").write_text(render.render({"isonomy": {"cells": "cells.yaml"}})["isonomy.yaml"])
-    site = {} if most is None else {key: most}
-    found = [f for f in sitechecks.agreement(site, load_config(tmp_path / "isonomy.yaml")) if f.key == key]
+    found = [f for f in sitechecks.yarn_site({} if most is None else {key: most}) if f.key == key]
     assert bool(found) == told
     (tmp_path / "yarn-site.xml").write_text(render.render({})["yarn-site.xml"])
     assert read_site(tmp_path / "yarn-site.xml")[key] == "1000"

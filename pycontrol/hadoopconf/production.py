@@ -1,0 +1,134 @@
+"""What a cluster that has lived has in its files and Isonomy cannot live with, or not as one would think."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.names import GPU, LINUX_EXECUTOR, OUR_EXECUTORS, SCHEDULER, YARN
+
+Site = Mapping[str, str]
+_NM = "yarn.nodemanager."
+_LINUX = f"{_NM}linux-container-executor."
+AM_EXPIRY_MS = 60_000
+"""A container's files are fetched by a process of its own: on a loaded machine that takes more than some seconds."""
+
+
+def yarn_site(site: Site) -> Iterator[Finding]:
+    """yarn-site.xml: YARN's features beside Isonomy."""
+    yield from _gpus_of_others(site)
+    yield from _ways_past(site)
+    yield from _executor(site)
+    recovery, address = site.get(f"{_NM}recovery.enabled") == "true", site.get(f"{_NM}address", "")
+    if recovery and address.endswith(":0"):
+        yield error(
+            YARN, f"{_NM}address", f"must have a fixed port (got {address}), else containers are not taken back"
+        )
+    if site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
+        yield note(
+            YARN,
+            "yarn.cluster.max-application-priority",
+            "is 0: YARN makes every application's priority 0; set it for priorities among a queue's apps",
+        )
+    store = site.get("yarn.scheduler.configuration.store.class", "file")
+    if store != "file":
+        yield note(
+            YARN,
+            "yarn.scheduler.configuration.store.class",
+            f"is {store}: queues are kept there, not in {SCHEDULER}, so that they are not checked here",
+        )
+
+
+def _gpus_of_others(site: Site) -> Iterator[Finding]:
+    plugins = [p.strip() for p in site.get(f"{_NM}resource-plugins", "").split(",")]
+    ours = site.get(f"{_NM}container-executor.class") in OUR_EXECUTORS
+    if GPU in plugins and ours:
+        yield error(
+            YARN,
+            f"{_NM}resource-plugins",
+            f"must not name {GPU}: YARN's own plugin would choose other GPUs for a container than Isonomy granted;"
+            " remove it there, and say their number in node-resources.xml",
+        )
+    elif GPU in plugins:
+        yield note(YARN, f"{_NM}resource-plugins", f"names {GPU}: remove it together with the change of the executor")
+
+
+def _ways_past(site: Site) -> Iterator[Finding]:
+    """What hands out containers without asking the scheduler's plugin."""
+    key = "yarn.resourcemanager.placement-constraints.handler"
+    if site.get(key) == "placement-processor":
+        yield error(YARN, key, "must be scheduler or disabled: placement-processor would place GPUs past Isonomy")
+    key = "yarn.resourcemanager.opportunistic-container-allocation.enabled"
+    if site.get(key) == "true":
+        yield note(
+            YARN, key, "is true: opportunistic containers are refused where they ask for GPUs, else left to YARN"
+        )
+    if site.get("yarn.federation.enabled") == "true":
+        yield error(
+            YARN,
+            "yarn.federation.enabled",
+            "is true: not supported; a control plane knows the apps and GPUs of one ResourceManager",
+        )
+    for key in site:
+        if key.startswith("yarn.scheduler.fair."):
+            yield error(
+                YARN,
+                key,
+                "is FairScheduler's, Isonomy needs CapacityScheduler: convert the queues (`yarn fs2cs`), remove it",
+            )
+            return
+
+
+def _executor(site: Site) -> Iterator[Finding]:
+    if site.get(f"{_NM}container-executor.class") == LINUX_EXECUTOR:
+        if not site.get(f"{_LINUX}group"):
+            yield error(YARN, f"{_LINUX}group", "is missing: the group of the setuid binary container-executor")
+        limited = site.get(f"{_LINUX}nonsecure-mode.limit-users", "true") == "true"
+        if limited and not site.get("yarn.resourcemanager.principal"):
+            yield note(
+                YARN,
+                f"{_LINUX}nonsecure-mode.limit-users",
+                "is not false: without Kerberos all containers run as one user (nobody), who must be able to read"
+                " isonomy.python",
+            )
+    if "docker" in site.get(f"{_NM}runtime.linux.allowed-runtimes", ""):
+        yield note(
+            YARN,
+            f"{_NM}runtime.linux.allowed-runtimes",
+            "allows docker: untried; an image needs isonomy[worker], and CUDA_VISIBLE_DEVICES alone says its GPUs",
+        )
+    expiry = site.get("yarn.am.liveness-monitor.expiry-interval-ms", "")
+    if expiry.isdecimal() and int(expiry) < AM_EXPIRY_MS:
+        yield note(
+            YARN,
+            "yarn.am.liveness-monitor.expiry-interval-ms",
+            f"is {expiry}: an AM whose machine is busy is lost sooner than it starts; {AM_EXPIRY_MS} is safe",
+        )
+
+
+def capacity_scheduler(site: Site) -> Iterator[Finding]:
+    """capacity-scheduler.xml."""
+    for key, value in site.items():
+        if key.endswith(".user-limit-factor") and value == "-1":
+            yield note(SCHEDULER, key, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 is as good")
+            return
+
+
+_RULE = re.compile(r"\s*(DEFAULT|RULE:\[\d*:[^\]]*\](\(([^)]*)\))?(s/[^/]*/[^/]*/g?)?(/?L)?)")
+"""org.apache.hadoop.security.authentication.util.KerberosName: a filter ends at its first )."""
+
+
+def auth_to_local(rules: str) -> str:
+    """What is wrong with hadoop.security.auth_to_local; empty: nothing."""
+    at = 0
+    while rules[at:].strip():
+        found = _RULE.match(rules, at)
+        if found is None:
+            return f"cannot be understood from {rules[at : at + 40].strip()!r} on; a filter may hold no )"
+        try:
+            re.compile(found[3] or "")
+        except re.error as problem:
+            return f"has a filter ({found[3]} that is no expression ({problem}); a filter may hold no )"
+        at = found.end()
+    return ""

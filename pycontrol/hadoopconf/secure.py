@@ -1,0 +1,101 @@
+"""What must hold in the files of a cluster with Kerberos, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pycontrol.config import Config
+from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, YARN
+from pycontrol.hadoopconf.production import auth_to_local
+
+Sites = Mapping[str, Mapping[str, str]]
+_HTTP = "hadoop.http.authentication."
+FILTER = "org.apache.hadoop.security.AuthenticationFilterInitializer"
+PRIVILEGED_PORTS = 1024
+
+
+def is_secure(sites: Sites) -> bool:
+    """Whether core-site.xml wants Kerberos."""
+    return sites.get(CORE, {}).get("hadoop.security.authentication", "simple").lower() == "kerberos"
+
+
+def together(sites: Sites, config: Config | None) -> Iterator[Finding]:
+    """All files of a directory; nothing where Kerberos is off."""
+    if not is_secure(sites):
+        return
+    yield from _core(sites[CORE])
+    if HDFS in sites:
+        yield from _hdfs(sites[HDFS])
+    if YARN in sites:
+        yield from _yarn(sites[YARN])
+    if config is not None:
+        yield from _isonomy(config)
+
+
+def _core(site: Mapping[str, str]) -> Iterator[Finding]:
+    if site.get("hadoop.security.authorization", "false") != "true":
+        yield note(CORE, "hadoop.security.authorization", "is not true: who may call which daemon is not checked")
+    problem = auth_to_local(site.get("hadoop.security.auth_to_local", "DEFAULT"))
+    if problem:
+        yield error(CORE, "hadoop.security.auth_to_local", f"{problem}; every daemon would end at its start")
+    if FILTER not in site.get("hadoop.http.filter.initializers", ""):
+        yield error(
+            CORE,
+            "hadoop.http.filter.initializers",
+            f"must name {FILTER}, else the web apps believe whoever says who it is, Isonomy's REST too",
+        )
+    elif site.get(f"{_HTTP}type", "simple") == "simple":
+        yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps believe whoever says who it is")
+    elif site.get(f"{_HTTP}simple.anonymous.allowed", "true") == "true":
+        yield note(CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that nobody is let in unnamed")
+    if not site.get(f"{_HTTP}signature.secret.file"):
+        yield note(
+            CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets anew"
+        )
+
+
+def _hdfs(site: Mapping[str, str]) -> Iterator[Finding]:
+    if site.get("dfs.block.access.token.enable", "false") != "true":
+        yield error(
+            HDFS,
+            "dfs.block.access.token.enable",
+            "must be true with Kerberos: else DataNodes give blocks to anyone, and refuse to start with SASL",
+        )
+    port = site.get("dfs.datanode.address", "0.0.0.0:9866").rpartition(":")[2]
+    low = port.isdecimal() and 0 < int(port) < PRIVILEGED_PORTS
+    tls, protected = site.get("dfs.http.policy") == "HTTPS_ONLY", bool(site.get("dfs.data.transfer.protection"))
+    if site.get("ignore.secure.ports.for.testing") == "true":
+        yield note(HDFS, "ignore.secure.ports.for.testing", "is true: good for tests alone")
+    elif not low and not (tls and protected):
+        yield error(
+            HDFS,
+            "dfs.http.policy" if protected else "dfs.data.transfer.protection",
+            "DataNodes do not start: set dfs.data.transfer.protection and dfs.http.policy=HTTPS_ONLY, or give them"
+            " privileged ports",
+        )
+    for daemon in ("namenode", "datanode"):
+        for key in (f"dfs.{daemon}.kerberos.principal", f"dfs.{daemon}.keytab.file"):
+            if not site.get(key):
+                yield error(HDFS, key, "is missing: with Kerberos the daemon cannot log in")
+    if not site.get("dfs.web.authentication.kerberos.principal"):
+        yield error(HDFS, "dfs.web.authentication.kerberos.principal", "is missing: Agents and workers use WebHDFS")
+
+
+def _yarn(site: Mapping[str, str]) -> Iterator[Finding]:
+    for daemon in ("resourcemanager", "nodemanager"):
+        for key in (f"yarn.{daemon}.principal", f"yarn.{daemon}.keytab"):
+            if not site.get(key):
+                yield error(YARN, key, "is missing: with Kerberos the daemon cannot log in")
+
+
+def _isonomy(config: Config) -> Iterator[Finding]:
+    here = config.agents.host in ("localhost", "::1") or config.agents.host.startswith("127.")
+    if config.agents.tls is None and not here:
+        yield error(
+            ISONOMY, "agents.tls", "is missing: in a secure cluster apps' tokens would cross the network in the clear"
+        )
+    if config.standby is not None and config.standby.user is not None:
+        yield error(ISONOMY, "standby.user", "means nothing with Kerberos; set standby.principal and standby.keytab")
+    elif config.standby is not None and config.standby.principal is None:
+        yield note(ISONOMY, "standby.principal", "is not set: a ticket cache must be kept for the control plane")

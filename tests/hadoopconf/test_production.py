@@ -1,0 +1,116 @@
+"""What `config check` finds in configurations of clusters that have lived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli.config import config_group
+from pycontrol.hadoopconf import check, render, secure
+from pycontrol.hadoopconf.production import auth_to_local, capacity_scheduler, yarn_site
+from tests.hadoopconf import samples
+
+NM = "yarn.nodemanager."
+EXPECTED = {
+    "bigtop": {
+        ("error", "core-site.xml", "hadoop.security.auth_to_local"),
+        ("error", "core-site.xml", "hadoop.http.filter.initializers"),
+        ("error", "hdfs-site.xml", "dfs.block.access.token.enable"),
+        ("error", "hdfs-site.xml", "dfs.http.policy"),
+        ("error", "hdfs-site.xml", "dfs.web.authentication.kerberos.principal"),
+        ("error", "yarn-site.xml", f"{NM}address"),
+        ("note", "yarn-site.xml", f"{NM}resource-plugins"),
+        ("note", "yarn-site.xml", f"{NM}runtime.linux.allowed-runtimes"),
+        ("error", "capacity-scheduler.xml", "yarn.scheduler.capacity.root.default.user-limit-factor"),
+        ("error", "capacity-scheduler.xml", "yarn.scheduler.capacity.resource-calculator"),
+        ("error", "isonomy.yaml", ""),
+    },
+    "emr": {
+        ("error", "yarn-site.xml", "yarn.resourcemanager.placement-constraints.handler"),
+        ("note", "yarn-site.xml", "yarn.resourcemanager.opportunistic-container-allocation.enabled"),
+        ("note", "yarn-site.xml", "yarn.cluster.max-application-priority"),
+        ("note", "yarn-site.xml", f"{NM}resource-plugins"),
+    },
+    "dataproc": {
+        ("error", "yarn-site.xml", "yarn.federation.enabled"),
+        ("error", "yarn-site.xml", "yarn.scheduler.fair.allocation.file"),
+        ("note", "yarn-site.xml", "yarn.scheduler.configuration.store.class"),
+        ("note", "capacity-scheduler.xml", "yarn.scheduler.capacity.root.default.user-limit-factor"),
+        ("error", "resource-types.xml", ""),
+    },
+}
+
+
+@pytest.mark.parametrize("name", sorted(samples.ALL))
+def test_the_traps_of_production_are_named_with_file_and_key(name: str, tmp_path: Path) -> None:
+    folder = samples.write(samples.ALL[name], tmp_path)
+    result = CliRunner().invoke(config_group, ["check", str(folder), "-o", "json"])
+    found = {(f["level"], f["file"], f["key"]) for f in json.loads(result.output)["findings"]}
+    assert result.exit_code == 1
+    assert EXPECTED[name] <= found, EXPECTED[name] - found
+
+
+@pytest.mark.parametrize(
+    ("rules", "wrong"),
+    [
+        ("DEFAULT", ""),
+        ("RULE:[2:$1@$0]([ndr][nm]@EXAMPLE.ORG)s/.*/hdfs/\n RULE:[1:$1](x)s/a/b/g/L DEFAULT", ""),
+        ("RULE:[1:$1@$0](.*@EXAMPLE.ORG)s/@.*///L\nDEFAULT", ""),
+        ("RULE:[2:$1@$0]((nn|dn)@EXAMPLE.ORG)s/.*/hdfs/ DEFAULT", "a filter may hold no )"),
+        ("RULE:[2:$1(x)s/.*/y/", "cannot be understood"),
+        ("RULE:[2:$1]([a)s/.*/y/", "a filter may hold no )"),
+    ],
+)
+def test_rules_of_principals_are_read_as_hadoop_reads_them(rules: str, wrong: str) -> None:
+    found = auth_to_local(rules)
+    assert wrong in found
+    assert bool(wrong) == bool(found)
+
+
+def test_a_rendered_secure_cluster_has_no_errors(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.write_text("x")
+    pem.chmod(0o600)
+    tls = {f"tls_{k}": str(pem) for k in ("cert", "key", "ca")}
+    rules = "RULE:[2:$1@$0]([ndr][nm]@EXAMPLE.ORG)s/.*/yarn/ DEFAULT"
+    over = {"security": {"kerberos": True, "auth_to_local": rules}, "isonomy": tls}
+    render.write(render.render(over), tmp_path / "conf")
+    assert [str(f) for f in check.check(tmp_path / "conf") if f.level == "error"] == []
+    for key, finding in (("tls_cert", "agents.tls"), ("https", "dfs.http.policy")):
+        section = "security" if key == "https" else "isonomy"
+        changed = {**over, section: {**over[section], key: False if key == "https" else None}}  # type: ignore[dict-item]
+        render.write(render.render(changed), tmp_path / key)
+        assert [f.key for f in check.check(tmp_path / key) if f.level == "error"] == [finding]
+
+
+def test_a_simple_cluster_is_asked_for_none_of_it() -> None:
+    assert list(secure.together({"core-site.xml": {}, "hdfs-site.xml": {}}, None)) == []
+
+
+def test_an_executor_of_ours_beside_yarns_gpu_plugin_is_an_error() -> None:
+    site = {f"{NM}container-executor.class": "isonomy.nm.IsonomyLinuxContainerExecutor",
+            f"{NM}resource-plugins": "yarn.io/fpga, yarn.io/gpu"}  # fmt: skip
+    found = {f.key: f for f in yarn_site(site)}
+    assert found[f"{NM}resource-plugins"].level == "error"
+    assert "group" in "".join(found)
+    assert "nobody" in found[f"{NM}linux-container-executor.nonsecure-mode.limit-users"].message
+    assert not [f for f in yarn_site({f"{NM}resource-plugins": "yarn.io/fpga"}) if "resource-plugins" in f.key]
+
+
+def test_a_limit_that_hadoop_3_3_misunderstands_is_noted() -> None:
+    (found,) = capacity_scheduler({"yarn.scheduler.capacity.root.a.user-limit-factor": "-1"})
+    assert "Hadoop 3.3" in found.message
+
+
+@pytest.mark.parametrize(("version", "key"), [("3.3", "yarn.http.rmwebapp.external.classes"),
+                                              ("3.5", "yarn.webapp.custom.webservice.class")])  # fmt: skip
+def test_the_rest_has_its_versions_key_and_the_check_knows_both(tmp_path: Path, version: str, key: str) -> None:
+    render.write(render.render({"yarn": {"hadoop": version, "require_executor": False}}), tmp_path)
+    text = (tmp_path / "yarn-site.xml").read_text()
+    assert key in text
+    assert ("IsonomyExternalResource" in text) == (version == "3.3")
+    assert [f.key for f in check.check(tmp_path) if f.level == "error"] == []
+    assert "isonomy.scheduler.require-executor" in [f.key for f in check.check(tmp_path)]
