@@ -12,6 +12,9 @@ Launch = tuple[str, tuple[Gpu, ...]]
 """A job and the GPUs of its gang, sorted."""
 
 
+NO_GRANTS: Mapping[Gpu, str] = {}
+
+
 @value
 class Allocation:
     """What becomes of an app's free GPUs; those in neither list are kept for jobs that are about to wait."""
@@ -28,6 +31,7 @@ def allocate(
     gang_gpus: int,
     scope: Scope,
     topology: Topology,
+    grants: Mapping[Gpu, str] = NO_GRANTS,
 ) -> Allocation:
     """Whole gangs to the jobs that wait, the longest first, for a phase ends with its last job; each as close together
     as the free GPUs allow and never wider than `scope`.
@@ -35,10 +39,12 @@ def allocate(
     `waiting`: jobs without a gang, with the serial GPU-seconds that they have left. `stopping`: the gangs that are
     about to end before their job is done, which loses some of their GPUs; each such job will need a gang again, for
     which the GPUs that it does not lose count, too. `held`: the app's GPUs, with when their previous owner is gone.
+    `grants`: the grant of each of its GPUs, where a gang must be of one: these lie as close together as the app asked
+    for, those of two may not.
     """
     free, launches = list(idle), []
     for job_id in sorted(waiting, key=lambda j: -waiting[j]):
-        gang = _gang(free, held, gang_gpus, scope, topology)
+        gang = _gang(_of_one_grant(free, grants, gang_gpus), held, gang_gpus, scope, topology)
         if gang is None:
             break
         free = _without(free, gang)
@@ -47,9 +53,20 @@ def allocate(
         losing = [gpus for gpus in stopping if not all(g in held for g in gpus)]
         coming = [g for gpus in losing for g in gpus if g in held]
         for _ in losing:
-            reserved = _gang([*free, *coming], held, gang_gpus, scope, topology) or ()
+            able = _of_one_grant([*free, *coming], grants, gang_gpus)
+            reserved = _gang(able, held, gang_gpus, scope, topology) or ()
             free, coming = _without(free, reserved), _without(coming, reserved)
     return Allocation(tuple(launches), tuple(free))
+
+
+def _of_one_grant(gpus: list[Gpu], grants: Mapping[Gpu, str], gang_gpus: int) -> list[Gpu]:
+    """Those of the first grant that has enough for a gang, where gangs must be of one; else all."""
+    if not grants:
+        return gpus
+    found: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        found.setdefault(grants.get(gpu, ""), []).append(gpu)
+    return next((mine for mine in found.values() if len(mine) >= gang_gpus), [])
 
 
 def _without(gpus: list[Gpu], taken: Sequence[Gpu]) -> list[Gpu]:

@@ -7,6 +7,7 @@ from typing import Any
 from pycontrol.arbiter import apps, leases, workers
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.launches import Launches
+from pycontrol.arbiter.lots import own_nothing
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import AgentState, State
 from pycontrol.model import events as ev
@@ -41,6 +42,8 @@ class Agents:
         s.agents[e.app_id] = AgentState(e.demand, e.app_scheduler, e.attempt_id, jobs, rho)
         apps.arrive(s, e.app_id, now_s)
         s.recast(e.app_id)
+        if e.demand.opportunistic:
+            own_nothing(s, e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
         if e.app_id in s.doomed:
@@ -103,8 +106,10 @@ class Agents:
         self._early.pop(app_id, None)
 
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
+        """A round soon, if GPUs are free, or lent GPUs may be its own: their borrowers give way at any time."""
         s = self.s
-        if app_id in s.unmet and s.round_at_s is None and s.free.count:
+        owner = s.supply is not None and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
+        if app_id in s.unmet and s.round_at_s is None and (s.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
             s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 

@@ -14,18 +14,32 @@ from pycontrol.arbiter.supply import Supply
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
+from pycontrol.model.topology import Scope
 
 
 def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     """None where its cells have room, so that the rounds decide."""
     vc = s.durable.apps[app_id].vc
-    if not vc:
-        return None if s.free.count else Reason(Pending.NO_CELLS)
+    if demand.pinned and not vc:
+        return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
+    if not vc or demand.opportunistic:
+        return None if s.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
     lot = private_lot(s, supply, vc, {})
     assert lot.topology is not None
-    free = dict(lot.free or {})
-    healthy = dict(lot.topology.gpus_by_host)
-    whole = {m.name: m.cell_gpus for m in supply.machines(vc)}
+    machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]
+    if not machines and demand.pinned:
+        own = sorted(set(lot.pinned.values()))
+        return Reason(
+            Pending.NO_SUCH_CELLS, f"{vc} owns no pinned cell {demand.pinned}, but {', '.join(own) or 'none'}"
+        )
+    names = {m.name for m in machines}
+    free = {name: n for name, n in (lot.free or {}).items() if name in names}
+    healthy = {name: n for name, n in lot.topology.gpus_by_host.items() if name in names}
+    whole = {m.name: m.cell_gpus for m in machines}
+    if demand.within:
+        room = supply.room_within(demand.within, vc)
+        free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
+        healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
 
     def fits(gpus: Mapping[str, int]) -> bool:
         assert lot.topology is not None
@@ -33,7 +47,7 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
 
     if fits(free):
         return None
-    need = f"a gang of {demand.gang_gpus} GPUs"
+    need = f"a gang of {demand.gang_gpus} GPUs" + _where(demand)
     if fits(healthy):
         left = f"{sum(free.values())} of {sum(healthy.values())} are free"
         return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")
@@ -49,6 +63,12 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
     largest = max(whole.values(), default=0)
     most = f"it owns {sum(whole.values())}, at most {largest} of them on one machine"
     return Reason(Pending.CELLS_TOO_SMALL, f"{need}; {most}")
+
+
+def _where(demand: Demand) -> str:
+    kinds = {Scope.MACHINE: " on one machine", Scope.RACK: " in one rack", Scope.CLUSTER: ""}
+    place = f" within one {demand.within}" if demand.within else kinds[demand.scope]
+    return f"{place}, in the pinned cell {demand.pinned}" if demand.pinned else place
 
 
 def _users(s: State, vc: str) -> str:

@@ -12,9 +12,9 @@ from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
 from pycontrol.cells.exchange_policies import Balanced
-from pycontrol.cells.inspect import idle_gpus, summary
+from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
-from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines
+from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines, room_within
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
 from pycontrol.model.auction import Gang, gang_gpus
@@ -88,6 +88,11 @@ class CellSupply:
         """Idle GPUs by host."""
         return idle_gpus(self._cells)
 
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+        """The roomiest cell of a type by machine of a virtual cluster, or by host of idle GPUs."""
+        places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
+        return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
+
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min (HiveD, section 3.2)."""
         weights = {vc.name: vc.weight for vc in self._cells.layout.vcs}
@@ -95,11 +100,13 @@ class CellSupply:
 
     # ---- groups
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
+    ) -> Placed | None:
         """Takes cells for the gang; opportunistic groups in the way are released and named."""
         request = self._request(group, vc, guaranteed, gang)
-        if avoid:
-            request = dataclasses.replace(request, avoid=frozenset(avoid))
+        if avoid or within:
+            request = dataclasses.replace(request, avoid=frozenset(avoid), within=within or None)
         evicted: list[str] = []
         try:
             decision = self._cells.request(request)
@@ -122,6 +129,17 @@ class CellSupply:
         request = self._request(group, vc, True, gang)
         adopt(self._cells, dataclasses.replace(request, strictly=True), workers)
         return self._cells.groups[group].guaranteed
+
+    def downgrade(self, group: str) -> bool:
+        """Makes a guaranteed group a borrowed one where it runs (lazy preemption)."""
+        known = self._cells.groups.get(group)
+        if known is None or not known.guaranteed:
+            return False
+        request, workers = known.request, known.workers
+        self._cells.release(group)
+        members = tuple((1, len(indices)) for _, indices in workers)
+        adopt(self._cells, Request(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
+        return True
 
     def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:
         members = tuple((1, n) for _, n in gang)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
+from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
@@ -16,7 +16,7 @@ from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, Scope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,8 @@ class _Commit:
         self.revoked: list[Revoked] = []
         self.owned: list[Gpu] = []
         """GPUs that were borrowed and are the virtual cluster's own from now on."""
+        self.lent: list[Gpu] = []
+        """GPUs that were the virtual cluster's own and are borrowed from now on."""
         self.dropped: list[str] = []
         self.refused: set[str] = set()
         """Apps that were awarded a gang that is not there."""
@@ -84,6 +86,7 @@ class _Commit:
                     fresh.append((award.app_id, gang, award.leftover))
                 else:
                     self._renew(award.app_id, own.pop(kept)[1], award.leftover)
+        fresh = [new for new in fresh if self._lies_within(*new[:2])]
         self.revoked = self._revoke()
         for k, (app_id, gang, leftover) in enumerate(fresh):
             if not (self.lot.private and self._own(app_id, gang)):
@@ -91,6 +94,35 @@ class _Commit:
         if self.lot.private:
             self._own_rest(plan)
         return self._outcome(plan, self._unused()), "; ".join([*filter(None, [plan.note]), *self.dropped])
+
+    def _lies_within(self, app_id: str, gang: Gang) -> bool:
+        """Whether one cell of the type that the app asks for can hold its gang; policies count machines' GPUs alone.
+
+        If not, those who would have made room for it stay: nobody is stopped for nothing.
+        """
+        s, agent = self.s, self.s.agents.get(app_id)
+        if s.supply is None or agent is None or not agent.demand.within:
+            return True
+        lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g}
+        room = s.supply.room_within(agent.demand.within, self.lot.vc if self.lot.private else None, lost)
+        if all(room.get(name, (0, 0))[0] >= n for name, n in gang):
+            return True
+        self.refused.add(app_id)
+        self.dropped.append(
+            f"{app_id}: no {agent.demand.within} of {self.lot.by_host(dict(gang))} has room for its gang"
+        )
+        left = dict(gang)
+        for other, gangs in self.ending.items():
+            for lost_gang in filter(self._is_lost, gangs):
+                places = s.places((x.gpu for x in lost_gang), self.lot.private)
+                if all(left.get(name, 0) >= n for name, n in places):
+                    left.update((name, left[name] - n) for name, n in places)
+                    self._renew(other, lost_gang, False)
+        return False
+
+    def _is_lost(self, gang: list[Lease]) -> bool:
+        """Whether nobody renewed any GPU of a gang whose leases end."""
+        return all(x.gpu in self.coming.get(x.gpu.host, ()) for x in gang)
 
     def _own(self, app_id: str, gang: Gang) -> bool:
         """An app that can use no more GPUs makes a gang that it borrows its own, where its cells can be bound to it.
@@ -162,6 +194,7 @@ class _Commit:
         """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
         s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
+            gangs = [gang for gang in gangs if not self._lend(app_id, gang)]
             lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
             if not lost:
                 continue
@@ -173,6 +206,30 @@ class _Commit:
                 if x.gpu not in s.durable.leases:
                     self.coming[x.gpu.host].discard(x.gpu)
         return revoked
+
+    def _lend(self, app_id: str, gang: list[Lease]) -> bool:
+        """Lets an app that allows it go on with a gang that it lost, as borrowed (HiveD's lazy preemption).
+
+        Who won its cells is bound elsewhere if that can be; if not, the gang gives way as all that is borrowed does.
+        """
+        s, agent = self.s, self.s.agents.get(app_id)
+        if (
+            s.supply is None
+            or not self.lot.private
+            or not self._is_lost(gang)
+            or agent is None
+            or not agent.demand.lazy
+        ):
+            return False
+        grant_id = gang[0].grant_id
+        if any(x.grant_id != grant_id for x in gang) or s.groups.get(grant_id) != len(gang):
+            return False
+        if not s.supply.downgrade(grant_id):
+            return False
+        for lease in gang:
+            s.record(LeaseBorrowed(lease.gpu, grant_id))
+        self.lent += [x.gpu for x in gang]
+        return True
 
     def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:
         s, grant_id = self.s, f"{self.round_id}.{k}"
@@ -219,7 +276,9 @@ class _Commit:
     def _pick_cells(self, supply: Supply, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
         s, lot = self.s, self.lot
-        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang, self.work.closed(app_id) if lot.private else ())
+        agent = s.agents.get(app_id)
+        within = agent.demand.within if agent is not None else ""
+        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang, self._avoid(app_id, gang), within)
         if placed is None:
             return None
         deadline_s = self.now_s + s.lead_s
@@ -233,6 +292,19 @@ class _Commit:
         promised = [x for x in s.durable.reservations.values() if x.grant_id in placed.evicted]
         leases.cancel_reservations(s, promised, self.now_s, why)
         return list(placed.gpus)
+
+    def _avoid(self, app_id: str, gang: Gang) -> Collection[str]:
+        """Hosts that no machine of the gang is to be bound to: those closed to the app, and those of other racks than
+        the one in which it must lie and in which its machines were shown."""
+        s, topology = self.s, self.lot.topology
+        if topology is None:
+            return ()
+        hosts = set(self.work.closed(app_id))
+        agent = s.agents.get(app_id)
+        if agent is not None and agent.demand.scope is Scope.RACK and len(gang) > 1:
+            racks = {topology.rack_of(name) for name, _ in gang}
+            hosts.update(host for host in s.topology.machines if s.topology.rack_of(host) not in racks)
+        return hosts
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
         """When the GPU is free at the latest (0: now), then its name."""
@@ -258,6 +330,7 @@ class _Commit:
                 Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards
             ),
             owned=tuple(self.owned),
+            lent=tuple(self.lent),
             refused=tuple(sorted(self.refused)),
             leftover_gpus=by_host(plan.leftover_gpus),
             unused_gpus=unused,

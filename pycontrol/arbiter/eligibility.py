@@ -1,9 +1,9 @@
-"""Where an app's new containers may start: machines that refuse it, node labels, strict locality."""
+"""Where an app's new containers may start: machines that refuse it, node labels, strict locality, cells asked for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.state import State
@@ -11,7 +11,7 @@ from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.reasons import Pending, Reason
-from pycontrol.model.topology import Scope
+from pycontrol.model.topology import Gpu, Scope
 
 
 def update_closed(s: State, host: str = "") -> None:
@@ -39,8 +39,10 @@ def update_closed(s: State, host: str = "") -> None:
 class Eligibility:
     """The answers for one round."""
 
-    def __init__(self, s: State, lot: Lot) -> None:
-        self.s, self.lot = s, lot
+    def __init__(self, s: State, lot: Lot, ending: Collection[Gpu] = ()) -> None:
+        """`ending`: GPUs whose leases end."""
+        self.s, self.lot, self.ending = s, lot, ending
+        self._rooms: dict[str, Mapping[str, tuple[int, int]]] = {}
         self._topology = lot.topology or s.topology
         self._partitions = {n.host: n.partition for n in s.nodes.values()}
         self._mixed = any(self._partitions.values())
@@ -55,11 +57,39 @@ class Eligibility:
 
     def kept_out(self, app_id: str) -> dict[str, str]:
         """Hosts where no new container of the app may start, with the reason; or machines that are bound to them."""
-        hosts = self.closed_hosts(app_id)
-        if not self.lot.private or not hosts:
-            return hosts
-        at = self.lot.host_of
-        return {name: hosts[at[name]] for name in sorted(self.lot.bound) if at[name] in hosts}
+        found = self.closed_hosts(app_id)
+        if self.lot.private and found:
+            at = self.lot.host_of
+            found = {name: found[at[name]] for name in sorted(self.lot.bound) if at[name] in found}
+        agent = self.s.agents.get(app_id)
+        if agent is not None and (agent.demand.pinned or agent.demand.within):
+            found |= {name: "" for name in self._gpus if not self._admits(agent.demand, name)}
+        return found
+
+    def _admits(self, demand: Demand, name: str) -> bool:
+        """Whether a machine is in the pinned cell asked for, and has a cell of the type with room for a gang."""
+        lot = self.lot
+        if demand.pinned and lot.pinned.get(name) != demand.pinned:
+            return False
+        if not demand.within:
+            return True
+        return self._within(demand.within).get(name, (0, 0))[0] >= demand.gang_gpus
+
+    def _within(self, kind: str) -> Mapping[str, tuple[int, int]]:
+        if kind not in self._rooms:
+            supply, vc = self.s.supply, self.lot.vc if self.lot.private else None
+            self._rooms[kind] = supply.room_within(kind, vc, self.ending) if supply is not None else {}
+        return self._rooms[kind]
+
+    def _no_such_cells(self, demand: Demand) -> Reason | None:
+        """What no cell of this lot is, of all that the demand asks for."""
+        if demand.pinned and demand.pinned not in self.lot.pinned.values():
+            return Reason(Pending.NO_SUCH_CELLS, f"no pinned cell {demand.pinned}")
+        if demand.within:
+            size = max((size for _, size in self._within(demand.within).values()), default=0)
+            if size < demand.gang_gpus:
+                return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
+        return None
 
     def closed_hosts(self, app_id: str) -> dict[str, str]:
         """Hosts that are up and where no new container of the app may start, with the reason."""
@@ -96,6 +126,9 @@ class Eligibility:
             size = f"{demand.gang_gpus} GPUs in one gang"
             one = demand.scope is Scope.MACHINE
             return Reason(Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE, size)
+        missing = self._no_such_cells(demand)
+        if missing is not None:
+            return missing
         kept_out = self.kept_out(app_id)
         if not kept_out:
             return None
@@ -108,6 +141,8 @@ class Eligibility:
         said = [f"{h}: {why}" for h, why in hosts.items() if why]
         if said:
             return Reason(Pending.REFUSED, "; ".join(said))
+        if demand.within:
+            return Reason(Pending.NO_ROOM_WITHIN, f"{demand.gang_gpus} GPUs within one {demand.within}")
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter import leases
+from pycontrol.arbiter.facts import LeaseBorrowed
 from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
@@ -87,7 +88,9 @@ class Agenda:
 
     def _unmet(self, app_id: str) -> int:
         agent = self.s.agents.get(app_id)
-        return agent.demand.gpus - self.s.holding(app_id) if agent is not None else 1
+        if agent is None:
+            return 1
+        return 0 if agent.demand.pinned else agent.demand.gpus - self.s.holding(app_id)
 
     def _borrowed(self, supply: Supply, vc: str, share: int) -> dict[str, int]:
         """Its own borrowed gangs that end, as far as its share goes, and idle GPUs up to it, whole machines first.
@@ -130,7 +133,8 @@ def private_lot(s: State, supply: Supply, vc: str, ending: Ending, without: froz
             name = supply.machine_of(lease.gpu)
             free[name] = free.get(name, 0) + 1
     bound = frozenset(m.name for m in found if m.bound)
-    return Lot(vc, True, free, Topology.of(machines), host_of, bound, without)
+    pinned = {m.name: m.pinned for m in found if m.pinned}
+    return Lot(vc, True, free, Topology.of(machines), host_of, bound, without, pinned)
 
 
 def borrowers(s: State) -> dict[str, list[str]]:
@@ -138,7 +142,8 @@ def borrowers(s: State) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for app_id in s.durable.held if s.supply is not None else ():
         app = s.durable.live.get(app_id)
-        if app is not None and app.vc and s.borrowing(app_id):
+        agent = s.agents.get(app_id)
+        if app is not None and app.vc and s.borrowing(app_id) and not (agent and agent.demand.opportunistic):
             found.setdefault(app.vc, []).append(app_id)
     return found
 
@@ -151,6 +156,17 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
         and len({x.grant_id for x in g}) == 1 and s.groups.get(g[0].grant_id) == len(g)
     ]  # fmt: skip
     return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
+
+
+def own_nothing(s: State, app_id: str) -> None:
+    """What an app without a guarantee was taken over with, before it could say so, is borrowed."""
+    held = [x for x in (*s.leases_of(app_id), *s.next_of(app_id)) if x.guaranteed]
+    if s.supply is None or not held:
+        return
+    for grant_id in {x.grant_id for x in held}:
+        s.supply.downgrade(grant_id)
+    for lease in held:
+        s.record(LeaseBorrowed(lease.gpu, lease.grant_id))
 
 
 def _count(ending: Ending) -> int:

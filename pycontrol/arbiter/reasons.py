@@ -11,8 +11,8 @@ from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 
 REASONS = SENTENCES
-BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED})
-"""That others come first says less than who has the cells."""
+BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WITHIN, Pending.NO_SUCH_CELLS})
+"""These say less than who has the cells."""
 
 
 def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:

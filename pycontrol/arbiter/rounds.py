@@ -22,7 +22,7 @@ from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.relocation import relocate
 from pycontrol.arbiter.state import State, as_gang
 from pycontrol.arbiter.supply import Lot
-from pycontrol.auction.bids import validate_bid
+from pycontrol.auction.bids import validate_bid, within_scope
 from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.reasons import Pending, Reason
@@ -232,7 +232,7 @@ class Rounds:
     def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
         s = self.s
         wanting = [a for a in self._wanting(now_s) if s.supply is None or s.durable.apps[a].vc == lot.vc]
-        wanting = [a for a in wanting if a not in lot.without]
+        wanting = [a for a in wanting if a not in lot.without and lot.admits(demand_of(s, a, now_s))]
         offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
         if not offered or not (ending or wanting or self._borrowers(lot)):
             return
@@ -240,7 +240,7 @@ class Rounds:
         self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        r.eligibility = Eligibility(s, lot)
+        r.eligibility = Eligibility(s, lot, {x.gpu for gangs in ending.values() for gang in gangs for x in gang})
         if not r.policy.asks_agents:
             self._offer(now_s)
             return
@@ -337,7 +337,7 @@ class Rounds:
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self._stand_in(app_id, now_s)
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot)
-        views = {a: v for a, v in views.items() if a not in r.lot.without or a in r.ending}
+        views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
         return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
 
     def _present(self, vc: str) -> frozenset[str]:
@@ -398,7 +398,7 @@ class Rounds:
         if problem or bid is None:
             r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
         else:
-            r.bids[e.app_id] = bid
+            r.bids[e.app_id] = within_scope(bid, r.views[e.app_id].demand.scope)
         if not r.waiting:
             self._solve(now_s)
 

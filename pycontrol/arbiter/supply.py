@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
-from pycontrol.model.auction import Gang
+from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 
@@ -33,11 +33,17 @@ class Lot:
     """The machines that are bound; the others may be bound elsewhere."""
     without: frozenset[str] = frozenset()
     """Apps whose gangs found no cells just now: the others have another turn."""
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    """The pinned cell that a machine is, for those that are one."""
 
     @property
     def private(self) -> bool:
         """Whether the machines are a tenant's own, rather than hosts."""
         return self.topology is not None
+
+    def admits(self, demand: Demand) -> bool:
+        """Whether an app with this demand takes part: who wants no guarantee only borrows, who is pinned never does."""
+        return not (demand.opportunistic if self.private else demand.pinned and self.free is not None)
 
     def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """GPUs by host instead of by machine."""
@@ -93,14 +99,27 @@ class Supply(Protocol):
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min shares of idle GPUs."""
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+        """(GPUs free in one cell of a type, GPUs of such a cell), of the cell with most room.
+
+        By machine of a virtual cluster, or (`vc` None) by host of GPUs that nobody uses; without such cells: missing.
+        `coming`: GPUs whose leases end, which count as free.
+        """
+
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
+    ) -> Placed | None:
         """Takes cells for a gang on these machines of its own (if guaranteed), or on these hosts.
 
-        No machine is bound to a host to `avoid`. The evicted groups are forgotten. None where it does not fit.
+        No machine is bound to a host to `avoid`; what it gets of each lies in one cell of the type `within`. The
+        evicted groups are forgotten. None where it does not fit.
         """
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """Makes a borrowed group that runs own these GPUs of its machines, where it is; False if that cannot be."""
+
+    def downgrade(self, group: str) -> bool:
+        """Makes a group that runs on cells of its own borrow these GPUs; False if it did not own them."""
 
     def release(self, group: str) -> None:
         """A group ended or is being taken back."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from pycontrol.model.auction import AppView, Bid, BidRow, Snapshot
+from pycontrol.model.topology import Scope
 
 ROWS_MAX = 512
 
@@ -27,6 +29,13 @@ def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
         if problem:
             return f"row {k}: {problem}"
     return ""
+
+
+def within_scope(bid: Bid, scope: Scope) -> Bid:
+    """The bid with no row in a wider scope than its app's gangs may have."""
+    if all(row.scope <= scope for row in bid.rows):
+        return bid
+    return replace(bid, rows=tuple(replace(row, scope=min(row.scope, scope)) for row in bid.rows))
 
 
 def _positive(value: float) -> bool:

@@ -188,7 +188,7 @@ class Cells:
     ) -> Decision:
         key = (request.vc, request.pinned)
         if request.inside:
-            parts = take_inside(self.spaces, key, request.inside, avoid=request.avoid)
+            parts = take_inside(self.spaces, key, request.inside, (), request.avoid, request.within)
             if parts is None:
                 return Decision(Outcome.WAIT, reason=f"the cells of {request.vc} have not that many free GPUs there")
             return self._commit(request, parts, [], [], preempt)

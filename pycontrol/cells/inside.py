@@ -18,8 +18,11 @@ def take_inside(
     inside: Inside,
     exactly: Sequence[Gpu] = (),
     avoid: frozenset[str] = frozenset(),
+    within: str | None = None,
 ) -> list[Part] | None:
     """Takes GPUs of these virtual cells and binds them, to `exactly` these where given, and on no host to `avoid`.
+
+    `within`: a cell type; all that is taken of a virtual cell must lie in one cell of that type.
 
     None, with nothing changed, where they do not have so many, or cannot be bound there.
     """
@@ -27,7 +30,7 @@ def take_inside(
     parts: list[Part] = []
     shown: list[tuple[Space, Cell]] = []
     fits = all(
-        _take(spaces, key, worker, cell, left if exactly else None, avoid, parts, shown)
+        _take(spaces, key, worker, cell, left if exactly else None, avoid, within, parts, shown)
         for worker, cell in enumerate(inside)
     )
     fits = fits and not any(host in avoid for p in parts for host in p.space.chain.hosts_of(p.physical))
@@ -52,6 +55,7 @@ def _take(
     wanted: tuple[int, int, int, int],
     left: set[tuple[int, int]] | None,
     avoid: frozenset[str],
+    within: str | None,
     parts: list[Part],
     shown: list[tuple[Space, Cell]],
 ) -> bool:
@@ -66,10 +70,11 @@ def _take(
             space.mark_root(root)
         space.held.add(root)
         shown.append((space, root))
-    if space.forest.free[level][number] < gpus or space.forest.covered((level, number)):
+    cell = (level, number) if within is None else roomiest(space, (level, number), gpus, within)
+    if cell is None or space.forest.free[cell[0]][cell[1]] < gpus or space.forest.covered((level, number)):
         return False
     pool = space.pools[key]
-    for piece in pool.pick((level, number), gpus):
+    for piece in pool.pick(cell, gpus):
         if left is not None:
             physical = _exact(at, space, piece, left)
             if physical is None:
@@ -81,6 +86,16 @@ def _take(
         pool.take(piece)
         parts.append(Part(space, worker, (piece[0], space.bind(piece)), piece))
     return True
+
+
+def roomiest(space: Space, cell: Cell, gpus: int, within: str) -> Cell | None:
+    """The cell of a type in (or around) a virtual cell that so many GPUs fill best; None where none has room."""
+    level = space.chain.level_of(within)
+    if level is None or level >= cell[0]:
+        return cell if level is not None else None
+    count, free = space.sizes[cell[0]] // space.sizes[level], space.forest.free[level]
+    able = [n for n in range(cell[1] * count, (cell[1] + 1) * count) if free[n] >= gpus]
+    return (level, min(able, key=free.__getitem__)) if able else None
 
 
 def _elsewhere(space: Space, root: Cell, avoid: frozenset[str]) -> int | None:

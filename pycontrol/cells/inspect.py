@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pycontrol.cells.core import Cells
+from pycontrol.cells.machines import Place, most_free
 from pycontrol.cells.space import FREE, Group, Space
 from pycontrol.cells.values import GroupState
 
@@ -122,10 +124,38 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
     return found
 
 
+def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
+    """By host (healthy GPUs that nobody uses in one cell of a type, GPUs of such a cell), of the roomiest.
+
+    `coming`: GPUs that count as such, though they are in use.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for at, space in enumerate(cells.spaces):
+        level = space.chain.level_of(kind)
+        if level is None or level > space.chain.node:
+            continue
+        more = Counter(leaf // space.sizes[level] for chain, leaf in coming if chain == at)
+        for node, host in enumerate(space.chain.hosts):
+            free = most_free(space, space.low.forest, (space.chain.node, node), level, more)
+            found[host] = max(found.get(host, (0, 0)), (free, space.sizes[level]))
+    return found
+
+
+def cell_types(cells: Cells) -> dict[str, int]:
+    """GPUs of a cell of each type that is smaller than a machine; of the largest, where chains differ."""
+    found: dict[str, int] = {}
+    for space in cells.spaces:
+        for level in range(1, space.chain.node):
+            name = space.chain.names[level]
+            found[name] = max(found.get(name, 0), space.sizes[level])
+    return found
+
+
 def summary(cells: Cells) -> Mapping[str, Any]:
     """All of it."""
     return {
         "groups": groups(cells),
         "physical_cluster": physical_cluster(cells),
         "virtual_clusters": virtual_clusters(cells),
+        "cell_types": cell_types(cells),
     }

@@ -6,14 +6,19 @@ decides as it would on the private cluster. A cell of at most a node is one mach
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.inside import Inside
+from pycontrol.cells.pool import Forest
 from pycontrol.cells.space import FREE, Space
 from pycontrol.model.value import value
+
+Place = tuple[int, int]
+"""(chain, level-0 cell) of a GPU."""
 
 
 @value
@@ -65,6 +70,39 @@ def _of_root(at: int, space: Space, root: Cell, is_bound: bool) -> Iterator[Virt
         yield VirtualMachine(name_of(at, root[0], number), host, size - bad[k], free, size, bound, pinned)
 
 
+def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
+    """By machine of a virtual cluster (GPUs free in one cell of a type, GPUs of such a cell), of the roomiest.
+
+    `coming`: GPUs of its own that count as free. Machines without such cells are missing; one that is a smaller cell
+    lies wholly in one.
+    """
+    found = {}
+    for at, space in enumerate(cells.spaces):
+        kind_level = space.chain.level_of(kind)
+        if kind_level is None:
+            continue
+        leaves = [inside for chain, leaf in coming if chain == at and (inside := virtual_leaf(space, leaf)) is not None]
+        roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
+        with bound_for_now(space, roots):
+            for root in roots:
+                top = min(root[0], space.chain.node)
+                level = min(kind_level, top)
+                more = Counter(leaf // space.sizes[level] for leaf in leaves)
+                count = space.sizes[root[0]] // space.sizes[top]
+                for number in range(root[1] * count, (root[1] + 1) * count):
+                    free = most_free(space, space.forest, (top, number), level, more)
+                    found[name_of(at, root[0], number)] = free, space.sizes[level]
+    return found
+
+
+def most_free(space: Space, forest: Forest, cell: Cell, level: int, more: Mapping[int, int]) -> int:
+    """The GPUs free in the roomiest cell of a level in a cell; `more`: those to be added, by number."""
+    count = space.sizes[cell[0]] // space.sizes[level]
+    covered = forest.covered(cell)
+    numbers = range(cell[1] * count, (cell[1] + 1) * count)
+    return max((0 if covered else forest.free[level][n]) + more.get(n, 0) for n in numbers)
+
+
 @contextmanager
 def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Cell]]:
     """Binds what is unbound of these trees, bad GPUs shown, and unbinds it again."""
@@ -79,17 +117,23 @@ def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Ce
             space.unbind(root)
 
 
-def machine_of(cells: Cells, at: int, leaf: int) -> str:
-    """The machine that a bound GPU is in; empty for one that is bound to nobody."""
-    space = cells.spaces[at]
+def virtual_leaf(space: Space, leaf: int) -> int | None:
+    """The virtual level-0 cell of a bound GPU; None for one that is bound to nobody."""
     for k, size in enumerate(space.sizes):
         virtual = space.p2v[k][leaf // size]
         if virtual != FREE:
-            root = space.root_of((k, virtual))
-            level = min(root[0], space.chain.node)
-            inside = virtual * size + (leaf % size if k > level else 0)
-            return name_of(at, root[0], inside // space.sizes[level])
-    return ""
+            return virtual * size + leaf % size
+    return None
+
+
+def machine_of(cells: Cells, at: int, leaf: int) -> str:
+    """The machine that a bound GPU is in; empty for one that is bound to nobody."""
+    space = cells.spaces[at]
+    inside = virtual_leaf(space, leaf)
+    if inside is None:
+        return ""
+    root = space.root_of((0, inside))
+    return name_of(at, root[0], inside // space.sizes[min(root[0], space.chain.node)])
 
 
 def cells_inside(cells: Cells, gang: Sequence[tuple[str, int]]) -> Inside:

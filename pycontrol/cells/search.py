@@ -214,6 +214,15 @@ def _descend(space: Space, cell: Cell, level: int) -> Cell | None:
     return None
 
 
+def _pieces(pool: Pool, free: int, cell: Cell, within: int | None) -> list[tuple[int, Cell]]:
+    """(free GPUs, cell) of the cells of a level in a bin; the bin itself where it is not larger than these."""
+    if within is None or within >= cell[0]:
+        return [(free, cell)]
+    count = pool.sizes[cell[0]] // pool.sizes[within]
+    numbers = range(cell[1] * count, (cell[1] + 1) * count)
+    return [(pool.forest.free[within][n], (within, n)) for n in numbers]
+
+
 def opportunistic(
     sites: Sequence[Site], sizes: Sequence[int], hosts: Sequence[frozenset[str] | None] | None, within: int | None
 ) -> list[Part] | None:
@@ -227,10 +236,12 @@ def opportunistic(
         for worker, gpus in enumerate(sizes):
             allowed = hosts[worker]
             bins = [
-                (pool, free, cell)
+                (pool, left, part)
                 for space, pool in sites
                 for free, cell in pool.bins()
                 if free >= gpus and (allowed is None or space.chain.hosts_of(cell)[0] in allowed)
+                for left, part in _pieces(pool, free, cell, within)
+                if left >= gpus
             ]
             one = place_in([gpus], bins)
             if one is None:

@@ -52,7 +52,8 @@ class Request:
     """An affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
     `hosts`: the only hosts it may use. `on`: GPUs by host, exactly, one worker an entry (instead of `members`).
-    `within`: a cell type; the whole gang must lie in one such cell. `pinned`: use this pinned cell.
+    `within`: a cell type; the whole gang must lie in one such cell (each worker, where `on` or `inside` is given).
+    `pinned`: use this pinned cell.
     `lazy`: may be downgraded to opportunistic rather than killed.
     """
 

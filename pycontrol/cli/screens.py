@@ -165,7 +165,7 @@ def explain(d: Data) -> Group:
     parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
     if d["agent"] is not None and not d["agent"]["connected"]:
         parts.append("its Agent is not connected")
-    parts.append(_when(d))
+    parts += [_when(d), _controls(d.get("controls") or {})]
     if d["rho"] is not None:
         parts += ["", *_rho(d["rho"])]
     if d["leases"]:
@@ -178,6 +178,16 @@ def explain(d: Data) -> Group:
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
     parts.append(_best(a))
     return lines(*parts)
+
+
+def _controls(c: Data) -> str | None:
+    """What its user asked for beyond GPUs; None where that is nothing."""
+    said = [f"priority {c['priority']}"] if c.get("priority") else []
+    said += [f"gangs within one {c['within']}"] if c.get("within") else []
+    said += [f"in the pinned cell {c['pinned']}"] if c.get("pinned") else []
+    said += ["opportunistic"] if c.get("opportunistic") else []
+    said += ["lazy preemption"] if c.get("lazy_preemption") else []
+    return f"asked for: {', '.join(said)}" if said else None
 
 
 def _when(d: Data) -> str | None:

@@ -48,6 +48,14 @@ class Demand:
     """GPU type -> its speed there, relative to the slowest type (OEF's w); empty: all alike."""
     gpu_type: str = ""
     """The only GPU type that it takes; empty: any."""
+    within: str = ""
+    """The type of cell, smaller than a machine, in which each gang must lie; empty: any place within `scope`."""
+    pinned: str = ""
+    """The pinned cell of its virtual cluster in which all its gangs must lie; empty: any place."""
+    opportunistic: bool = False
+    """It uses nothing that its virtual cluster owns, and gives way to whoever does own it."""
+    lazy: bool = False
+    """What it owned runs on as borrowed, where the GPUs are idle, rather than being stopped (lazy preemption)."""
 
     @property
     def gpus(self) -> int:

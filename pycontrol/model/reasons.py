@@ -32,6 +32,9 @@ class Pending(enum.StrEnum):
     CELLS_LENT = "CellsLent"
     CELLS_BAD = "CellsBad"
     CELLS_IN_USE = "CellsInUse"
+    NO_SUCH_CELLS = "NoSuchCells"
+    NO_ROOM_WITHIN = "NoRoomWithin"
+    OPPORTUNISTIC = "Opportunistic"
     NO_CELLS = "NoCells"
     HIDDEN_PAYMENT = "HiddenPayment"
     BID_NOTHING = "BidNothing"
@@ -65,6 +68,9 @@ SENTENCES = {
     Pending.CELLS_LENT: "cells of its virtual cluster are lent to another",
     Pending.CELLS_BAD: "cells of its virtual cluster are on machines or GPUs that are out of order",
     Pending.CELLS_IN_USE: "apps of its own virtual cluster use its cells",
+    Pending.NO_SUCH_CELLS: "no cells that it may use are as it asks (your error)",
+    Pending.NO_ROOM_WITHIN: "no such cell has as many free GPUs as it asks to have together",
+    Pending.OPPORTUNISTIC: "it asked for no guarantee: it lives on GPUs that nobody else uses",
     Pending.NO_CELLS: "its queue owns no cells: it lives on GPUs that nobody else uses",
     Pending.HIDDEN_PAYMENT: "it won, and gave these GPUs up as its payment",
     Pending.BID_NOTHING: "none of the GPUs on offer are worth a start to it",

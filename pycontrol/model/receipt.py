@@ -44,6 +44,8 @@ class Outcome:
     awards: tuple[Award, ...] = ()
     owned: tuple[Gpu, ...] = ()
     """Borrowed until now, the virtual cluster's own from now on."""
+    lent: tuple[Gpu, ...] = ()
+    """The virtual cluster's own until now, borrowed from now on (lazy preemption)."""
     refused: tuple[str, ...] = ()
     """Apps that were awarded a gang that is not there any more."""
     leftover_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Outcome:
     @property
     def moved(self) -> bool:
         """Whether any GPU's lease began, went on or was taken back."""
-        return bool(self.granted or self.renewed or self.revoked or self.owned)
+        return bool(self.granted or self.renewed or self.revoked or self.owned or self.lent)
 
 
 NOTHING = Outcome()
@@ -161,6 +163,7 @@ def _dump_outcome(x: Outcome) -> dict[str, Any]:
         "bids": [{**{name: getattr(b, name) for name in _BID_FIELDS}, "won": dict(b.won)} for b in x.bids],
         "awards": [{"app_id": a.app_id, "gangs": list(a.gangs), "leftover": a.leftover} for a in x.awards],
         "owned": _names(x.owned),
+        "lent": _names(x.lent),
         "refused": list(x.refused),
         "leftover_gpus": dict(x.leftover_gpus),
         "unused_gpus": dict(x.unused_gpus),
@@ -184,6 +187,7 @@ def _load_outcome(data: Mapping[str, Any]) -> Outcome:
             for a in data["awards"]
         ),
         owned=_gpus(data.get("owned", ())),
+        lent=_gpus(data.get("lent", ())),
         refused=tuple(data.get("refused", ())),
         leftover_gpus=dict(data.get("leftover_gpus", {})),
         unused_gpus=dict(data.get("unused_gpus", {})),

@@ -17,7 +17,7 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     """
     if a.supply is None:
         nothing = dict.fromkeys(("tenants", "deals", "groups", "physical_cluster"), ())
-        return {"now_s": now_s, **nothing, "virtual_clusters": {}}
+        return {"now_s": now_s, **nothing, "virtual_clusters": {}, "cell_types": {}}
     state = a.supply.inspect()
     return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),
             "deals": deals_of(a.durable.exchange), **state}  # fmt: skip

@@ -10,8 +10,9 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.reasons import reason
 from pycontrol.fairness.gangs import t_id
-from pycontrol.model.auction import Award, BidReceipt
+from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.receipt import Receipt
+from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.lookup import find_app, names, whole_number
 
@@ -41,6 +42,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         "agent": None if agent is None else {
             "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
         },
+        "controls": controls(a, app_id),
         "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
         + [views.lease_row(a, x) for x in coming],
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
@@ -48,6 +50,19 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
     }  # fmt: skip
+
+
+def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
+    """What its user said about which GPUs it takes and who comes first; YARN's priority counts in a virtual cluster."""
+    yarn, agent = a.yarn_apps.get(app_id), a.agents.get(app_id)
+    demand = agent.demand if agent is not None else Demand(0, 0)
+    return {
+        "priority": yarn.priority if yarn is not None else 0,
+        "opportunistic": demand.opportunistic,
+        "lazy_preemption": demand.lazy,
+        "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
+        "pinned": demand.pinned,
+    }
 
 
 def _job(job: Any) -> dict[str, Any]:

@@ -74,6 +74,11 @@ def demand_of(message: pb.Demand) -> Demand:
     """What an app could use now."""
     gangs = a_count(message.gangs, "demand.gangs")
     gang_gpus = a_count(message.gang_gpus, "demand.gang_gpus", least=1 if gangs else 0)
+    within = an_id(message.within, "demand.within", required=False)
+    pinned = an_id(message.pinned, "demand.pinned", required=False)
+    if pinned and message.opportunistic:
+        raise Malformed("demand: an opportunistic app cannot ask for a pinned cell")
+    scope = _scope(message.scope, "demand")
     return Demand(
         gang_gpus=up_to(gang_gpus, DEMAND_MAX),
         gangs=up_to(gangs, DEMAND_MAX),
@@ -86,6 +91,11 @@ def demand_of(message: pb.Demand) -> Demand:
         loss_rate=a_number(message.loss_rate, "demand.loss_rate", RATE_MAX),
         speedups=_speedups(message.speedups),
         gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
+        scope=Scope.MACHINE if within else scope,
+        within=within,
+        pinned=pinned,
+        opportunistic=message.opportunistic,
+        lazy=message.lazy_preemption,
     )
 
 

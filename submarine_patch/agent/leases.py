@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pycontrol.agentlogic.allocation import allocate
-from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
@@ -88,7 +88,9 @@ def assign(s: AgentState, now_s: float) -> None:
     if not idle:
         return
     waiting = {job.job_id: left for job, left in _waiting(s)}
-    found = allocate(idle, waiting, _stopping(s), available_s(s), s.spec.gang_gpus, Scope.CLUSTER, s.topology)
+    grants = {gpu: held.grant_id for gpu, held in s.held.items()} if s.spec.within else {}
+    spec = s.spec
+    found = allocate(idle, waiting, _stopping(s), available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
     for job_id, gpus in found.launches:
         gangs.launch(s, s.job(job_id), list(gpus), now_s)
     s.give_back(found.unused, "no job can use them")

@@ -15,6 +15,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.spec import CELL_TYPES
 from submarine_patch.agent.state import AgentState, gpus_in
 
 PROGRESS_S = 1.0
@@ -55,6 +56,11 @@ def demand(s: AgentState) -> pb.Demand:
         loss_rate=loss_rate(s),
         speedups=s.speeds.vector(),
         gpu_type=s.speeds.wish(),
+        scope=bids.SCOPES[s.spec.scope],
+        within=s.spec.within if s.spec.within in CELL_TYPES else "",
+        pinned=s.spec.pinned,
+        opportunistic=s.spec.opportunistic,
+        lazy_preemption=s.spec.lazy_preemption,
     )
 
 
@@ -107,7 +113,7 @@ def offer(s: AgentState, m: pb.Offer) -> None:
         gpus_in(m.ending),
         len(s.scheduler.runnable()) if s.ending is None else 0,
         {x.host: x.gpus for x in m.machines if not wish or s.type_of(x.host) == wish},
-        {scope: s.profiler.slowdown(scope) for scope in Scope},
+        {scope: s.profiler.slowdown(scope) for scope in Scope if scope <= s.spec.scope},
         s.topology,
         s.restart_s,
         m.contention.lease_s,

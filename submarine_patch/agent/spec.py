@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pycontrol.model.topology import Scope
 from submarine_patch.worker.checkpoints import Files, files_at
 
 FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
 """Of the scheduler optuna."""
+WITHIN = {"machine": Scope.MACHINE, "socket": Scope.MACHINE, "switch": Scope.MACHINE, "rack": Scope.RACK}
+"""How far apart the GPUs of a gang may lie, by name."""
+CELL_TYPES = ("socket", "switch")
+"""Those that are types of cells smaller than a machine."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,14 @@ class AppSpec:
     """Whether a larger (max) or a smaller (min) value of the metric is better; empty: min of the loss, else max."""
     keep_folder: str = ""
     """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
+    opportunistic: bool = False
+    """It takes GPUs that nobody else uses, and gives way to all who own them."""
+    lazy_preemption: bool = False
+    """What it loses to others of its queue it keeps as long as nobody else needs these very GPUs."""
+    within: str = ""
+    """One of WITHIN, a hard limit; empty: anywhere."""
+    pinned: str = ""
+    """The pinned cell of its queue that it runs in; empty: anywhere."""
     webhdfs_ca: str = ""
     """PEM certificate by which an https WebHDFS is known; empty: those that each machine trusts."""
     gpu_bound: float = 1.0
@@ -80,6 +93,11 @@ class AppSpec:
     def files_at(self, where: str) -> Files:
         """A folder of the app."""
         return files_at(where, self.webhdfs, self.hdfs_user, self.webhdfs_ca)
+
+    @property
+    def scope(self) -> Scope:
+        """The widest in which a gang may run."""
+        return WITHIN.get(self.within, Scope.CLUSTER)
 
     @property
     def lower_is_better(self) -> bool:
@@ -133,6 +151,10 @@ class AppSpec:
             trial_steps=int(given.get("trial_steps", 0)),
             mode=given.get("mode", ""),
             keep_folder=given.get("keep_folder", ""),
+            opportunistic=given.get("opportunistic") == "true",
+            lazy_preemption=given.get("lazy_preemption") == "true",
+            within=given.get("within", ""),
+            pinned=given.get("pinned", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
             notify=given.get("notify", ""),
         )

@@ -10,13 +10,14 @@ from typing import Any
 
 import yaml
 
-from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, speedups_of
+from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, WITHIN, speedups_of
 from submarine_patch.cli.errors import UsageError
 
 MODES = ("min", "max")
 METRIC = r"[A-Za-z_][A-Za-z0-9_./@-]*"
 """The name of a value that a training reports."""
 LARGEST = 2**31 - 1
+PIN_CHARS = 256
 SEARCHES = tuple(name for name in APP_SCHEDULERS if name != "single")
 KEYS_OF = {
     **dict.fromkeys(("search_space", "min_iterations", "jobs", "budget"), SEARCHES),
@@ -37,6 +38,7 @@ WHOLE_KEYS = {
     "budget": 1,
     "seed": 0,
     "max_retries": 0,
+    "priority": 0,
 }
 """Least value by key."""
 PARAMETER_KEYS = {
@@ -58,6 +60,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     if conf.get("notify") and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", conf["notify"]):
         raise UsageError(f"isonomy.notify={conf['notify']}: must be an address like https://hooks.example.com/t1")
     whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
+    _which_gpus(conf)
     _positive(conf, "iteration_s")
     _slowdown(conf)
     _one_of(conf, "sampler", SAMPLERS)
@@ -142,6 +145,20 @@ def _number(where: str, key: str, kind: str, value: object) -> float:
     if not math.isfinite(number) or (kind == "int" and number != round(number)):
         raise UsageError(f"{where}'{key}' must be a {'whole' if kind == 'int' else 'finite'} number")
     return number
+
+
+def _which_gpus(conf: Mapping[str, str]) -> None:
+    """The controls of cells: they are as one, since some exclude each other."""
+    for key in ("opportunistic", "lazy_preemption"):
+        _one_of(conf, key, ("true", "false"))
+    _one_of(conf, "within", tuple(WITHIN))
+    pin = conf.get("pinned", "")
+    if pin and not (pin.isprintable() and len(pin) <= PIN_CHARS):
+        raise UsageError(f"isonomy.pinned={pin[:64]!r}: must be the pinned_id of a cell, up to {PIN_CHARS} characters")
+    if conf.get("opportunistic") == "true":
+        for key in ("pinned", "lazy_preemption"):
+            if conf.get(key) not in (None, "", "false"):
+                raise UsageError(f"isonomy.{key}: an opportunistic job owns no cells; leave it or the other out")
 
 
 def _one_of(conf: Mapping[str, str], key: str, allowed: tuple[str, ...]) -> str | None:

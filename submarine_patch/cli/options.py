@@ -61,6 +61,17 @@ GROUP_OPTIONS = (
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
     Option("gpu-bound", "SHARE", "of --iteration-s, what a faster GPU makes faster; on virtual GPUs only; default 1"),
     Option("notify", "URL", "where JSON is posted when the job starts, loses GPUs, ends or fails"),
+    Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
+    Option(
+        "within", "machine|socket|switch|rack", "all GPUs of a job lie in one of these, or it waits; default: anywhere"
+    ),
+    Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
+    Option("opportunistic", "true|false", "use idle GPUs only and give way to all who own them; default: false"),
+    Option(
+        "lazy-preemption",
+        "true|false",
+        "lose the guarantee to others of the queue, and the GPUs only when somebody needs these very ones",
+    ),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
 )

@@ -86,6 +86,27 @@ def test_a_job_prefers_one_machine_then_one_rack() -> None:
     assert {c.plan.host for c in world.gang("job001")} == {"a2", "b1"}
 
 
+def test_what_the_user_asked_for_is_in_every_demand() -> None:
+    world = World(spec_of(within="switch", pinned="corner", lazy_preemption=True))
+    demand = reported(world.brain).demand
+    assert (demand.scope, demand.within, demand.pinned) == (pb.MACHINE, "switch", "corner")
+    assert demand.lazy_preemption
+    assert not demand.opportunistic
+    demand = reported(World(spec_of(within="rack", opportunistic=True)).brain).demand
+    assert (demand.scope, demand.within, demand.opportunistic) == (pb.RACK, "", True)
+
+
+def test_a_gang_with_a_limit_is_one_grant_as_the_arbiter_gave_it() -> None:
+    """GPUs of two grants may lie on one machine and yet in two switches."""
+    world = World(hyperband(within="switch"))
+    world.register()
+    world.grant(A[0], A[2])
+    world.grant(A[1], A[3])
+    world.rise()
+    gangs = {frozenset(w.gpus) for job in ("job000", "job001") for w in world.gang(job)}
+    assert gangs == {frozenset((A[0], A[2])), frozenset((A[1], A[3]))}
+
+
 def test_gpus_beyond_whole_gangs_or_runnable_jobs_go_back_at_once() -> None:
     world = started(World(), *A)
     assert world.held == set(A[:2])

@@ -71,7 +71,17 @@ class Fixed:
             left -= 1
         return shares
 
-    def place(self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = ()) -> Placed | None:
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+        return {}
+
+    def downgrade(self, group: str) -> bool:
+        held = self.groups[group]
+        self.groups[group] = Held(group, held.vc, False, held.gpus)
+        return held.guaranteed
+
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
+    ) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
         for host, n in gang:

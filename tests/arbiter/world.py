@@ -9,8 +9,9 @@ import dataclasses
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
@@ -49,9 +50,13 @@ class FakeAgent:
     silent: bool = False
     finished: bool = False
 
+    wishes: Mapping[str, Any] = field(default_factory=dict)
+    """What it demands beyond GPUs: fields of Demand."""
+
     def demand(self) -> Demand:
         left = sum(self.work.values())
-        return Demand(self.gang_gpus, len(self.work), self.gang_gpus, left, self.total, self.total - left)
+        gangs = len(self.work)
+        return Demand(self.gang_gpus, gangs, self.gang_gpus, left, self.total, self.total - left, **self.wishes)
 
     def rho(self, gangs: int, c: ev.Contention) -> float:
         t_id = self.total / min(c.cluster_gpus, self.gang_gpus * 4) * c.n_avg
@@ -414,12 +419,20 @@ class World:
     # ---- what tests do
 
     def add_app(
-        self, name: str, gang_gpus: int, jobs: int, work: float, queue: str = "root.q", of: type[FakeAgent] = FakeAgent
+        self,
+        name: str,
+        gang_gpus: int,
+        jobs: int,
+        work: float,
+        queue: str = "root.q",
+        of: type[FakeAgent] = FakeAgent,
+        priority: int = 0,
+        **wishes: Any,
     ) -> FakeAgent:
-        """A Submarine app with an Agent."""
-        app = YarnApp(name, "u", queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
+        """A Submarine app with an Agent; `wishes`: fields of its Demand."""
+        app = YarnApp(name, "u", queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1", priority)
         self.apps[name] = app
-        agent = of(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs)
+        agent = of(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs, wishes=wishes)
         self.agents[name] = agent
         self.submit(ev.AppAdded(app))
         self.submit(ev.AttemptAdded(app.attempt_id, name))

@@ -53,6 +53,28 @@ def test_register_becomes_agent_up() -> None:
     assert agent_up(APP, "ann", register) == AgentUp(APP, "a1", "hyperband", DEMAND, ("g1",), "ann")
 
 
+def test_what_its_user_asked_for_travels_with_the_demand() -> None:
+    wire = pb.Demand(gang_gpus=2, gangs=1, within="switch", pinned="corner", lazy_preemption=True)
+    found = agent_up(APP, "ann", pb.Register(demand=wire)).demand
+    assert (found.scope, found.within, found.pinned, found.lazy) == (Scope.MACHINE, "switch", "corner", True)
+    rack = agent_up(APP, "ann", pb.Register(demand=pb.Demand(scope=pb.RACK, opportunistic=True))).demand
+    assert (rack.scope, rack.within, rack.opportunistic) == (Scope.RACK, "", True)
+
+
+@pytest.mark.parametrize(
+    ("demand", "problem"),
+    [
+        (pb.Demand(pinned="corner", opportunistic=True), "cannot ask for a pinned cell"),
+        (pb.Demand(pinned="x" * 300), "demand.pinned is longer"),
+        (pb.Demand(within="a\nb"), "demand.within has characters"),
+        (pb.Demand(scope=9), "demand.scope is 9"),
+    ],
+)
+def test_what_no_user_can_mean_is_refused(demand: pb.Demand, problem: str) -> None:
+    with pytest.raises(Malformed, match=problem):
+        agent_up(APP, "ann", pb.Register(demand=demand))
+
+
 def test_messages_become_events() -> None:
     assert _event(rho=pb.Rho(round_id="r1", rho=2.5, demand=WIRE_DEMAND)) == RhoReported(APP, "r1", 2.5, DEMAND)
     released = _event(released=pb.Released(gpus=N1, reason="rung"))

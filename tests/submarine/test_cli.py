@@ -115,6 +115,31 @@ def test_a_bad_spec_names_file_and_key(tmp_path: Path, text: str | None, message
     assert message in str(caught.value)
 
 
+def test_what_is_said_of_cells_is_checked_and_passed_on() -> None:
+    words = ["--priority", "3", "--within", "switch", "--pinned", "corner", "--lazy-preemption", "true"]
+    parsed = parse_run([*JOB, *words])
+    check_group(parsed.conf)
+    assert parsed.stock[-2:] == ["--conf", "isonomy.lazy_preemption=true"]
+    assert parsed.conf["priority"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"priority": "-1"}, "isonomy.priority=-1: must be a whole number, at least 0"),
+        ({"within": "room"}, "isonomy.within=room: must be one of machine, socket, switch, rack"),
+        ({"opportunistic": "yes"}, "isonomy.opportunistic=yes: must be one of true, false"),
+        ({"lazy_preemption": "1"}, "isonomy.lazy_preemption=1: must be one of true, false"),
+        ({"opportunistic": "true", "pinned": "a"}, "isonomy.pinned: an opportunistic job owns no cells"),
+        ({"opportunistic": "true", "lazy_preemption": "true"}, "isonomy.lazy_preemption: an opportunistic job"),
+        ({"pinned": "a\nb"}, "must be the pinned_id of a cell"),
+    ],
+)
+def test_cells_that_no_job_can_have_are_refused(conf: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_group(conf)
+
+
 def test_a_good_spec_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(

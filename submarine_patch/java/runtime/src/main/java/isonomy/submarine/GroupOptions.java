@@ -24,12 +24,13 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
  * @param slowdown S on one machine, in one rack, across racks
  * @param python Python executable on the NodeManagers
  * @param gpuType type of GPU asked for
+ * @param priority YARN's priority of the application
  * @param isonomyConf all pairs with an isonomy.* key, as given
  * @param hadoopConf all other pairs, as given
  */
 record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long gpusPerJob, Long maxIterations,
     long minIterations, long eta, Long jobs, Long budgetIterations, String metric, long seed, long maxRetries,
-    Double iterationS, List<Double> slowdown, String python, String gpuType, Map<String, String> isonomyConf,
+    Double iterationS, List<Double> slowdown, String python, String gpuType, Long priority, Map<String, String> isonomyConf,
     Map<String, String> hadoopConf) {
 
   static final String PREFIX = "isonomy.";
@@ -37,7 +38,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder",
-      "notify", "gpu_type");
+      "notify", "gpu_type", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
   /** Keys that mean something only where there is a search. */
   private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
       "target", "sampler", "parallel");
@@ -46,6 +47,9 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
   private static final List<String> MODES = List.of("min", "max");
   private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
+  private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack");
+  private static final List<String> SWITCH = List.of("true", "false");
+  private static final int PIN_CHARS = 256;
   private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
 
   boolean isSearch() {
@@ -102,7 +106,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
         values.metric(), values.whole("seed", 0, 0L),
         values.whole("max_retries", 0, 3L), values.positive("iteration_s"), values.slowdown(),
-        values.text("python"), values.text("gpu_type"), isonomy, hadoop);
+        values.text("python"), values.text("gpu_type"),
+        values.whole("priority", 0, null), isonomy, hadoop);
   }
 
   private static String nearest(String key) {
@@ -165,6 +170,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       oneOf("sampler", SAMPLERS, null);
       oneOf("mode", MODES, null);
       oneOf("framework", FRAMEWORKS, null);
+      checkCells();
       whole("parallel", 1, null);
       whole("trial_steps", 0, null);
       String notify = text("notify");
@@ -188,6 +194,26 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         if (equals < 1 || !(speed > 0) || Double.isInfinite(speed)) {
           throw new UserError("--conf isonomy.speedups=" + text("speedups")
               + ": must be GPU types with speeds, like K80=1,V100=3.2");
+        }
+      }
+    }
+
+    /** Which GPUs it takes, and from whom. */
+    private void checkCells() throws UserError {
+      oneOf("within", WITHIN, null);
+      oneOf("lazy_preemption", SWITCH, null);
+      String pin = text("pinned");
+      if (pin != null && (pin.length() > PIN_CHARS || pin.chars().anyMatch(Character::isISOControl))) {
+        throw new UserError("--conf isonomy.pinned: must be the pinned_id of a cell, up to " + PIN_CHARS
+            + " characters");
+      }
+      if (!"true".equals(oneOf("opportunistic", SWITCH, null))) {
+        return;
+      }
+      for (String key : List.of("pinned", "lazy_preemption")) {
+        if (text(key) != null && !text(key).equals("false")) {
+          throw new UserError("--conf isonomy." + key + ": an opportunistic job owns no cells;"
+              + " leave it or the other out");
         }
       }
     }

@@ -18,6 +18,7 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.LocalResource;
+import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.client.api.YarnClient;
 import org.apache.hadoop.yarn.client.api.YarnClientApplication;
@@ -60,6 +61,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
 
     YarnClient yarn = context.getOrCreateYarnClient();
     String queue = ClusterCheck.ask(yarn).check(job);
+    CellsCheck.check(new RmRest(site.hadoop()), queue, job, group, site.hadoop());
 
     YarnClientApplication created = yarn.createApplication();
     ApplicationSubmissionContext app = created.getApplicationSubmissionContext();
@@ -95,6 +97,9 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     app.setApplicationType(APPLICATION_TYPE);
     app.setApplicationTags(new HashSet<>(Set.of("isonomy", "app_scheduler=" + group.appScheduler())));
     app.setQueue(queue);
+    if (group.priority() != null) {
+      app.setPriority(Priority.newInstance(Math.toIntExact(group.priority())));
+    }
     app.setResource(Resource.newInstance(AM_MEMORY_MB, AM_VCORES));
     app.setKeepContainersAcrossApplicationAttempts(true);
     app.setMaxAppAttempts(conf.getInt(YarnConfiguration.RM_AM_MAX_ATTEMPTS,

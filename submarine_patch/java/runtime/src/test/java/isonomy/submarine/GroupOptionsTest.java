@@ -67,6 +67,9 @@ class GroupOptionsTest {
       isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha, median, curve, optuna
       isonomy.speedups=K80                | --conf isonomy.speedups=K80: must be GPU types with speeds, like K80=1,V100=3.2
       isonomy.gpu_bound=1.5               | --conf isonomy.gpu_bound=1.5: must be a number from 0 to 1
+      isonomy.priority=-1                 | --conf isonomy.priority=-1: must be a whole number, at least 0
+      isonomy.within=room                 | --conf isonomy.within=room: must be one of machine, socket, switch, rack
+      isonomy.opportunistic=yes           | --conf isonomy.opportunistic=yes: must be one of true, false
       isonomy.trial_steps=-1              | --conf isonomy.trial_steps=-1: must be a whole number, at least 0
       isonomy.app_scheduler=hyperband     | --conf isonomy.search_space is absent: hyperband needs it
       isonomy.metric                      | --conf isonomy.metric: write key=value
@@ -87,6 +90,20 @@ class GroupOptionsTest {
     UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(List.of("isonomy.app_scheduler=optuna",
         "isonomy.search_space=" + space, "isonomy.max_iterations=9", pair)));
     assertEquals(message, error.getMessage());
+  }
+
+  @Test
+  void thePriorityIsYarns() throws Exception {
+    assertEquals(7, GroupOptions.parse(List.of("isonomy.priority=7")).priority());
+    assertNull(GroupOptions.parse(List.of()).priority());
+  }
+
+  @ParameterizedTest
+  @CsvSource({"isonomy.pinned=corner", "isonomy.lazy_preemption=true"})
+  void whoWantsNoGuaranteeOwnsNoCells(String pair) {
+    UserError error = assertThrows(UserError.class,
+        () -> GroupOptions.parse(List.of("isonomy.opportunistic=true", pair)));
+    assertTrue(error.getMessage().contains("an opportunistic job owns no cells"), error.getMessage());
   }
 
   @ParameterizedTest
