@@ -24,6 +24,7 @@ from pycontrol.auction.partial import Outcome, Rounding, auction
 from pycontrol.auction.placing import take
 from pycontrol.auction.winners import engine_name
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot
+from pycontrol.policies.classes import in_classes
 
 HUGE = 1e6
 """rho of an app with nothing, as a multiple of the auction's worst, where it is to be all but unbounded."""
@@ -56,14 +57,19 @@ class Themis:
     asks_agents: bool = True
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """The max(1, ceil((1-f) n)) apps with the worst rho among the n that could use the offer."""
+        """The max(1, ceil((1-f) n)) apps with the worst rho among the n of each priority that could use the offer."""
         room = room_gpus(snapshot, queue_limits(snapshot))
         able = [(rho, v) for v in snapshot.apps if room[v.app_id] > 0 and (rho := self._rho(v, snapshot)) is not None]
         if not able or not any(snapshot.free.values()):
             return None
         able.sort(key=lambda item: (-item[0], self._tie(item[1], snapshot), item[1].submitted_s, item[1].app_id))
-        n = max(1, math.ceil((1 - snapshot.f) * len(able) - 1e-9))
-        return Offer(tuple(v.app_id for _, v in able[:n]))
+        classes: dict[int, list[str]] = {}
+        for _, v in able:
+            classes.setdefault(v.priority, []).append(v.app_id)
+        offered: list[str] = []
+        for _, app_ids in sorted(classes.items(), reverse=True):
+            offered += app_ids[: max(1, math.ceil((1 - snapshot.f) * len(app_ids) - 1e-9))]
+        return Offer(tuple(offered))
 
     def _tie(self, view: AppView, snapshot: Snapshot) -> float:
         return random.Random(f"{snapshot.round_id} {view.app_id}").random() if self.ties == "random" else 0.0
@@ -76,7 +82,16 @@ class Themis:
         return float(table[max(0, known - 1)][1])
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Auction among the bidders, then leftovers."""
+        """Auction among the bidders, then leftovers; of several priorities for each, the highest first."""
+        started_s = time.perf_counter()
+
+        def decide(s: Snapshot, theirs: Mapping[str, Bid]) -> Plan:
+            left_s = max(0.1, self.budget_s - (time.perf_counter() - started_s))
+            return replace(self, budget_s=left_s)._decide(s, theirs, rng)
+
+        return replace(in_classes(decide, snapshot, bids), memory=self._remember(snapshot, bids))
+
+    def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
         seed = rng.randrange(1 << 30)
         rng = random.Random(seed)
@@ -104,7 +119,6 @@ class Themis:
             solve_s=time.perf_counter() - started_s,
             seed=seed,
             note="" if engine_name(self.engine) == "compiled" else f"solved by the engine {engine_name(self.engine)}",
-            memory=self._remember(snapshot, bids),
         )
 
     def _remember(self, snapshot: Snapshot, bids: Mapping[str, Bid]) -> dict[str, Any]:

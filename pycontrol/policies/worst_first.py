@@ -18,6 +18,7 @@ from pycontrol.auction.market import Market
 from pycontrol.auction.placing import Room
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
+from pycontrol.policies.classes import in_classes
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,13 @@ class WorstFirst:
         return Offer(tuple(v.app_id for _, v in able))
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Gang by gang; what nobody who bid gains from goes to the others, the worst rho first."""
+        """Gang by gang; what nobody who bid gains from goes to the others, the worst rho first.
+
+        Of several priorities the highest first.
+        """
+        return in_classes(lambda s, theirs: self._decide(s, theirs, rng), snapshot, bids)
+
+    def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
         limits = queue_limits(snapshot)
         market = Market(snapshot.free, snapshot.topology, limits)

@@ -91,7 +91,7 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
             amounts = {v.app_id: policy.standing(v, pool) for v in order}
     elif policy.asks_agents:
         amounts = {v.app_id: v.rho for v in snapshot.apps if v.rho is not None}
-        order = _sorted(snapshot, lambda v: -amounts.get(v.app_id, 0.0))
+        order = _sorted(snapshot, lambda v: (-v.priority, -amounts.get(v.app_id, 0.0)))
     else:
         order = _sorted(snapshot, lambda v: 0.0)
     measure, ranks = measure_of(policy)["name"], itertools.count(1)

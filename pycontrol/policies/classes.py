@@ -1,0 +1,79 @@
+"""Priorities for policies that know none: the highest class first, the next one on what is left of the offer.
+
+Inside a virtual cluster YARN's application priority comes before a policy's order. A policy whose decision is no order
+of apps, such as an auction, decides for one class of priority after the other, each as if those above were not there
+and had never wanted what they got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from pycontrol.auction.placing import take
+from pycontrol.model.auction import AppView, Bid, Plan, Snapshot, gang_gpus
+
+UNLIMITED_GPUS = 1 << 29
+
+
+def in_classes(
+    decide: Callable[[Snapshot, Mapping[str, Bid]], Plan], snapshot: Snapshot, bids: Mapping[str, Bid]
+) -> Plan:
+    """The plans of all classes as one; `decide` is called once where all priorities are alike."""
+    classes = sorted({v.priority for v in snapshot.apps}, reverse=True)
+    if len(classes) < 2:
+        return decide(snapshot, bids)
+    free, rooms, plans = dict(snapshot.free), _rooms(snapshot), list[Plan]()
+    for priority in classes:
+        views = tuple(_limited([v for v in snapshot.apps if v.priority == priority], rooms))
+        here = {v.app_id: v.queue for v in views}
+        left = {host: n for host, n in free.items() if n > 0}
+        plan = decide(
+            replace(snapshot, free=left, apps=views), {a: _possible(b, left) for a, b in bids.items() if a in here}
+        )
+        for award in plan.awards:
+            take(free, award.gangs)
+            rooms[here[award.app_id]] -= sum(map(gang_gpus, award.gangs))
+        plans.append(plan)
+    return replace(
+        plans[-1],
+        awards=tuple(a for p in plans for a in p.awards),
+        bids=tuple(b for p in plans for b in p.bids),
+        objective_log=sum(p.objective_log for p in plans),
+        proved_optimal=all(p.proved_optimal for p in plans),
+        gap=max(p.gap for p in plans),
+        solve_s=sum(p.solve_s for p in plans),
+        why={a: why for p in plans for a, why in p.why.items()},
+    )
+
+
+def _rooms(snapshot: Snapshot) -> dict[str, int]:
+    """Queue -> GPUs that its apps may win together, those included whose leases end."""
+    ending: dict[str, int] = {}
+    for v in snapshot.apps:
+        ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
+    spare: dict[str, int] = {}
+    for v in snapshot.apps:
+        spare[v.queue] = min(spare.get(v.queue, v.queue_room_gpus), v.queue_room_gpus - _ending(v))
+    return {queue: n + ending[queue] for queue, n in spare.items()}
+
+
+def _limited(views: list[AppView], rooms: Mapping[str, int]) -> Iterator[AppView]:
+    """The views of a class with what is left of their queues' limits."""
+    ending: dict[str, int] = {}
+    for v in views:
+        ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
+    for v in views:
+        limited = v.queue_room_gpus < UNLIMITED_GPUS
+        room = max(0, rooms[v.queue]) - ending[v.queue] + _ending(v)
+        yield replace(v, queue_room_gpus=room) if limited else v
+
+
+def _ending(view: AppView) -> int:
+    return sum(map(gang_gpus, view.ending_gangs))
+
+
+def _possible(bid: Bid, free: Mapping[str, int]) -> Bid:
+    """The bid without rows that keep gangs whose GPUs went to a higher class."""
+    rows = tuple(r for r in bid.rows if all(free.get(h, 0) >= n for gang in r.keep for h, n in gang))
+    return replace(bid, rows=rows)
