@@ -99,6 +99,7 @@ class Arbiter(State):
 
     def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Takes the events of one moment, in order, and returns what to do about all of them."""
+        self.event_s = now_s
         for event in events:
             self._handlers[type(event)](event, now_s)
         if self.cells_stale:

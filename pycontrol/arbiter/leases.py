@@ -332,6 +332,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 def thaw(s: State, now_s: float) -> None:
     """After a time when leases stood still, none ends before a whole lead has passed."""
     earliest_s = now_s + 2 * s.lead_s
+    s.unmet_since_s = dict.fromkeys(s.unmet_since_s, now_s)
     for lease in s.durable.leases.values():
         if lease.end_s < earliest_s:
             s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))

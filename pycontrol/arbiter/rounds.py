@@ -68,6 +68,8 @@ class Round:
     participants: tuple[str, ...] = ()
     seed: int = 0
     eligibility: Eligibility | None = None
+    since_s: dict[str, float] = field(default_factory=dict)
+    """App -> since when it wants more than it holds; a grant may be all that it wants."""
 
     @property
     def memory_key(self) -> str:
@@ -238,6 +240,7 @@ class Rounds:
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
         self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
+        r.since_s = {a: s.unmet_since_s[a] for a in wanting if a in s.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
         r.eligibility = Eligibility(s, lot, {x.gpu for gangs in ending.values() for gang in gangs for x in gang})
@@ -513,6 +516,11 @@ class Rounds:
         self.s.receipts.append(receipt)
         self.s.record(RoundHeld(receipt.round_id, receipt.at_s, receipt))
 
+    def _asked_s(self, r: Round, outcome: Outcome | None) -> dict[str, float]:
+        """Since when those wanted GPUs who were granted some."""
+        granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
+        return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}
+
     def _receipt(self, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         return Receipt(
             round_id=r.round_id,
@@ -531,6 +539,7 @@ class Rounds:
             out=dict(r.out),
             bid_s=dict(r.bid_s),
             restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
+            asked_s=self._asked_s(r, outcome),
             f=self.s.f_of(r.lot.vc),
             note=note,
             outcome=outcome,

@@ -124,6 +124,10 @@ class State:
     """The ends of leases that go on offer."""
     unmet: dict[str, None] = field(default_factory=dict)
     """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
+    unmet_since_s: dict[str, float] = field(default_factory=dict)
+    """Since when they could; no longer than leases have moved."""
+    event_s: float = 0.0
+    """When what is being handled happened."""
     stale: set[str] = field(default_factory=set)
     """Apps that a policy would see differently than in the round before."""
     foreign: dict[str, None] = field(default_factory=dict)
@@ -296,8 +300,10 @@ class State:
         agent = self.agents.get(app_id)
         if agent is not None and app_id in self.durable.live and agent.demand.gpus > self.holding(app_id):
             self.unmet[app_id] = None
+            self.unmet_since_s.setdefault(app_id, self.event_s)
         else:
             self.unmet.pop(app_id, None)
+            self.unmet_since_s.pop(app_id, None)
 
     def recast(self, app_id: str) -> None:
         """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""

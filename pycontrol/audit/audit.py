@@ -1,8 +1,9 @@
 """The audit: the journal against the NodeManagers' evidence and the ResourceManager's audit log.
 
 Rules: no GPU in two containers at once; no container with GPUs that the journal did not lease to its app
-at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES what was granted. A rule
-without evidence is named in `unchecked`, never passed in silence.
+at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES what was granted; no GPU of a
+virtual cluster in a stranger's container for longer than one revocation after it was due. A rule without evidence
+is named in `unchecked`, never passed in silence.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from pycontrol.audit.evidence import Evidence, Stay, YarnRecords
+from pycontrol.audit.guarantees import strangers
 from pycontrol.audit.history import Change, History, Span
 from pycontrol.model.topology import Gpu
 
@@ -20,6 +22,10 @@ CLOCK_S = 2.0
 """Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
 RELEASE_S = 30.0
 """A lease may outlive its app by so much: until its containers are gone."""
+LEAD_S = 60.0
+"""What a borrower has to save itself, if no configuration says it: the most that there is by default."""
+REVOCATION_S = 30.0
+"""Beside the lead: a round that is under way, its deadlines, a kill, and the container's end."""
 GANG_DEADLINE_S = 60.0
 """A gang starts whole, or stops whole, within this time (the default grant time-out)."""
 
@@ -48,7 +54,7 @@ class Findings:
 
 def audit(
     history: History, evidence: Evidence, yarn: YarnRecords, now_s: float,
-    gang_deadline_s: float = GANG_DEADLINE_S,
+    gang_deadline_s: float = GANG_DEADLINE_S, lead_s: float = LEAD_S,
 ) -> dict[str, Any]:  # fmt: skip
     """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
     found = Findings()
@@ -68,6 +74,7 @@ def audit(
     _evidence_is_there(history, evidence, stays, found)
     _one_container_a_gpu(stays, found)
     _inside_leases(history, stays, found)
+    _guarantees(history, evidence, stays, lead_s + REVOCATION_S, found)
     _granted_ids(history, evidence, found)
     _yarn_agrees(stays, yarn, found)
     found.violations.sort(key=lambda v: v["when"])
@@ -209,6 +216,25 @@ def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
         if span.app_id == stay.app_id and begun and (span.end_s is None or stay.start_s <= span.end_s + CLOCK_S):
             return span
     return None
+
+
+def _guarantees(history: History, evidence: Evidence, stays: list[Stay], bound_s: float, found: Findings) -> None:
+    """No GPU that a virtual cluster claims as its own is in a stranger's container for longer than one revocation."""
+    claims = history.claims
+    found.checked["guaranteed_gpus_claimed"] = len(claims.made)
+    if not claims.made:
+        return
+    if not evidence.files:
+        found.skip("guarantee_late", "no evidence file of a NodeManager was found")
+        return
+    on: dict[Gpu, list[tuple[str, str, float, float | None]]] = defaultdict(list)
+    for stay in stays:
+        for index in stay.gpu_ids:
+            on[Gpu(stay.host, index)].append((stay.container_id, stay.app_id, stay.start_s, stay.end_s))
+    for claim, container_id, over_s in strangers(claims, on, bound_s):
+        what = (f"GPU {claim.gpu}: {claim.app_id} could claim it for {claim.vc}, and {container_id} had it for longer"
+                f" than {bound_s:g} s after that")  # fmt: skip
+        found.wrong("guarantee_late", what, over_s)
 
 
 def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:

@@ -15,6 +15,7 @@ from pycontrol.arbiter.facts import (
     NextDropped,
     RoundHeld,
 )
+from pycontrol.audit.guarantees import Claims
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
@@ -74,6 +75,7 @@ class History:
     """Sizes of the gangs that rounds awarded, by application."""
     jobs: dict[tuple[str, str], list[Change]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    claims: Claims = field(default_factory=Claims)
     _next: dict[Gpu, tuple[str, str]] = field(default_factory=dict)
     _running: dict[tuple[str, str], set[Gpu]] = field(default_factory=dict)
     _left: set[Gpu] = field(default_factory=set)
@@ -90,6 +92,7 @@ class History:
                 history.facts += 1
                 history.from_s = history.from_s or time_s
                 history.until_s = time_s
+                history.claims.take(fact, time_s)
                 history._take(fact, time_s)
         return history
 

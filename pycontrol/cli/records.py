@@ -15,7 +15,7 @@ import click
 
 from pycontrol.arbiter.facts import Fact
 from pycontrol.audit import report as reports
-from pycontrol.audit.audit import GANG_DEADLINE_S, audit
+from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
@@ -36,6 +36,7 @@ class Records:
     evidence: tuple[str, ...]
     rm_log: tuple[str, ...]
     topology: Path | None = None
+    lead_s: float = LEAD_S
 
 
 def records_of(
@@ -50,19 +51,20 @@ def records_of(
             found = load_config(config)
         except ConfigError as e:
             raise Misused(e.lines[0]) from e
-        return Records((found.journal_file,), evidence, rm_log, found.topology)
+        return Records((found.journal_file,), evidence, rm_log, found.topology, found.lead_s)
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
         roles: dict[str, Any] = cluster["roles"]
         files = cluster.get("isonomy_yamls") or [cluster["isonomy_yaml"]]
-        journals = tuple(load_config(file).journal_file for file in files)
+        configs = [load_config(file) for file in files]
+        journals = tuple(c.journal_file for c in configs)
         if len(journals) > 1:  # of a pair, with those that were set aside at a failover
             journals = tuple(file for j in journals for file in sorted(j.parent.glob(f"{j.stem}*{j.suffix}")))
         nodes = [r for name, r in roles.items() if name.startswith("nodemanager")]
         evidence = evidence or tuple(str(Path(r["data"]) / EVIDENCE_FILE) for r in nodes)
         rm_log = rm_log or tuple(str(r["log"]) for name, r in roles.items() if name.startswith("resourcemanager"))
-        return Records(journals, evidence, rm_log, Path(cluster["topology"]))
+        return Records(journals, evidence, rm_log, Path(cluster["topology"]), max(c.lead_s for c in configs))
     except OSError as e:
         where = "give --config isonomy.yaml (or set ISONOMY_CONFIG), --journal FILE, or --cluster-dir of a dev-cluster"
         raise Misused(f"{file}: {e.strerror}; {where}") from e
@@ -94,7 +96,7 @@ def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str,
         evidence, yarn = read_evidence(records.evidence), read_rm_log(records.rm_log)
     except EvidenceError as e:
         raise Failure(str(e)) from e
-    return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s)
+    return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
 def _options(command: Any) -> Any:

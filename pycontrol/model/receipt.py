@@ -97,6 +97,8 @@ class Receipt:
     bid_s: Mapping[str, float] = field(default_factory=dict)
     restart_s: Mapping[str, float] = field(default_factory=dict)
     """App that bid for nothing -> what a start would have cost it."""
+    asked_s: Mapping[str, float] = field(default_factory=dict)
+    """App that was granted GPUs -> since when it had wanted more than it held, with leases not standing still."""
     f: float = 0.0
     note: str = ""
     outcome: Outcome | None = None
@@ -125,6 +127,7 @@ class Receipt:
             "out": {app_id: str(why) for app_id, why in self.out.items()},
             "bid_s": dict(self.bid_s),
             "restart_s": dict(self.restart_s),
+            "asked_s": dict(self.asked_s),
             "f": self.f,
         }
         if self.outcome is not None:
@@ -152,6 +155,7 @@ class Receipt:
             out={app_id: read_reason(text) for app_id, text in data.get("out", {}).items()},
             bid_s=dict(data.get("bid_s", {})),
             restart_s=dict(data.get("restart_s", {})),
+            asked_s=dict(data.get("asked_s", {})),
             f=float(data.get("f", 0.0)),
             note=str(data.get("note", "")),
             outcome=_load_outcome(data) if "awards" in data else None,

@@ -254,3 +254,22 @@ def test_a_raised_priority_counts_at_the_next_end_of_leases() -> None:
     w.submit(ev.AppUpdated(w.apps["second"]))
     later(w, 100)
     assert len(w.arbiter.leases_of("second")) == 4
+
+
+def test_a_receipt_says_since_when_those_waited_who_are_served() -> None:
+    w = world("{root.a: {node: 1}, root.b: {node: 2}}")
+    w.add_app("first", 4, 1, EVER, "root.a")
+    w.add_app("b", 4, 3, EVER, "root.b")
+    later(w, 20)
+    asked_s = w.now
+    w.add_app("second", 4, 1, EVER, "root.a")
+    later(w, 50)
+    w.finish(w.agents["first"])
+    later(w, 20)
+    (receipt,) = [r for r in w.arbiter.receipts if any(g.app_id == "second" for g in r.done.granted)]
+    assert receipt.asked_s["second"] == pytest.approx(asked_s)
+    assert receipt.at_s > asked_s + 45
+    w.submit(ev.OperatorCommand("pause"))
+    w.submit(ev.OperatorCommand("resume"))
+    w.add_app("third", 4, 1, EVER, "root.a")
+    assert set(w.arbiter.unmet_since_s) >= {"third"}

@@ -332,3 +332,65 @@ def test_a_whole_world_is_clean() -> None:
     assert found["checked"]["gangs"] >= 6
     assert found["checked"]["leases"] > 30
     assert found["checked"]["gpu_ids_compared"] == len(evidence.stays) > 10
+
+
+def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, moves: tuple[f.Fact, ...] = ()) -> Run:
+    """An app of a virtual cluster is promised GPUs that a stranger borrows; the stranger is gone at a time."""
+    run = Run()
+    run.fact(0, f.AppArrived(OTHER, "x", "root.x", "u", "job", T0, T0))
+    run.grant(2, OTHER, A, "r1.0")
+    run.start(5, container(2, OTHER), A)
+    run.fact(6, f.AppArrived(APP, "a", "root.a", "u", "job", T0, T0, "root.a"))
+    run.fact(7, *moves)
+    run.fact(granted_s, *(f.LeaseRevoking(g, T0 + gone_s - 1, "the cells of root.a need it", "guarantee") for g in A))
+    run.grant(granted_s, APP, A, "r2.0", after=True)
+    receipt = {
+        "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}], "vc": "root.a", "at_s": T0 + granted_s,
+        "granted": [{"gpu": str(g), "app_id": APP} for g in A], "asked_s": {APP: T0 + ask_s},
+    }  # fmt: skip
+    run.fact(granted_s, f.RoundHeld("r2", T0 + granted_s, Receipt.load(receipt)))
+    run.stop(gone_s, container(2, OTHER), A, "revoked")
+    run.start(gone_s + 1, container(2), A)
+    run.fact(500, f.AppEnded(APP, "FINISHED", T0 + 500), f.AppEnded(OTHER, "FINISHED", T0 + 500))
+    run.stop(501, container(2), A, "app ended")
+    return run
+
+
+def test_a_guarantee_that_is_served_within_one_revocation_is_no_fault() -> None:
+    found = owned(ask_s=99.0, gone_s=170.0).audit()
+    assert found["violations"] == []
+    assert found["checked"]["guaranteed_gpus_claimed"] == 2
+
+
+def test_a_stranger_that_stays_on_a_guaranteed_gpu_for_longer_than_a_revocation_is_found() -> None:
+    found = owned(ask_s=99.0, gone_s=300.0).audit()["violations"]
+    assert [v["kind"] for v in found] == ["guarantee_late"] * 2
+    assert f"{APP} could claim it for root.a, and {container(2, OTHER)} had it" in found[0]["what"]
+    assert found[0]["when"] == T0 + 99 + 90
+
+
+def test_a_promise_that_came_long_after_its_owner_asked_is_found() -> None:
+    assert owned(ask_s=8.0, granted_s=200.0, gone_s=210.0).kinds() == ["guarantee_late"] * 2
+
+
+def test_a_claim_begins_when_cells_came_free_and_not_while_leases_stood_still() -> None:
+    late = owned(ask_s=8.0, granted_s=200.0, gone_s=210.0)
+    late.fact(190, f.Switched("paused", False, "root", T0 + 190))
+    assert late.kinds() == []
+    mate = "application_17_0003"
+    late = owned(ask_s=8.0, granted_s=200.0, gone_s=210.0)
+    late.fact(9, f.AppArrived(mate, "b", "root.a", "u", "job", T0, T0, "root.a"))
+    late.grant(10, mate, B, "r1.1")
+    late.stop(195, container(2, mate), B)
+    assert "guarantee_late" not in late.kinds(), "its cells were its queue's own app's until then"
+    frozen = owned(ask_s=99.0, gone_s=300.0)
+    frozen.fact(220, *(f.LeaseExtended(g, T0 + 250, counted=False) for g in A))
+    assert frozen.kinds() == [], "the control plane was away, and gave everybody two leads more"
+
+
+def test_who_borrows_within_one_virtual_cluster_is_no_stranger_and_a_promise_given_up_is_none() -> None:
+    own = owned(ask_s=99.0, gone_s=300.0, moves=(f.AppMoved(OTHER, "root.a", T0 + 7, "root.a"),))
+    assert own.kinds() == []
+    dropped = owned(ask_s=99.0, gone_s=300.0)
+    dropped.fact(150, *(f.NextDropped(g, "app ended") for g in A))
+    assert "guarantee_late" not in dropped.kinds()

@@ -1,0 +1,149 @@
+"""Guarantees in a journal: which GPUs virtual clusters were promised as their own, and since when these were due.
+
+A virtual cluster's app that asks for GPUs of its own is served within one revocation: the borrower has the lead to save
+itself, then it is killed (HiveD, sharing safety).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pycontrol.arbiter.facts import (
+    AppArrived,
+    AppMoved,
+    ExchangeChanged,
+    Fact,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseRevoking,
+    LeaseStarted,
+    NextDropped,
+    RoundHeld,
+    Switched,
+)
+from pycontrol.model.receipt import Receipt
+from pycontrol.model.topology import Gpu
+
+
+@dataclass(slots=True)
+class Claim:
+    """A GPU that was promised to an app as its virtual cluster's own; times in Unix seconds.
+
+    `asked_s`: since when it was the app's due: it had asked, and its cells, as far as the journal says, had not changed
+    since. `still_s`: until when leases stood still.
+    """
+
+    gpu: Gpu
+    app_id: str
+    vc: str
+    asked_s: float
+    until_s: float | None = None
+    """When the app had the GPU, or gave its claim up."""
+    still_s: float = 0.0
+
+
+@dataclass
+class Claims:
+    """All claims of a journal, fact by fact."""
+
+    made: list[Claim] = field(default_factory=list)
+    vc_of: dict[str, str] = field(default_factory=dict)
+    """By application."""
+    _open: dict[Gpu, Claim] = field(default_factory=dict)
+    _holder: dict[Gpu, str] = field(default_factory=dict)
+    _next: dict[Gpu, str] = field(default_factory=dict)
+    _changed_s: dict[str, float] = field(default_factory=dict)
+    """Virtual cluster -> when any of its apps last lost GPUs: its cells may have come free by that."""
+    _all_changed_s: float = 0.0
+    """When cells were lent or given back, or an operator did something."""
+
+    def take(self, fact: Fact, time_s: float) -> None:
+        """The next fact."""
+        match fact:
+            case AppArrived() | AppMoved():
+                self.vc_of[fact.app_id] = fact.vc
+                self._changed(fact.app_id, time_s)
+            case ExchangeChanged() | Switched():
+                self._all_changed_s = time_s
+            case LeaseGranted():
+                self._granted(fact, time_s)
+            case LeaseExtended():
+                if not fact.counted and fact.gpu in self._open:  # none ends before two leads have passed
+                    self._open[fact.gpu].still_s = max(self._open[fact.gpu].still_s, fact.end_s)
+            case LeaseRevoking():
+                self._changed(self._holder.get(fact.gpu, ""), time_s)
+            case NextDropped():
+                self._changed(self._next.pop(fact.gpu, ""), time_s)
+                self._close(fact.gpu, time_s)
+            case LeaseStarted():
+                claim = self._open.get(fact.gpu)
+                if claim is not None and self._holder.get(fact.gpu) == claim.app_id:
+                    self._close(fact.gpu, time_s)
+            case LeaseEnded():
+                self._ended(fact.gpu, time_s)
+            case RoundHeld():
+                self._held(fact.receipt)
+
+    def _changed(self, app_id: str, time_s: float) -> None:
+        self._changed_s[self.vc_of.get(app_id, "")] = time_s
+
+    def _granted(self, fact: LeaseGranted, time_s: float) -> None:
+        if fact.after_current:
+            self._next[fact.gpu] = fact.app_id
+        else:
+            self._holder[fact.gpu] = fact.app_id
+        self._close(fact.gpu, time_s)
+        vc = self.vc_of.get(fact.app_id, "")
+        if fact.guaranteed and vc:
+            claim = self._open[fact.gpu] = Claim(fact.gpu, fact.app_id, vc, time_s)
+            self.made.append(claim)
+
+    def _ended(self, gpu: Gpu, time_s: float) -> None:
+        app_id = self._holder.pop(gpu, "")
+        self._changed(app_id, time_s)
+        following = self._next.pop(gpu, "")
+        if following:
+            self._holder[gpu] = following
+        claim = self._open.get(gpu)
+        if claim is not None and claim.app_id != following:
+            self._close(gpu, time_s)
+
+    def _close(self, gpu: Gpu, time_s: float) -> None:
+        claim = self._open.pop(gpu, None)
+        if claim is not None:
+            claim.until_s = time_s
+
+    def _held(self, receipt: Receipt) -> None:
+        """The round that made claims knows since when their apps had waited."""
+        due_s = max(self._all_changed_s, self._before(receipt))
+        for granted in receipt.done.granted:
+            claim = self._open.get(granted.gpu)
+            if claim is not None and claim.app_id == granted.app_id:
+                claim.asked_s = min(claim.asked_s, max(due_s, receipt.asked_s.get(granted.app_id, receipt.at_s)))
+
+    def _before(self, receipt: Receipt) -> float:
+        """When the virtual cluster last lost GPUs; what this very round took from its apps made no claim older."""
+        return self._changed_s.get(receipt.vc, 0.0)
+
+
+def strangers(
+    claims: Claims, apps_on: Mapping[Gpu, list[tuple[str, str, float, float | None]]], bound_s: float
+) -> list[tuple[Claim, str, float]]:
+    """Claims on which a container of another virtual cluster's app lay for longer than `bound_s` after they were due.
+
+    `apps_on`: by GPU (container, application, start, end or None) of what ran there. Returns the claim, the container,
+    and when the bound was over.
+    """
+    found = []
+    for claim in claims.made:
+        over_s = max(claim.asked_s, claim.still_s) + bound_s
+        if claim.until_s is not None and claim.until_s <= over_s:
+            continue
+        for container_id, app_id, start_s, end_s in apps_on.get(claim.gpu, ()):
+            stranger = claims.vc_of.get(app_id, "") != claim.vc
+            until_s = claim.until_s if claim.until_s is not None else float("inf")
+            if stranger and start_s < until_s and (end_s is None or end_s > over_s):
+                found.append((claim, container_id, over_s))
+    return found
