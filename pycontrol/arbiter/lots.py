@@ -160,13 +160,14 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
 
 def own_nothing(s: State, app_id: str) -> None:
     """What an app without a guarantee was taken over with, before it could say so, is borrowed."""
-    held = [x for x in (*s.leases_of(app_id), *s.next_of(app_id)) if x.guaranteed]
+    held = {(x.gpu, x.grant_id) for x in s.leases_of(app_id) if x.guaranteed}
+    held |= {(x.gpu, x.grant_id) for x in s.reservations_of(app_id) if x.guaranteed}
     if s.supply is None or not held:
         return
-    for grant_id in {x.grant_id for x in held}:
+    for grant_id in {grant_id for _, grant_id in held}:
         s.supply.downgrade(grant_id)
-    for lease in held:
-        s.record(LeaseBorrowed(lease.gpu, lease.grant_id))
+    for gpu, grant_id in sorted(held):
+        s.record(LeaseBorrowed(gpu, grant_id))
 
 
 def _count(ending: Ending) -> int:
