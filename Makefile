@@ -124,6 +124,11 @@ EXAMPLES ?= 3000
 safety: setup
 	$(PY) -m tests.safety $(SEED) $(EXAMPLES)
 
+# One archive of jars, wheel, confs, systemd unit, alerts; WHEELHOUSE=1: with all wheels, for machines without PyPI.
+.PHONY: dist
+dist: setup java
+	$(PY) packaging/dist.py $(if $(WHEELHOUSE),--wheelhouse)
+
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "usage": "pycontrol.cli.usage:usage_command",
     "journal": "pycontrol.cli.journal:journal_group",
     "config": "pycontrol.cli.config:config_group",
+    "install": "pycontrol.cli.install:install_command",
     "policies": "pycontrol.cli.policies:policies_command",
     "simulate": "pycontrol.cli.simulate:simulate_command",
     "workload": "pycontrol.cli.workload:workload_group",

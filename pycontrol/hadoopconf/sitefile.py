@@ -12,19 +12,25 @@ from pycontrol.config import Config, ConfigError
 def read_site(file: Path) -> dict[str, str]:
     """The properties of a Hadoop XML file; the last one of a name wins, as in Hadoop."""
     try:
-        root = ElementTree.fromstring(file.read_bytes())
+        return parse_site(file.read_bytes(), file.name)
     except OSError as error:
         raise ConfigError([f"{file.name}: cannot be read: {error.strerror}"]) from error
+
+
+def parse_site(data: bytes, name: str) -> dict[str, str]:
+    """The properties in the file's bytes; `name` is the file's in a ConfigError."""
+    try:
+        root = ElementTree.fromstring(data)
     except ElementTree.ParseError as error:
-        raise ConfigError([f"{file.name}: is not XML: {error}"]) from error
+        raise ConfigError([f"{name}: is not XML: {error}"]) from error
     if root.tag != "configuration":
-        raise ConfigError([f"{file.name}: must begin with <configuration> (got <{root.tag}>)"])
+        raise ConfigError([f"{name}: must begin with <configuration> (got <{root.tag}>)"])
     properties = {}
     for node in root.iter("property"):
-        name = (node.findtext("name") or "").strip()
-        if not name:
-            raise ConfigError([f"{file.name}: a <property> has no <name>; add it or remove the property"])
-        properties[name] = (node.findtext("value") or "").strip()
+        key = (node.findtext("name") or "").strip()
+        if not key:
+            raise ConfigError([f"{name}: a <property> has no <name>; add it or remove the property"])
+        properties[key] = (node.findtext("value") or "").strip()
     return properties
 
 

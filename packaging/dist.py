@@ -1,0 +1,110 @@
+"""`make dist`: one archive of all that an installation needs; the same bytes from the same sources.
+
+isonomy-VERSION-hadoop3.tar.gz: jars, the wheel, confs, a systemd unit, alert rules and dashboard, how to install, and
+SHA256SUMS. With --wheelhouse also the wheels that it needs, for machines without a way to PyPI.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+JARS = {
+    "isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
+    "isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
+    "isonomy-am.jar": "submarine_patch/java/am/target",
+    "isonomy-submarine-runtime.jar": "submarine_patch/java/runtime/target",
+}
+FILES = {
+    "LICENSE": "LICENSE",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "INSTALL.md": "docs/install.md",
+    "OPERATIONS.md": "docs/operations.md",
+    "SECURITY.md": "docs/security.md",
+    "systemd/isonomy.service": "packaging/isonomy.service",
+}
+FOLDERS = {"confs": "confs"}
+EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus",)
+
+
+def version() -> str:
+    """Of pyproject.toml."""
+    return str(tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
+def contents(wheels: Path) -> dict[str, Path]:
+    """Place in the archive -> file; a jar that is missing is an error."""
+    found = {f"jars/{jar}": REPO / folder / jar for jar, folder in JARS.items()}
+    found |= {place: REPO / file for place, file in FILES.items()}
+    for place, folder in FOLDERS.items():
+        found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in (REPO / folder).rglob("*") if f.is_file()}
+    found |= {f"python/{w.relative_to(wheels)}": w for w in wheels.rglob("*.whl")}
+    missing = [str(f) for f in found.values() if not f.exists()]
+    if missing:
+        sys.exit(f"dist: {', '.join(missing)}: missing; `make java` builds the jars")
+    return found
+
+
+def archive(name: str, files: Mapping[str, Path], epoch_s: int) -> bytes:
+    """A tar.gz below the folder `name`: sorted, nobody's, of one time; with the digests of all its files."""
+    data = {place: file.read_bytes() for place, file in files.items()}
+    sums = "".join(f"{hashlib.sha256(data[place]).hexdigest()}  {place}\n" for place in sorted(data))
+    data["SHA256SUMS"] = sums.encode()
+    tar_bytes, packed = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for place in sorted(data):
+            entry = tarfile.TarInfo(f"{name}/{place}")
+            entry.size, entry.mtime = len(data[place]), epoch_s
+            entry.mode = 0o755 if place in EXECUTABLE else 0o644
+            tar.addfile(entry, io.BytesIO(data[place]))
+    with gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=epoch_s) as zipped:
+        zipped.write(tar_bytes.getvalue())
+    return packed.getvalue()
+
+
+def epoch_s() -> int:
+    """SOURCE_DATE_EPOCH, else that of the newest commit."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return int(given)
+    found = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=REPO, capture_output=True, text=True, check=True)
+    return int(found.stdout)
+
+
+def main() -> None:
+    """Builds the wheel, gathers and packs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=REPO / "build" / "dist")
+    parser.add_argument("--wheelhouse", action="store_true", help="with the wheels of all dependencies")
+    options = parser.parse_args()
+    name, when_s = f"isonomy-{version()}-hadoop3", epoch_s()
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+        env = {**os.environ, "SOURCE_DATE_EPOCH": str(when_s)}
+        subprocess.run([*pip, "wheel", "--no-deps", "-w", folder, str(REPO)], check=True, env=env)
+        if options.wheelhouse:
+            (wheel,) = Path(folder).glob("isonomy-*.whl")
+            house = Path(folder, "wheelhouse")
+            subprocess.run([*pip, "download", "-d", str(house), "--only-binary=:all:", str(wheel)], check=True)
+            (house / wheel.name).unlink(missing_ok=True)
+        data = archive(name, contents(Path(folder)), when_s)
+    options.out.mkdir(parents=True, exist_ok=True)
+    target = options.out / f"{name}.tar.gz"
+    target.write_bytes(data)
+    (options.out / f"{name}.tar.gz.sha256").write_text(f"{hashlib.sha256(data).hexdigest()}  {target.name}\n")
+    print(f"{target} ({len(data) / 1e6:.1f} MB)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""`isonomy install`: what of a cluster's own configuration changes, the changed copies, and the way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from pycontrol.cli.client import Failure, Misused
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf import check, render
+from pycontrol.hadoopconf.findings import Finding
+from pycontrol.hadoopconf.install import RECORD, Change, Choices, back, changed_texts, plan
+from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
+from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
+
+_JAR = re.compile(r"hadoop-common-(\d+\.\d+)\.\d+.*\.jar")
+
+
+@click.command("install")
+@click.option(
+    "--hadoop-conf",
+    "conf",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="The cluster's configuration; it is only read.",
+)
+@click.option("--plan", "only_plan", is_flag=True, help="Say which keys of which files change (the default).")
+@click.option("--apply", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write changed copies into OUT.")
+@click.option("--remove", is_flag=True, help="The way back instead; with --apply the files of it.")
+@click.option("--hadoop", metavar="3.3|3.4|3.5", help="Hadoop's version  [default: that of HADOOP_HOME].")
+@click.option("--mode", type=click.Choice(["off", "shadow", "on"]), default="off", show_default=True, help="At first.")
+@click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
+@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, where all have as many.")
+@click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
+def install_command(
+    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str, queues: str,
+    gpus: int | None, state_dir: str, output: str,
+) -> None:  # fmt: skip
+    """Isonomy in a cluster that has its configuration: a diff by keys, and whether versions, queues and executors fit.
+
+    Nothing is changed in place: --apply writes the changed files, and a record of what they had, into a new directory.
+
+    \b
+    isonomy install --hadoop-conf /etc/hadoop/conf --hadoop 3.4
+    isonomy install --hadoop-conf /etc/hadoop/conf --hadoop 3.4 --apply /tmp/conf-isonomy
+    isonomy install --hadoop-conf /etc/hadoop/conf --remove --apply /tmp/conf-back
+    """
+    if only_plan and out is not None:
+        raise Misused("--plan writes nothing and --apply writes: give one of them")
+    try:
+        texts = _texts(conf)
+        sites = {name: parse_site(text.encode(), name) for name, text in texts.items()}
+        left: list[Change] = []
+        if remove:
+            changes, left = back(sites, _record(conf))
+        else:
+            choices = Choices(hadoop or _version(), mode, queues, gpus, state_dir)
+            changes = plan(sites, choices)
+        files = changed_texts(texts, changes)
+        if not remove and not (conf / ISONOMY).exists():
+            files[ISONOMY] = _isonomy_yaml(conf, state_dir)
+        findings = [] if remove else _left_to_do(conf, files)
+        if out is not None:
+            _write(conf, out, files, None if remove else changes)
+    except ConfigError as e:
+        raise Failure("; ".join(e.lines)) from e
+    errors = sum(f.level == "error" for f in findings)
+    if output == "json":
+        data = {"changes": [asdict(c) for c in changes], "left": [asdict(c) for c in left],
+                "findings": [asdict(f) for f in findings], "errors": errors,
+                "written": sorted(map(str, out.iterdir())) if out is not None else []}  # fmt: skip
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _say(changes, left, findings, set(files), gpus is None and not remove)
+    sys.exit(1 if errors else 0)
+
+
+def _texts(conf: Path) -> dict[str, str]:
+    names = [n for n in (YARN, SCHEDULER, TYPES, NODE) if (conf / n).exists()]
+    if YARN not in names:
+        raise ConfigError([f"{conf}: has no {YARN}; name the cluster's configuration"])
+    try:
+        return {n: (conf / n).read_text(encoding="utf-8") for n in names}
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError([f"{conf}: cannot be read: {e}"]) from e
+
+
+def _version() -> str:
+    home = os.environ.get("HADOOP_HOME", "")
+    jars = Path(home, "share", "hadoop", "common").glob("hadoop-common-*.jar") if home else iter(())
+    found = next((m[1] for jar in jars if (m := _JAR.fullmatch(jar.name))), None)
+    if found is None:
+        raise Misused("--hadoop is absent: Hadoop's version, 3.3, 3.4 or 3.5 (HADOOP_HOME does not tell)")
+    return found
+
+
+def _isonomy_yaml(conf: Path, state_dir: str) -> str:
+    try:
+        web = rm_web_url(None, conf)
+    except ConfigError:
+        web = "http://localhost:8088"
+    own = {"state_dir": state_dir, "bridge_token_file": f"{state_dir}/bridge.token", "rm_web": web}
+    return render.render({"isonomy": own})[ISONOMY]
+
+
+def _left_to_do(conf: Path, files: Mapping[str, str]) -> list[Finding]:
+    """What `config check` says of the configuration as it would be."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in check.CHECKS:
+            if (conf / name).exists():
+                Path(folder, name).write_bytes((conf / name).read_bytes())
+        render.write(files, Path(folder))
+        return check.check(Path(folder))
+
+
+def _record(conf: Path) -> list[Change] | None:
+    file = conf / RECORD
+    if not file.exists():
+        return None
+    try:
+        return [Change(**c) for c in json.loads(file.read_text(encoding="utf-8"))["changes"]]
+    except (OSError, ValueError, LookupError, TypeError) as e:
+        raise ConfigError([f"{file}: is no record of an installation: {e}"]) from e
+
+
+def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[Change] | None) -> None:
+    """Into a new directory; with the changes, so that --remove knows the way back."""
+    if out.resolve() == conf.resolve() or conf.resolve() in out.resolve().parents:
+        raise ConfigError([f"--apply {out}: is in the cluster's own configuration; name a new directory"])
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError([f"--apply {out}: is not empty; name a new directory"])
+    try:
+        render.write(files, out)
+        if changes is not None:
+            text = json.dumps({"changes": [asdict(c) for c in changes]}, indent=2) + "\n"
+            (out / RECORD).write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise ConfigError([f"--apply {out}: cannot be written: {e.strerror}"]) from e
+
+
+def _say(
+    changes: list[Change], left: list[Change], findings: list[Finding], files: set[str], ask_gpus: bool
+) -> None:  # fmt: skip
+    for file in sorted({c.file for c in changes}):
+        for who in sorted({c.who for c in changes if c.file == file}):
+            click.echo(f"{file} ({who})")
+            for c in (c for c in changes if (c.file, c.who) == (file, who)):
+                for sign, value in (("-", c.old), ("+", c.new)):
+                    if value is not None:
+                        click.echo(f"  {sign} {c.key} = {value}")
+    for name in sorted(files - {c.file for c in changes}):
+        click.echo(f"{name} (new, on the ResourceManager's machine)")
+    if not changes:
+        click.echo("nothing changes")
+    if ask_gpus:
+        click.echo(f"{NODE}: say each machine's number of GPUs there by hand (or --gpus)")
+    for c in left:
+        click.echo(f"left alone, it was changed since: {c.file}: {c.key} = {c.old}")
+    for f in findings:
+        click.echo(str(f))

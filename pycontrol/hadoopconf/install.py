@@ -1,0 +1,171 @@
+"""What of a cluster's own configuration changes for Isonomy, and the way back; values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf import render, sitetext
+from pycontrol.hadoopconf.names import (
+    DOMINANT,
+    GPU,
+    LINUX_EXECUTOR,
+    NODE,
+    OLD_WEB,
+    OLD_WEB_KEY,
+    OUR_EXECUTOR,
+    OUR_EXECUTORS,
+    OUR_SCHEDULER,
+    OUR_WEB,
+    SCHEDULER,
+    TYPES,
+    WEB_KEY,
+    YARN,
+)
+
+Sites = Mapping[str, Mapping[str, str]]
+"""Properties by file."""
+RECORD = "isonomy-install.json"
+CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
+_EXECUTOR, _PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanager.resource-plugins"
+_HANDLER = "yarn.resourcemanager.placement-constraints.handler"
+_SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
+_PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
+_OURS_OF = {
+    "": OUR_EXECUTOR,
+    f"{_PLAIN}DefaultContainerExecutor": OUR_EXECUTOR,
+    f"{_PLAIN}LinuxContainerExecutor": LINUX_EXECUTOR,
+}
+NM_PORT = "45454"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the cluster's own files do not say."""
+
+    hadoop: str
+    """3.3, 3.4 or 3.5."""
+    mode: str = "off"
+    queues: str = ""
+    gpus: int | None = None
+    """Of each machine, where all have as many."""
+    state_dir: str = "/var/lib/isonomy"
+    evidence_file: str = "/var/lib/hadoop/nm/isonomy-evidence.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One property; None: it is not there."""
+
+    file: str
+    key: str
+    old: str | None
+    new: str | None
+    who: str
+    """Whose file it is: the ResourceManager's, the NodeManagers', or all machines'."""
+
+
+def plan(sites: Sites, choices: Choices) -> list[Change]:
+    """All that changes; ConfigError where the cluster does not fit at all."""
+    if choices.hadoop not in render.HADOOP_VERSIONS:
+        raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(render.HADOOP_VERSIONS)}"])
+    yarn = sites.get(YARN, {})
+    wanted = [
+        *_resourcemanager(yarn, choices),
+        *_nodemanager(yarn, choices),
+        (SCHEDULER, "yarn.scheduler.capacity.resource-calculator", DOMINANT, "ResourceManager"),
+        (TYPES, "yarn.resource-types", _joined(sites.get(TYPES, {}).get("yarn.resource-types", ""), GPU), "all"),
+    ]
+    if choices.gpus is not None:
+        wanted.append((NODE, f"yarn.nodemanager.resource-type.{GPU}", str(choices.gpus), "NodeManagers"))
+    return [
+        Change(file, key, sites.get(file, {}).get(key), new, who)
+        for file, key, new, who in wanted
+        if sites.get(file, {}).get(key) != new
+    ]
+
+
+Wanted = tuple[str, str, str | None, str]
+
+
+def _resourcemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
+    rm = "ResourceManager"
+    used = yarn.get(_SCHEDULER_CLASS, CAPACITY_SCHEDULER)
+    if used not in (CAPACITY_SCHEDULER, OUR_SCHEDULER):
+        raise ConfigError([f"{YARN}: {_SCHEDULER_CLASS}: is {used}; Isonomy extends CapacityScheduler alone"])
+    yield YARN, _SCHEDULER_CLASS, OUR_SCHEDULER, rm
+    if choices.hadoop == "3.5":
+        other = yarn.get(WEB_KEY, OUR_WEB)
+        if other != OUR_WEB:
+            raise ConfigError([f"{YARN}: {WEB_KEY}: is {other} already, and Hadoop takes one class"])
+        yield YARN, WEB_KEY, OUR_WEB, rm
+    else:
+        yield YARN, OLD_WEB_KEY, _joined(yarn.get(OLD_WEB_KEY, ""), OLD_WEB), rm
+    yield YARN, "isonomy.scheduler.mode", choices.mode, rm
+    if choices.queues:
+        yield YARN, "isonomy.scheduler.queues", choices.queues, rm
+    yield YARN, "isonomy.bridge.token-file", f"{choices.state_dir}/bridge.token", rm
+    yield YARN, "yarn.resourcemanager.recovery.enabled", "true", rm
+    if yarn.get(_HANDLER) == "placement-processor":
+        yield YARN, _HANDLER, "scheduler", rm
+
+
+def _nodemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
+    nm, used = "NodeManagers", yarn.get(_EXECUTOR, "")
+    if used not in _OURS_OF and used not in OUR_EXECUTORS:
+        raise ConfigError([f"{YARN}: {_EXECUTOR}: is {used}; ours extend {' and '.join(k for k in _OURS_OF if k)}"])
+    yield YARN, _EXECUTOR, _OURS_OF.get(used, used), nm
+    yield YARN, "isonomy.nm.evidence-file", yarn.get("isonomy.nm.evidence-file", choices.evidence_file), nm
+    plugins = [p.strip() for p in yarn.get(_PLUGINS, "").split(",") if p.strip()]
+    if GPU in plugins:
+        yield YARN, _PLUGINS, ",".join(p for p in plugins if p != GPU) or None, nm
+    yield YARN, "yarn.nodemanager.recovery.enabled", "true", nm
+    address = yarn.get("yarn.nodemanager.address", ":0")
+    if address.endswith(":0"):
+        host = address.removesuffix(":0") or "0.0.0.0"
+        yield YARN, "yarn.nodemanager.address", f"{host}:{NM_PORT}", nm
+
+
+def _joined(names: str, more: str) -> str:
+    found = [n.strip() for n in names.split(",") if n.strip()]
+    return ",".join(found if more in found else [*found, more])
+
+
+def back(sites: Sites, record: Iterable[Change] | None) -> tuple[list[Change], list[Change]]:
+    """The changes that undo an installation, and those of the record that somebody has changed since.
+
+    Without a record: only what is ours goes, and classes become Hadoop's own.
+    """
+    undone, left = [], []
+    for c in record if record is not None else _ours(sites):
+        now = sites.get(c.file, {}).get(c.key)
+        if now == c.new:
+            undone.append(Change(c.file, c.key, now, c.old, c.who))
+        elif now != c.old:
+            left.append(Change(c.file, c.key, now, c.old, c.who))
+    return undone, left
+
+
+def _ours(sites: Sites) -> Iterable[Change]:
+    """As if what is Isonomy's had come to a plain cluster."""
+    yarn = sites.get(YARN, {})
+    plain = {ours: theirs for theirs, ours in _OURS_OF.items() if theirs}
+    for key, value in yarn.items():
+        if key.startswith("isonomy.") or (key == WEB_KEY and value == OUR_WEB):
+            yield Change(YARN, key, None, value, "all")
+        elif key == OLD_WEB_KEY and OLD_WEB in value.split(","):
+            others = ",".join(v for v in value.split(",") if v != OLD_WEB)
+            yield Change(YARN, key, others or None, value, "ResourceManager")
+        elif key == _SCHEDULER_CLASS and value == OUR_SCHEDULER:
+            yield Change(YARN, key, CAPACITY_SCHEDULER, value, "ResourceManager")
+        elif key == _EXECUTOR and value in plain:
+            yield Change(YARN, key, plain[value], value, "NodeManagers")
+
+
+def changed_texts(texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """The files that change, as they will be; one that is not there yet is made."""
+    by_file: dict[str, dict[str, str | None]] = {}
+    for c in changes:
+        by_file.setdefault(c.file, {})[c.key] = c.new
+    return {file: sitetext.edited(file, texts.get(file, sitetext.EMPTY), wanted) for file, wanted in by_file.items()}

@@ -1,0 +1,159 @@
+"""`isonomy install` on configurations of three distributions: what changes, copies only, and the way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.cli.install import install_command
+from pycontrol.config import ConfigError
+from pycontrol.hadoopconf import sitetext
+from pycontrol.hadoopconf.sitefile import read_site
+from tests.hadoopconf import samples
+
+NM, RM = "yarn.nodemanager.", "yarn.resourcemanager."
+VERSIONS = {"bigtop": "3.3", "emr": "3.4", "dataproc": "3.5"}
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(install_command, list(words))
+
+
+def planned(folder: Path, *words: str) -> dict[str, Any]:
+    result = run("--hadoop-conf", str(folder), *words, "-o", "json")
+    assert result.exit_code in (0, 1), result.output
+    found: dict[str, Any] = json.loads(result.output)
+    return found
+
+
+@pytest.fixture(params=sorted(samples.ALL))
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    name: str = request.param
+    return name, samples.write(samples.ALL[name], tmp_path / "conf")
+
+
+def test_copies_change_and_the_cluster_does_not_and_the_way_back_is_exact(
+    sample: tuple[str, Path], tmp_path: Path
+) -> None:
+    name, conf = sample
+    before = {f.name: f.read_bytes() for f in conf.iterdir()}
+    planned(conf, "--hadoop", VERSIONS[name])
+    planned(conf, "--hadoop", VERSIONS[name], "--apply", str(tmp_path / "out"), "--gpus", "4")
+    assert {f.name: f.read_bytes() for f in conf.iterdir()} == before
+    site = read_site(tmp_path / "out" / "yarn-site.xml")
+    assert site[f"{RM}scheduler.class"] == "isonomy.yarn.IsonomyScheduler"
+    assert site["isonomy.scheduler.mode"] == "off"
+    executor = "" if name == "dataproc" else "Linux"
+    assert site[f"{NM}container-executor.class"] == f"isonomy.nm.Isonomy{executor}ContainerExecutor"
+    key = "yarn.webapp.custom.webservice.class" if name == "dataproc" else "yarn.http.rmwebapp.external.classes"
+    assert key in site
+    assert "yarn.io/gpu" not in site.get(f"{NM}resource-plugins", "")
+    assert not site[f"{NM}address"].endswith(":0")
+    assert (tmp_path / "out" / "isonomy.yaml").exists()
+    assert "managed; yarn-site.xml" in (tmp_path / "out" / "yarn-site.xml").read_text()
+    # as an admin does it: the copies over the originals; then the way back
+    for file in (tmp_path / "out").iterdir():
+        (conf / file.name).write_bytes(file.read_bytes())
+    assert planned(conf, "--hadoop", VERSIONS[name], "--gpus", "4")["changes"] == []
+    planned(conf, "--remove", "--apply", str(tmp_path / "back"))
+    for file in (tmp_path / "back").iterdir():
+        (conf / file.name).write_bytes(file.read_bytes())
+    for file_name, site_before in samples.ALL[name].items():
+        assert read_site(conf / file_name) == dict(site_before), file_name
+    assert planned(conf, "--remove")["changes"] == []
+
+
+def test_what_somebody_changed_since_is_left_alone(tmp_path: Path) -> None:
+    conf = samples.write(samples.EMR, tmp_path / "conf")
+    planned(conf, "--hadoop", "3.4", "--apply", str(tmp_path / "out"))
+    for file in (tmp_path / "out").iterdir():
+        (conf / file.name).write_bytes(file.read_bytes())
+    yarn = conf / "yarn-site.xml"
+    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.scheduler.mode": "on"}))
+    found = planned(conf, "--remove")
+    assert [c["key"] for c in found["left"]] == ["isonomy.scheduler.mode"]
+    assert "isonomy.scheduler.mode" not in [c["key"] for c in found["changes"]]
+    (conf / "isonomy-install.json").unlink()  # without a record what is ours goes, classes become Hadoop's
+    back = {c["key"]: c["new"] for c in planned(conf, "--remove")["changes"]}
+    assert back["isonomy.scheduler.mode"] is None
+    assert back[f"{NM}container-executor.class"].endswith("nodemanager.LinuxContainerExecutor")
+    assert back[f"{RM}scheduler.class"].endswith("CapacityScheduler")
+
+
+def test_the_plan_is_a_diff_and_says_what_is_left_to_do(tmp_path: Path) -> None:
+    conf = samples.write(samples.BIGTOP, tmp_path / "conf")
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--queues", "root.research")
+    assert result.exit_code == 1
+    assert f"yarn-site.xml (NodeManagers)\n  - {NM}container-executor.class = org.apache" in result.output
+    assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
+    assert f"  - {NM}resource-plugins = yarn.io/gpu\n" in result.output
+    assert "  + isonomy.scheduler.queues = root.research\n" in result.output
+    assert "error: core-site.xml: hadoop.security.auth_to_local: " in result.output
+    assert "say each machine's number of GPUs" in result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "why"),
+    [
+        ({f"{RM}scheduler.class": "org.x.FairScheduler"}, ("--hadoop", "3.4"), "extends CapacityScheduler alone"),
+        ({f"{NM}container-executor.class": "org.x.Own"}, ("--hadoop", "3.4"), "is org.x.Own; ours extend"),
+        ({}, ("--hadoop", "2.10"), "must be 3.3 or 3.4 or 3.5"),
+        ({}, (), "--hadoop is absent"),
+        ({}, ("--hadoop", "3.4", "--apply", "CONF"), "in the cluster's own configuration"),
+        ({}, ("--hadoop", "3.4", "--apply", "CONF/new"), "in the cluster's own configuration"),
+        ({}, ("--hadoop", "3.4", "--apply", "CONF", "--plan"), "give one of them"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    change: dict[str, str], words: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], **change}}
+    conf = samples.write(sites, tmp_path / "conf")
+    result = run("--hadoop-conf", str(conf), *(w.replace("CONF", str(conf)) for w in words))
+    assert result.exit_code in (1, 2)
+    assert why in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_the_version_is_that_of_hadoop_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = samples.write(samples.EMR, tmp_path / "conf")
+    jars = tmp_path / "home" / "share" / "hadoop" / "common"
+    jars.mkdir(parents=True)
+    (jars / "hadoop-common-3.4.2-amzn-0.jar").touch()
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
+    assert "yarn.http.rmwebapp.external.classes" in [c["key"] for c in planned(conf)["changes"]]
+
+
+COMMENTED = """<?xml version="1.0"?>
+<configuration>
+  <!-- <property><name>a</name><value>0</value></property> -->
+  <property>
+    <name> a </name>
+    <value/>
+    <final>true</final>
+  </property>
+  <property><name>b&amp;c</name><value>1</value></property>
+</configuration>
+"""
+
+
+def test_editing_leaves_comments_final_and_indentation() -> None:
+    text = sitetext.edited("x", COMMENTED, {"a": "<1>", "new": "2"})
+    assert text == COMMENTED.replace("<value/>", "<value>&lt;1&gt;</value>").replace(
+        "</configuration>", "  <property><name>new</name><value>2</value></property>\n</configuration>"
+    )
+    assert sitetext.edited("x", text, {"a": "", "new": None}).replace("<value></value>", "<value/>") == COMMENTED
+    assert "b&amp;c" not in sitetext.edited("x", COMMENTED, {"b&c": None})
+
+
+def test_what_cannot_be_edited_safely_is_refused() -> None:
+    twice = COMMENTED.replace("</configuration>", "<property><name>b</name></property></configuration>")
+    with pytest.raises(ConfigError, match="by hand"):
+        sitetext.edited("x", twice, {"b": "1"})
+    with pytest.raises(ConfigError, match="by hand"):
+        sitetext.edited("x", "<configuration/>", {"a": "1"})

@@ -1,0 +1,87 @@
+"""What `make dist` packs, and that it packs the same bytes again."""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import importlib.util
+import io
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def dist() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dist", REPO / "packaging" / "dist.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, dist: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel, and jars where this checkout has not built them."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "isonomy-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
+    for jar in dist.JARS:
+        (tmp_path / jar).write_bytes(jar.encode())
+    monkeypatch.setattr(dist, "JARS", {jar: str(tmp_path) for jar in dist.JARS})
+    return tmp_path / "wheels"
+
+
+def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) -> None:
+    data = dist.archive("isonomy-0.1.0-hadoop3", dist.contents(wheels), 1_700_000_000)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getnames()
+        assert {m.mtime for m in tar.getmembers()} == {1_700_000_000}
+        assert {(m.uid, m.uname) for m in tar.getmembers()} == {(0, "")}
+        modes = {m.name: m.mode for m in tar.getmembers()}
+        sums = tar.extractfile("isonomy-0.1.0-hadoop3/SHA256SUMS")
+        unit = tar.extractfile("isonomy-0.1.0-hadoop3/systemd/isonomy.service")
+        assert sums is not None
+        assert unit is not None
+        for line in sums.read().decode().splitlines():
+            digest, place = line.split("  ")
+            file = tar.extractfile(f"isonomy-0.1.0-hadoop3/{place}")
+            assert file is not None
+            assert hashlib.sha256(file.read()).hexdigest() == digest
+    assert {n.removeprefix("isonomy-0.1.0-hadoop3/") for n in names} == {
+        "CHANGELOG.md", "INSTALL.md", "LICENSE", "OPERATIONS.md", "SECURITY.md", "SHA256SUMS",
+        "confs/defaults.yaml", "confs/monitoring/isonomy.grafana.json", "confs/monitoring/isonomy.rules.yml",
+        "confs/nodemanager/isonomy-bad-gpus",
+        *(f"confs/templates/{f.name}" for f in (REPO / "confs" / "templates").iterdir()),
+        "jars/isonomy-am.jar", "jars/isonomy-submarine-runtime.jar", "jars/isonomy-yarn-nm.jar",
+        "jars/isonomy-yarn-rm.jar", "python/isonomy-0.1.0-py3-none-any.whl", "systemd/isonomy.service",
+    }  # fmt: skip
+    assert modes["isonomy-0.1.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
+
+
+def test_the_same_sources_give_the_same_bytes(dist: ModuleType, wheels: Path) -> None:
+    files = dist.contents(wheels)
+    first = dist.archive("x", files, 7)
+    assert dist.archive("x", dict(reversed(files.items())), 7) == first
+
+
+def test_a_jar_that_is_missing_is_named(dist: ModuleType, wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (wheels.parent / "isonomy-am.jar").unlink()
+    with pytest.raises(SystemExit, match=r"isonomy-am\.jar: missing; `make java`"):
+        dist.contents(wheels)
+
+
+def test_the_unit_restarts_always_and_may_little() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(REPO / "packaging" / "isonomy.service")
+    service = unit["Service"]
+    assert service["Restart"] == "always"
+    assert service["NoNewPrivileges"] == service["PrivateTmp"] == "yes"
+    assert service["ProtectSystem"] == "strict"
+    assert service["StateDirectory"] == "isonomy"  # the only place that it may write to
+    assert "isonomy serve --config" in service["ExecStart"]
