@@ -14,6 +14,7 @@ import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -40,6 +41,10 @@ public final class AmShell {
       AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, rmCallbacks);
   private final NMClientAsync nm =
       NMClientAsync.createNMClientAsync(new NmCallbacks(events, rm::releaseAssignedContainer));
+
+  private final String appId = ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name()))
+      .getApplicationAttemptId().getApplicationId().toString();
+  private AppPage page;
 
   private AmShell() {
   }
@@ -82,11 +87,22 @@ public final class AmShell {
 
   /** Containers of previous attempts are the first events. */
   private void register() throws IOException, YarnException {
-    String host = System.getenv(Environment.NM_HOST.name());
-    RegisterApplicationMasterResponse response = rm.registerApplicationMaster(
-        host == null ? InetAddress.getLocalHost().getHostName() : host, -1, "");
+    String given = System.getenv(Environment.NM_HOST.name());
+    String host = given == null ? InetAddress.getLocalHost().getHostName() : given;
+    RegisterApplicationMasterResponse response = rm.registerApplicationMaster(host, -1, trackingUrl(host));
     rmCallbacks.onContainersReceivedFromPreviousAttempts(response.getContainersFromPreviousAttempts());
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
+  }
+
+  /** A page is worth a line in the log, never an app. */
+  private String trackingUrl(String host) {
+    try {
+      page = AppPage.start(InetAddress.getByName(host), ProxyHosts.pageOf(appId, conf), ProxyHosts.of(conf));
+      return "http://" + host + ":" + page.port() + "/";
+    } catch (IOException | RuntimeException e) {
+      LOG.warn("there is no page for this app at {}", host, e);
+      return "";
+    }
   }
 
   private static String greeting(LoopbackGateway gateway) {
@@ -99,13 +115,23 @@ public final class AmShell {
   private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {
     if (how.status() != null) {
       LOG.info("finished: {} {}", how.status(), how.message());
-      rm.unregisterApplicationMaster(how.status(), how.message(), how.trackingUrl());
+      rm.unregisterApplicationMaster(how.status(), how.message(), finalUrl(how));
       agent.awaitExit(AGENT_EXIT_S);
     } else {
       LOG.error("this attempt fails: {}", how.message());
       System.err.println(how.message());
     }
     agent.stop();
+    if (page != null) {
+      page.close();
+    }
     return how.exitCode();
+  }
+
+  /** YARN sends browsers there itself once the app is over: its page again, as long as the control plane knows it. */
+  private String finalUrl(Outcome how) {
+    String own = how.trackingUrl();
+    return own == null || own.isEmpty()
+        ? WebAppUtils.getResolvedRMWebAppURLWithScheme(conf) + AppPage.UI + appId : own;
   }
 }

@@ -1,0 +1,89 @@
+package isonomy.am;
+
+import com.sun.net.httpserver.Headers;
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.function.Predicate;
+
+/**
+ * The tracking URL of an app: one small page that sends the browser on to the app's page in the ResourceManager.
+ *
+ * <p>YARN's proxy fetches it without the user's ticket, so a redirect of the request would fetch the app's page as
+ * nobody; a link and a meta refresh have the browser itself go there. Whoever is not admitted gets 403.
+ */
+final class AppPage {
+  static final String UI = "/ws/v1/cluster/isonomy/ui/app/";
+  private static final int THREADS = 2;
+  private static final String POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'";
+
+  private final HttpServer server;
+  private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, AppPage::daemon);
+  private final Predicate<InetAddress> admitted;
+  private final byte[] page;
+
+  private AppPage(InetAddress address, String target, Predicate<InetAddress> admitted) throws IOException {
+    // Of whoever sends half a request, and reads no answer; the JDK's server has no other place for them.
+    System.setProperty("sun.net.httpserver.maxReqTime", "10");
+    System.setProperty("sun.net.httpserver.maxRspTime", "10");
+    this.admitted = admitted;
+    this.page = html(target).getBytes(StandardCharsets.UTF_8);
+    this.server = HttpServer.create(new InetSocketAddress(address, 0), 0);
+    server.setExecutor(threads);
+    server.createContext("/", this::answer);
+  }
+
+  /** Begins to listen on a free port of this address. */
+  static AppPage start(InetAddress address, String target, Predicate<InetAddress> admitted) throws IOException {
+    AppPage page = new AppPage(address, target, admitted);
+    page.server.start();
+    return page;
+  }
+
+  int port() {
+    return server.getAddress().getPort();
+  }
+
+  void close() {
+    server.stop(0);
+    threads.shutdownNow();
+  }
+
+  private void answer(HttpExchange http) throws IOException {
+    try {
+      boolean reads = http.getRequestMethod().equals("GET") || http.getRequestMethod().equals("HEAD");
+      int status = !admitted.test(http.getRemoteAddress().getAddress()) ? 403 : reads ? 200 : 405;
+      Headers headers = http.getResponseHeaders();
+      headers.set("Content-Type", "text/html; charset=utf-8");
+      headers.set("Content-Security-Policy", POLICY);
+      headers.set("X-Content-Type-Options", "nosniff");
+      headers.set("Cache-Control", "no-store");
+      if (status != 200 || http.getRequestMethod().equals("HEAD")) {
+        http.sendResponseHeaders(status, -1);
+        return;
+      }
+      http.sendResponseHeaders(status, page.length);
+      http.getResponseBody().write(page);
+    } finally {
+      http.close();
+    }
+  }
+
+  static String html(String target) {
+    String safe = target.replace("&", "&amp;").replace("<", "&lt;").replace("\"", "&quot;");
+    return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Isonomy</title>"
+        + "<meta http-equiv=\"refresh\" content=\"0; url=" + safe + "\"></head>\n"
+        + "<body><p><a href=\"" + safe + "\">This app's page</a></p></body></html>\n";
+  }
+
+  private static Thread daemon(Runnable work) {
+    Thread thread = new Thread(work, "app-page");
+    thread.setDaemon(true);
+    return thread;
+  }
+}

@@ -1,0 +1,92 @@
+package isonomy.am;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.net.HttpURLConnection;
+import java.net.InetAddress;
+import java.net.URL;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.junit.jupiter.api.Test;
+
+class AppPageTest {
+  private static final String APP = "application_1_0001";
+
+  @Test
+  void theProxyGetsAPageThatSendsTheBrowserOnAndIsNoRedirectItself() throws Exception {
+    AppPage page = AppPage.start(InetAddress.getLoopbackAddress(), ProxyHosts.pageOf(APP, new Configuration()),
+        from -> true);
+    try {
+      HttpURLConnection http = open(page, "GET");
+      assertEquals(200, http.getResponseCode());
+      assertEquals("nosniff", http.getHeaderField("X-Content-Type-Options"));
+      assertTrue(http.getHeaderField("Content-Security-Policy").startsWith("default-src 'none'"));
+      String text = new String(http.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+      assertTrue(text.contains("content=\"0; url=/ws/v1/cluster/isonomy/ui/app/" + APP + "\""), text);
+      assertTrue(text.contains("<a href=\"/ws/v1/cluster/isonomy/ui/app/" + APP + "\">"), text);
+      assertEquals(405, open(page, "POST").getResponseCode());
+    } finally {
+      page.close();
+    }
+  }
+
+  @Test
+  void whoeverIsNotTheProxyIsRefused() throws Exception {
+    AppPage page = AppPage.start(InetAddress.getLoopbackAddress(), "/x", from -> false);
+    try {
+      assertEquals(403, open(page, "GET").getResponseCode());
+    } finally {
+      page.close();
+    }
+  }
+
+  @Test
+  void theHostsAreThoseOfYarnsOwnFilter() throws Exception {
+    Configuration conf = new YarnConfiguration();
+    conf.set(YarnConfiguration.RM_WEBAPP_ADDRESS, "127.0.0.9:8088");
+    assertTrue(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.9")));
+    assertFalse(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.8")));
+    conf.set(YarnConfiguration.PROXY_ADDRESS, "127.0.0.8:8089");
+    assertTrue(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.8")));
+    assertFalse(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.9")));
+    assertEquals("http://127.0.0.9:8088/ws/v1/cluster/isonomy/ui/app/" + APP, ProxyHosts.pageOf(APP, conf));
+  }
+
+  @Test
+  void aHostThatMovedIsFoundAgainAndStrangersAskNoNamesAllTheTime() throws Exception {
+    List<String> asked = new ArrayList<>();
+    String[] now = {"127.0.0.3"};
+    AtomicLong nanos = new AtomicLong();
+    ProxyHosts hosts = new ProxyHosts(() -> {
+      asked.add(now[0]);
+      return List.of(now[0]);
+    }, nanos::get);
+    InetAddress later = InetAddress.getByName("127.0.0.4");
+    assertTrue(hosts.test(InetAddress.getByName("127.0.0.3")));
+    now[0] = "127.0.0.4";
+    assertFalse(hosts.test(later));
+    assertEquals(1, asked.size());
+    nanos.addAndGet(301_000_000_000L);
+    assertTrue(hosts.test(later));
+  }
+
+  @Test
+  void aTargetIsText() {
+    assertFalse(AppPage.html("/x\"><script>").contains("<script>"));
+  }
+
+  private static HttpURLConnection open(AppPage page, String method) throws IOException {
+    String host = InetAddress.getLoopbackAddress().getHostAddress();
+    HttpURLConnection http = (HttpURLConnection) new URL("http://" + host + ":" + page.port() + "/").openConnection();
+    http.setRequestMethod(method);
+    http.setInstanceFollowRedirects(false);
+    return http;
+  }
+}
