@@ -37,7 +37,7 @@ ANSWERS_KEPT = 128
 QUERY_S = 30.0
 OVERLOADED = "the control plane is overloaded; send this again"
 
-Route = Callable[[str, str, Mapping[str, str], str, bool], tuple[int, Mapping[str, Any]]]
+Route = Callable[[str, str, Mapping[str, str], str, bool, frozenset[str] | None], tuple[int, Mapping[str, Any]]]
 """(method, path, parameters, user, admin) -> (HTTP status, JSON object, or an object of the keys in TEXT)."""
 JSON = "application/json"
 TEXT = frozenset({"content_type", "text"})
@@ -299,7 +299,9 @@ class BridgeEndpoint:
 
     def _query(self, query: pb.Query) -> pb.Response:
         try:
-            status, answer = self._route(query.method, query.path, dict(query.parameters), query.user, query.admin)
+            viewable = frozenset(query.viewable) if query.acls else None
+            asked = (query.method, query.path, dict(query.parameters), query.user, query.admin, viewable)
+            status, answer = self._route(*asked)
             is_text = answer.keys() - {"headers"} == TEXT
             headers = {str(k): str(v) for k, v in answer.get("headers", {}).items()} if is_text else {}
             content_type = str(answer["content_type"]) if is_text else JSON

@@ -107,6 +107,7 @@ class Trends:
             shown = [app_id] if app_id in self._apps else [] if app_id else self._worst()
             return {
                 "now_s": now_s,
+                "app_id": app_id,
                 "at_s": list(self._at_s)[len(self._at_s) - n :],
                 "gpus": {state: list(series)[len(series) - n :] for state, series in self._gpus.items()},
                 "measure": self._measure,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
@@ -22,6 +22,7 @@ from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whol
 from pycontrol.queries.pictures import Pictures
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import Journal, NoJournal
+from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
 from pycontrol.web.page.site import Page
 
@@ -60,6 +61,13 @@ class Request:
     params: Mapping[str, str]
     user: str
     admin: bool
+    viewable: frozenset[str] | None = None
+    """The apps that YARN's ACLs let the caller look into; None: YARN enforces none."""
+
+    def sees(self, app_id: str, owner: str) -> bool:
+        """Whether the caller may see the app's configurations and messages."""
+        mine = bool(self.user) and self.user == owner
+        return self.viewable is None or self.admin or mine or app_id in self.viewable
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +137,25 @@ class Router:
         }
 
     def handle(
-        self, method: str, path: str, params: Mapping[str, str], user: str, admin: bool
-    ) -> tuple[int, dict[str, Any]]:
+        self, method: str, path: str, params: Mapping[str, str], user: str, admin: bool,
+        viewable: frozenset[str] | None = None,
+    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """(HTTP status, JSON object). A text answer is {"content_type": ..., "text": ...}."""
-        request = Request(path.strip("/"), params, user, admin)
+        request = Request(path.strip("/"), params, user, admin, viewable)
         if request.path == "ui" or request.path.startswith("ui/"):
             return self._page.answer(method, request.path, params, lambda name, more: self._read(request, name, more))
         try:
-            return 200, self._route(method, request).answer(request)
+            return 200, self._answer(method, request)
         except Refusal as e:
             return e.status, {"error": str(e)} | ({"paths": sorted(self.routes)} if e.status == 404 else {})
         except (TimeoutError, Overloaded):
             return 503, {"error": "the control plane is busy; try again"}
+
+    def _answer(self, method: str, request: Request) -> dict[str, Any]:
+        """Without what the caller may not see."""
+        found = self._route(method, request).answer(request)
+        leave_out = LEFT_OUT.get(request.path)
+        return found if leave_out is None or request.viewable is None else leave_out(found, request.sees)
 
     def _route(self, method: str, request: Request) -> Route:
         route = self.routes.get(request.path)
@@ -176,8 +191,7 @@ class Router:
 
     def _read(self, request: Request, path: str, params: Mapping[str, str]) -> dict[str, Any]:
         """A view for the page; raises Refusal."""
-        inner = Request(path, params, request.user, request.admin)
-        return self._route("GET", inner).answer(inner)
+        return self._answer("GET", replace(request, path=path, params=params))
 
     def _forecast(self) -> Mapping[str, Any]:
         nothing: dict[str, Any] = {"made_s": None, "assumed": "", "problem": "no forecasts are made", "apps": {}}

@@ -31,6 +31,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "title": d["app"]["name"],
         "now_s": d["now_s"],
         "app": d["app"],
+        "hidden": d.get("hidden", False),
         "row": row,
         "measure": queue["measure"],
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),

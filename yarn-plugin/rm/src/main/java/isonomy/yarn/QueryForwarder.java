@@ -23,6 +23,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
  * <p>Who calls is what the RM's authentication filter says: the Kerberos principal's short name with SPNEGO, the
  * name of an RM delegation token's owner, or with simple authentication the parameter user.name (or the signed
  * cookie that it gave). Nobody, where the filter knows nobody or only the static user (hadoop.http.staticuser.user).
+ * With yarn.acl.enable the query says which apps the caller may look into, by YARN's VIEW_APP.
  * Admins are those that the RM accepts as admins of YARN: yarn.admin.acl as last refreshed, and the RM's own user.
  */
 final class QueryForwarder {
@@ -84,8 +85,14 @@ final class QueryForwarder {
 
   private void setCaller(Query.Builder query, HttpServletRequest http) {
     UserGroupInformation caller = RMWebAppUtil.getCallerUserGroupInformation(http, true);
-    if (caller == null || caller.getUserName().equals(conf.get(
-        CommonConfigurationKeys.HADOOP_HTTP_STATIC_USER, CommonConfigurationKeys.DEFAULT_HADOOP_HTTP_STATIC_USER))) {
+    boolean known = caller != null && !caller.getUserName().equals(conf.get(
+        CommonConfigurationKeys.HADOOP_HTTP_STATIC_USER, CommonConfigurationKeys.DEFAULT_HADOOP_HTTP_STATIC_USER));
+    Viewers viewers = Viewers.of(rm, http.getRemoteAddr());
+    if (viewers.enforced()) {
+      query.setAcls(true).addAllViewable(
+          viewers.viewable(known ? caller : null, rm.getRMContext().getRMApps().values()));
+    }
+    if (!known) {
       return;
     }
     query.setUser(caller.getShortUserName());

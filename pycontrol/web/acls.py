@@ -1,0 +1,55 @@
+"""What is left out of an answer where YARN's ACLs do not let the caller look into an app (VIEW_APP).
+
+That an app is there, who it is of, what it holds and why it waits is what all who share the cluster see;
+configurations, messages, losses and where its model lies are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycontrol.queries.lookup import Refusal
+
+Answer = dict[str, Any]
+Sees = Callable[[str, str], bool]
+"""Whether the caller may look into an app, by its id and its user."""
+OF_APP = {"best": None, "model_path": "", "message": ""}
+OF_JOB = {"configuration": {}, "note": "", "loss": 0.0, "accuracy": 0.0, "metric": None}
+
+
+def _app(row: Mapping[str, Any], sees: Sees) -> Answer:
+    return dict(row) if sees(row["app_id"], row["user"]) else {**row, **OF_APP}
+
+
+def _apps(found: Answer, sees: Sees) -> Answer:
+    return {**found, "apps": [_app(row, sees) for row in found["apps"]]}
+
+
+def _explain(found: Answer, sees: Sees) -> Answer:
+    app = found["app"]
+    if sees(app["app_id"], app["user"]):
+        return found
+    return {**found, "app": {**app, **OF_APP}, "jobs": [{**j, **{k: v for k, v in OF_JOB.items() if k in j}}
+                                                       for j in found["jobs"]], "hidden": True}  # fmt: skip
+
+
+def _picture(found: Answer, sees: Sees) -> Answer:
+    durable = found["durable"]
+    return {**found, "durable": {**durable, "apps": [_app(row, sees) for row in durable["apps"]]}}
+
+
+def _logs(found: Answer, sees: Sees) -> Answer:
+    if not sees(found["app_id"], found["user"]):
+        raise Refusal(403, f"logs: YARN's VIEW_APP does not let you look into {found['app_id']}")
+    return found
+
+
+def _trends(found: Answer, sees: Sees) -> Answer:
+    return found if not found["losses"] or sees(found["app_id"], "") else {**found, "losses": {}}
+
+
+LEFT_OUT: Mapping[str, Callable[[Answer, Sees], Answer]] = {
+    "apps": _apps, "explain": _explain, "picture": _picture, "logs": _logs, "trends": _trends,
+}  # fmt: skip
+"""By path."""

@@ -1,0 +1,49 @@
+package isonomy.yarn;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.function.BiPredicate;
+import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.records.ApplicationAccessType;
+import org.apache.hadoop.yarn.api.records.QueueACL;
+import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.security.ApplicationACLsManager;
+
+/** Which apps a caller may look into: those that the ResourceManager's own REST shows the caller in full. */
+final class Viewers {
+  private final ApplicationACLsManager acls;
+  private final BiPredicate<UserGroupInformation, RMApp> administersQueue;
+
+  Viewers(ApplicationACLsManager acls, BiPredicate<UserGroupInformation, RMApp> administersQueue) {
+    this.acls = acls;
+    this.administersQueue = administersQueue;
+  }
+
+  static Viewers of(ResourceManager rm, String remoteAddress) {
+    return new Viewers(rm.getApplicationACLsManager(), (caller, app) -> rm.getQueueACLsManager().checkAccess(caller,
+        QueueACL.ADMINISTER_QUEUE, app, remoteAddress, List.of()));
+  }
+
+  /** yarn.acl.enable. */
+  boolean enforced() {
+    return acls.areACLsEnabled();
+  }
+
+  /** Of these apps; nobody, where the caller is not known. */
+  List<String> viewable(UserGroupInformation caller, Collection<RMApp> apps) {
+    List<String> found = new ArrayList<>();
+    if (caller == null) {
+      return found;
+    }
+    for (RMApp app : apps) {
+      boolean may = acls.checkAccess(caller, ApplicationAccessType.VIEW_APP, app.getUser(), app.getApplicationId())
+          || administersQueue.test(caller, app);
+      if (may) {
+        found.add(app.getApplicationId().toString());
+      }
+    }
+    return found;
+  }
+}
