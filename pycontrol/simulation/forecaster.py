@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from pycontrol.simulation.calibration import Calibrations
 from pycontrol.simulation.outlook import NoOutlook, outlooks
 
 REFRESH_S = 30.0
@@ -26,6 +27,7 @@ SHARE = 0.25
 """Of a core."""
 MEMORY_MAX = 4 << 30
 ASSUMED = "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
+LEARNT = f"{ASSUMED}; ranges are as wide as past errors ask for"
 log = structlog.get_logger("isonomy.forecast")
 
 
@@ -69,7 +71,9 @@ class Forecaster:
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
         self._process: Any = None
         self._pipe: Connection | None = None
-        self._latest: dict[str, Any] = {"made_s": None, "assumed": ASSUMED, "problem": "no forecast was made yet",
+        self._calibrations = Calibrations()
+        """By which ranges are widened; learnt anew after a start."""
+        self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
                                         "apps": {}}  # fmt: skip
 
     @property
@@ -93,6 +97,7 @@ class Forecaster:
             except Exception as e:  # busy, or stopping: the next one will do
                 log.debug("no picture", problem=repr(e))
                 continue
+            self._calibrations.looked(picture["now_s"], _started(picture), _lost(picture))
             if picture["apps"]:
                 self._latest = self._forecast(picture)
             else:
@@ -100,7 +105,7 @@ class Forecaster:
 
     def _answer(self, picture: Mapping[str, Any], found: Any) -> dict[str, Any]:
         problem, apps = (found, {}) if isinstance(found, str) else ("", found)
-        return {"made_s": picture["now_s"], "assumed": ASSUMED, "problem": problem, "apps": apps}
+        return {"made_s": picture["now_s"], "assumed": LEARNT, "problem": problem, "apps": apps}
 
     def _forecast(self, picture: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -110,11 +115,19 @@ class Forecaster:
             while not pipe.poll(1.0):
                 if self._stop.is_set() or time.monotonic() >= until_s:
                     raise TimeoutError
-            return self._answer(picture, pipe.recv())
+            return self._answer(picture, self._widened(picture, pipe.recv()))
         except (OSError, EOFError, TimeoutError) as e:
             self._end_process()
             return self._answer(picture, "the forecast took too long" if isinstance(e, TimeoutError) else
                                 "the forecast's process ended")  # fmt: skip
+
+    def _widened(self, picture: Mapping[str, Any], found: Any) -> Any:
+        """Estimates with what past ones taught; a problem as it is."""
+        if isinstance(found, str):
+            return found
+        runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
+        said = self._calibrations.estimates(picture["policy"], picture["now_s"], _started(picture), runs)
+        return {app_id: {"start_s": start, "end_s": end} for app_id, (start, end) in said.items()}
 
     def _connection(self) -> Connection:
         if self._process is None or not self._process.is_alive() or self._pipe is None:
@@ -133,3 +146,14 @@ class Forecaster:
         if process is not None and process.is_alive():
             process.terminate()
             process.join(5.0)
+
+
+def _started(picture: Mapping[str, Any]) -> dict[str, bool]:
+    """Its apps, and whether each has started."""
+    return {x["app_id"]: bool(x["started"]) for x in picture["apps"]}
+
+
+def _lost(picture: Mapping[str, Any]) -> list[str]:
+    """Apps that have not ended, and whose Agents are not heard of."""
+    heard = {x["app_id"] for x in picture["apps"]}
+    return [x["app_id"] for x in picture["durable"]["apps"] if x["app_id"] not in heard]

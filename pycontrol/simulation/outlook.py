@@ -303,9 +303,9 @@ def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int
 def outlooks(
     p: Mapping[str, Any], *, runs: int = 12, error: float = 0.2, seed: int = 0,
     options: Mapping[str, Any] | None = None, only: str = "", starts: bool = False,
-    pause: Callable[[], None] = lambda: None,
+    sought: Sequence[str] = (), pause: Callable[[], None] = lambda: None,
 ) -> dict[str, Outlook]:  # fmt: skip
-    """When each app of a picture (or `only` one) starts and ends; raises NoOutlook.
+    """When each app of a picture (or `only` one, or those `sought`) starts and ends; raises NoOutlook.
 
     `starts`: their ends are not sought. `pause` is called after each run.
     """
@@ -313,13 +313,13 @@ def outlooks(
         raise NoOutlook("virtual clusters: no estimate is made where cells are configured")
     if not p["ready"]:
         raise NoOutlook("no round is held at present")
-    sought = [only] if only else [x["app_id"] for x in p["apps"]]
-    ends: dict[str, list[tuple[float | None, float | None]]] = {x: [] for x in sought}
+    wanted = [only] if only else list(sought) or [x["app_id"] for x in p["apps"]]
+    ends: dict[str, list[tuple[float | None, float | None]]] = {x: [] for x in wanted}
     for k in range(runs):
         rng = random.Random(f"{seed} {k}")
         come = arrivals(p, rng, p["now_s"] + RECENT_S)
         world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options)
-        for app_id, found in world.run_out(sought, starts).items():
+        for app_id, found in world.run_out(wanted, starts).items():
             ends[app_id].append(found)
         pause()
     return {x: Outlook(_quantiles([s for s, _ in found]), _quantiles([e for _, e in found]))

@@ -1,0 +1,1 @@
+"""How good the estimates of starts are."""

@@ -1,0 +1,192 @@
+"""Estimates of starts against what happened: simulated worlds whose forecaster is asked while apps wait."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pycontrol.experiments.kit import Claim, Findings, Setup, Table
+from pycontrol.experiments.themis.runs import Scene
+from pycontrol.policies import registry
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.calibration import Calibration, Range
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.outlook import NoOutlook, outlooks, picture
+from pycontrol.simulation.settings import Settings
+from pycontrol.simulation.workloads import load
+
+EVERY_S = 60.0
+"""Between two looks. Each app counts once: with the first estimate that was made while it waited."""
+RUNS = 12
+ERROR = 0.2
+"""Declarations are wrong by up to it, in the world and in the forecast."""
+LEAST, MOST = 0.75, 0.90
+SCENES = (Scene("w1", apps=40, faster=4.0), Scene("w2", apps=40, faster=4.0))
+JOBS = "philly/philly_jobs_reconstructed.csv.gz"
+
+
+@dataclass(frozen=True)
+class PhillySizes(Scene):
+    """Jobs as large and as long as Philly's (of at most LONGEST_S), drawn, with Poisson arrivals at `LOAD`."""
+
+    path: Path | None = None
+
+    LONGEST_S = 14_400.0
+    LOAD = 4.0
+
+    def load(self, seed: int) -> Workload:
+        """Its apps: a job each."""
+        assert self.path is not None
+        rng = random.Random(f"philly {seed}")
+        most = max(m.gpus for m in self.topology().machines.values())
+        known = [
+            (x.gang_gpus, x.work_gpu_s) for x in load(f"philly-jobs:{self.path}", 0, {"limit": 5000}).apps
+            if x.gang_gpus <= most and 60 <= x.work_gpu_s / x.gang_gpus <= self.LONGEST_S
+        ]  # fmt: skip
+        gap_s = statistics.mean(w for _, w in known) / self.topology().gpus / self.LOAD
+        at_s, apps = 0.0, []
+        for i in range(self.apps):
+            at_s += rng.expovariate(1 / gap_s)
+            gang, work_gpu_s = rng.choice(known)
+            apps.append(TraceApp(f"j{i}", at_s, gang, ((work_gpu_s,),)))
+        return Workload("philly-sizes", tuple(apps), f"sizes of {self.path.name}")
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return f"Philly's sizes, {self.cluster}, {self.apps} jobs, load {self.LOAD:g}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one start: when it was made, the runs' range, the range that was given, and what happened."""
+
+    made_s: float
+    raw: Range
+    given: Range
+    waited_s: float
+    """From the app's submission to its start."""
+    real_s: float
+
+    def hit(self, which: Range) -> bool:
+        """Whether the start fell into it."""
+        low, _, high = which
+        return low is not None and low - 1 <= self.real_s and (high is None or self.real_s <= high + 1)
+
+
+class Watched(Simulator):
+    """A world that is looked at now and then."""
+
+    def __init__(self, scene: Scene, seed: int, policy: str, runs: int) -> None:
+        super().__init__(scene.load(seed), scene.topology(), registry.make(policy), Settings(error=ERROR), seed)
+        self.runs = runs
+        self.calibration = Calibration()
+        self.submitted_s = {trace.app_id: trace.submitted_s for trace in self.workload.apps}
+        self.first: dict[str, tuple[float, Range, Range]] = {}
+        self.found: list[Estimate] = []
+        self.at(EVERY_S, self._look, None)
+
+    def _look(self, _: Any, stamp: int) -> None:
+        for app in self.apps.values():
+            self._tell(app)
+        self._drain()
+        if len(self.records) < len(self.workload.apps):
+            self.at(self.now + EVERY_S, self._look, None)
+        p = picture(self.arbiter, self.now)
+        waiting = [x["app_id"] for x in p["apps"] if not x["started"]]
+        self._settle()
+        if all(x in self.first for x in waiting):
+            return
+        try:
+            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=waiting)
+        except NoOutlook:
+            return
+        for app_id, x in found.items():
+            given = self.calibration.widened(self.now, x.start_s)
+            self.calibration.said(app_id, self.now, x.start_s)
+            self.first.setdefault(app_id, (self.now, x.start_s, given))
+
+    def _settle(self) -> None:
+        """What was estimated and has happened."""
+        for app_id in self.calibration.open:
+            record, app = self.records.get(app_id), self.apps.get(app_id)
+            started_s = record.started_s if record is not None else app.started_s if app is not None else None
+            if started_s is None:
+                continue
+            self.calibration.happened(app_id, started_s)
+            made_s, raw, given = self.first[app_id]
+            self.found.append(Estimate(made_s, raw, given, started_s - self.submitted_s[app_id], started_s))
+
+
+def watched(job: tuple[Scene, int, str, int]) -> list[Estimate]:
+    """One world to its end."""
+    scene, seed, policy, runs = job
+    world = Watched(scene, seed, policy, runs)
+    world.run()
+    world._settle()
+    return world.found
+
+
+def estimates(setup: Setup) -> Findings:
+    """Estimates of starts: how many fall into the range of 80 %, and how wide it is."""
+    scenes: list[Scene] = [*SCENES]
+    path: Path | None = setup.trace(JOBS)
+    if path is not None:
+        scenes.append(PhillySizes("philly", "4x8", apps=150, path=path))
+    seeds = setup.seeds_of(5, 1)
+    jobs = [(scene, seed, "isonomy", 6 if setup.quick else RUNS) for scene in scenes for seed in seeds]
+    found: dict[str, list[Estimate]] = {scene.label: [] for scene in scenes}
+    with ProcessPoolExecutor(min(setup.processes, len(jobs))) as pool:
+        for job, said in zip(jobs, pool.map(watched, jobs), strict=True):
+            found[job[0].label] += said
+            setup.note(f"{job[0].label}, seed {job[1]}: {len(said)} starts")
+    every = [x for said in found.values() for x in said]
+    rows = tuple(_row(label, said) for label, said in [*found.items(), ("all", every)] if said)
+    return Findings(
+        _claims(every),
+        (Table("Starts in the range of 80 %", ("world", "starts", "runs alone", "as given", "median width, min",
+                                                "median wait, min"), rows),),
+        seeds=len(seeds),
+        conventions=(
+            f"declared work and slowdowns are wrong by up to {ERROR:.0%}; {RUNS} runs each",
+            "each app that waits counts once, with its first estimate; ranges are widened by what was learnt "
+            "until then in the same world, from nothing at its beginning",
+        ),
+        values={row[0]: dict(zip(("starts", "raw", "given", "width_min", "wait_min"), row[1:], strict=True))
+                for row in rows},
+    )  # fmt: skip
+
+
+def _row(label: str, said: Sequence[Estimate]) -> tuple[Any, ...]:
+    return (
+        label, len(said), round(_share(said, "raw"), 3), round(_share(said, "given"), 3),
+        round(_width_s(said) / 60, 1), round(statistics.median(x.waited_s for x in said) / 60, 1),
+    )  # fmt: skip
+
+
+def _share(said: Sequence[Estimate], which: str) -> float:
+    return sum(x.hit(getattr(x, which)) for x in said) / max(1, len(said))
+
+
+def _width_s(said: Sequence[Estimate]) -> float:
+    """The median width; what has no end is wider than all."""
+    widths = [float("inf") if None in x.given else x.given[2] - x.given[0] for x in said]  # type: ignore[operator]
+    return statistics.median(widths)
+
+
+def _claims(said: Sequence[Estimate]) -> tuple[Claim, ...]:
+    if not said:
+        return (Claim("starts are estimated", "none", "no app waited", None),)
+    share, width_s = _share(said, "given"), _width_s(said)
+    wait_s = statistics.median(x.waited_s for x in said)
+    return (
+        Claim(f"{LEAST:.0%} to {MOST:.0%} of starts fall into the range of 80 %", "own", f"{share:.1%} of {len(said)}",
+              LEAST <= share <= MOST, f"{_share(said, 'raw'):.1%} by the runs alone"),
+        Claim("its median width is at most the median wait", "own", f"{width_s / 60:.1f} of {wait_s / 60:.1f} min",
+              width_s <= wait_s),
+    )  # fmt: skip
