@@ -36,7 +36,7 @@ class Plugin:
     def _settle(self) -> None:
         self.settled += 1
 
-    def _route(self, method, path, params, user, admin):
+    def _route(self, method, path, params, user, admin, viewable):
         self.queries.append((method, path, params, user, admin))
         if path == "broken":
             raise RuntimeError("oops")
