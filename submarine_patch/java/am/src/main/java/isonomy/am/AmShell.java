@@ -14,7 +14,6 @@ import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.YarnException;
-import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -131,7 +130,6 @@ public final class AmShell {
   /** YARN sends browsers there itself once the app is over: its page again, as long as the control plane knows it. */
   private String finalUrl(Outcome how) {
     String own = how.trackingUrl();
-    return own == null || own.isEmpty()
-        ? WebAppUtils.getResolvedRMWebAppURLWithScheme(conf) + AppPage.UI + appId : own;
+    return own == null || own.isEmpty() ? ProxyHosts.finalPageOf(appId, conf) : own;
   }
 }

@@ -2,6 +2,7 @@ package isonomy.am;
 
 import java.net.InetAddress;
 import java.net.UnknownHostException;
+import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -34,22 +35,32 @@ final class ProxyHosts implements Predicate<InetAddress> {
     this.nanos = nanos;
   }
 
+  /** YARN replaces a loopback address by the machine's name; on one machine the address itself counts, too. */
   static ProxyHosts of(Configuration conf) {
-    return new ProxyHosts(() -> WebAppUtils.getProxyHostsAndPortsForAmFilter(conf).stream()
-        .map(address -> NetUtils.createSocketAddr(address).getHostString()).collect(Collectors.toList()),
-        System::nanoTime);
+    return new ProxyHosts(() -> {
+      List<String> addresses = new ArrayList<>(WebAppUtils.getProxyHostsAndPortsForAmFilter(conf));
+      String own = conf.get(YarnConfiguration.PROXY_ADDRESS, "");
+      addresses.add(own.isEmpty() ? rmAddress(conf) : own);
+      return addresses.stream().filter(address -> !address.isEmpty())
+          .map(address -> NetUtils.createSocketAddr(address).getHostString()).collect(Collectors.toList());
+    }, System::nanoTime);
   }
 
   @Override
   public synchronized boolean test(InetAddress from) {
-    if (known != null && known.contains(from)) {
+    if (known != null && isKnown(from)) {
       return true;
     }
     if (known == null || nanos.getAsLong() - askedNs >= AGAIN_NS) {
       known = lookUp();
       askedNs = nanos.getAsLong();
     }
-    return known.contains(from);
+    return isKnown(from);
+  }
+
+  /** A connection to another loopback address comes from 127.0.0.1: they all are this machine. */
+  private boolean isKnown(InetAddress from) {
+    return known.contains(from) || from.isLoopbackAddress() && known.stream().anyMatch(InetAddress::isLoopbackAddress);
   }
 
   private Set<InetAddress> lookUp() {
@@ -70,6 +81,26 @@ final class ProxyHosts implements Predicate<InetAddress> {
    */
   static String pageOf(String appId, Configuration conf) {
     String proxy = conf.get(YarnConfiguration.PROXY_ADDRESS, "");
-    return (proxy.isEmpty() ? "" : WebAppUtils.getResolvedRMWebAppURLWithScheme(conf)) + AppPage.UI + appId;
+    return proxy.isEmpty() ? AppPage.UI + appId : finalPageOf(appId, conf);
+  }
+
+  /** The same for whoever has no proxy between; empty where the configuration does not name the ResourceManager. */
+  static String finalPageOf(String appId, Configuration conf) {
+    String address = rmAddress(conf);
+    String scheme = YarnConfiguration.useHttps(conf) ? "https://" : "http://";
+    return address.isEmpty() ? "" : scheme + address + AppPage.UI + appId;
+  }
+
+  /** HOST:PORT of the ResourceManager's web app, of a pair the first one's: who stands by sends browsers on. */
+  private static String rmAddress(Configuration conf) {
+    String key = YarnConfiguration.useHttps(conf) ? YarnConfiguration.RM_WEBAPP_HTTPS_ADDRESS
+        : YarnConfiguration.RM_WEBAPP_ADDRESS;
+    String address = conf.get(key, "");
+    if (conf.getBoolean(YarnConfiguration.RM_HA_ENABLED, false)) {
+      String first = conf.getTrimmedStrings(YarnConfiguration.RM_HA_IDS, "")[0];
+      String host = conf.get(YarnConfiguration.RM_HOSTNAME + "." + first, "0.0.0.0");
+      address = conf.get(key + "." + first, host + address.substring(Math.max(0, address.lastIndexOf(':'))));
+    }
+    return address.startsWith("0.0.0.0") ? "" : address;
   }
 }

@@ -50,27 +50,51 @@ class AppPageTest {
   @Test
   void theHostsAreThoseOfYarnsOwnFilter() throws Exception {
     Configuration conf = new YarnConfiguration();
+    conf.set(YarnConfiguration.RM_WEBAPP_ADDRESS, "10.1.2.3:8088");
+    InetAddress rm = InetAddress.getByName("10.1.2.3");
+    InetAddress proxy = InetAddress.getByName("10.1.2.4");
+    assertTrue(ProxyHosts.of(conf).test(rm));
+    assertFalse(ProxyHosts.of(conf).test(proxy));
+    assertFalse(ProxyHosts.of(conf).test(InetAddress.getLoopbackAddress()));
+    conf.set(YarnConfiguration.PROXY_ADDRESS, "10.1.2.4:8089");
+    assertTrue(ProxyHosts.of(conf).test(proxy));
+    assertFalse(ProxyHosts.of(conf).test(rm));
+    assertEquals("http://10.1.2.3:8088/ws/v1/cluster/isonomy/ui/app/" + APP, ProxyHosts.pageOf(APP, conf));
+  }
+
+  @Test
+  void aClusterOnOneMachineAdmitsItsLoopbackAddresses() throws Exception {
+    Configuration conf = new YarnConfiguration();
     conf.set(YarnConfiguration.RM_WEBAPP_ADDRESS, "127.0.0.9:8088");
-    assertTrue(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.9")));
-    assertFalse(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.8")));
-    conf.set(YarnConfiguration.PROXY_ADDRESS, "127.0.0.8:8089");
-    assertTrue(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.8")));
-    assertFalse(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.9")));
-    assertEquals("http://127.0.0.9:8088/ws/v1/cluster/isonomy/ui/app/" + APP, ProxyHosts.pageOf(APP, conf));
+    assertTrue(ProxyHosts.of(conf).test(InetAddress.getByName("127.0.0.1")));
+    assertFalse(ProxyHosts.of(conf).test(InetAddress.getByName("10.1.2.3")));
+  }
+
+  @Test
+  void ofAPairTheFirstIsNamedAndWhereNoneIsConfiguredNothing() {
+    Configuration conf = new YarnConfiguration();
+    assertEquals("", ProxyHosts.finalPageOf(APP, conf));
+    conf.setBoolean(YarnConfiguration.RM_HA_ENABLED, true);
+    conf.set(YarnConfiguration.RM_HA_IDS, "a,b");
+    conf.set(YarnConfiguration.RM_HOSTNAME + ".a", "rma");
+    conf.set(YarnConfiguration.RM_HOSTNAME + ".b", "rmb");
+    assertEquals("http://rma:8088/ws/v1/cluster/isonomy/ui/app/" + APP, ProxyHosts.finalPageOf(APP, conf));
+    conf.set(YarnConfiguration.RM_WEBAPP_ADDRESS + ".a", "rma:9099");
+    assertEquals("http://rma:9099/ws/v1/cluster/isonomy/ui/app/" + APP, ProxyHosts.finalPageOf(APP, conf));
   }
 
   @Test
   void aHostThatMovedIsFoundAgainAndStrangersAskNoNamesAllTheTime() throws Exception {
     List<String> asked = new ArrayList<>();
-    String[] now = {"127.0.0.3"};
+    String[] now = {"10.0.0.3"};
     AtomicLong nanos = new AtomicLong();
     ProxyHosts hosts = new ProxyHosts(() -> {
       asked.add(now[0]);
       return List.of(now[0]);
     }, nanos::get);
-    InetAddress later = InetAddress.getByName("127.0.0.4");
-    assertTrue(hosts.test(InetAddress.getByName("127.0.0.3")));
-    now[0] = "127.0.0.4";
+    InetAddress later = InetAddress.getByName("10.0.0.4");
+    assertTrue(hosts.test(InetAddress.getByName("10.0.0.3")));
+    now[0] = "10.0.0.4";
     assertFalse(hosts.test(later));
     assertEquals(1, asked.size());
     nanos.addAndGet(301_000_000_000L);
