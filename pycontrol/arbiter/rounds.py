@@ -366,6 +366,7 @@ class Rounds:
             r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
             s.lease_s_of(r.lot.vc), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
             self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
+            r.lot.private, s.lead_s,
         )  # fmt: skip
         offer, bad = salvage.offer(r.policy, r.snapshot)
         if bad:

@@ -61,6 +61,9 @@ class VirtualCluster(Section):
     """Themis' fairness knob within it; that of isonomy.yaml unless given."""
     lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Length of its leases, own and borrowed; that of isonomy.yaml unless given."""
+    shadow: bool = False
+    """Whether apps that are behind the schedule of its private cluster go first, so that none ends later for what it
+    borrowed. For policies that ask Agents for no bids."""
 
     @model_validator(mode="before")
     @classmethod
@@ -310,7 +313,7 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
             taken[pin] = name
         pinned = tuple(Pin(pin, *pins[pin]) for pin in spec.pinned)
         flat = tuple((chain, level, count) for (chain, level), count in cells.items() if count)
-        terms = Terms(spec.policy or "", spec.policy_options, spec.f, spec.lease_s)
+        terms = Terms(spec.policy or "", spec.policy_options, spec.f, spec.lease_s, spec.shadow)
         vcs.append(Vc(name, flat, pinned, spec.weight, terms))
     return vcs
 

@@ -38,6 +38,8 @@ class Terms:
     options: Mapping[str, Any] = field(default_factory=dict)
     f: float | None = None
     lease_s: float | None = None
+    shadow: bool = False
+    """Whether who is behind the schedule of its private cluster goes first."""
 
 
 @value

@@ -21,6 +21,7 @@ from pycontrol.cli.tables import count, emit, lines, table
 from pycontrol.config import Config, ConfigError, parse
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
+from pycontrol.policies.shadowed import NoShadow
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
@@ -146,7 +147,7 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
             own_policies(CellSupply(found), name, given)
     except OSError as e:
         raise click.BadParameter(f"{file}: cannot be read: {e.strerror}", param_hint=hint) from e
-    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy) as e:
+    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoShadow) as e:
         raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
 
@@ -246,7 +247,10 @@ def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) 
         f"{data['workload']}: {data['apps']} apps on {data['cluster_gpus']} GPUs; {count(len(data['seeds']), 'seed')}; "
         + ("mean +- half of the 95 % interval" if len(data["seeds"]) > 1 else "one seed has no interval")
     )
-    head = "\n".join([*_unfinished(found, names), head])
+    excess = {n: x for n, x in data["largest_excess_s"].items() if x is not None}
+    ends = [f"{name}: no app ended later than {max(0.0, x):.0f} s after its end on its private cluster"
+            for name, x in excess.items()]  # fmt: skip
+    head = "\n".join([*_unfinished(found, names), *ends, head])
     return lines(head, "", table(columns, rows), f"\nwritten: {', '.join(map(str, files))}" if files else None)
 
 

@@ -30,6 +30,7 @@ from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from pycontrol.policies.shadowed import NoShadow, Shadowed
 from pycontrol.policies.themis import Themis
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.trends import SAMPLE_S
@@ -307,11 +308,12 @@ class ControlPlane:
         """The policies of virtual clusters that name one, or options; ConfigError where one cannot be."""
         policies, name = {}, self.config.cells.name if self.config.cells else ""
         for vc in found.vcs:
-            own = vc.terms.policy or (self._name if vc.terms.options else "")
+            own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.shadow else "")
             try:
                 if own:
-                    policies[vc.name] = policy_of(self.config, own, vc.terms.options)
-            except registry.UnknownPolicy as error:
+                    chosen = policy_of(self.config, own, vc.terms.options)
+                    policies[vc.name] = Shadowed(chosen) if vc.terms.shadow else chosen
+            except (registry.UnknownPolicy, NoShadow) as error:
                 raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
         return policies
 

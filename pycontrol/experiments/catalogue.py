@@ -25,6 +25,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "hived-fig10": "pycontrol.experiments.hived.exchange:fig10",
     "hived-tables4-5": "pycontrol.experiments.hived.exchange:tables",
     "hived-fig11-12": "pycontrol.experiments.hived.exchange:figs",
+    "hived-closed-loop": "pycontrol.experiments.hived.closed_loop:closed_loop",
     "hived-safety": "pycontrol.experiments.hived.safety:safety",
     "hived-philly": "pycontrol.experiments.hived.sharing:philly_tenants",
     "themis-facts": "pycontrol.experiments.themis.facts:facts",

@@ -153,6 +153,10 @@ class Snapshot:
     """App id -> GPU-seconds of service that it had: those that `memory` names under `apps` and that are not present."""
     owned_gpus: int = 0
     """R_C: GPUs of the virtual cluster, whatever this round is about; 0 stands for all machines' GPUs."""
+    private: bool = False
+    """Whether the machines are those that the virtual cluster's own cells are, rather than hosts."""
+    lead_s: float = 0.0
+    """How long before leases end their round is held."""
 
     @property
     def cluster_gpus(self) -> int:

@@ -22,6 +22,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.pool import Pool
 from pycontrol.policies.port import Policy
+from pycontrol.policies.shadowed import Shadowed, policy_memory
 
 
 @value
@@ -66,16 +67,18 @@ def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
 
 def policy_of(a: Arbiter, vc: str) -> Policy:
     policy = a.rounds.policy
-    return policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
+    found = policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
+    return found.policy if isinstance(found, Shadowed) else found
 
 
 def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snapshot:
     """A round about all machines: of the virtual cluster, or of the cluster where there are none."""
     vc, topology = lot.vc, lot.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
+    memory = policy_memory(a.durable.memory.get(vc, {}))
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
-        queues={} if lot.private else a.queues, vc=vc, memory=a.durable.memory.get(vc, {}), present=present,
+        queues={} if lot.private else a.queues, vc=vc, memory=memory, present=present,
         owned_gpus=a.gpus_of(vc),
     )  # fmt: skip
 

@@ -73,6 +73,7 @@ class Comparison:
                 for label, runs in self.results.items()
             },
             "metrics": self.summary(),
+            "largest_excess_s": {label: _largest_excess(runs) for label, runs in self.results.items()},
             "note": unfinished_note(self.figures),
             "cost": {
                 label: {
@@ -88,6 +89,12 @@ class Comparison:
     def curve(self, label: str, field: str) -> list[float]:
         """A figure of all its finished apps, all seeds together."""
         return [getattr(a, field) for r in self.results[label] for a in r.apps if a.finished_s is not None]
+
+
+def _largest_excess(runs: Sequence[Result]) -> float | None:
+    """Of the apps of virtual clusters, over their ends on their private clusters; None where there are none."""
+    found = [excess_s for r in runs for a in r.apps if (excess_s := a.excess_s) is not None]
+    return _plain(max(found)) if found else None
 
 
 def _interval(found: Interval) -> dict[str, Any]:

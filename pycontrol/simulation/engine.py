@@ -26,6 +26,7 @@ from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
@@ -84,7 +85,7 @@ class Simulator:
         self.active = 0
         """Jobs with a gang, planned or running."""
         several = (policy.default, *policy.policies.values()) if isinstance(policy, ByVirtualCluster) else (policy,)
-        self.reports = any(not p.asks_agents and p.name not in STATIC for p in several)
+        self.reports = any(isinstance(p, Shadowed) or (not p.asks_agents and p.name not in STATIC) for p in several)
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do: dict[type[Any], Callable[[Any], None]] = {

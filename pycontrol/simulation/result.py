@@ -39,6 +39,8 @@ class AppResult:
     """Serial GPU-seconds that were done and lost."""
     guaranteed_after_s: float | None = None
     """From its submission to its first GPUs of its virtual cluster's own cells; None where it never had any."""
+    shadow_finished_s: float | None = None
+    """When it would have ended on its virtual cluster's private cluster; None where it has none or never would have."""
 
     @property
     def t_cluster_s(self) -> float:
@@ -59,6 +61,13 @@ class AppResult:
     def waited_s(self) -> float:
         """From its submission to its first container; infinite where none came."""
         return math.inf if self.started_s is None else self.started_s - self.submitted_s
+
+    @property
+    def excess_s(self) -> float | None:
+        """By how much it ended later than on its private cluster (below 0: earlier); None where nothing compares."""
+        if self.shadow_finished_s is None:
+            return None
+        return (math.inf if self.finished_s is None else self.finished_s) - self.shadow_finished_s
 
     @property
     def rho(self) -> float:

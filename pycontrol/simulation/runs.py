@@ -16,13 +16,14 @@ from scipy.stats import t as student
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.supply import Supply
-from pycontrol.cells.layout import Layout
+from pycontrol.cells.layout import Layout, Terms
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
+from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.metrics import OF_FINISHED, metrics
@@ -70,17 +71,54 @@ def run(job: Job) -> Result:
     if supply is not None:
         policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options))
     result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues, supply=supply)
+    if job.supply is not None:
+        ends_s = private_ends(job, job.supply())
+        apps = tuple(dataclasses.replace(a, shadow_finished_s=ends_s.get(a.app_id)) for a in result.apps)
+        result = dataclasses.replace(result, apps=apps)
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
 
 
+def private_ends(job: Job, supply: Supply) -> dict[str, float]:
+    """App -> when it ends on the private cluster of its virtual cluster: its machines, alone, under its policy."""
+    default = make(job.policy, **job.options)
+    own = own_policies(supply, job.policy, job.options)
+    found: dict[str, float] = {}
+    for vc in supply.virtual_clusters():
+        apps = tuple(a for a in job.workload.apps if supply.vc_of(a.queue) == vc)
+        if apps:
+            workload = dataclasses.replace(job.workload, apps=apps)
+            policy = own.get(vc, default)
+            chosen = policy.policy if isinstance(policy, Shadowed) else policy
+            settings = _within(job.settings, supply.terms(vc))
+            alone = simulate(workload, private_cluster(supply, vc, job.cluster), chosen, settings, job.seed)
+            found |= {a.app_id: a.finished_s for a in alone.apps if a.finished_s is not None}
+    return found
+
+
+def private_cluster(supply: Supply, vc: str, cluster: Topology) -> Topology:
+    """The machines that the cells of a virtual cluster are."""
+    machines = []
+    for m in supply.machines(vc):
+        at = cluster.machines[m.host]
+        machines.append(dataclasses.replace(at, host=m.name, gpus=m.gpus))
+    return Topology.of(machines)
+
+
+def _within(settings: Settings, terms: Terms) -> Settings:
+    """The settings of a virtual cluster; faults are of machines that its private cluster does not have."""
+    given: dict[str, Any] = {name: n for name, n in (("f", terms.f), ("lease_s", terms.lease_s)) if n is not None}
+    return dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, **given), faults=())
+
+
 def own_policies(supply: Supply, default: str, options: Mapping[str, Any]) -> dict[str, Policy]:
-    """The policies of virtual clusters that name one, or options; UnknownPolicy says what cannot be."""
+    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoShadow says what cannot be."""
     found = {}
     for vc in supply.virtual_clusters():
         terms = supply.terms(vc)
         name = terms.policy or default
-        if terms.policy or terms.options:
-            found[vc] = make(name, **{**(options if name == default else {}), **terms.options})
+        if terms.policy or terms.options or terms.shadow:
+            chosen = make(name, **{**(options if name == default else {}), **terms.options})
+            found[vc] = Shadowed(chosen) if terms.shadow else chosen
     return found
 
 

@@ -102,7 +102,7 @@ CELLS = """
 levels: {node: 2}
 virtual_clusters:
   root.a: {node: 1, policy: tiresias}
-  root.b: {node: 1}
+  root.b: {node: 1, policy: yarn_cs, shadow: true}
 """
 
 
@@ -121,6 +121,10 @@ def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytes
     assert rows["b"]["cluster_gpus"] == "2"
     assert float(rows["b"]["guaranteed_after_s"]) < 90.0, "within one revocation"
     assert all(float(row["finished_s"]) > 0 for row in rows.values())
+    assert float(rows["b"]["shadow_finished_s"]) == pytest.approx(350.0, abs=2.0), "alone on its node"
+    assert all(float(row["shadow_finished_s"]) > 0 for row in rows.values())
+    late_s = max(float(row["finished_s"]) - float(row["shadow_finished_s"]) for row in rows.values())
+    assert f"no app ended later than {max(0.0, late_s):.0f} s after its end on its private cluster" in run.output
     borrowed = [row for row in rows.values() if row["guaranteed_after_s"] == ""]
     assert all(row["queue"] == "root.a" for row in borrowed)
 
@@ -131,6 +135,10 @@ def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytes
         ("levels: {node: 3}\nvirtual_clusters: {root.a: {node: 1}}\n", "a node has 3 GPUs"),
         ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 9}}\n", "falls short"),
         ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: nope}}\n", "there is no policy nope"),
+        (
+            "levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: themis, shadow: true}}\n",
+            "themis asks Agents for bids",
+        ),
         ("levels: {node: 2}\nhosts: [elsewhere]\nvirtual_clusters: {root.a: {node: 1}}\n", "no machine elsewhere"),
     ],
 )

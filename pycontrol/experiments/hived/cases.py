@@ -240,6 +240,11 @@ class Runs:
         return simulated.hived(self.case, self.policy)
 
     @functools.cached_property
+    def shadowed(self) -> Ran:
+        """By cells, each virtual cluster with the shadow of its private cluster."""
+        return simulated.hived(self.case, self.policy, shadow=True)
+
+    @functools.cached_property
     def static(self) -> Ran:
         """By cells that are bound for good."""
         return simulated.hived(self.case, self.policy, static=True)

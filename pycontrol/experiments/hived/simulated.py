@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.facts import Fact, LeaseRevoking
 from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.facts import Fact, LeaseRevoking, PolicyMemory
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model.cluster import Queue
@@ -20,6 +20,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import ARBITER, Settings
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Ran:
     """Only of jobs that came to own GPUs."""
     series: Series
     preemptions: list[tuple[float, int]]
+    shadow_s: dict[int, float] = field(default_factory=dict)
+    """When each ended in the shadow that its virtual cluster kept."""
     cpu_s: float = 0.0
 
 
@@ -80,10 +83,15 @@ class Watch:
         self.node = {host: k for k, host in enumerate(hosts)}
         self.series = Series()
         self.preemptions: list[tuple[float, int]] = []
+        self.shadow_s: dict[int, float] = {}
         sim.watchers.append(self._facts)
         sim.at(0.0, self._sample, None)
 
     def _facts(self, facts: Iterable[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, PolicyMemory) and "shadow" in fact.values:
+                apps = fact.values["shadow"]["apps"].items()
+                self.shadow_s.update({int(n): app["ended_s"] for n, app in apps if app["ended_s"] is not None})
         taken = taken_back(facts)
         if taken:
             self.preemptions.append((self.sim.now, taken))
@@ -127,12 +135,12 @@ def machines(sizes: Iterable[int]) -> Topology:
     return Topology.of([Machine(f"n{k:04d}", RACK, gpus) for k, gpus in enumerate(sizes)])
 
 
-def cells_of(case: Case, static: bool = False) -> Layout:
+def cells_of(case: Case, static: bool = False, shadow: bool = False) -> Layout:
     """The case's cells on its cluster."""
     file = CellsFile.model_validate({
         "levels": {"switch": 2, "socket": 2, "node": 2},
         "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
-        "virtual_clusters": {t: dict(cells) for t, cells in case.owned.items()},
+        "virtual_clusters": {t: {"cells": dict(cells), "shadow": shadow} for t, cells in case.owned.items()},
         "binding": "static" if static else "dynamic",
     })  # fmt: skip
     return layout(file)
@@ -184,18 +192,19 @@ def quota(case: Case, policy: str) -> Ran:
     return _watched(case, sim, limit, False)
 
 
-def hived(case: Case, policy: str, static: bool = False) -> Ran:
+def hived(case: Case, policy: str, static: bool = False, shadow: bool = False) -> Ran:
     """All on one cluster by cells."""
     chosen = policy_of(policy)
-    supply = CellSupply(cells_of(case, static))
+    supply = CellSupply(cells_of(case, static, shadow))
+    own = own_policies(supply, policy, POLICIES[policy])
     topology = machines([NODE_GPUS] * case.nodes)
-    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen), settings(), supply=supply)
+    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(), supply=supply)
     return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
 
 
 def _watched(case: Case, sim: Simulator, limit: Mapping[str, int | None], cells: bool) -> Ran:
     watch = Watch(sim, sim.topology.machines, limit, cells, case.until_s)
-    found = Ran({}, {}, {}, {}, watch.series, watch.preemptions)
+    found = Ran({}, {}, {}, {}, watch.series, watch.preemptions, watch.shadow_s)
     _add(case, sim, found)
     return found
 

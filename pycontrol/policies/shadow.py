@@ -1,0 +1,249 @@
+"""The schedule that a virtual cluster's private cluster would have: the same policy alone on its machines.
+
+Work goes by what apps declare until their real ends are known. Nothing costs anything here: a gang that stops or moves
+goes on at once. What is remembered is the state at the last moment at which something happened; until the next one all
+progress is linear, so that a round between two such moments changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.model.auction import AppView, Demand, Gang, Snapshot, gang_gpus
+from pycontrol.model.topology import Scope, Topology
+from pycontrol.policies.port import Policy
+
+TINY = 1e-6
+EVENTS_MAX = 100_000
+"""So many moments at most are gone through in one round."""
+
+
+@dataclass
+class ShadowApp:
+    """One app on the private cluster; work in serial GPU-seconds."""
+
+    demand: Demand
+    queue: str
+    user: str
+    submitted_s: float
+    priority: int
+    need: float
+    """Its whole work: what it declares, or had done when it ended."""
+    done: float = 0.0
+    attained_gpu_s: float = 0.0
+    gangs: list[tuple[Gang, float]] = field(default_factory=list)
+    """Where it runs, and until when its leases there go."""
+    width: int = 0
+    """Gangs when it ran last."""
+    ended_s: float | None = None
+    gone: bool = False
+    """It has really ended."""
+
+    def rate(self, topology: Topology) -> float:
+        """Work a second."""
+        return sum(_rate(self.demand, gang, topology) for gang, _ in self.gangs)
+
+    @property
+    def left(self) -> float:
+        """Work to do."""
+        return max(0.0, self.need - self.done)
+
+
+def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
+    hosts = [host for host, _ in gang]
+    speed = 1.0
+    if demand.speedups:
+        speed = min(demand.speedups.get(topology.machines[h].gpu_type, 1.0) for h in hosts)
+    return gang_gpus(gang) * speed / demand.slowdown[topology.scope_of(hosts) - 1]
+
+
+class Shadow:
+    """The private cluster at `at_s`; `advance` goes on with it."""
+
+    def __init__(self, at_s: float, apps: dict[str, ShadowApp], memory: Mapping[str, Any]) -> None:
+        self.at_s, self.apps, self.memory = at_s, apps, memory
+
+    # ---- as JSON values
+
+    @staticmethod
+    def load(data: Mapping[str, Any], now_s: float) -> Shadow:
+        """As `dump` wrote it; an empty one at the start."""
+        if not data:
+            return Shadow(now_s, {}, {})
+        return Shadow(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
+
+    def dump(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
+
+    # ---- time
+
+    def advance(self, s: Snapshot, policy: Policy) -> None:
+        """To the snapshot's time, its apps' arrivals, declarations and ends on the way; `s.topology`: its machines."""
+        self._retire(s)
+        self._fit(s.topology)
+        for at_s, came in self._arrivals(s):
+            self._run(at_s, s, policy)
+            for v in came:
+                need = v.demand.work_total_gpu_s
+                self.apps[v.app_id] = ShadowApp(v.demand, v.queue, v.user, v.submitted_s, v.priority, need)
+            self._round(at_s, s, policy)
+        self._declared(s)
+        self._run(s.now_s, s, policy)
+
+    def _arrivals(self, s: Snapshot) -> list[tuple[float, list[AppView]]]:
+        """New apps by the time from which they count."""
+        found: dict[float, list[AppView]] = {}
+        for v in sorted(s.apps, key=lambda v: (v.submitted_s, v.app_id)):
+            if v.app_id not in self.apps:
+                found.setdefault(max(self.at_s, min(v.submitted_s, s.now_s)), []).append(v)
+        return list(found.items())
+
+    def _retire(self, s: Snapshot) -> None:
+        """Apps that really ended need what they had done; those that ended here, too, are forgotten."""
+        for app_id, app in list(self.apps.items()):
+            if app_id in s.present:
+                continue
+            if not app.gone:
+                app.gone, app.need = True, min(app.need, s.ended.get(app_id, math.inf))
+            if app.ended_s is not None:
+                del self.apps[app_id]
+
+    def _declared(self, s: Snapshot) -> None:
+        for v in s.apps:
+            app = self.apps[v.app_id]
+            same = (app.demand.gang_gpus, app.demand.gangs) == (v.demand.gang_gpus, v.demand.gangs)
+            if abs(app.need - v.demand.work_total_gpu_s) > TINY * app.need or not same:
+                self._catch_up(s.now_s, s.topology)
+                app.need, app.demand = v.demand.work_total_gpu_s, v.demand
+                if app.ended_s is not None and app.left > TINY:
+                    app.ended_s = None
+            app.priority = v.priority
+
+    def _fit(self, topology: Topology) -> None:
+        """Gangs on machines that are gone or smaller now wait."""
+        left = {host: m.gpus for host, m in topology.machines.items()}
+        for app in self.apps.values():
+            for gang, end_s in list(app.gangs):
+                if all(left.get(host, 0) >= n for host, n in gang):
+                    for host, n in gang:
+                        left[host] -= n
+                else:
+                    app.gangs.remove((gang, end_s))
+
+    def done(self, app_id: str, now_s: float, topology: Topology) -> float:
+        """What the app has done here by now."""
+        app = self.apps[app_id]
+        return min(app.need, app.done + (now_s - self.at_s) * app.rate(topology))
+
+    def _catch_up(self, now_s: float, topology: Topology) -> None:
+        span_s = now_s - self.at_s
+        for app in self.apps.values() if span_s > 0 else ():
+            app.done = min(app.need, app.done + span_s * app.rate(topology))
+            app.attained_gpu_s += span_s * sum(gang_gpus(gang) for gang, _ in app.gangs)
+        self.at_s = max(self.at_s, now_s)
+
+    def _next_s(self, topology: Topology, lead_s: float) -> float:
+        """When something happens next: an app ends, or leases that somebody waits for."""
+        first_s = math.inf
+        waits = any(self._waits(app) for app in self.apps.values())
+        for app in self.apps.values():
+            if app.gangs:
+                first_s = min(first_s, self.at_s + app.left / max(TINY, app.rate(topology)))
+                if waits:
+                    first_s = min(first_s, *(max(self.at_s, end_s - lead_s) for _, end_s in app.gangs))
+        return first_s
+
+    def _waits(self, app: ShadowApp) -> bool:
+        return app.ended_s is None and len(app.gangs) < app.demand.gangs
+
+    def _run(self, until_s: float, s: Snapshot, policy: Policy) -> None:
+        for _ in range(EVENTS_MAX):
+            self._renew(s.lease_s, s.lead_s)
+            next_s = self._next_s(s.topology, s.lead_s)
+            if next_s > until_s:
+                return
+            self._round(next_s, s, policy)
+
+    def _renew(self, lease_s: float, lead_s: float) -> None:
+        """Leases that ended while nobody waited were renewed."""
+        for app in self.apps.values():
+            if any(end_s <= self.at_s + lead_s for _, end_s in app.gangs):
+                later_s = _end_s(self.at_s, lease_s)
+                app.gangs = [(gang, end_s if end_s > self.at_s + lead_s else later_s) for gang, end_s in app.gangs]
+
+    # ---- a round
+
+    def _round(self, at_s: float, s: Snapshot, policy: Policy) -> None:
+        """Who ended gives back, and the policy decides about that and about leases that end."""
+        self._catch_up(at_s, s.topology)
+        ended = {}
+        for app_id, app in self.apps.items():
+            if app.ended_s is None and app.left <= TINY * max(1.0, app.need):
+                app.ended_s, app.gangs = at_s, []
+                ended[app_id] = app.attained_gpu_s
+        live = {a: app for a, app in self.apps.items() if app.ended_s is None}
+        free = {host: m.gpus for host, m in s.topology.machines.items()}
+        views = []
+        horizon_s = at_s + s.lead_s + TINY
+        for app_id, app in live.items():
+            ending = [gang for gang, end_s in app.gangs if end_s <= horizon_s]
+            kept = [gang for gang, end_s in app.gangs if end_s > horizon_s]
+            for host, n in (part for gang in kept for part in gang):
+                free[host] -= n
+            if ending or self._waits(app):
+                views.append(self._view(app_id, app, ending, kept))
+        if not views:
+            return
+        inner = dataclasses.replace(
+            s, now_s=at_s, free={h: n for h, n in free.items() if n > 0}, apps=tuple(views), queues={},
+            memory=self.memory, present=frozenset(live), ended=ended,
+        )  # fmt: skip
+        plan = policy.decide(inner, {}, random.Random(0))
+        self.memory = plan.memory
+        won = {award.app_id: award.gangs for award in plan.awards}
+        for app_id, app in live.items():
+            kept_leases = [x for x in app.gangs if x[1] > horizon_s]
+            app.gangs = [*kept_leases, *((gang, _end_s(at_s, s.lease_s)) for gang in won.get(app_id, ()))]
+            app.width = len(app.gangs) or app.width
+
+    def _view(self, app_id: str, app: ShadowApp, ending: list[Gang], kept: list[Gang]) -> AppView:
+        d = dataclasses.replace(
+            app.demand, work_left_gpu_s=app.left, work_total_gpu_s=app.need, work_done_gpu_s=app.done
+        )
+        return AppView(
+            app_id, app.queue, None, d, ending_gangs=tuple(ending), kept_gpus=sum(map(gang_gpus, kept)),
+            submitted_s=app.submitted_s, user=app.user, attained_gpu_s=app.attained_gpu_s, priority=app.priority,
+            kept_gangs=tuple(kept),
+        )  # fmt: skip
+
+
+def _end_s(from_s: float, lease_s: float) -> float:
+    """Leases end together, half a lease from their beginning or later."""
+    return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
+
+
+def _row(app: ShadowApp) -> dict[str, Any]:
+    row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
+    row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
+    row["demand"] |= {
+        "scope": int(app.demand.scope), "slowdown": list(app.demand.slowdown), "speedups": dict(app.demand.speedups)
+    }  # fmt: skip
+    row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
+    return row
+
+
+def _app(row: Mapping[str, Any]) -> ShadowApp:
+    d = row["demand"]
+    demand = Demand(**{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"])})
+    gangs = [(_gang(gang), end_s) for gang, end_s in row["gangs"]]
+    return ShadowApp(**{**row, "demand": demand, "gangs": gangs})
+
+
+def _gang(parts: Iterable[Iterable[Any]]) -> Gang:
+    return tuple((host, n) for host, n in parts)

@@ -1,0 +1,139 @@
+"""A policy with a shadow: what the private cluster would do, kept in the policy's memory, and who goes first by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import pytest
+
+from pycontrol.model.auction import AppView, Demand, Plan, Snapshot
+from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies.registry import make
+from pycontrol.policies.shadow import Shadow
+from pycontrol.policies.shadowed import NoShadow, Shadowed, policy_memory
+
+LEASE_S = 100.0
+ONE = Topology.of([Machine("m0", "r", 4)])
+POLICY = Shadowed(make("yarn_cs"))
+
+
+def app(name: str, gpus: int, work: float, at_s: float, done: float = 0.0, **more: object) -> AppView:
+    demand = Demand(gpus, 1, gpus, work - done, work, done, Scope.MACHINE, slowdown=(1.0, 1.0, 1.0))
+    return AppView(name, "root.a", None, demand, submitted_s=at_s, **more)  # type: ignore[arg-type]
+
+
+def snapshot(now_s: float, free: int, *apps: AppView, memory: object = None, present: str = "") -> Snapshot:
+    here = frozenset(v.app_id for v in apps) | frozenset(present.split())
+    return Snapshot(
+        "r", now_s, ONE, {"m0": free} if free else {}, apps, lease_s=LEASE_S, vc="root.a",
+        memory=memory or {}, present=here, private=True,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def decide(s: Snapshot) -> Plan:
+    plan = POLICY.decide(s, {}, random.Random(0))
+    return dataclasses.replace(plan, memory=json.loads(json.dumps(plan.memory)))
+
+
+def won(plan: Plan) -> list[str]:
+    return [a.app_id for a in plan.awards]
+
+
+def ends_s(plan: Plan) -> dict[str, float | None]:
+    return {a: row["ended_s"] for a, row in plan.memory["shadow"]["apps"].items()}
+
+
+def test_the_shadow_runs_what_the_private_cluster_would_and_ends_it_by_declared_work() -> None:
+    first = decide(snapshot(0.0, 4, app("a", 4, 400.0, 0.0), app("b", 4, 80.0, 1.0)))
+    assert won(first) == ["a"]
+    later = decide(snapshot(150.0, 0, app("b", 4, 80.0, 1.0), memory=first.memory, present="a"))
+    assert ends_s(later) == {"a": 100.0, "b": 120.0}
+
+
+def test_between_two_moments_at_which_something_happens_nothing_is_remembered_anew() -> None:
+    first = decide(snapshot(0.0, 4, app("a", 4, 40_000.0, 0.0), app("b", 4, 80.0, 0.0)))
+    again = decide(snapshot(20.0, 0, app("b", 4, 80.0, 0.0), memory=first.memory, present="a"))
+    assert again.memory == first.memory
+
+
+def test_who_would_have_ended_privately_goes_before_who_came_first() -> None:
+    """b ends first there; here others of its queue, which had borrowed less, held the cells."""
+    memory = decide(snapshot(0.0, 4, app("b", 4, 80.0, 0.0))).memory
+    found = decide(snapshot(50.0, 4, app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0), memory=memory))
+    assert won(make("yarn_cs").decide(snapshot(50.0, 4, *found_apps()), {}, random.Random(0))) == ["a"]
+    assert won(found) == ["b"]
+    assert "would have ended 30 s ago" in found.why["b"]
+
+
+def found_apps() -> tuple[AppView, AppView]:
+    return app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0)
+
+
+def test_a_gang_stays_where_it_runs() -> None:
+    home = (("m0", 2),)
+    memory = decide(snapshot(0.0, 4, app("a", 2, 4000.0, 0.0), app("b", 2, 4000.0, 0.0))).memory
+    views = (
+        app("a", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,)), app("b", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,))
+    )  # fmt: skip
+    found = decide(snapshot(100.0, 4, *views, memory=memory))
+    assert {a.app_id: a.gangs for a in found.awards} == {"a": (home,), "b": (home,)}
+    assert not found.unused_gpus
+
+
+def test_nobody_gets_more_than_is_on_offer_or_than_it_can_use() -> None:
+    rng = random.Random(3)
+    memory: object = {}
+    for now_s in range(0, 1000, 40):
+        views = [
+            app(f"x{k}", rng.choice((1, 2, 4)), 100.0 * (k + 1), 10.0 * k, 10.0 * k) for k in range(6)
+            if 10.0 * k <= now_s
+        ]  # fmt: skip
+        free = rng.randint(0, 4)
+        plan = decide(snapshot(float(now_s), free, *views, memory=memory))
+        assert sum(n for a in plan.awards for gang in a.gangs for _, n in gang) <= free
+        assert all(len(a.gangs) <= 1 for a in plan.awards)
+        memory = plan.memory
+
+
+def test_a_declaration_that_grows_goes_on_in_the_shadow() -> None:
+    memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
+    ended = decide(snapshot(20.0, 4, app("a", 4, 40.0, 0.0), memory=memory))
+    assert ends_s(ended) == {"a": 10.0}
+    more = decide(snapshot(30.0, 4, app("a", 4, 400.0, 0.0), memory=ended.memory))
+    assert ends_s(more) == {"a": None}
+
+
+def test_what_ended_here_and_there_is_forgotten() -> None:
+    memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
+    memory = decide(snapshot(20.0, 4, app("b", 4, 40.0, 15.0), memory=memory, present="a")).memory
+    after = decide(snapshot(30.0, 4, app("b", 4, 40.0, 15.0), memory=memory))
+    assert set(ends_s(after)) == {"b"}
+
+
+def test_on_borrowed_gpus_the_policy_decides_alone() -> None:
+    s = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 40.0, 0.0)), private=False)
+    assert decide(s).memory == {}
+
+
+def test_the_policys_own_memory_is_kept_beside_the_shadow() -> None:
+    shadowed = Shadowed(make("isonomy"))
+    plan = shadowed.decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0)), {}, random.Random(0))
+    assert "a" in policy_memory(plan.memory)["apps"]
+    assert "a" in plan.memory["apps"]
+
+
+def test_a_machine_that_is_gone_takes_nobody_along() -> None:
+    two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
+    s = dataclasses.replace(snapshot(0.0, 0, app("a", 4, 4000.0, 0.0), app("b", 4, 4000.0, 0.0)), topology=two)
+    shadow = Shadow.load({}, 0.0)
+    shadow.advance(s, POLICY.policy)
+    assert {host for x in shadow.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0", "m1"}
+    shadow.advance(dataclasses.replace(s, topology=ONE, now_s=10.0), POLICY.policy)
+    assert {host for x in shadow.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0"}
+
+
+def test_a_policy_that_asks_for_bids_has_no_shadow() -> None:
+    with pytest.raises(NoShadow, match="themis asks Agents for bids"):
+        Shadowed(make("themis"))
