@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.facts import Fact, LeaseRevoking, PolicyMemory
+from pycontrol.arbiter.lease import Lease
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model.cluster import Queue
