@@ -246,19 +246,19 @@ class Exchange:
 
     @classmethod
     def load(cls, cells: Cells, policy: ExchangePolicy, data: Mapping[str, Any]) -> Exchange:
-        """The exchange as it was at `dump`."""
+        """The exchange as it was at `dump`; what an earlier version did not know of is empty."""
         exchange = cls(cells, policy)
-        board = data["board"]
+        board = data.get("board", {})
         exchange.board = Board(
-            {k: ExchangeOffer(**{**o, "lot": Lot(**o["lot"])}) for k, o in board["offers"].items()},
-            {k: ExchangeRequest(**_with_lots(r)) for k, r in board["requests"].items()},
-            dict(board["surplus"]),
-            dict(board["score"]),
-            dict(board["paid"]),
+            {k: ExchangeOffer(**{**o, "lot": Lot(**o["lot"])}) for k, o in board.get("offers", {}).items()},
+            {k: ExchangeRequest(**_with_lots(r)) for k, r in board.get("requests", {}).items()},
+            dict(board.get("surplus", {})),
+            dict(board.get("score", {})),
+            dict(board.get("paid", {})),
         )
-        exchange.deals = {d["id"]: Deal(**_with_lots(d)) for d in data["deals"]}
-        exchange.number = data["number"]
-        exchange.posted = dict(data["posted"])
+        exchange.deals = {d["id"]: Deal(**_with_lots(d)) for d in data.get("deals", ())}
+        exchange.number = data.get("number", 0)
+        exchange.posted = dict(data.get("posted", {}))
         return exchange
 
 

@@ -24,8 +24,9 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
-from pycontrol.daemon.standby_store import Kept, KeptError, KeptState
-from pycontrol.model.events import ClusterSnapshot, Event, StateKept
+from pycontrol.daemon.standby_store import Kept, KeptError
+from pycontrol.daemon.takeover import Superseded, Takeover
+from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -144,9 +145,8 @@ class ControlPlane:
         keeper = JournalKeeper(
             config.journal_file, config.journal.retention_days * DAY_S, config.journal.max_mb << 20, clock.now_s
         )
-        self._pristine = durable.pristine
         keep = config.standby
-        self._kept = Kept(keep) if keep else None
+        self._takeover = Takeover(Kept(keep), self._journal, durable.pristine) if keep else None
         supply = self._cells() if config.cells else None
         if supply is not None:
             assert self._found is not None
@@ -205,8 +205,8 @@ class ControlPlane:
             listener.start()
             parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
-        if self._kept is not None:
-            threading.Thread(target=self._keep, args=(self._kept,), name="isonomy-keep", daemon=True).start()
+        if self._takeover is not None:
+            threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
     def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
         """Gauges of the process's parts."""
@@ -229,49 +229,27 @@ class ControlPlane:
         )
 
     def _from_cluster(self, event: Event) -> None:
-        """The plugin's events. Before its first snapshot an empty journal is filled with what is kept on HDFS."""
-        if isinstance(event, ClusterSnapshot) and self._kept is not None:
+        """The plugin's events. Before a snapshot the one of a pair goes on from what the other one kept on HDFS."""
+        if isinstance(event, ClusterSnapshot) and self._takeover is not None:
             try:
-                self._take_over(self._kept)
-            except KeptError as e:
-                log.error("what other control planes kept on HDFS is not known", problem=str(e))
-            self._pristine = False
+                self._takeover.before_snapshot(self._driver)
+            except Superseded:
+                self._stale = True
+                self._stop.set()
+                raise
         self._driver.submit(event)
-
-    def _take_over(self, kept: Kept) -> None:
-        """This control plane's ResourceManager is the active one now: goes on from what the one before kept.
-
-        A journal from before another one took over must not be believed: it is set aside, and the next start takes
-        over like any other.
-        """
-        found = kept.newest()
-        if found is not None and found.by == self._journal.id:
-            return
-        if found is not None and not self._pristine:
-            log.error("another control plane has served since: this journal is set aside; start again")
-            self._stale = True
-            self._stop.set()
-            raise Overloaded
-        if found is not None:
-            before = found.epoch
-            epoch = self._driver.call(lambda arbiter, now_s: self._journal.follow(before))
-            self._driver.submit(StateKept(found.state, epoch))
-            log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
-        state = self._driver.call(lambda arbiter, now_s: arbiter.durable.kept())
-        kept.put(KeptState(self._journal.id, self._journal.epoch, state), self._driver.clock.now_s())
 
     def _close_journal(self) -> None:
         self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, takeover: Takeover) -> None:
         """Keeps apps and clocks on HDFS as long as this control plane's ResourceManager is the active one."""
         assert self.config.standby is not None
         while not self._stop.wait(self.config.standby.every_s):
             try:
                 arbiter = self._router.pictures.newest().arbiter
                 if arbiter.ready:
-                    state = KeptState(self._journal.id, self._journal.epoch, arbiter.durable.kept())
-                    kept.put(state, self._driver.clock.now_s())
+                    takeover.keep(arbiter.durable.kept(), self._driver.clock.now_s())
             except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
             except Exception:  # the next try may do better; a thread that ends would keep nothing any more
@@ -345,7 +323,7 @@ class ControlPlane:
         """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
         sampled_s = float("-inf")
         while not self._stop.wait(HOUSEKEEPING_S):
-            if self._kept is not None and not self._endpoint.connected:
+            if self._takeover is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
                 self._report_mismatches()

@@ -82,3 +82,9 @@ def test_what_is_not_owned_cannot_be_offered_and_used_cells_do_not_move() -> Non
     assert len(exchange.step(1.0)[0]) == 1
     assert exchange.step(HOUR_S + 1)[0] == []
     assert not exchange.board.offers
+
+
+def test_an_exchange_of_an_earlier_version_begins_with_what_it_knew() -> None:
+    before = market()
+    again = Exchange.load(before.cells, before.policy, {"deals": []})
+    assert again.dump() == market().dump()

@@ -8,13 +8,11 @@ be clean, and nothing may be left running.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from tests.chaos.plan import AppPlan, Plan, draw
 from tests.chaos.rig import ChaosRig
 from tests.cluster.rig import REPO
 
-POLL_S = 1.5
 CALM_S, DRAIN_S = 600.0, 900.0
 """For the apps undisturbed, and for their end when all faults are over."""
 RESUBMIT_BEFORE = 0.6
@@ -41,7 +38,6 @@ class Chaos:
         self.problems: list[str] = []
         self.losses = Losses()
         self.tries: dict[str, int] = {}
-        self._over = threading.Event()
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -55,10 +51,9 @@ class Chaos:
         faults = self.faults = Faults(rig, self.say)
         states: dict[str, str] = {}
         try:
-            with self._watching():
-                self._calmly()
-                self._disturbed()
-                states = self._drained()
+            self._calmly()
+            self._disturbed()
+            states = self._drained()
             self._judged(states)
         except BaseException:
             self.say(rig.tail())
@@ -94,24 +89,6 @@ class Chaos:
         apps = self.rig.yarn_apps()
         return not apps or any(name in a["name"] and a["state"] not in ("FINISHED", "FAILED", "KILLED") for a in apps)
 
-    @contextlib.contextmanager
-    def _watching(self) -> Iterator[None]:
-        """Notes the losses of all jobs meanwhile."""
-        thread = threading.Thread(target=self._watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(POLL_S):
-            for app in self.rig.yarn_apps():
-                if app["state"] == "RUNNING":
-                    prefix, spec, _ = app["name"].split("-")
-                    self.losses.note(spec, self.rig.jobs(app["id"]), calm=prefix == "calm")
-
     # ---- the run
 
     def _calmly(self) -> None:
@@ -119,7 +96,7 @@ class Chaos:
             self._submit(app, "calm")
         if not self.rig.settle(lambda: not self._alive("calm-"), CALM_S):
             raise SystemExit("the apps do not even end undisturbed")
-        self.say(f"undisturbed: {self.losses.known} losses")
+        self.say("the apps have run undisturbed")
 
     def _disturbed(self) -> None:
         """Faults come and go, and apps come again."""
@@ -162,6 +139,7 @@ class Chaos:
         apps = {a["name"]: a for a in self.rig.yarn_apps()}
         self.problems += [f"{n}: {s}: {apps[n].get('diagnostics', '')[:300]}"
                           for n, s in states.items() if s != "SUCCEEDED"]  # fmt: skip
+        self.losses.read(self.folder / "data")
         self.problems += self.losses.different()
         if not self.losses.compared:
             self.problems.append("no loss could be compared")

@@ -133,13 +133,19 @@ def test_nobody_behind_the_proxy_is_a_broken_connection() -> None:
         alone.stop()
 
 
-def test_losses_are_compared_at_the_same_step_of_the_same_configuration() -> None:
+LOG = """INFO:tensorflow:Saved checkpoint for 0 into hdfs://h:1/user/u/submarine/jobs/{}-vision-1/staging/checkpoint_path/application_1_0001/job001/ckpt-0-1a
+INFO:tensorflow:loss = {}, step = 25 (1.203 sec), accuracy = 0.9375, 1.2025 sec/step, paced
+INFO:tensorflow:Saving dict for global step 25: accuracy = 0.905556, loss = {}, paced
+"""
+
+
+def test_losses_are_compared_at_the_same_step_of_the_same_job() -> None:
     losses = Losses()
-    job = {"job_id": "j0", "step": 25, "loss": 0.5, "configuration": {"a": "1"}}
-    losses.note("vision", [job], calm=True)
-    losses.note("vision", [job | {"step": 26, "loss": 9.0}, job | {"configuration": {}, "loss": 9.0}], calm=False)
-    assert (losses.compared, losses.different()) == (0, [])
-    losses.note("vision", [job | {"loss": 0.50001}], calm=False)
-    assert (losses.compared, losses.different()) == (1, [])
-    losses.note("vision", [job | {"loss": 0.6}], calm=False)
-    assert losses.different() == ["vision j0 at step 25: the loss differs by 20.00%"]
+    losses.note(LOG.format("calm", 0.5, 0.6))
+    assert losses.compared == 0
+    losses.note(LOG.format("chaos", 0.50001, 0.6))
+    assert (losses.compared, losses.different()) == (2, [])
+    losses.note(LOG.format("chaos", 0.5, 0.9).replace("step = 25", "step = 26").replace("job001", "job002"))
+    assert (losses.compared, losses.different()) == (2, [])
+    losses.note(LOG.format("chaos", 0.55, 0.6))
+    assert losses.different() == ["vision job001 at step 25: the loss of training differs by 10.00%"]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
+from pycontrol.daemon.standby_store import VERSION, KeptError, KeptState, _state_in
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.journal_keeper import JournalKeeper
+
+OLD = Path(__file__).parents[1] / "journals" / "0.1.0.sql"
 
 
 class DiskFull(sqlite3.OperationalError):
@@ -94,12 +100,15 @@ class MemoryJournal:
 class SqliteDisk:
     """Where a real SqliteJournal lies. A power cut keeps a prefix of what the last transaction wrote."""
 
-    def __init__(self, draw: Callable[[float, float], float]) -> None:
+    def __init__(self, draw: Callable[[float, float], float], old: bool = False) -> None:
         base = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="isonomy-faults-", dir=base))
         self.full = False
         self._draw = draw
         self._open: _TornJournal | None = None
+        if old:  # as version 0.1.0 left it
+            with contextlib.closing(sqlite3.connect(self.folder / "journal.db")) as db:
+                db.executescript(OLD.read_text().replace("application_1_", "application_9_"))
 
     def open(self) -> SqliteJournal:
         """The journal in it; the last process is gone, and its file handles with it."""
@@ -116,6 +125,12 @@ class SqliteDisk:
             self._open.gone()
         for file in self.folder.iterdir():
             file.unlink()
+
+    def keep(self, now_s: Callable[[], float]) -> None:
+        """The journal's keeper shortens it: all but what the next start needs."""
+        file = self.folder / "journal.db"
+        if file.exists() and not self.full:
+            JournalKeeper(file, 10.0, 32 << 10, now_s, rest_s=0.0).keep()
 
     def clean(self) -> None:
         """Nothing is left behind."""
@@ -151,6 +166,26 @@ class _TornJournal(SqliteJournal):
         if not self._gone:
             self._gone = True
             self.close()
+
+
+class KeptFiles:
+    """What control planes of a pair keep for each other on HDFS, as standby_store has it."""
+
+    def __init__(self, hdfs: Hdfs) -> None:
+        self._hdfs = hdfs
+
+    def put(self, kept: KeptState, now_s: float) -> None:
+        """The newest counts."""
+        if self._hdfs.away:
+            raise KeptError("HDFS is away")
+        self._hdfs.files["kept"] = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
+
+    def newest(self) -> KeptState | None:
+        """As it was put."""
+        if self._hdfs.away:
+            raise KeptError("HDFS is away")
+        text = self._hdfs.files.get("kept")
+        return None if text is None else _state_in(text.encode())
 
 
 class Hdfs:

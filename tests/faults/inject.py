@@ -96,13 +96,50 @@ class Injector:
         """An operator moves the journal away, as JournalError advises."""
         self.world.disturb()
         self.world.plane.die("its journal is moved away")
-        self.world.plane.disk.lose()
-        self.world.journal_cut = True
+        self.world.plane.lose_journal()
+        self.world.oracles.forget_arrivals()
 
     def do_prune(self, f: Fault) -> None:
         plane = self.world.plane
         if plane.up and hasattr(plane.journal, "prune"):
             plane.act(lambda: plane.driver.call(lambda a, now_s: plane.journal.prune(a.durable, now_s, 1e9)))
+
+    def do_keeper(self, f: Fault) -> None:
+        """The journal's keeper makes a snapshot and drops what is before it."""
+        plane = self.world.plane
+        if plane.lives and hasattr(plane.disk, "keep"):
+            plane.disk.keep(plane.machine.time)
+        else:
+            self.do_prune(f)
+
+    def do_failover(self, f: Fault) -> None:
+        """RM and control plane are lost with their machine; others come up, the journal empty."""
+        if self.world.rm is None:
+            return
+        self._disturbed(f)
+        self.world.rm.stop()
+        self.world.rm = None
+        self.world.plane.die("its machine is lost")
+        self.world.plane.lose_journal()
+        self._until(f, self.world.start_rm)
+
+    def do_cells_apply(self, f: Fault) -> None:
+        """The cells file is edited and applied while all goes on: fewer tenants, other policies; and back."""
+        world = self.world
+        if not world.schedule["cells"] or len(world.owners) < 2:
+            return
+        before = list(world.schedule["vc_policies"])
+        world.schedule["vc_policies"] = [self._pick(f, list(registry.names())), before[1]]
+        taken = world.owners.pop() if f["amount"] < 0.6 else None
+        self._post("cells-apply")
+
+        def back() -> None:
+            world.schedule["vc_policies"] = before
+            if taken is not None:
+                world.owners.append(taken)
+            self._surely("cells-apply")
+
+        self._until(f, back)
 
     def do_other_policy(self, f: Fault) -> None:
         """isonomy.yaml is changed, and the control plane started again."""
@@ -251,6 +288,30 @@ class Injector:
             node_id = self.world.nms[f["host"]].node_id
             self.world.rm.decommission(node_id, True)
             self._until(f, lambda: self.world.rm and self.world.rm.decommission(node_id, False))
+
+    def do_label(self, f: Fault) -> None:
+        """The machine is put into a partition that no queue uses."""
+        nm = self.world.nms[f["host"]]
+        nm.partition = "gold"
+        self._tell(nm)
+
+        def back() -> None:
+            nm.partition = ""
+            self._tell(nm)
+
+        self._until(f, back)
+
+    def do_blacklist(self, f: Fault) -> None:
+        """An AM wants nothing on a machine any more; it may think better of it."""
+        pair = (self.world.app_id(f["app"]), f["host"])
+        self.world.blacklist.add(pair)
+        if f["amount"] < 0.5:
+            self._until(f, lambda: self.world.blacklist.discard(pair))
+
+    def do_user_limit(self, f: Fault) -> None:
+        """Ann's memory is at its limit but for a container or two."""
+        self.world.user_max["ann"] = 1 + int(3 * f["amount"])
+        self._until(f, lambda: self.world.user_max.pop("ann", None))
 
     def do_resize(self, f: Fault) -> None:
         """`yarn rmadmin -updateNodeResource`."""

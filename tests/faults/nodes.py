@@ -50,6 +50,7 @@ class NodeManager:
     attributes: dict[str, str] = field(default_factory=dict)
     rm_epoch: str = ""
     """The life of the RM that it is registered with."""
+    partition: str = ""
     refuses: bool = False
     """Its memory is used up by others: nothing fits."""
 

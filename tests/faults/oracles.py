@@ -39,6 +39,8 @@ class Oracles:
         self._since: dict[Any, float] = {}
         self._seen: set[Any] = set()
         self._steps_at: tuple[float, int] = (0.0, 0)
+        self._arrived: dict[str, float] = {}
+        """Since when each app's fairness clock runs."""
 
     # ---- the journal
 
@@ -63,6 +65,56 @@ class Oracles:
                 self._receipt(plane, fact, facts)
             elif not isinstance(fact, LeaseExtended):
                 self._tell_fact(fact)
+
+    # ---- fairness clocks
+
+    def forget_arrivals(self) -> None:
+        """The journal is lost, and nothing was kept."""
+        self._arrived.clear()
+
+    def took_over(self, plane: Any) -> None:
+        """What was not kept is forgotten; where HDFS did not answer, all."""
+        if plane.arbiter.durable.pristine or self.world.hdfs.away:
+            live = plane.arbiter.durable.live
+            self._arrived = {k: v for k, v in self._arrived.items() if k in live}
+
+    def _clocks(self, a: Any) -> None:
+        """An app's clock runs from its arrival, through every crash and takeover."""
+        for app_id, record in a.durable.live.items():
+            since = self._arrived.setdefault(app_id, record.arrived_s)
+            if since != record.arrived_s:
+                raise Violation("clock", f"{app_id} arrived at {since:.3f}, now at {record.arrived_s:.3f}", app_id)
+
+    # ---- virtual clusters
+
+    def _used(self, a: Any, vc: str) -> int:
+        """GPUs that its apps hold, or are promised, as its own."""
+        mine = [*a.durable.leases.values(), *a.durable.next.values()]
+        return sum(x.guaranteed and x.state != REVOKING and a.durable.apps[x.app_id].vc == vc for x in mine)
+
+    def _guarantees(self, a: Any) -> None:
+        """No virtual cluster has more as its own than it owns."""
+        for vc in self.world.vc_policies:
+            over = self._used(a, vc) - a.gpus_of(vc)
+            if self._for(("owns", vc), over > 0, 2 * a.settings.lease_s + SLACK_S):
+                raise Violation("guarantee", f"{vc} has {over} GPUs more as its own than it owns")
+
+    def served(self, waiting: Iterable[tuple[str, int, bool]]) -> None:
+        """In the quiet end: who waits while its virtual cluster has own GPUs left gets them, whoever borrows them."""
+        a = self.world.plane.arbiter
+        if not self.world.plane.up or self.world.rm is None or any(n.refuses for n in self.world.nms.values()):
+            return
+        limit_s = 2 * a.settings.lease_s + a.settings.grant_timeout_s + 60
+        for app_id, gang, together in waiting:
+            record = a.durable.live.get(app_id)
+            vc = record.vc if record is not None else ""
+            kept_off = any(app == app_id for app, _ in self.world.blacklist)
+            owed = vc in self.world.vc_policies and not together and not kept_off
+            owed = owed and a.gpus_of(vc) - self._used(a, vc) >= gang
+            self._seen.add(("owed", app_id))
+            if self._for(("owed", app_id), owed, limit_s):
+                raise Violation("guarantee", f"{vc} uses {self._used(a, vc)} of {a.gpus_of(vc)} own GPUs, and {app_id} "
+                                f"waits for {gang}", app_id)  # fmt: skip
 
     def _tell_fact(self, fact: Fact) -> None:
         gpu, app_id = getattr(fact, "gpu", None), getattr(fact, "app_id", None)
@@ -194,6 +246,8 @@ class Oracles:
         self._seen = set()
         if plane.endpoint.connected:
             self._consistent(plane.arbiter)
+            self._clocks(plane.arbiter)
+            self._guarantees(plane.arbiter)
         self._frozen(plane)
         self._containers(plane)
         self._leases(plane)
@@ -279,10 +333,13 @@ class Oracles:
             busy = {i for r in nm.runs.values() if r.state != "ended" for i in r.gpus}
             node = a.node_at.get(nm.host)
             good = node.good_gpus if node else ()
-            free[nm.host] = sum(i not in busy and Gpu(nm.host, i) not in a.durable.leases for i in good)
+            free[nm.host] = (
+                0 if nm.partition else sum(i not in busy and Gpu(nm.host, i) not in a.durable.leases for i in good)
+            )
         limit_s = 2 * a.settings.lease_s + a.settings.grant_timeout_s + 60
         for app_id, gang, together in waiting:
-            fits = max(free.values(), default=0) >= gang if together else sum(free.values()) >= gang
+            here = [n for host, n in free.items() if (app_id, host) not in self.world.blacklist]
+            fits = max(here, default=0) >= gang if together else sum(here) >= gang
             self._seen.add(("idle", app_id))
             if self._for(("idle", app_id), fits, limit_s):
                 raise Violation("idle gpus", f"{free} are free and {app_id} waits for {gang}", app_id)

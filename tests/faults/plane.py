@@ -22,6 +22,9 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.daemon.control_plane import owner_of
+from pycontrol.daemon.standby_store import KeptError
+from pycontrol.daemon.takeover import Superseded, Takeover
+from pycontrol.model.events import ClusterSnapshot
 from pycontrol.rpc.server import AgentServer
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, SteadyClock
@@ -30,13 +33,14 @@ from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from pycontrol.wire.v1 import bridge_pb2 as pb
 from tests.faults.clock import Killed, Life, MachineTime, Sim, Stream, Violation, VirtualLoop
-from tests.faults.disk import DiskFull
+from tests.faults.disk import DiskFull, KeptFiles
 
 T = TypeVar("T")
 KEY = b"k" * 32
 TOKEN_TTL_S = 7 * 86400.0
 PLUGIN_LOOK_S = 1.5
 RESEND_LOOK_S = 0.5
+KEEP_EVERY_S = 4.0
 
 
 class _Later:
@@ -215,7 +219,7 @@ class Plane:
         self.agents._loop.close()
         self.agents._loop = self.loop
         self.endpoint = BridgeEndpoint(
-            lambda e: self.driver.submit(e),
+            self._from_cluster,
             lambda *query: self.router.handle(*query),
             lambda: self.driver.settle(),
             clock_s=lambda: sim.now,
@@ -231,11 +235,42 @@ class Plane:
             journal=self.journal,
             feed=feed,
             token_ttl_s=TOKEN_TTL_S,
+            read_cells=(lambda named: world.read_cells()) if supply is not None else None,
         )
+        self.takeover: Takeover | None = None
+        if world.schedule.get("standby"):
+            self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.pristine)
+            sim.every(KEEP_EVERY_S, self._keep, self.life)
         sim.every(PLUGIN_LOOK_S, lambda: self.act(self.endpoint.check_lost), self.life)
         sim.every(RESEND_LOOK_S, self._look_at_polls, self.life)
         sim.tell(self.name, f"starts, life {self.lives}, journal epoch {self.journal.epoch}")
         self.act(lambda: None)
+
+    def _from_cluster(self, event: Any) -> None:
+        """As ControlPlane has it."""
+        if isinstance(event, ClusterSnapshot) and self.takeover is not None:
+            try:
+                self.takeover.before_snapshot(self.driver)
+            except Superseded:
+                self.sim.at(0.0, self._set_aside, self.life)
+                raise
+            self.world.oracles.took_over(self)
+        self.driver.submit(event)
+
+    def _set_aside(self) -> None:
+        """It ends, and its journal goes out of the way."""
+        self.die("another control plane has served since")
+        self.lose_journal()
+
+    def lose_journal(self) -> None:
+        """The next life begins with an empty one."""
+        self.disk.lose()
+        self.world.journal_cut = True
+
+    def _keep(self) -> None:
+        if self.arbiter.ready and self.takeover is not None:
+            with contextlib.suppress(KeptError):
+                self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
 
     def _set_clocks(self) -> None:
         """Code of this process reads this machine's clocks."""

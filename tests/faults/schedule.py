@@ -24,6 +24,8 @@ FAULTS: dict[str, float] = {
     "liar": 0.9, "mallory": 0.4, "other_policy": 0.3, "cells_change": 0.4,
 }  # fmt: skip
 """Kinds, and how often each is drawn where it is on."""
+RARE = ("failover", "cells_apply", "keeper", "label", "blacklist", "user_limit")
+"""Drawn apart, for some seeds."""
 
 
 def draw(seed: int) -> Schedule:
@@ -34,13 +36,20 @@ def draw(seed: int) -> Schedule:
     apps = [_app(rng, k, until_s) for k in range(rng.randint(2, 5))]
     on = [k for k in FAULTS if rng.random() < 0.3]
     faults = [_fault(rng, kind, until_s, len(apps)) for kind in _kinds(rng, on)]
+    rare = random.Random(f"rare {seed}")
+    if rare.random() < 0.4:
+        kinds = rare.sample(RARE, rare.randint(1, 3))
+        faults += [_fault(rare, rare.choice(kinds), until_s, len(apps)) for _ in range(rare.randint(1, 3))]
+    old_journal = rare.random() < 0.05
     return {
         "seed": seed,
         "policy": rng.choice(registry.names()),
         "vc_policies": [rng.choice(registry.names()) for _ in range(2)],
         "cells": cells,
         "exchange": cells and rng.random() < 0.3,
-        "sqlite": rng.random() < 0.1,
+        "sqlite": (rng.random() < 0.1) or old_journal,
+        "old_journal": old_journal,
+        "standby": any(f["kind"] == "failover" for f in faults),
         "queue_capacity": rng.choice((10_000, 10_000, 200, 40)),
         "queue_max": {"root.small": 0.34} if rng.random() < 0.3 else {},
         "settings": _settings(rng),

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from tests.faults.schedule import Schedule
 
 TRIES = 400
-PLAIN = {"sqlite": False, "exchange": False, "queue_max": {}, "queue_capacity": 10_000, "cells": False}
+PLAIN = {
+    "sqlite": False,
+    "old_journal": False,
+    "exchange": False,
+    "queue_max": {},
+    "queue_capacity": 10_000,
+    "cells": False,
+}
 
 
 def shrink(schedule: Schedule, play: Callable[[Schedule], tuple[str, str, str]]) -> Schedule:
@@ -27,7 +34,7 @@ def shrink(schedule: Schedule, play: Callable[[Schedule], tuple[str, str, str]])
         return True
 
     for name, plain in PLAIN.items():
-        if best[name] != plain:
+        if best.get(name, plain) != plain:
             still({**copy.deepcopy(best), name: plain})
     for name in ("faults", "apps"):
         size = max(1, len(best[name]) // 2)

@@ -16,6 +16,7 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES
+from pycontrol.cells.layout import Layout
 from pycontrol.config import parse
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -72,9 +73,13 @@ class World:
         self.attempt_of: dict[str, str] = {}
         self.skew: dict[str, float] = {}
         self.queue_max: dict[str, float] = schedule["queue_max"]
+        self.blacklist: set[tuple[str, str]] = set()
+        """(app, host): its AM refuses the machine."""
+        self.user_max: dict[str, int] = {}
+        """Containers that a user may have, where there is a limit."""
         self.topology = None
         self.calm_since = self.sim.now
-        self.journal_cut = False
+        self.journal_cut = bool(schedule.get("old_journal"))
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
@@ -94,7 +99,11 @@ class World:
 
     def make_disk(self) -> Any:
         """Where the journal lies."""
-        return SqliteDisk(self.sim.rng.uniform) if self.schedule["sqlite"] else MemoryDisk()
+        return (
+            SqliteDisk(self.sim.rng.uniform, self.schedule.get("old_journal", False))
+            if self.schedule["sqlite"]
+            else MemoryDisk()
+        )
 
     def arbiter_settings(self) -> Settings:
         """isonomy.yaml."""
@@ -104,11 +113,15 @@ class World:
         """The cells file, read at each start."""
         if not self.schedule["cells"]:
             return None
-        text = CELLS + "".join(o % p for o, p in zip(self.owners, self.schedule["vc_policies"], strict=False))
         automatic = Automatic(Rules(10.0, 60.0, 30.0)) if self.schedule["exchange"] else None
-        found = layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
-        self.vc_policies = {vc.name: registry.make(vc.terms.policy) for vc in found.vcs}
+        found, self.vc_policies = self.read_cells()
         return CellSupply(found, POLICIES["balanced"](), automatic)
+
+    def read_cells(self) -> tuple[Layout, dict[str, Policy]]:
+        """The cells file as it is now."""
+        text = CELLS + "".join(o % p for o, p in zip(self.owners, self.schedule["vc_policies"], strict=False))
+        found = layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+        return found, {vc.name: registry.make(vc.terms.policy) for vc in found.vcs}
 
     def make_policy(self, supply: CellSupply | None) -> Policy:
         """The policy, or one for each virtual cluster."""
@@ -250,7 +263,7 @@ class World:
     def _quiet(self) -> None:
         """Everybody who fits ends; then nothing is left."""
         begun = self.sim.now
-        self.sim.every(5.0, lambda: self.oracles.idle(self._waiting()))
+        self.sim.every(5.0, self._look_at_waiting)
         if not self._until(begun + QUIET_S, self._all_over):
             left = [f"{a.app_id} ({self._why(a.app_id)})" for a in self.store.values() if not a.final and self.fits(a)]
             raise Violation("liveness", f"after {QUIET_S:.0f} quiet seconds there are still {'; '.join(left)}",
@@ -261,6 +274,11 @@ class World:
         rest = self.sim.now + REST_S
         self._until(rest)
         self.oracles.at_rest()
+
+    def _look_at_waiting(self) -> None:
+        waiting = self._waiting()
+        self.oracles.idle(waiting)
+        self.oracles.served(waiting)
 
     def _why(self, app_id: str) -> str:
         a = self.plane.arbiter
@@ -274,7 +292,8 @@ class World:
             return True
         limit = int(self.queue_max.get(app.queue, 1.0) * sum(n[2] for n in NODES) + 1e-9)
         need = a["gpus"] if a["kind"] == "foreign" else a["gang"]
-        return bool(need <= min(limit, 4 if a["kind"] == "foreign" else 12))
+        here = [n for host, _, n in NODES if (app.app_id, host) not in self.blacklist]
+        return bool(need <= min(limit, max(here, default=0) if a["kind"] == "foreign" else sum(here)))
 
     def _all_over(self) -> bool:
         submitted = all(self.app_id(a["id"]) in self.store for a in self.schedule["apps"])

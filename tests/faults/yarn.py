@@ -318,7 +318,7 @@ class ResourceManager:
         nm = node.nm
         return pb.Node(
             node_id=nm.node_id, host=nm.host, rack=nm.rack, gpus=node.gpus, memory_mb=64_000, vcores=64,
-            attributes=nm.attributes, decommissioning=node.state == "DECOMMISSIONING",
+            attributes=nm.attributes, decommissioning=node.state == "DECOMMISSIONING", partition=nm.partition,
         )  # fmt: skip
 
     def to_forget(self, nm: NodeManager) -> list[str]:
@@ -470,6 +470,13 @@ class ResourceManager:
         if any(i >= node.gpus for i in place.gpu_ids):
             raise Refused(f"node {place.node_id} has {node.gpus} GPUs")
         self._check_free(place)
+        if node.nm.partition:
+            raise Refused(f"node {place.node_id} is in partition {node.nm.partition}, which the ask is not for")
+        if (app.app_id, node.nm.host) in self.world.blacklist:
+            raise Refused(f"node {place.node_id} is in the application's blacklist")
+        mine = sum(self.apps[c.app_id].user == app.user for c in self.containers.values())
+        if mine >= self.world.user_max.get(app.user, mine + 1):
+            raise Refused(f"user {app.user} is at the limit of the queue {app.queue}")
         if node.nm.refuses:
             raise Refused(f"node {place.node_id} has only <memory:0> free")
         return app, entry

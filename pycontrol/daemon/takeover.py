@@ -1,0 +1,86 @@
+"""How a control plane of a pair goes on from what the other one kept, before it believes the first snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.daemon.standby_store import KeptError, KeptState
+from pycontrol.model.events import Event, StateKept
+from pycontrol.runtime.driver import Overloaded
+
+T = TypeVar("T")
+log = structlog.get_logger("isonomy.serve")
+
+
+class Superseded(Overloaded):
+    """Another control plane has served since this journal was written: it must be set aside."""
+
+
+class Store(Protocol):
+    """Where states are kept; each call may raise KeptError."""
+
+    def put(self, kept: KeptState, now_s: float) -> None: ...
+
+    def newest(self) -> KeptState | None: ...
+
+
+class Journal(Protocol):
+    """This control plane's."""
+
+    id: str
+    epoch: int
+
+    def follow(self, epoch: int) -> int: ...
+
+
+class Runs(Protocol):
+    """The driver."""
+
+    def call(self, fn: Callable[[Arbiter, float], T]) -> T: ...
+
+    def submit(self, event: Event) -> None: ...
+
+
+class Takeover:
+    """Of one life of a control plane. `pristine`: its journal knew nothing when it was opened."""
+
+    def __init__(self, store: Store, journal: Journal, pristine: bool) -> None:
+        self._store, self._journal, self._pristine = store, journal, pristine
+        self._followed: tuple[str, int] | None = None
+        """Whose state this life went on from, while its own could not be kept yet."""
+
+    def before_snapshot(self, driver: Runs) -> None:
+        """This control plane's ResourceManager is the active one now.
+
+        An empty journal is filled with what is kept; without an answer from the store it stays as it is. A journal from
+        before another control plane took over must not be believed: Superseded.
+        """
+        try:
+            self._take_over(driver)
+        except KeptError as e:
+            log.error("what other control planes kept on HDFS is not known", problem=str(e))
+        self._pristine = False
+
+    def _take_over(self, driver: Runs) -> None:
+        found = self._store.newest()
+        if found is not None and (found.by == self._journal.id or (found.by, found.epoch) == self._followed):
+            return
+        if found is not None and not self._pristine:
+            log.error("another control plane has served since: this journal is set aside; start again")
+            raise Superseded
+        if found is not None:
+            before = found.epoch
+            driver.call(lambda arbiter, now_s: self._journal.follow(before))
+            driver.submit(StateKept(found.state, self._journal.epoch))
+            self._followed = found.by, found.epoch
+            log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
+        state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
+        self.keep(state, now_s)
+
+    def keep(self, state: Mapping[str, Any], now_s: float) -> None:
+        """Keeps apps and clocks (`Durable.kept`) as they are."""
+        self._store.put(KeptState(self._journal.id, self._journal.epoch, state), now_s)

@@ -1,0 +1,73 @@
+"""A control plane of a pair before its first snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.state import Settings
+from pycontrol.daemon.standby_store import KeptError, KeptState
+from pycontrol.daemon.takeover import Superseded, Takeover
+from pycontrol.model.events import StateKept
+from pycontrol.policies import registry
+
+
+class Store:
+    def __init__(self, kept: KeptState | None = None) -> None:
+        self.kept, self.refuses = kept, False
+
+    def put(self, kept: KeptState, now_s: float) -> None:
+        if self.refuses:
+            raise KeptError("away")
+        self.kept = kept
+
+    def newest(self) -> KeptState | None:
+        return self.kept
+
+
+class Journal:
+    id, epoch = "mine", 1
+
+    def follow(self, epoch: int) -> int:
+        self.epoch = max(self.epoch, epoch + 1)
+        return self.epoch
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.arbiter = Arbiter(Settings(), registry.make("max_min"), Durable())
+        self.submitted: list[Any] = []
+
+    def call(self, fn: Any) -> Any:
+        return fn(self.arbiter, 5.0)
+
+    def submit(self, event: Any) -> None:
+        self.submitted.append(event)
+
+
+def test_an_empty_journal_goes_on_from_what_the_other_one_kept() -> None:
+    store, journal, driver = Store(KeptState("other", 4, Durable().kept())), Journal(), Driver()
+    Takeover(store, journal, pristine=True).before_snapshot(driver)
+    assert [(type(e), e.epoch) for e in driver.submitted] == [(StateKept, 5)]
+    assert store.kept is not None
+    assert (store.kept.by, store.kept.epoch) == ("mine", 5)
+
+
+def test_a_journal_from_before_another_one_served_is_not_believed() -> None:
+    with pytest.raises(Superseded):
+        Takeover(Store(KeptState("other", 4, {})), Journal(), pristine=False).before_snapshot(Driver())
+
+
+def test_what_was_followed_does_not_supersede_while_hdfs_takes_nothing() -> None:
+    store, journal, driver = Store(KeptState("other", 4, Durable().kept())), Journal(), Driver()
+    takeover = Takeover(store, journal, pristine=True)
+    store.refuses = True
+    takeover.before_snapshot(driver)
+    takeover.before_snapshot(driver)
+    assert len(driver.submitted) == 1
+    store.kept = KeptState("other", 6, Durable().kept())
+    with pytest.raises(Superseded):
+        takeover.before_snapshot(driver)
