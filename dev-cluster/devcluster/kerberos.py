@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,20 @@ def settings(cluster: Cluster) -> dict[str, Any]:
 
 def login(cluster: Cluster) -> Negotiate:
     """Who runs the cluster, to its web apps."""
+    _ask_this_kdc(cluster)
     return Negotiate(principal(getpass.getuser()), str(keytab(cluster)))
 
 
 def make_tickets(cluster: Cluster) -> None:
     """A ticket cache for each user."""
+    _ask_this_kdc(cluster)
     for user in (getpass.getuser(), *USERS):
         token(LOCALHOST, principal(user), str(keytab(cluster)), f"FILE:{ticket_cache(cluster, user)}")
+
+
+def _ask_this_kdc(cluster: Cluster) -> None:
+    """libkrb5 reads the environment of the process."""
+    os.environ["KRB5_CONFIG"] = environment(cluster)["KRB5_CONFIG"]
 
 
 def forget(cluster: Cluster) -> None:

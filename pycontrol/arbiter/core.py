@@ -176,7 +176,7 @@ class Arbiter(State):
         for app_id in self.in_system():
             self.recast(app_id)
         workers.forget_directives(self)
-        self.ready = False
+        self.ready, self.shadow = False, e.shadow
         if e.ready:
             self._reconcile(now_s, resumed)
         self.agent_events.admit_all(now_s)

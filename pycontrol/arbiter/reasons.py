@@ -51,6 +51,8 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
 def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     if a.paused:
         return Reason(Pending.PAUSED)
+    if a.shadow:
+        return Reason(Pending.SHADOW)
     if not a.ready or now_s < a.recovering_until_s:
         return Reason(Pending.RECOVERY_IN_PROGRESS)
     agent = a.agents.get(app_id)

@@ -101,6 +101,8 @@ class State:
     rm_life: str = ""
     """The life of the ResourceManager that was ready last."""
     ready: bool = False
+    shadow: bool = False
+    """The plugin only tells; it never becomes ready."""
     recovering_until_s: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)

@@ -175,6 +175,7 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
         containers=tuple(container_of(c) for c in message.containers if c.ending or c.state not in ENDED_STATES),
         queues=tuple(queue_of(q) for q in message.queues),
         rm_life=message.rm_life,
+        shadow=message.shadow,
     )
 
 

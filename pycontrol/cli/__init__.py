@@ -32,6 +32,7 @@ COMMANDS = {
     "simulate": "pycontrol.cli.simulate:simulate_command",
     "workload": "pycontrol.cli.workload:workload_group",
     "whatif": "pycontrol.cli.whatif:whatif_command",
+    "shadow": "pycontrol.cli.shadow:shadow_command",
     "experiment": "pycontrol.cli.experiment:experiment_command",
     "cells": "pycontrol.cli.cells:cells_group",
     "exchange": "pycontrol.cli.exchange:exchange_group",

@@ -16,7 +16,7 @@ WIDE = 140
 def status(d: Data) -> Group:
     """The cluster."""
     gpus = d["gpus"]
-    state = "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
+    state = "shadow" if d["shadow"] else "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
     more = [f"{gpus[k]} {k}" for k in ("drained", "bad", "down") if gpus[k]]
     apps = d["apps"]
     head = (

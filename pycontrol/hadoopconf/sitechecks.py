@@ -68,8 +68,10 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
     """Whose asks for GPUs the plugin takes."""
     mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
-    if mode not in ("on", "off"):
-        yield error(YARN, "isonomy.scheduler.mode", f"must be on or off (got {mode})")
+    if mode not in ("on", "shadow", "off"):
+        yield error(YARN, "isonomy.scheduler.mode", f"must be on, shadow or off (got {mode})")
+    elif mode == "shadow":
+        yield note(YARN, "isonomy.scheduler.mode", "is shadow: GPU asks go through CapacityScheduler, Isonomy watches")
     elif mode == "off":
         yield note(YARN, "isonomy.scheduler.mode", "is off: GPU asks go through plain CapacityScheduler")
     for queue in (q.strip() for q in queues.split(",") if q.strip()):

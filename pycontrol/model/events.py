@@ -30,6 +30,8 @@ class ClusterSnapshot:
     queues: tuple[Queue, ...] = ()
     rm_life: str = ""
     """One life of the ResourceManager's scheduler; empty: not known."""
+    shadow: bool = False
+    """CapacityScheduler places GPUs, and nothing that is decided here is done; never ready."""
 
 
 @value

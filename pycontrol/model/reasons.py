@@ -19,6 +19,7 @@ class Pending(enum.StrEnum):
     QUEUE_LIMIT = "QueueLimit"
     PAUSED = "Paused"
     RECOVERY_IN_PROGRESS = "RecoveryInProgress"
+    SHADOW = "Shadow"
     AGENT_AWAY = "AgentAway"
     LATE_RHO = "LateRho"
     LATE_BID = "LateBid"
@@ -54,6 +55,7 @@ SENTENCES = {
     Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
     Pending.QUEUE_LIMIT: "its queue is at its limit",
     Pending.PAUSED: "an operator paused the rounds",
+    Pending.SHADOW: "the mode is shadow: CapacityScheduler places GPUs, Isonomy only watches",
     Pending.RECOVERY_IN_PROGRESS: "the cluster or the control plane is recovering",
     Pending.AGENT_AWAY: "its Agent is not connected",
     Pending.LATE_RHO: "its Agent did not report rho in time",

@@ -36,8 +36,8 @@ COPIED = (
 )  # fmt: skip
 """Fields of the state that are copied as they are (`copy()`)."""
 SHARED = (
-    "ready", "rm_life", "seen_cluster", "recovering_until_s", "round_at_s", "placements_full_s", "hosts_due_s",
-    "counter", "supply", "epoch",
+    "ready", "shadow", "rm_life", "seen_cluster", "recovering_until_s", "round_at_s", "placements_full_s",
+    "hosts_due_s", "counter", "supply", "epoch",
 )  # fmt: skip
 """Those that are not changed in place."""
 

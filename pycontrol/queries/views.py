@@ -29,6 +29,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     return {
         "now_s": now_s,
         "ready": a.ready,
+        "shadow": a.shadow,
         "recovering": not a.ready or now_s < a.recovering_until_s,
         "paused": a.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),

@@ -44,6 +44,8 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _state(status: Row) -> str:
+    if status["shadow"]:
+        return "shadow"
     return "paused" if status["paused"] else "recovering" if status["recovering"] else "ready"
 
 

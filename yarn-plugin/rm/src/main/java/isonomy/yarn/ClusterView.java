@@ -76,7 +76,7 @@ final class ClusterView {
 
   /** Under the scheduler's lock, but for the asks. */
   Snapshot.Builder snapshot() {
-    Snapshot.Builder snapshot = Snapshot.newBuilder().setReady(scheduler.ready());
+    Snapshot.Builder snapshot = Snapshot.newBuilder().setReady(scheduler.ready()).setShadow(scheduler.isShadow());
     scheduler.underReadLock(() -> {
       for (FiCaSchedulerNode node : scheduler.getNodeTracker().getAllNodes()) {
         snapshot.addNodes(node(node.getRMNode()));

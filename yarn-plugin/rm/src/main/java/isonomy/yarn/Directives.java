@@ -54,6 +54,9 @@ final class Directives {
   DirectiveResult.Builder carryOut(Directive directive) {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
+      if (scheduler.isShadow()) {
+        throw new Refused(Managed.MODE + " is shadow: nothing is carried out");
+      }
       switch (directive.getKindCase()) {
         case PLACE:
           scheduler.<Refused>underWriteLock(() -> result.setContainerId(place(directive.getPlace())));

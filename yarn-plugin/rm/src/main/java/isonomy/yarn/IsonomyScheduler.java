@@ -50,6 +50,9 @@ import org.slf4j.LoggerFactory;
  * CapacityScheduler without a say over GPUs: asks with GPUs are held back and told to the control plane, which
  * answers with the node and the GPU ids of each container. All else flows through the queues as ever.
  *
+ * <p>In the mode `shadow` nothing is held back and no directive is carried out: the control plane only hears what
+ * CapacityScheduler does. To it the ResourceManager never becomes ready to place anything.
+ *
  * <p>An AM that asks for GPUs in its own container is held back too: no container has a GPU without a lease. With
  * `isonomy.scheduler.mode` off this is plain CapacityScheduler, and so it is for queues that `isonomy.scheduler.queues`
  * does not name.
@@ -81,7 +84,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   }
 
   void requireGpus() throws YarnException {
-    if (managed.isOn() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
+    if (managed.isOn() && !managed.isShadow() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
       throw new YarnException("resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE
           + " (or set " + Managed.MODE + " in yarn-site.xml to off)");
     }
@@ -129,6 +132,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   boolean isOn() {
     return managed.isOn();
+  }
+
+  boolean isShadow() {
+    return managed.isShadow();
   }
 
   /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml: the mode and its queues may have changed. */
@@ -455,7 +462,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public boolean ready() {
-    return !rmContext.isWorkPreservingRecoveryEnabled() || rmContext.isSchedulerReadyForAllocatingContainers();
+    return !managed.isShadow() && (!rmContext.isWorkPreservingRecoveryEnabled() || rmContext.isSchedulerReadyForAllocatingContainers());
   }
 
   @Override

@@ -18,9 +18,10 @@ final class Managed {
   /** The node attribute that our executors report. */
   static final String EXECUTOR = "nm.yarn.io/isonomy-executor";
 
-  /** What the plugin does. A shadow that watches and decides without effect is not there yet. */
+  /** What the plugin does: nothing, tell what happens (CapacityScheduler goes on placing GPUs), or serve. */
   private enum Mode {
     OFF,
+    SHADOW,
     ON
   }
 
@@ -50,20 +51,26 @@ final class Managed {
       }
     }
     throw new IllegalArgumentException(
-        "yarn-site.xml: " + MODE + " must be on or off, not " + named.toLowerCase(Locale.ROOT));
+        "yarn-site.xml: " + MODE + " must be on, shadow or off, not " + named.toLowerCase(Locale.ROOT));
   }
 
   static Managed nothing() {
     return new Managed(Mode.OFF, List.of(), true);
   }
 
+  /** Whether the control plane hears what happens. */
   boolean isOn() {
-    return mode == Mode.ON;
+    return mode != Mode.OFF;
+  }
+
+  /** Whether it hears, and nothing that it says is done. */
+  boolean isShadow() {
+    return mode == Mode.SHADOW;
   }
 
   /** Whether asks of this queue are the control plane's: it or a parent is named, or none is. */
   boolean has(String queue) {
-    return isOn() && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
+    return mode == Mode.ON && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
   }
 
   /** Why nothing is placed on a node with these attributes; empty where something may be. */

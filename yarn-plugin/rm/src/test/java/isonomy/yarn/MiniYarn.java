@@ -53,7 +53,7 @@ abstract class MiniYarn {
     c.setClass(YarnConfiguration.RM_SCHEDULER, TestScheduler.class, IsonomyScheduler.class);
     c.setClass(YarnConfiguration.YARN_WEBAPP_CUSTOM_WEBSERVICE_CLASS, IsonomyWebServices.class, RMWebServices.class);
     c.set("isonomy.bridge.token-file", "unused");
-    c.set(Managed.MODE, test.getTags().contains("off") ? "off" : "on");
+    c.set(Managed.MODE, test.getTags().contains("off") ? "off" : test.getTags().contains("shadow") ? "shadow" : "on");
     c.setInt(YarnConfiguration.RM_SCHEDULER_MINIMUM_ALLOCATION_MB, 128);
     c.setInt(YarnConfiguration.NM_PMEM_MB, 4096);
     c.setInt(YarnConfiguration.RM_NM_HEARTBEAT_INTERVAL_MS, 100);

@@ -1,5 +1,6 @@
 package isonomy.yarn;
 
+import static java.util.stream.Collectors.toList;
 import static java.util.stream.Collectors.toSet;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -22,6 +23,7 @@ import java.net.http.HttpResponse;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
@@ -208,6 +210,59 @@ class MiniYarnTest extends MiniYarn {
 
   private static Map<String, Set<NodeAttribute>> attribute(String host, String prefix, String value) {
     return Map.of(host, Set.of(NodeAttribute.newInstance(prefix, "bad-gpus", NodeAttributeType.STRING, value)));
+  }
+
+  @Test
+  @Tag("shadow")
+  void aShadowHearsEverythingAndTouchesNothing() throws Exception {
+    Snapshot first = control.awaitSnapshot(1);
+    assertTrue(first.getShadow());
+    assertFalse(first.getReady());
+    cluster.waitForNodeManagersToConnect(20_000);
+    try (UnmanagedApp app = new UnmanagedApp(conf, "bob")) {
+      control.await(e -> e.hasAppAdded() && e.getAppAdded().getAppId().equals(app.id.toString()));
+      app.ask(2, 5);
+      app.heartbeatUntil(() -> !app.allocated.isEmpty());
+      Container container = app.allocated.get(0);
+      String id = container.getId().toString();
+      assertEquals(Set.of(), UnmanagedApp.token(container).getAllcationTags());
+      app.launch(container, "exec sleep 60");
+      control.await(e -> e.hasContainerRunning() && e.getContainerRunning().getContainerId().equals(id));
+
+      // Whatever a control plane says that does not know better is refused, each for the same reason.
+      for (Directive told : List.of(
+          place(app, 5, node(0).toString(), List.of(0)),
+          directive().setPreempt(Preempt.newBuilder().setContainerId(id)).build(),
+          directive().setKill(Kill.newBuilder().setContainerId(id).setReason("shadow")).build())) {
+        DirectiveResult refused = control.carriedOut(told);
+        assertFalse(refused.getOk());
+        assertTrue(refused.getReason().contains("shadow"), refused.getReason());
+      }
+      for (int i = 0; i < 5; i++) {
+        app.heartbeat();
+      }
+      assertFalse(app.preemptionAnnounced);
+      assertTrue(app.completed.isEmpty());
+      int before = control.snapshots();
+      control.forget();
+      Snapshot again = control.awaitSnapshot(before + 1);
+      assertFalse(again.getReady());
+      assertEquals(List.of(id), again.getContainersList().stream().map(GpuContainer::getContainerId).collect(toList()));
+      assertEquals(200, rest("GET", "isonomy/status").statusCode());
+
+      // On: what waits is held from here on, and what runs stays.
+      Configuration on = new Configuration(conf);
+      on.set(Managed.MODE, "on");
+      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      assertTrue(control.awaitSnapshot(before + 2).getReady());
+      ask(app, 1, 7);
+      assertEquals(1, app.allocated.size());
+      on.set(Managed.MODE, "shadow");
+      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      assertFalse(control.awaitSnapshot(before + 3).getReady());
+      app.heartbeatUntil(() -> app.allocated.size() > 1);
+      assertTrue(app.completed.isEmpty());
+    }
   }
 
   @Test

@@ -1,0 +1,123 @@
+"""`isonomy shadow`: YARN's own history on the machines that the control plane sees, under both schedulers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.state import Settings
+from pycontrol.cli import main
+from pycontrol.cli.screens import status as screen
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Container, Node, Queue, YarnApp
+from pycontrol.policies.themis import Themis
+from pycontrol.queries import views
+from pycontrol.queries.explain import explain
+from tests.cli.test_whatif import APPS, CPU
+
+NODE = Node("m1:1", "m1", "rack-a", 4, 65536, 64, {})
+APP = YarnApp("application_1_0001", "u", "root.q", "new", "YARN", 100.0, frozenset(), "appattempt_1_0001_000001")
+
+
+class Cluster:
+    """A ResourceManager in whose plugin the mode is shadow."""
+
+    def __init__(self) -> None:
+        self.shadow, self.apps = True, [*APPS, CPU]
+
+    def answer(self, path: str) -> dict[str, Any]:
+        if path.endswith("isonomy/status"):
+            return {"shadow": self.shadow, "policy": "isonomy", "lease_s": 120.0}
+        if path.endswith("isonomy/picture"):
+            return {"machines": [["m1", "rack-a", 4, ""]]}
+        return {"apps": {"app": self.apps}}
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[Cluster, str]]:
+    made = Cluster()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(made.answer(urlsplit(self.path).path)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield made, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def run(url: str, *words: str) -> Result:
+    return CliRunner().invoke(main, ["shadow", "--rm", url, "--since", "2020-01-01T00:00", *words])
+
+
+def test_both_schedulers_get_the_same_apps_on_the_machines_that_there_are(cluster: tuple[Cluster, str]) -> None:
+    result = run(cluster[1], "-o", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["policies"] == ["yarn_cs", "isonomy"]
+    assert {n: t["apps"] for n, t in found["totals"].items()} == {"yarn_cs": 8, "isonomy": 8}
+    assert {r["queue"] for r in found["completion"]} == {"root.prod", "root.research"}
+    # 8 apps of 4 GPUs on 4 GPUs: CapacityScheduler runs them one after the other, and so it must be replayed
+    assert found["calibration"]["replayed_median_s"] > found["calibration"]["real_median_s"]
+    assert sum(r["restarts"] for r in found["revocations"]) == found["totals"]["isonomy"]["restarts"]
+    assert found["totals"]["yarn_cs"]["restarts"] == 0
+    assert found["totals"]["isonomy"]["restarts"] == 0
+    assert "isonomy instead of yarn_cs: " in run(cluster[1]).output
+
+
+def test_revocations_are_told_by_queue_and_user(cluster: tuple[Cluster, str]) -> None:
+    result = run(cluster[1], "--policy", "themis", "-o", "json")
+    found = json.loads(result.stdout)
+    assert found["revocations"]
+    assert sum(r["restarts"] for r in found["revocations"]) == found["totals"]["themis"]["restarts"] > 0
+    assert {r["user"] for r in found["revocations"]} <= {"u0", "u1"}
+    assert "WHY" in run(cluster[1], "--policy", "themis").output
+
+
+def test_what_cannot_be_compared_is_one_line(cluster: tuple[Cluster, str]) -> None:
+    made, url = cluster
+    assert "is what CapacityScheduler does already" in run(url, "--policy", "yarn_cs").output
+    made.apps = [CPU]
+    assert "no application with GPUs has ended" in run(url).output
+    made.shadow = False
+    result = run(url)
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert "the mode is not shadow" in result.output
+
+
+def shadowed(shadow: bool = True) -> ev.ClusterSnapshot:
+    runs = Container("container_1_0001_01_000002", APP.app_id, "m1", (), gpu_count=2)
+    return ev.ClusterSnapshot(not shadow, (NODE,), (APP,), (), (runs,), (Queue("root.q", 1, 1),), "life", shadow)
+
+
+def test_the_arbiter_decides_nothing_in_shadow_and_says_so() -> None:
+    arbiter = Arbiter(Settings(lease_s=20), Themis())
+    effects = list(arbiter.handle(shadowed(), 100.0))
+    for second in range(101, 400, 5):
+        effects += arbiter.handle(ev.Tick(), float(second))
+    assert effects == []
+    assert arbiter.durable.leases == {}
+    view = views.status(arbiter, 400.0, {})
+    assert (view["shadow"], view["ready"], view["rounds"]) == (True, False, 0)
+    assert "shadow: " in str(next(iter(screen(view).renderables)))
+    assert explain(arbiter, 400.0, {"app": APP.app_id})["reason"]["code"] in ("Shadow", "Unknown")
+    arbiter.handle(shadowed(shadow=False), 401.0)
+    assert views.status(arbiter, 401.0, {})["shadow"] is False
+    assert arbiter.ready
