@@ -61,6 +61,7 @@ lint: setup
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m vulture
 
 unit: setup
 	$(VENV)/bin/pytest -q -m "not cluster and not secure and not policies and not adapters"

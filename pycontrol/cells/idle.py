@@ -33,18 +33,3 @@ def in_use(cells: Cells) -> dict[str, int]:
             gpus = sum(len(indices) for _, indices in group.workers)
             used[group.request.vc] = used.get(group.request.vc, 0) + gpus
     return used
-
-
-def surplus_groups(cells: Cells, wanted: Mapping[str, int]) -> list[str]:
-    """Opportunistic groups to take back so that others reach their share: youngest first, of those above theirs."""
-    fair, used = shares(cells, wanted), in_use(cells)
-    short = sum(max(0, fair[vc] - used.get(vc, 0)) for vc in fair) - sum(s.low.free_gpus for s in cells.spaces)
-    found = []
-    for group in sorted(cells.groups.values(), key=lambda g: -g.order):
-        vc = group.request.vc
-        gpus = sum(len(indices) for _, indices in group.workers)
-        if short > 0 and not group.guaranteed and used[vc] - gpus >= fair.get(vc, 0):
-            found.append(group.name)
-            used[vc] -= gpus
-            short -= gpus
-    return found

@@ -79,11 +79,6 @@ class Profile:
         speed = {t: serial_s / known[t] if t in known else prior.get(t, 1.0) for t in {*gpu_types, *prior}}
         return {t: v / min(speed.values()) for t, v in sorted(speed.items())}
 
-    def error_of(self, gpu_type: str) -> float:
-        """Relative standard error of its speedup."""
-        slowest = max(self.times, key=lambda t: self.times[t].seconds)
-        return 0.0 if gpu_type == slowest else math.hypot(self.times[gpu_type].error, self.times[slowest].error)
-
     def measured(self, gpu_type: str, seconds: float) -> Profile:
         """After a measured iteration time there, for one GPU at S = 1. One outlier moves it by a fifth at most."""
         if not (math.isfinite(seconds) and seconds > 0):

@@ -198,11 +198,6 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-def paired_difference(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> Interval:
-    """Of ours - theirs, seed by seed."""
-    return interval([a - b for a, b in zip(ours, theirs, strict=True)], level)
-
-
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> Interval:
     """Of ours / theirs, seed by seed: the geometric mean and its interval. NaN where a value is not positive."""
     if any(not v > 0 for v in (*ours, *theirs)):

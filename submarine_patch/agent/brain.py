@@ -138,8 +138,9 @@ class Brain(AgentState):
         types, scope = self.types_of(job), self.scope_of(job)
         trial = self.speeds.trial()
         if len(types) == 1 and "" not in types:
+            (gpu_type,) = types
             serial_s = p.iter_time_s * len(job.gpus) / self.profiler.slowdown(scope)
-            self.speeds.ran(job.use_id, *types, p.step, serial_s, warm)
+            self.speeds.ran(job.use_id, gpu_type, p.step, serial_s, warm)
         self.profiler.add(job.job_id, p.iter_time_s * self.speeds.of(types), len(job.gpus), scope)
         after = self.speeds.trial()
         if trial != after:

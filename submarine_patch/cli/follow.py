@@ -14,7 +14,6 @@ from pycontrol.cli.client import Failure, Rm
 POLL_S = 2.0
 AWAY_MAX_S = 900.0
 """A ResourceManager may be away this long (restart, failover) before waiting is given up."""
-FINAL = ("FINISHED", "FAILED", "KILLED")
 DONE = ("done", "stopped", "failed")
 
 

@@ -6,6 +6,7 @@ Several workers:  the same with tf_keras (TF_USE_LEGACY_KERAS=1)
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -21,11 +22,7 @@ def main() -> None:
     session = isonomy.keras.session(
         args.steps, checkpoint_steps=args.checkpoint_steps, checkpoint_dir=args.checkpoint_dir, seed=args.seed
     )
-    keras: Any
-    if os.environ.get("TF_USE_LEGACY_KERAS"):
-        import tf_keras as keras
-    else:
-        import keras
+    keras: Any = importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") else "keras")
     (x, y), (test_x, test_y) = digits()
     with session.scope():
         model = keras.Sequential(

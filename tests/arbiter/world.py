@@ -113,7 +113,6 @@ class World:
         self.containers: dict[str, Container] = {}
         self.agents: dict[str, FakeAgent] = {}
         self.ids = itertools.count(1)
-        self.done_directives: set[str] = set()
         self.occupied: dict[Gpu, str] = {}
         self.history: list[tuple[str, str]] = []
         self.depth = 0

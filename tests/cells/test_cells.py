@@ -11,7 +11,7 @@ import pytest
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
-from pycontrol.cells.idle import max_min, shares, surplus_groups
+from pycontrol.cells.idle import max_min, shares
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
 from pycontrol.cells.machines import machines
 from pycontrol.cells.recovery import adopt, dump, load, reconfigured
@@ -319,5 +319,4 @@ def test_idle_gpus_are_shared_by_weight() -> None:
     for number in range(12):
         ask(cells, f"o{number}", "a", -1, 1)
     assert shares(cells, {"b": 20, "c": 1}) == {"a": 4, "b": 7, "c": 1}
-    assert surplus_groups(cells, {"b": 20, "c": 1}) == [f"o{n}" for n in range(11, 3, -1)]
     assert max_min(5, {"a": 1, "b": 9}, {}) == {"a": 1, "b": 4}

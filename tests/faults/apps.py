@@ -20,7 +20,6 @@ from tests.faults.yarn import App, RmContainer, Told
 AM_HEARTBEAT_S = 0.25
 AGENT_TICK_S = 0.5
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-RPC_S = (0.005, 0.2)
 SAVE_S = (0.02, 0.4)
 
 

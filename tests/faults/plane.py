@@ -178,7 +178,6 @@ class Plane:
         self._wake_s = float("inf")
         self._loop_s = float("inf")
         self.up_s = 0.0
-        self.endless = 0
 
     @property
     def up(self) -> bool:

@@ -14,7 +14,6 @@ from tests.faults.plugin import Ended, Entry, Key, Plugin, app_of
 EXPIRY_S = 12.0
 RECOVERY_S = 4.0
 """After a restart nothing is placed for so long (work-preserving recovery)."""
-ATTEMPTS_MAX = 1_000_000
 PREEMPTED, RELEASED, ABORTED = -102, -100, -100
 LAUNCH_S = 60.0
 """A container that was not launched by then expires."""

@@ -12,8 +12,6 @@ import pytest
 from submarine_patch.worker import checkpoints
 from tests.worker.gangs import Job
 
-MakeJob = Callable[..., Job]
-
 
 class Conformance:
     """One worker; for subclasses that say how to train."""

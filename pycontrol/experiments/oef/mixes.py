@@ -69,7 +69,6 @@ GAVEL = Entrant("Gavel, cap by demand", Gavel("water_filling"))
 GAVEL_ONE = Entrant("Gavel, cap 1 a tenant", Gavel("water_filling"), 1.0)
 MAX_MIN = Entrant("max-min", MaxMin())
 EFFICIENCY = Entrant("efficiency only", MaxEfficiency())
-ENTRANTS = (COOPERATIVE, NONCOOPERATIVE, GANDIVA_FAIR, GAVEL, GAVEL_ONE, MAX_MIN, EFFICIENCY)
 CAPS = (
     "Gavel bounds a job's time shares by 1; a tenant is bounded by its jobs' demand (cap by demand, which never "
     "binds here) or, if it counts as one job of one GPU, by 1 (cap 1: GPUs idle when tenants are fewer than GPUs)"

@@ -110,7 +110,6 @@ class Outcome:
     """Of gangs on several hosts."""
     figures: Mapping[str, float]
     """`simulation.metrics`."""
-    decide_s: float
 
     @property
     def throughput(self) -> float:
@@ -167,7 +166,7 @@ def outcome(run: Run) -> Outcome:
         done[app.user] = done.get(app.user, 0.0) + app.work_done_gpu_s
     return Outcome(
         done, max(result.end_s, 1e-9), policy.count["workers"], policy.count["mixed"], policy.count["spanning"],
-        metrics(result), result.counters.policy_s,
+        metrics(result),
     )  # fmt: skip
 
 

@@ -30,8 +30,6 @@ from pycontrol.simulation.runs import Interval, paired_ratio
 
 LOADS = ("w1", "w2")
 ALL = (THEMIS, OPEN_HANDED, WORST_FIRST, *PACKED, *RANDOM_TIES, *UNPACKED)
-PAPERS = ("gandiva", "tiresias", "optimus", "slaq")
-"""The paper's four, with packing, first come first served among equals."""
 MAIN = ("themis", "worst_first", *BASELINES)
 RHO = {
     "rho_max": "max rho",
