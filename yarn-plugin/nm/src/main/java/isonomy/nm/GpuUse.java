@@ -61,8 +61,6 @@ final class GpuUse {
 
   /** The value of CUDA_VISIBLE_DEVICES; empty: no GPU is visible. */
   String visibleDevices() {
-    StringBuilder ids = new StringBuilder();
-    gpuIds.forEach(id -> ids.append(ids.length() == 0 ? "" : ",").append(id));
-    return ids.toString();
+    return GpuTag.joined(gpuIds);
   }
 }

@@ -100,7 +100,7 @@ final class Directives {
         .findFirst()
         .orElseThrow(() -> new Refused("the container ended at once"));
     asks.placed(ask.attempt, ask.key);
-    scheduler.tellAllocated(container);
+    scheduler.events().allocated(container);
     LOG.info("Placed {} on {} with GPUs {} of lease {}",
         container.getContainerId(), place.getNodeId(), place.getGpuIdsList(), place.getLeaseId());
     return container.getContainerId().toString();

@@ -4,6 +4,7 @@ import isonomy.wire.GpuTag;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
@@ -43,6 +44,12 @@ final class Gpus {
   /** What the plugin wrote into a container's token; null where it was not the plugin that placed it. */
   static GpuTag tag(RMContainer container) {
     return GpuTag.read(container.getAllocationTags(), of(container.getAllocatedResource()));
+  }
+
+  /** The ask that a container answers. */
+  static AskBook.Key key(RMContainer container) {
+    Container allocated = container.getContainer();
+    return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
   }
 
   /** Whether it has GPUs, and which ones is unknown: the plugin did not place it. */

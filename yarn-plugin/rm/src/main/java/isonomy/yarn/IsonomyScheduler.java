@@ -18,7 +18,6 @@ import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.SettableFuture;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
-import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
@@ -64,7 +63,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
 
   private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
-  private final EndingContainers ending = new EndingContainers(this::ended);
+  private final EndingContainers ending = new EndingContainers(this::drained);
   private final ClusterView view = new ClusterView(this, asks, ending);
   private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
   private final Directives directives = new Directives(this, asks, ending);
@@ -292,7 +291,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       Map<AskBook.Key, Integer> notPulled = new HashMap<>();
       for (RMContainer container : app.getLiveContainers()) {
         if (container.getState() == RMContainerState.ALLOCATED && Gpus.has(container)) {
-          notPulled.merge(key(container), 1, Integer::sum);
+          notPulled.merge(Gpus.key(container), 1, Integer::sum);
         }
       }
       asks.ask(id, held, constrained, notPulled);
@@ -391,19 +390,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   protected void containerLaunchedOnNode(ContainerId id, SchedulerNode node) {
     super.containerLaunchedOnNode(id, node);
     if (managed.isOn()) {
-      guarded("the launch of " + id, () -> launched(id, node));
-    }
-  }
-
-  private void launched(ContainerId id, SchedulerNode node) {
-    RMContainer container = getRMContainer(id);
-    if (container == null) {
-      ending.started(node.getNodeID().toString(), id.toString());
-    } else if (Gpus.has(container)) {
-      emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
-      if (Gpus.untagged(container)) {
-        events.node(node.getRMNode());
-      }
+      guarded("the launch of " + id, () -> events.launched(id, node));
     }
   }
 
@@ -413,35 +400,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     boolean told = managed.isOn() && Gpus.has(container) && getRMContainer(container.getContainerId()) == container;
     super.completedContainerInternal(container, status, event);
     if (told) {
-      guarded("the end of " + container.getContainerId(), () -> completed(container, before, status, event));
+      guarded("the end of " + container.getContainerId(), () -> events.completed(container, before, status, event));
     }
   }
 
-  private void completed(
-      RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
-    GpuContainer message = Messages.container(container);
-    ContainerCompleted end = Messages.completed(message, status);
-    if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
-      emit(() -> Event.newBuilder().setContainerCompleted(end));
-    } else {
-      ending.begin(message, end, before == RMContainerState.RUNNING, System.currentTimeMillis());
-    }
-    if (before == RMContainerState.ALLOCATED) {
-      asks.restored(container.getContainerId().getApplicationAttemptId(), key(container));
-    }
-    FiCaSchedulerNode node = node(container.getAllocatedNode());
-    if (node != null && Gpus.untagged(container)) {
-      events.node(node.getRMNode());
-    }
-  }
-
-  /** The processes of a container that YARN had ended are gone. */
-  private void ended(GpuContainer container, ContainerCompleted end) {
-    emit(() -> Event.newBuilder().setContainerCompleted(end));
-    FiCaSchedulerNode node = container.getGpuIdsCount() > 0 ? null : node(NodeId.fromString(container.getNodeId()));
-    if (node != null) {
-      events.node(node.getRMNode());
-    }
+  private void drained(GpuContainer container, ContainerCompleted end) {
+    events.drained(container, end);
   }
 
   /** Also hears of the end of containers that are unknown by now. */
@@ -451,11 +415,6 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     if (managed.isOn() && container == null && event == RMContainerEventType.FINISHED) {
       guarded("the end of an unknown container", () -> ending.ended(status.getContainerId().toString()));
     }
-  }
-
-  static AskBook.Key key(RMContainer container) {
-    Container allocated = container.getContainer();
-    return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
   }
 
   // ---- for the bridge
@@ -504,7 +463,8 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return getNode(id);
   }
 
-  void tellAllocated(RMContainer container) {
-    emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
+  /** For what is placed past the scheduler's own events. */
+  SchedulerEvents events() {
+    return events;
   }
 }

@@ -4,6 +4,7 @@ import isonomy.wire.v1.AppRemoved;
 import isonomy.wire.v1.Application;
 import isonomy.wire.v1.AttemptAdded;
 import isonomy.wire.v1.AttemptRemoved;
+import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.NodeDown;
@@ -15,7 +16,9 @@ import java.util.function.Predicate;
 import java.util.function.Supplier;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerState;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
@@ -23,7 +26,10 @@ import org.apache.hadoop.yarn.server.api.protocolrecords.NMContainerStatus;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMAppState;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAddedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptAddedSchedulerEvent;
@@ -147,7 +153,7 @@ final class SchedulerEvents {
       if (container == null || container.completed() || !Gpus.has(container)) {
         continue;
       }
-      asks.recovered(report.getContainerId().getApplicationAttemptId(), IsonomyScheduler.key(container));
+      asks.recovered(report.getContainerId().getApplicationAttemptId(), Gpus.key(container));
       GpuContainer message = Messages.container(container);
       sink.emit(() -> Event.newBuilder().setContainerAllocated(message));
       if (report.getContainerState() == ContainerState.RUNNING) {
@@ -200,5 +206,55 @@ final class SchedulerEvents {
     sink.emit(() -> Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder()
         .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())
         .setKeepContainers(event.getKeepContainersAcrossAppAttempts())));
+  }
+
+  // ---- containers
+
+  void allocated(RMContainer container) {
+    sink.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
+  }
+
+  void launched(ContainerId id, SchedulerNode node) {
+    RMContainer container = scheduler.getRMContainer(id);
+    if (container == null) {
+      ending.started(node.getNodeID().toString(), id.toString());
+    } else if (Gpus.has(container)) {
+      sink.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+      if (Gpus.untagged(container)) {
+        node(node.getRMNode());
+      }
+    }
+  }
+
+  /** A container ended, which was in state `before` until then. */
+  void completed(RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
+    GpuContainer message = Messages.container(container);
+    ContainerCompleted end = Messages.completed(message, status);
+    if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
+      sink.emit(() -> Event.newBuilder().setContainerCompleted(end));
+    } else {
+      ending.begin(message, end, before == RMContainerState.RUNNING, System.currentTimeMillis());
+    }
+    if (before == RMContainerState.ALLOCATED) {
+      asks.restored(container.getContainerId().getApplicationAttemptId(), Gpus.key(container));
+    }
+    if (Gpus.untagged(container)) {
+      tellNode(container.getAllocatedNode());
+    }
+  }
+
+  /** The processes of a container that YARN had ended are gone. */
+  void drained(GpuContainer container, ContainerCompleted end) {
+    sink.emit(() -> Event.newBuilder().setContainerCompleted(end));
+    if (container.getGpuIdsCount() == 0) {
+      tellNode(NodeId.fromString(container.getNodeId()));
+    }
+  }
+
+  private void tellNode(NodeId id) {
+    FiCaSchedulerNode node = scheduler.node(id);
+    if (node != null) {
+      node(node.getRMNode());
+    }
   }
 }

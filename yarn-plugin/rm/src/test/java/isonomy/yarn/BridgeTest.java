@@ -15,10 +15,6 @@ import isonomy.wire.v1.Node;
 import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
-import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -214,14 +210,5 @@ class BridgeTest {
     start(this::directives, 10);
     assertTrue(awaitRequests(1).get(0).hasHello());
     assertEquals(3, snapshots.get());
-  }
-
-  @Test
-  void theClientsSocketsDoNotWaitForAcknowledgements() throws IOException {
-    InetAddress here = InetAddress.getLoopbackAddress();
-    try (ServerSocket listening = new ServerSocket(0, 1, here);
-        Socket socket = new Py4jControlPlane.NoDelay().createSocket(here, listening.getLocalPort())) {
-      assertTrue(socket.getTcpNoDelay());
-    }
   }
 }

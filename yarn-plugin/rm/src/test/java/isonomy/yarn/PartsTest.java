@@ -13,6 +13,9 @@ import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Ready;
 import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
@@ -160,5 +163,14 @@ class PartsTest {
     assertTrue(assertThrows(IOException.class, config::token).getMessage().contains("0600"));
     Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rw-------"));
     assertEquals("0123456789abcdef".repeat(4), config.token());
+  }
+
+  @Test
+  void theClientsSocketsDoNotWaitForAcknowledgements() throws IOException {
+    InetAddress here = InetAddress.getLoopbackAddress();
+    try (ServerSocket listening = new ServerSocket(0, 1, here);
+        Socket socket = new Py4jControlPlane.NoDelay().createSocket(here, listening.getLocalPort())) {
+      assertTrue(socket.getTcpNoDelay());
+    }
   }
 }

@@ -105,6 +105,11 @@ public final class GpuTag {
 
   /** The ids as CUDA_VISIBLE_DEVICES has them. */
   public String joined() {
-    return gpuIds.stream().map(String::valueOf).collect(Collectors.joining(","));
+    return joined(gpuIds);
+  }
+
+  /** Ids as CUDA_VISIBLE_DEVICES and the tag have them. */
+  public static String joined(Collection<Integer> ids) {
+    return ids.stream().map(String::valueOf).collect(Collectors.joining(","));
   }
 }

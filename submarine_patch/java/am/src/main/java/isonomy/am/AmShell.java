@@ -1,6 +1,9 @@
 package isonomy.am;
 
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.IOException;
+import java.io.StringWriter;
 import java.net.InetAddress;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -8,6 +11,7 @@ import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.ApplicationConstants.Environment;
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
@@ -104,11 +108,22 @@ public final class AmShell {
     }
   }
 
-  private static String greeting(LoopbackGateway gateway) {
+  private static String greeting(LoopbackGateway gateway) throws IOException {
     ContainerId container = ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name()));
-    return String.format("{\"port\": %d, \"token\": \"%s\", \"app_id\": \"%s\", \"attempt\": %d}", gateway.port(),
-        gateway.token(), container.getApplicationAttemptId().getApplicationId(),
-        container.getApplicationAttemptId().getAttemptId());
+    return greeting(gateway.port(), gateway.token(), container.getApplicationAttemptId());
+  }
+
+  static String greeting(int port, String token, ApplicationAttemptId attempt) throws IOException {
+    StringWriter line = new StringWriter();
+    try (JsonGenerator json = new JsonFactory().createGenerator(line)) {
+      json.writeStartObject();
+      json.writeNumberField("port", port);
+      json.writeStringField("token", token);
+      json.writeStringField("app_id", attempt.getApplicationId().toString());
+      json.writeNumberField("attempt", attempt.getAttemptId());
+      json.writeEndObject();
+    }
+    return line.toString();
   }
 
   private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {

@@ -39,7 +39,15 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
+/** The AM shell's parts without a YARN: its event queue, the commands of its Agent, tags, and the Agent's first line. */
 class AmShellPartsTest {
+  @Test
+  void theAgentsFirstLineIsJsonWhateverIsInIt() throws Exception {
+    ApplicationAttemptId attempt = ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 7), 2);
+    assertEquals("{\"port\":80,\"token\":\"a\\\"b\",\"app_id\":\"application_1_0007\",\"attempt\":2}",
+        AmShell.greeting(80, "a\"b", attempt));
+  }
+
   @Test
   void pollGivesWhatWaitsAndIsBounded() throws Exception {
     List<String> stuck = new ArrayList<>();
