@@ -29,6 +29,7 @@ import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
+/** The plugin's parts that need neither a scheduler nor a control plane: settings, messages, queues, ids, sockets. */
 class PartsTest {
   private static Event.Builder event() {
     return Event.newBuilder().setReady(Ready.getDefaultInstance());
