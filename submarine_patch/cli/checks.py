@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from submarine_patch.agent import schedulers
 from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, WITHIN, speedups_of
 from submarine_patch.cli.errors import UsageError
 
@@ -50,7 +51,7 @@ PARAMETER_KEYS = {
 
 def check_group(conf: Mapping[str, str]) -> None:
     """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
-    scheduler = _one_of(conf, "app_scheduler", APP_SCHEDULERS) or "single"
+    scheduler = _one_of(conf, "app_scheduler", schedulers.names()) or "single"
     _one_of(conf, "mode", MODES)
     if conf.get("metric") and not re.fullmatch(METRIC, conf["metric"]):
         raise UsageError(f"isonomy.metric={conf['metric']}: must be the name of a reported value, like val_loss")
@@ -68,7 +69,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     _share(conf, "gpu_bound")
     _speedups(conf)
     for key, names in KEYS_OF.items():
-        if conf.get(key) and scheduler not in names:
+        if conf.get(key) and scheduler in APP_SCHEDULERS and scheduler not in names:
             raise UsageError(f"isonomy.{key}: needs --app-scheduler {_or(names)}")
     if scheduler == "single":
         return

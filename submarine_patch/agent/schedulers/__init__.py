@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from submarine_patch.agent.schedulers.asha import Asha
 from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
@@ -12,7 +14,12 @@ from submarine_patch.agent.schedulers.search import OptunaSearch
 from submarine_patch.agent.schedulers.stopping import CurveStopping, MedianStopping
 from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 
-__all__ = ["MAKERS", "AppScheduler", "SchedulerError", "create"]
+__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names"]
+
+ENTRY_POINTS = "isonomy.app_schedulers"
+"""Group of entry points under which other distributions bring app schedulers: acme.name = "module:make", where
+make(AppSpec) gives an AppScheduler. The dot tells their names from ours, now and later. The package must be installed
+where the Agent runs and where `submarine job run` checks the name."""
 
 MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
     "single": RungScheduler,
@@ -25,12 +32,32 @@ MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
 }
 
 
+@functools.cache
+def _others() -> Mapping[str, importlib.metadata.EntryPoint]:
+    return {e.name: e for e in importlib.metadata.entry_points(group=ENTRY_POINTS) if "." in e.name}
+
+
+def names() -> tuple[str, ...]:
+    """All that are installed, those of other distributions last."""
+    return (*APP_SCHEDULERS, *sorted(_others()))
+
+
+def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
+    if name in MAKERS:
+        return MAKERS[name]
+    if name not in _others():
+        raise SchedulerError(f"isonomy.app_scheduler={name}: must be one of {', '.join(names())}")
+    try:
+        return cast(Callable[[AppSpec], AppScheduler], _others()[name].load())
+    except (ImportError, AttributeError) as error:
+        raise SchedulerError(
+            f"isonomy.app_scheduler={name}: {_others()[name].value} cannot be loaded: {error}"
+        ) from error
+
+
 def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:
     """The scheduler that the spec names, where it was if `saved` is what its dump() gave."""
-    if spec.app_scheduler not in MAKERS:
-        names = ", ".join(APP_SCHEDULERS)
-        raise SchedulerError(f"isonomy.app_scheduler={spec.app_scheduler}: must be one of {names}")
-    scheduler = MAKERS[spec.app_scheduler](spec)
+    scheduler = _maker(spec.app_scheduler)(spec)
     if saved is not None:
         scheduler.restore(saved)
     return scheduler

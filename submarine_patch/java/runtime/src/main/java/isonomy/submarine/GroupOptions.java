@@ -79,7 +79,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
 
   private static GroupOptions fromValues(Map<String, String> isonomy, Map<String, String> hadoop) throws UserError {
     Values values = new Values(isonomy);
-    String appScheduler = values.oneOf("app_scheduler", APP_SCHEDULERS, "single");
+    String appScheduler = values.appScheduler();
     boolean search = !appScheduler.equals("single");
     if (!search) {
       for (String key : SEARCH_KEYS) {
@@ -128,6 +128,12 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       if (text(key) == null) {
         throw new UserError("--conf isonomy." + key + " is absent: " + appScheduler + " needs it");
       }
+    }
+
+    /** One of ours, or one of another distribution, whose name has a dot: those the Agent knows. */
+    String appScheduler() throws UserError {
+      String value = text("app_scheduler");
+      return value != null && value.matches("\\w+(\\.\\w+)+") ? value : oneOf("app_scheduler", APP_SCHEDULERS, "single");
     }
 
     String oneOf(String key, List<String> allowed, String otherwise) throws UserError {

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -54,6 +55,17 @@ class GroupOptionsTest {
     assertEquals(0.25, group.iterationS());
     assertEquals("2", group.hadoopConf().get("yarn.resourcemanager.am.max-attempts"));
     assertFalse(group.isonomyConf().containsKey("yarn.resourcemanager.am.max-attempts"));
+  }
+
+  @Test
+  void aSchedulerOfAnotherDistributionIsTheAgentsToKnow() throws Exception {
+    List<String> pairs = List.of("isonomy.search_space=" + space, "isonomy.max_iterations=9");
+    List<String> acme = new ArrayList<>(pairs);
+    acme.add("isonomy.app_scheduler=acme.waves");
+    assertEquals("acme.waves", GroupOptions.parse(acme).appScheduler());
+    List<String> odd = new ArrayList<>(pairs);
+    odd.add("isonomy.app_scheduler=acme.; rm");
+    assertThrows(UserError.class, () -> GroupOptions.parse(odd));
   }
 
   @ParameterizedTest

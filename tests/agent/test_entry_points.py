@@ -1,0 +1,78 @@
+"""App schedulers of other distributions: the one of docs/extending.md, installed as a package would be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from submarine_patch.agent import schedulers
+from submarine_patch.agent.schedulers import SchedulerError
+from submarine_patch.cli.checks import check_group
+from submarine_patch.cli.errors import UsageError
+from tests.agent.test_conformance import SPACE, trained
+from tests.agent.world import hyperband
+
+DOC = Path(__file__).parents[2] / "docs/extending.md"
+
+
+@pytest.fixture
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The document's code and entry point, on the path; another that is gone, and one that takes a name of ours."""
+    text = DOC.read_text(encoding="utf-8")
+    code = re.search(r"```python\n# acme/waves.py\n(.*?)```", text, re.DOTALL)
+    entry = re.search(r'```toml\n\[project.entry-points."(isonomy.app_schedulers)"\]\n"(.*?)" = "(.*?)"', text)
+    assert code
+    assert entry
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme/waves.py").write_text(code.group(1), encoding="utf-8")
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n", encoding="utf-8")
+    more = "acme.gone = acme.nowhere:Gone\nasha = acme.waves:Waves\n"
+    points = f"[{entry.group(1)}]\n{entry.group(2)} = {entry.group(3)}\n{more}"
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    schedulers._others.cache_clear()
+    yield
+    schedulers._others.cache_clear()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "acme"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_installed")
+def test_an_installed_package_brings_its_app_scheduler() -> None:
+    assert "acme.waves" in schedulers.names()
+    trainer = trained(hyperband(app_scheduler="acme.waves", search_space=SPACE, jobs=9, max_iterations=40))
+    assert len(trainer.steps) == 9
+    assert trainer.scheduler.best() in trainer.steps
+
+
+@pytest.mark.usefixtures("_installed")
+def test_submitting_accepts_its_name_and_any_key_of_a_search(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("parameters:\n  rate: {type: float, min: 0.1, max: 0.2}\n")
+    conf = {"app_scheduler": "acme.waves", "search_space": str(space), "max_iterations": "9", "eta": "3", "jobs": "4"}
+    check_group(conf)
+    with pytest.raises(UsageError, match=r"isonomy\.search_space"):
+        check_group({"app_scheduler": "acme.waves", "max_iterations": "9"})
+
+
+@pytest.mark.usefixtures("_installed")
+def test_one_that_cannot_be_loaded_is_named() -> None:
+    with pytest.raises(SchedulerError, match=r"app_scheduler=acme\.gone: acme\.nowhere:Gone cannot be loaded"):
+        schedulers.create(hyperband(app_scheduler="acme.gone"))
+
+
+@pytest.mark.usefixtures("_installed")
+def test_nobody_takes_the_name_of_one_of_ours() -> None:
+    spec = hyperband(app_scheduler="asha", search_space=SPACE)
+    assert type(schedulers.create(spec)).__module__ == "submarine_patch.agent.schedulers.asha"
+
+
+def test_what_is_not_installed_is_refused_with_the_names_that_are() -> None:
+    with pytest.raises(SchedulerError, match="must be one of single, hyperband"):
+        schedulers.create(hyperband(app_scheduler="acme.waves"))
