@@ -89,8 +89,9 @@ class Oracles:
 
     def _used(self, a: Any, vc: str) -> int:
         """GPUs that its apps hold, or are promised, as its own."""
-        mine = [*a.durable.leases.values(), *a.durable.next.values()]
-        return sum(x.guaranteed and x.state != REVOKING and a.durable.apps[x.app_id].vc == vc for x in mine)
+        d = a.durable
+        mine = [x for x in d.leases.values() if x.state != REVOKING]
+        return sum(x.guaranteed and d.apps[x.app_id].vc == vc for x in [*mine, *d.reservations.values()])
 
     def _guarantees(self, a: Any) -> None:
         """No virtual cluster has more as its own than it owns."""
