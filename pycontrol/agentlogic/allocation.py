@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.auction.placing import place_gang
+from pycontrol.auction.placing import TypedRoom
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
@@ -81,7 +81,8 @@ def _gang(
         return None
     if len(free) == gang_gpus and topology.scope_of(g.host for g in free) <= scope:
         return tuple(sorted(free))  # the usual case, without a search
-    place = place_gang(gang_gpus, scope, count_by_host(free), topology)
+    types = [*topology.types, ""] if len(topology.types) > 1 else [""]  # of one type if there are as many
+    place = TypedRoom(count_by_host(free), topology).place(gang_gpus, scope, types)
     if place is None:
         return None
     order = sorted(free, key=lambda g: (held[g], g))

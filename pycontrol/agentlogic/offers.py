@@ -10,10 +10,16 @@ from pycontrol.model.auction import Bid, gang_of
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
+ALIKE: Mapping[str, float] = {}
+"""Speedups where types do not matter."""
+
 
 @value
 class RunningGang:
-    """A gang under way: its GPUs, and its slowdown S there. `known`: the Arbiter knew it when the round began."""
+    """A gang under way: its GPUs, and its slowdown there: S over the app's speed on their type.
+
+    `known`: the Arbiter knew it when the round began.
+    """
 
     gpus: tuple[Gpu, ...]
     slowdown: float
@@ -37,14 +43,17 @@ def bid_for(
     topology: Topology,
     restart_s: float,
     lease_s: float,
+    speedups: Mapping[str, float] = ALIKE,
+    mixes: bool = False,
 ) -> Bid:
     """The one bid. `open_jobs`: jobs that could run now, those under way included; `offered`: GPUs by host;
-    `slowdowns`: S of each scope within which a gang may lie."""
+    `slowdowns`: S of each scope within which a gang may lie; `speedups`: its speed by GPU type, 1 where it has none;
+    `mixes`: a gang may have GPUs of several types."""
     kept_gpus = sum(g not in ending for g in held)
     own = [OwnGang(gang_of(count_by_host(g.gpus)), g.slowdown) for g in gangs if g.known and ending >= set(g.gpus)]
     room_gangs = max(0, (open_jobs * work.gang_gpus - kept_gpus) // work.gang_gpus)
     staying = _staying(gangs, held, ending)
-    bidder = Bidder(work, staying, own, offered, room_gangs, slowdowns, topology, restart_s, lease_s)
+    bidder = Bidder(work, staying, own, offered, room_gangs, slowdowns, topology, restart_s, lease_s, speedups, mixes)
     return bidder.bid(app_id)
 
 

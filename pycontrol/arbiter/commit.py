@@ -72,25 +72,28 @@ class _Commit:
     def run(self, plan: Plan) -> tuple[Outcome, str]:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
         s = self.s
-        fresh: list[tuple[str, Gang, bool]] = []
+        fresh: list[tuple[Award, Gang]] = []
+        own: dict[str, list[tuple[Gang, list[Lease]]]] = {}
         for award in plan.awards:
             app = s.durable.apps.get(award.app_id)
             if app is None or app.finished_s is not None:
                 self.dropped.append(f"{award.app_id} ended during the round")
                 continue
-            private = self.lot.private
-            own = [(s.places((x.gpu for x in held), private), held) for held in self.ending.get(award.app_id, ())]
+            if award.app_id not in own:
+                held = self.ending.get(award.app_id, ())
+                own[award.app_id] = [(s.places((x.gpu for x in g), self.lot.private), g) for g in held]
+            mine = own[award.app_id]
             for gang in award.gangs:
-                kept = next((k for k, (places, _) in enumerate(own) if places == gang), None)
+                kept = next((k for k, (places, _) in enumerate(mine) if places == gang), None)
                 if kept is None:
-                    fresh.append((award.app_id, gang, award.leftover))
+                    fresh.append((award, gang))
                 else:
-                    self._renew(award.app_id, own.pop(kept)[1], award.leftover)
-        fresh = [new for new in fresh if self._lies_within(*new[:2])]
+                    self._renew(award, mine.pop(kept)[1])
+        fresh = [new for new in fresh if self._lies_within(new[0].app_id, new[1])]
         self.revoked = self._revoke()
-        for k, (app_id, gang, leftover) in enumerate(fresh):
-            if not (self.lot.private and self._own(app_id, gang)):
-                self._grant(app_id, gang, leftover, k)
+        for k, (award, gang) in enumerate(fresh):
+            if not (self.lot.private and self._own(award.app_id, gang)):
+                self._grant(award, gang, k)
         if self.lot.private:
             self._own_rest(plan)
         return self._outcome(plan, self._unused()), "; ".join([*filter(None, [plan.note]), *self.dropped])
@@ -117,7 +120,7 @@ class _Commit:
                 places = s.places((x.gpu for x in lost_gang), self.lot.private)
                 if all(left.get(name, 0) >= n for name, n in places):
                     left.update((name, left[name] - n) for name, n in places)
-                    self._renew(other, lost_gang, False)
+                    self._renew(Award(other, ()), lost_gang)
         return False
 
     def _is_lost(self, gang: list[Lease]) -> bool:
@@ -175,9 +178,14 @@ class _Commit:
                 if gang is not None and self._make_own(borrowed, gang):
                     self._used(gang)
 
-    def _renew(self, app_id: str, gang: list[Lease], leftover: bool) -> None:
-        s = self.s
-        end_s = leases.end_s(s, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host, app_id)
+    def _end_s(self, award: Award, from_s: float, host: str) -> float:
+        """When a lease that begins at `from_s` ends: as ever, or before what it is lent from is due."""
+        end_s = leases.end_s(self.s, from_s, host, award.app_id)
+        return end_s if award.until_s is None else min(end_s, max(award.until_s, from_s + self.s.lead_s))
+
+    def _renew(self, award: Award, gang: list[Lease]) -> None:
+        s, app_id = self.s, award.app_id
+        end_s = self._end_s(award, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host)
         for lease in gang:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
@@ -188,7 +196,7 @@ class _Commit:
             by_grant.setdefault(lease.grant_id, []).append(lease.gpu)
         for grant_id, gpus in by_grant.items():
             grant = HeldGrant(grant_id, tuple(gpus), end_s)
-            s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=leftover))
+            s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=award.leftover))
 
     def _revoke(self) -> list[Revoked]:
         """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
@@ -231,8 +239,8 @@ class _Commit:
         self.lent += [x.gpu for x in gang]
         return True
 
-    def _grant(self, app_id: str, gang: Gang, leftover: bool, k: int) -> None:
-        s, grant_id = self.s, f"{self.round_id}.{k}"
+    def _grant(self, award: Award, gang: Gang, k: int) -> None:
+        s, app_id, grant_id = self.s, award.app_id, f"{self.round_id}.{k}"
         ask = standin.ask_for(s, app_id, gang) if app_id in s.foreign else None
         if app_id in s.foreign and ask is None:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
@@ -247,13 +255,13 @@ class _Commit:
             self.coming.get(gpu.host, set()).discard(gpu)
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
-        end_s = leases.end_s(s, from_s, gpus[0].host, app_id)
+        end_s = self._end_s(award, from_s, gpus[0].host)
         for gpu in gpus:
             after = gpu in s.durable.leases
             s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.lot.guaranteed))
             self.granted.append(Granted(gpu, app_id))
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
-        s.emit(SendGrant(app_id, self.round_id, grant, leftover=leftover))
+        s.emit(SendGrant(app_id, self.round_id, grant, leftover=award.leftover))
         if ask is not None:
             standin.assign(s, app_id, gpus, ask)
 
@@ -343,4 +351,5 @@ class _Commit:
             renewed=tuple(self.renewed),
             granted=tuple(self.granted),
             revoked=tuple(self.revoked),
+            holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
         )

@@ -7,6 +7,7 @@ from typing import Any
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.model.auction import gang_gpus
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 
@@ -100,6 +101,9 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         return None
     if app_id in r.out:
         return r.out[app_id]
+    held = _held(r, app_id)
+    if held is not None:
+        return held
     if app_id in r.participants:
         return _bidder(r, app_id, a.lease_s_of(app.vc))
     if not r.asked and any(x.app_id != app_id for x in r.done.awards):
@@ -110,6 +114,17 @@ def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         n = len(r.participants)
         detail = f"rank {rank} of {len(rhos)} by rho, the worst {n} were offered {sum(r.offered.values())} GPUs"
         return Reason(Pending.NOT_OFFERED, f"{detail} in round {r.round_id}")
+    return None
+
+
+def _held(r: Receipt, app_id: str) -> Reason | None:
+    """What the round holds for its gang, or keeps free for another's."""
+    for hold in r.done.holds:
+        until = f"{gang_gpus(hold.gang)} GPUs until {hold.until_s - r.at_s:.0f} s after round {r.round_id}"
+        if hold.app_id == app_id:
+            return Reason(Pending.GATHERING, until)
+        if any(r.done.unused_gpus.values()):
+            return Reason(Pending.HELD_FOR_GANG, f"{hold.app_id}, {until}")
     return None
 
 

@@ -30,6 +30,7 @@ from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.port import Policy
 
 SPURNED_MAX = 3
@@ -494,6 +495,8 @@ class Rounds:
             assert r.eligibility is not None
             kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
             plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
+            if s.settings.last_pass and r.snapshot is not None:
+                plan = last_pass(plan, r.snapshot, r.eligibility.kept_out)
             borrowing = self._borrowers(r.lot)
             moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
             work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)

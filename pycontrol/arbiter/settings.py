@@ -27,6 +27,9 @@ class Settings:
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False
     """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
+    last_pass: bool = True
+    """Whether a round gives what its policy leaves free to those who can use it; not where a published rule is measured
+    to the letter."""
     seed: int = 0
     ended_apps_s: float = 30 * 86400.0
     """For how long the records of ended apps are kept."""

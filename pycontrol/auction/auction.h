@@ -18,15 +18,19 @@ struct auction {
     const int32_t *use;       /* [rows * dims], row by row */
     const int32_t *room;      /* [dims] */
     const int32_t *level;     /* [dims]: s for units of s on machines, -s for those in racks, 0 otherwise */
+    const int32_t *dim_type;  /* [dims]: the GPU type that a level is about */
     const int32_t *gangs;     /* [rows]: new gangs */
     const int32_t *size;      /* [rows]: index of their size in size_gpus */
     const int32_t *scope;     /* [rows] */
     const int32_t *size_gpus; /* [sizes], descending */
+    const int32_t *size_type; /* [sizes]: the GPU type of these gangs; below 0, in no level: any */
     const int32_t *pin_first; /* [rows + 1]: its kept GPUs by host */
     const int32_t *pin_host;
     const int32_t *pin_gpus;
     const int32_t *free_gpus; /* [hosts]; the hosts of a rack are neighbours */
-    const int32_t *rack;      /* [hosts] */
+    const int32_t *host_type; /* [hosts] */
+    const int32_t *rack;      /* [hosts]; all its hosts are of one type */
+    const int32_t *rack_type; /* [racks] */
 };
 
 static void *room_for(size_t n, size_t each) { return calloc(n ? n : 1, each); }

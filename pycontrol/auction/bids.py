@@ -49,6 +49,8 @@ def _row_problem(row: BidRow, snapshot: Snapshot, view: AppView) -> str:
         return f"asks for {row.new_gangs} gangs of {row.gang_gpus} GPUs"
     if not row.gpus:
         return "asks for nothing"
+    if row.mixes and (row.gpu_type or row.scope is not Scope.CLUSTER):
+        return f"may mix GPU types, but names {row.gpu_type or 'a scope narrower than the cluster'}"
     extra = Counter(row.keep) - Counter(view.ending_gangs)
     if extra:
         return f"keeps {dict(next(iter(extra)))}, which is not a gang of the app on offer"

@@ -4,6 +4,10 @@ Gangs of sizes that divide each other fit on machines if and only if, for each s
 more, counted in units of s, are no more than the sum of floor(free / s) over the machines: packing the largest
 first never leaves a gap that matters. For other sizes, for gangs in racks, and around gangs that stay where
 they are, these conditions are necessary; a choice is then packed before it counts.
+
+Where gangs name a GPU type, each type has rooms of its own, and a rack with several types is as many racks: gangs of
+different types never share a machine. Gangs that may mix types lie anywhere, so for them only the number of GPUs left
+matters. Hence the conditions are as exact as they are for one type.
 """
 
 from __future__ import annotations
@@ -43,17 +47,26 @@ class Compact:
     room: Ints
     level: Ints
     """[dims]: s for units of s GPUs on machines, -s for those in racks, 0 for plain GPUs."""
+    dim_type: Ints
+    """[dims]: the GPU type that a level is about, as `size_type`."""
     gangs: Ints
     size: Ints
     """[rows] index in `sizes`."""
     scope: Ints
     sizes: Ints
-    """GPUs of a gang, descending."""
+    """GPUs of a gang, descending; once for each type."""
+    size_type: Ints
+    """[sizes]: index in `types`, -1 where GPUs of any type will do."""
+    types: Sequence[str]
+    """One, the empty one, where no gang names its type."""
     chain: bool
     """Whether sizes on machines, and those in racks, divide each other."""
     hosts: Sequence[str]
     """Those with free GPUs, rack by rack."""
+    host_type: Ints
     racks: Sequence[str]
+    """Racks, one entry for each type that a rack has."""
+    rack_type: Ints
     rack: Ints
     free: Ints
     pins: Sequence[Pins]
@@ -78,31 +91,52 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
         gain += [nothing - log(r.rho) for r in own]
         gain.append(0.0)
         first.append(len(rows))
-    rack_of = market.topology.rack_of
-    hosts = sorted((h for h, n in market.free.items() if n > 0), key=lambda h: (rack_of(h), h))
+    named = sorted({r.gpu_type for r in rows if r is not None and r.new_gangs and r.gpu_type})
+    types = named or [""]
+    number = {t: k for k, t in enumerate(types)}
+    kind = {h: number.get(market.topology.type_of(h), -1) if named else 0 for h, n in market.free.items() if n > 0}
+
+    def rack_of(host: str) -> tuple[str, int]:
+        return market.topology.rack_of(host), kind[host]
+
+    hosts = sorted(kind, key=lambda h: (rack_of(h), h))
     racks = sorted({rack_of(h) for h in hosts})
-    number = {r: k for k, r in enumerate(racks)}
-    new = [(r.new_gangs, r.gang_gpus, scope_of(r)) if r is not None and r.new_gangs else (0, 1, 3) for r in rows]
+    rack_number = {r: k for k, r in enumerate(racks)}
+    any_type = -1 if named else 0
+    new = [
+        (r.new_gangs, r.gang_gpus, scope_of(r), number.get(r.gpu_type, any_type))
+        if r is not None and r.new_gangs else (0, 1, 3, any_type) for r in rows
+    ]  # fmt: skip
     pins = _pins(bids, rows, first)
-    on_machine = {s for _, s, scope in new if scope == Scope.MACHINE}
-    in_rack = {s for _, s, scope in new if scope == Scope.RACK}
-    sizes = sorted({s for _, s, _ in new}, reverse=True)
-    index = {s: k for k, s in enumerate(sizes)}
+    classes = sorted({(s, t) for _, s, _, t in new}, key=lambda c: (-c[0], c[1]))
+    index = {c: k for k, c in enumerate(classes)}
     dims = _Dims(bids, market, first, new, pins)
-    on_hosts = _others(market.free, pins, dims.app)
-    for s in sorted(on_machine):
-        dims.add_level(s, market.free, on_hosts)
-    rack_free: dict[str, int] = {}
-    for h in hosts:
-        rack_free[rack_of(h)] = rack_free.get(rack_of(h), 0) + market.free[h]
-    in_racks = _others(rack_free, _by_rack(pins, rack_of), dims.app) if in_rack else []
-    for s in sorted(in_rack):
-        dims.add_level(-s, rack_free, in_racks)
+    chain = True
+    for t in range(len(types)):
+        free = {h: market.free[h] for h in hosts if kind[h] == t}
+        mine = _by_place(pins, lambda h: h, set(free)) if named else pins
+        if named:
+            dims.add_type(t, sum(free.values()), mine)
+        on_machine = {s for _, s, scope, of in new if scope == Scope.MACHINE and of == t}
+        in_rack = {s for _, s, scope, of in new if scope == Scope.RACK and of == t}
+        on_hosts = _others(free, mine, dims.app)
+        for s in sorted(on_machine):
+            dims.add_level(s, t, free, on_hosts)
+        rack_free: dict[str, int] = {}
+        for h in free:
+            rack = market.topology.rack_of(h)
+            rack_free[rack] = rack_free.get(rack, 0) + free[h]
+        in_racks = _others(rack_free, _by_place(mine, market.topology.rack_of, set(free)), dims.app) if in_rack else []
+        for s in sorted(in_rack):
+            dims.add_level(-s, t, rack_free, in_racks)
+        chain &= _divide(on_machine) and _divide(in_rack)
     return Compact(
         bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
-        _ints(dims.room), _ints(dims.level), dims.gangs.astype(np.int32), _ints(index[s] for _, s, _ in new),
-        dims.scope.astype(np.int32), _ints(sizes), _divide(on_machine) and _divide(in_rack), hosts, racks,
-        _ints(number[rack_of(h)] for h in hosts), _ints(market.free[h] for h in hosts), pins,
+        _ints(dims.room), _ints(dims.level), _ints(dims.types), dims.gangs.astype(np.int32),
+        _ints(index[s, t] for _, s, _, t in new), dims.scope.astype(np.int32), _ints(s for s, _ in classes),
+        _ints(t for _, t in classes), types, chain, hosts, _ints(kind[h] for h in hosts), [r for r, _ in racks],
+        _ints(t for _, t in racks), _ints(rack_number[rack_of(h)] for h in hosts),
+        _ints(market.free[h] for h in hosts), pins,
     )  # fmt: skip
 
 
@@ -125,14 +159,16 @@ def _pins(bids: Sequence[Bid], rows: Sequence[BidRow | None], first: Sequence[in
     return result
 
 
-def _by_rack(pins: Sequence[Pins], rack_of: Callable[[str], str]) -> list[Pins]:
-    racks: dict[int, Pins] = {}
+def _by_place(pins: Sequence[Pins], place_of: Callable[[str], str], hosts: set[str]) -> list[Pins]:
+    """The kept GPUs on these hosts, by place; one object for all rows that share one."""
+    places: dict[int, Pins] = {}
     for own in pins:
-        if id(own) not in racks:
-            racks[id(own)] = Counter()
+        if id(own) not in places:
+            places[id(own)] = Counter()
             for host, n in own.items():
-                racks[id(own)][rack_of(host)] += n
-    return [racks[id(own)] for own in pins]
+                if host in hosts:
+                    places[id(own)][place_of(host)] += n
+    return [places[id(own)] for own in pins]
 
 
 def _divide(sizes: set[int]) -> bool:
@@ -148,27 +184,36 @@ class _Dims:
         bids: Sequence[Bid],
         market: Market,
         first: Sequence[int],
-        new: Sequence[tuple[int, int, int]],
+        new: Sequence[tuple[int, int, int, int]],
         pins: Sequence[Pins],
     ) -> None:
         self.app = np.repeat(np.arange(len(bids)), np.diff(first))
-        self.gangs, self.size, self.scope = (np.array(v) for v in zip(*new, strict=True))
+        self.gangs, self.size, self.scope, self.type = (np.array(v) for v in zip(*new, strict=True))
         gpus = self.gangs * self.size + np.array([sum(own.values()) if own else 0 for own in pins])
         self.use: list[npt.NDArray[np.int64]] = [gpus]
-        self.room, self.level = [sum(market.free.values())], [0]
+        self.room, self.level, self.types = [sum(market.free.values())], [0], [-1]
         for limit in market.limits:
             inside = np.array([b.app_id in limit.app_ids for b in bids])[self.app]
             if inside.any():
-                self.use.append(gpus * inside)
-                self.room.append(limit.gpus)
-                self.level.append(0)
+                self._add(gpus * inside, limit.gpus, 0, -1)
 
-    def add_level(self, level: int, free: Mapping[str, int], pins: Sequence[Sequence[_Pin]]) -> None:
-        """Units of |level| GPUs of the rooms in `free`: machines (level > 0) or racks."""
+    def _add(self, use: npt.NDArray[np.int64], room: int, level: int, of_type: int) -> None:
+        self.use.append(use)
+        self.room.append(room)
+        self.level.append(level)
+        self.types.append(of_type)
+
+    def add_type(self, of_type: int, gpus: int, pins: Sequence[Pins]) -> None:
+        """GPUs of one type: its own gangs', and what is kept there."""
+        new = np.where(self.type == of_type, self.gangs * self.size, 0)
+        self._add(new + np.array([sum(own.values()) if own else 0 for own in pins]), gpus, 0, of_type)
+
+    def add_level(self, level: int, of_type: int, free: Mapping[str, int], pins: Sequence[Sequence[_Pin]]) -> None:
+        """Units of |level| GPUs of the rooms in `free`: one type's machines (level > 0) or racks."""
         s = abs(level)
         if s == 1:  # GPUs themselves
             return
-        inside = self.scope == Scope.MACHINE if level > 0 else self.scope != Scope.CLUSTER
+        inside = (self.scope == Scope.MACHINE if level > 0 else self.scope != Scope.CLUSTER) & (self.type == of_type)
         use = np.where(inside, self.gangs * (self.size // s), 0)
         pinned = [j for j, own in enumerate(pins) if own]
         breaks = {id(own): _least_breaks(s, own) for own in {id(own): own for own in pins if own}.values()}
@@ -178,9 +223,7 @@ class _Dims:
         most = np.zeros(self.app[-1] + 1, dtype=np.int64)
         np.maximum.at(most, self.app, use)
         if most.sum() > room or pinned:
-            self.use.append(use)
-            self.room.append(room)
-            self.level.append(level)
+            self._add(use, room, level, of_type)
 
 
 def _others(free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.int64]) -> list[list[_Pin]]:

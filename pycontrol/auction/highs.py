@@ -135,7 +135,7 @@ class _Auction:
                 continue
             take(free, row.keep)
             if row.new_gangs:
-                wants.append(Want(c.bids[i].app_id, row.new_gangs, row.gang_gpus, scope_of(row)))
+                wants.append(Want(c.bids[i].app_id, row.new_gangs, row.gang_gpus, scope_of(row), row.gpu_type))
         return min(free.values()) >= 0 and place_all(wants, free, self.market.topology) is not None
 
 
@@ -153,7 +153,7 @@ class _Breaks:
         for j, pins in enumerate(c.pins):
             for host, n in pins.items():
                 for dim, level in enumerate(c.level.tolist()):
-                    if level:
+                    if level and c.dim_type[dim] == c.host_type[number[host]]:
                         by_row = kept.setdefault((dim, number[host] if level > 0 else int(c.rack[number[host]])), {})
                         by_row[j] = by_row.get(j, 0) + n
         self.at: list[tuple[int, int, int]] = []
@@ -199,6 +199,7 @@ def _new_units(c: Compact, j: int) -> npt.NDArray[np.int64]:
     """Units that the new gangs of a row use of each dim."""
     s = np.maximum(1, np.abs(c.level))
     inside = np.where(c.level > 0, c.scope[j] == Scope.MACHINE, c.scope[j] != Scope.CLUSTER)
+    inside &= c.dim_type == c.size_type[c.size[j]]
     return np.where(inside, c.gangs[j] * (c.sizes[c.size[j]] // s), 0)
 
 

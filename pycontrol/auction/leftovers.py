@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pycontrol.auction.market import Limit, Market
-from pycontrol.auction.placing import Room
+from pycontrol.auction.placing import TypedRoom, fitting
 from pycontrol.model.auction import AppView, Award, Demand, Gang, Snapshot, gang_gpus
 
 Order = Literal["random", "worst_first", "most_helped"]
@@ -58,7 +58,7 @@ def leftovers(
     """
     views = sorted(apps, key=lambda v: v.app_id)
     caps = Caps(views, market.limits, kept)
-    room = Room(free, market.topology)
+    room = TypedRoom(free, market.topology)
     gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
     own = {v.app_id: [g for g in v.ending_gangs if g not in kept.get(v.app_id, ())] for v in views}
     got: dict[str, list[Gang]] = {}
@@ -76,13 +76,15 @@ def leftovers(
     return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]
 
 
-def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: Room) -> Gang | None:
+def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -> Gang | None:
     """One of the app's `own` gangs that is still free (and leaves the list), else a new one; None if none fits."""
     for gang in own:
         if gang_gpus(gang) <= cap_gpus and room.fits(gang):
             own.remove(gang)
             return gang
-    return room.place(demand.gang_gpus, demand.scope) if 0 < demand.gang_gpus <= cap_gpus else None
+    if not 0 < demand.gang_gpus <= cap_gpus:
+        return None
+    return room.place(demand.gang_gpus, demand.scope, fitting(demand, room.topology))
 
 
 class Caps:

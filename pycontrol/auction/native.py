@@ -23,8 +23,8 @@ NODES_MAX = 20_000_000
 
 _INTS = (
     ("apps", "rows", "dims", "hosts", "racks", "sizes", "chain"),
-    ("use", "room", "level", "gangs", "size", "scope", "size_gpus", "pin_first", "pin_host", "pin_gpus",
-     "free_gpus", "rack"),
+    ("use", "room", "level", "dim_type", "gangs", "size", "scope", "size_gpus", "size_type", "pin_first", "pin_host",
+     "pin_gpus", "free_gpus", "host_type", "rack", "rack_type"),
 )  # fmt: skip
 
 
@@ -74,7 +74,8 @@ def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) 
     flat = [(number[h], n) for pins in c.pins for h, n in pins.items()]
     arrays: dict[str, npt.NDArray[Any]] = {
         "first": c.first, "gain": np.ascontiguousarray(c.gain, np.float64), "use": c.use, "room": c.room,
-        "level": c.level, "gangs": c.gangs, "size": c.size, "scope": c.scope, "size_gpus": c.sizes,
+        "level": c.level, "dim_type": c.dim_type, "gangs": c.gangs, "size": c.size, "scope": c.scope,
+        "size_gpus": c.sizes, "size_type": c.size_type, "host_type": c.host_type, "rack_type": c.rack_type,
         "pin_first": np.array([0, *accumulate(len(p) for p in c.pins)], np.int32),
         "pin_host": np.array([h for h, _ in flat], np.int32), "pin_gpus": np.array([n for _, n in flat], np.int32),
         "free_gpus": c.free, "rack": c.rack,
@@ -104,10 +105,11 @@ def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) 
 
 
 def _rooms(c: Compact, at_host: Ints, at_rack: Ints) -> Rooms:
-    rooms: dict[tuple[int, Scope], Sequence[str]] = {}
+    rooms: dict[tuple[int, Scope, str], Sequence[str]] = {}
     for scope, places, at in ((Scope.MACHINE, c.hosts, at_host), (Scope.RACK, c.racks, at_rack)):
         for k in range(len(c.sizes)):
             used = np.flatnonzero(at[k]).tolist()
             if used:
-                rooms[int(c.sizes[k]), scope] = [places[p] for p in used for _ in range(at[k, p])]
+                gpu_type = c.types[c.size_type[k]] if c.size_type[k] >= 0 else ""
+                rooms[int(c.sizes[k]), scope, gpu_type] = [places[p] for p in used for _ in range(at[k, p])]
     return rooms

@@ -35,8 +35,10 @@ static void packing_free(struct packing *p) {
 
 static int units(int gpus, int s) { return gpus >= 0 ? gpus / s : -((s - 1 - gpus) / s); }
 
-static int new_units(const struct auction *in, int j, int level) {
+static int new_units(const struct auction *in, int j, int l) {
+    int level = in->level[l];
     bool counts = level > 0 ? in->scope[j] == MACHINE : in->scope[j] != CLUSTER;
+    counts = counts && in->size_type[in->size[j]] == in->dim_type[l];
     return counts && in->gangs[j] ? in->gangs[j] * (in->size_gpus[in->size[j]] / abs(level)) : 0;
 }
 
@@ -44,11 +46,11 @@ static int new_units(const struct auction *in, int j, int level) {
 static bool keep(const struct auction *in, int j, int32_t *left, int32_t *in_rack, int32_t *room) {
     if (in->pin_first[j] == in->pin_first[j + 1]) return true;
     for (int l = 0; room && l < in->dims; l++)
-        if (in->level[l]) room[l] += in->use[j * in->dims + l] - new_units(in, j, in->level[l]);
+        if (in->level[l]) room[l] += in->use[j * in->dims + l] - new_units(in, j, l);
     for (int k = in->pin_first[j]; k < in->pin_first[j + 1]; k++) {
         int h = in->pin_host[k], r = in->rack[h], n = in->pin_gpus[k];
         for (int l = 0; room && l < in->dims; l++) {
-            int s = in->level[l];
+            int s = in->dim_type[l] == in->host_type[h] ? in->level[l] : 0;
             if (s > 0) room[l] -= units(left[h], s) - units(left[h] - n, s);
             if (s < 0) room[l] -= units(in_rack[r], -s) - units(in_rack[r] - n, -s);
         }
@@ -70,6 +72,7 @@ static int on_machines(struct packing *p, int k, int count, int spare) {
     const struct auction *in = p->in;
     int gpus = in->size_gpus[k];
     for (int h = 0; h < in->hosts && count; h++) {
+        if (in->host_type[h] != in->size_type[k]) continue;
         int r = in->rack[h], n = p->left[h] / gpus;
         if (spare > 0 && p->in_rack[r] % spare / gpus < n) n = p->in_rack[r] % spare / gpus;
         if (n > count) n = count;
@@ -92,12 +95,13 @@ static enum fit pack(struct packing *p, const int32_t *choice, bool spread) {
     for (int k = 0; k < in->sizes; k++) {
         int count = p->on_machines[k];
         for (int t = k - 1; spread && count && t >= 0; t--) /* what is spare for the next larger gang in a rack first */
-            if (p->in_racks[t]) count = on_machines(p, k, count, in->size_gpus[t]);
+            if (p->in_racks[t] && in->size_type[t] == in->size_type[k]) count = on_machines(p, k, count, in->size_gpus[t]);
         if (on_machines(p, k, count, 0)) return in->chain ? NO : UNKNOWN;
     }
     for (int k = 0; k < in->sizes; k++) {
         int count = p->in_racks[k];
         for (int r = 0; r < in->racks && count; r++) {
+            if (in->rack_type[r] != in->size_type[k]) continue;
             int n = p->in_rack[r] / in->size_gpus[k];
             if (n > count) n = count;
             count -= n;

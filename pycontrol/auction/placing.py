@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from pycontrol.model.auction import Gang, gang_gpus, gang_of
+from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -17,12 +17,13 @@ NOBODY: Mapping[str, Sequence[Gang]] = {}
 
 @value
 class Want:
-    """`gangs` new gangs of `gang_gpus` GPUs for one app, each within `scope`."""
+    """`gangs` new gangs of `gang_gpus` GPUs for one app, each within `scope` and of `gpu_type` (empty: any, mixed)."""
 
     app_id: str
     gangs: int
     gang_gpus: int
     scope: Scope
+    gpu_type: str = ""
 
 
 def place_gang(size: int, widest: Scope, free: Mapping[str, int], topology: Topology) -> Gang | None:
@@ -31,6 +32,16 @@ def place_gang(size: int, widest: Scope, free: Mapping[str, int], topology: Topo
     Among machines, the one that it fills best; among equals, one that is partly used already.
     """
     return Room(dict(free), topology).place(size, widest)
+
+
+def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
+    """GPU types of which a new gang of the app may be, the fastest for it first; "" where types do not matter."""
+    if demand.gpu_type:
+        return (demand.gpu_type,)
+    if len(topology.types) < 2:
+        return ("",)
+    types = sorted(topology.types, key=lambda t: (-demand.speedups.get(t, 1.0), t))
+    return (*types, "") if demand.mixes else types
 
 
 class Room:
@@ -97,6 +108,37 @@ class Room:
         heapq.heappush(self.alike[free], (whole, host))
 
 
+class TypedRoom:
+    """Free GPUs by host, for gangs of one GPU type each. Changes `free` in place."""
+
+    def __init__(self, free: dict[str, int], topology: Topology) -> None:
+        self.all, self.topology = Room(free, topology), topology
+        self._of: dict[str, Room] = {}
+
+    def place(self, size: int, widest: Scope, types: Sequence[str]) -> Gang | None:
+        """Where a gang would go, the first type that has room; see `place_gang`."""
+        found = (self._room(t).place(size, widest) for t in types)
+        return next((gang for gang in found if gang is not None), None)
+
+    def fits(self, gang: Gang) -> bool:
+        """Whether these very GPUs are free."""
+        return self.all.fits(gang)
+
+    def take(self, gang: Gang) -> None:
+        """Uses a gang's GPUs."""
+        self.all.take(gang)
+        for gpu_type, room in self._of.items():
+            room.take(tuple((h, n) for h, n in gang if self.topology.type_of(h) == gpu_type))
+
+    def _room(self, gpu_type: str) -> Room:
+        if not gpu_type:
+            return self.all
+        if gpu_type not in self._of:
+            free = {h: n for h, n in self.all.free.items() if self.topology.type_of(h) == gpu_type}
+            self._of[gpu_type] = Room(free, self.topology)
+        return self._of[gpu_type]
+
+
 def fill(size: int, free: Mapping[str, int]) -> Gang:
     """A gang over few machines: the largest until one can hold the rest, then the one that the rest fills best."""
     left, gang = {h: n for h, n in free.items() if n > 0}, {}
@@ -126,6 +168,32 @@ def place_all(
     `homes`: where apps run now; who can stay there stays, for a move is a restart.
     None does not mean that there is no room: best fit is not exact.
     """
+    types = sorted({w.gpu_type for w in wants} - {""})
+    return _by_type(types, wants, free, topology, homes) if types else _place_all(wants, free, topology, homes)
+
+
+def _by_type(
+    types: Sequence[str],
+    wants: Sequence[Want],
+    free: Mapping[str, int],
+    topology: Topology,
+    homes: Mapping[str, Sequence[Gang]],
+) -> dict[str, list[Gang]] | None:
+    """Those of one type among its hosts, then those that may have any on what is left."""
+    left, placed = dict(free), dict[str, list[Gang]]()
+    for gpu_type in (*types, ""):
+        here = {h: n for h, n in left.items() if not gpu_type or topology.type_of(h) == gpu_type}
+        found = _place_all([w for w in wants if w.gpu_type == gpu_type], here, topology, homes)
+        if found is None:
+            return None
+        placed.update(found)
+        take(left, (gang for gangs in found.values() for gang in gangs))
+    return placed
+
+
+def _place_all(
+    wants: Sequence[Want], free: Mapping[str, int], topology: Topology, homes: Mapping[str, Sequence[Gang]]
+) -> dict[str, list[Gang]] | None:
     for where in (homes, NOBODY) if homes else (NOBODY,):
         for order in (_narrow_first, _large_first):
             placed = _in_order(sorted(wants, key=order), Room(dict(free), topology), where)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pulp
@@ -69,39 +70,49 @@ class _Model:
 
     def _add_capacity(self) -> None:
         on_host: dict[str, list[pulp.LpAffineExpression]] = {h: [] for h in self.free}
-        in_rack: dict[str, list[pulp.LpAffineExpression]] = {r: [] for r in self.racks}
+        in_rack: defaultdict[tuple[str, str], list[pulp.LpAffineExpression]] = defaultdict(list)
         anywhere: list[pulp.LpAffineExpression] = []
+        of_type: dict[str, list[pulp.LpAffineExpression]] = {}
+        type_of = self.market.topology.type_of
         gangs: dict[Size, list[pulp.LpAffineExpression]] = {}
         for row, x in (pair for rows in self.rows.values() for pair in rows):
             anywhere.append(row.gpus * x)
             for gang in row.keep:
                 for host, n in gang:
                     on_host[host].append(n * x)
+                    of_type.setdefault(type_of(host), []).append(n * x)
             if row.new_gangs:
-                gangs.setdefault((row.gang_gpus, scope_of(row)), []).append(row.new_gangs * x)
-        for j, ((size, scope), terms) in enumerate(gangs.items()):
+                gangs.setdefault((row.gang_gpus, scope_of(row), row.gpu_type), []).append(row.new_gangs * x)
+                of_type.setdefault(row.gpu_type, []).append(row.new_gangs * row.gang_gpus * x)
+        for j, ((size, scope, gpu_type), terms) in enumerate(gangs.items()):
             if scope is Scope.CLUSTER:
                 continue
-            rooms = self.free if scope is Scope.MACHINE else self._rack_gpus()
+            rooms = self.market.free_of(gpu_type) if scope is Scope.MACHINE else self._rack_gpus(gpu_type)
             at = {
                 place: self.lp.add_variable(f"y{j}_{k}", 0, n // size, cat="Integer")
                 for k, (place, n) in enumerate(rooms.items())
                 if n >= size
             }
-            self.places[size, scope] = at
+            self.places[size, scope, gpu_type] = at
             self.lp += pulp.lpSum(at.values()) == pulp.lpSum(terms)
-            taken = on_host if scope is Scope.MACHINE else in_rack
             for place, y in at.items():
-                taken[place].append(size * y)
+                (on_host[place] if scope is Scope.MACHINE else in_rack[place, gpu_type]).append(size * y)
         for host, terms in on_host.items():
             self._at_most(terms, self.free[host])
-        for rack, hosts in self.racks.items():
-            if in_rack[rack]:
-                self._at_most(in_rack[rack] + [t for h in hosts for t in on_host[h]], self._rack_gpus()[rack])
+        for (rack, gpu_type), terms in in_rack.items():
+            hosts = [h for h in self.racks[rack] if not gpu_type or type_of(h) == gpu_type]
+            self._at_most(terms + [t for h in hosts for t in on_host[h]], sum(self.free[h] for h in hosts))
+        for gpu_type, terms in of_type.items():
+            if gpu_type and any(of == gpu_type for _, _, of in gangs):
+                self._at_most(terms, sum(self.market.free_of(gpu_type).values()))
         self._at_most(anywhere, sum(self.free.values()))
 
-    def _rack_gpus(self) -> dict[str, int]:
-        return {rack: sum(self.free[h] for h in hosts) for rack, hosts in self.racks.items()}
+    def _rack_gpus(self, gpu_type: str) -> dict[str, int]:
+        gpus: dict[str, int] = {}
+        for host, n in self.market.free_of(gpu_type).items():
+            rack = self.market.topology.rack_of(host)
+            gpus[rack] = gpus.get(rack, 0) + n
+        return gpus
 
     def solve(self, budget_s: float, cbc: bool = False) -> float:
         """Solves to a zero gap within the budget; returns the gap."""
@@ -140,7 +151,7 @@ class _Model:
 
 def building_s(bids: Sequence[Bid], market: Market) -> float:
     """Seconds that it may take to write the model down: pointless with less time than that."""
-    sizes = {(r.gang_gpus, r.scope) for b in bids for r in b.rows if r.new_gangs}
+    sizes = {(r.gang_gpus, r.scope, r.gpu_type) for b in bids for r in b.rows if r.new_gangs}
     return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(market.free))
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
-from pycontrol.auction.market import Market, Rooms, Solved, Win, Winners, scope_of
+from pycontrol.auction.market import Market, Rooms, Solved, Win, Winners, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope
@@ -46,7 +46,7 @@ def engine_name(wanted: str = "") -> str:
 def solve(bids: Sequence[Bid], market: Market, seed: int, budget_s: float, payments: bool, engine: str = "") -> Solved:
     """The winning rows, and with `payments` the optimum without each winner. Ties fall by the seed alone."""
     end_s = time.monotonic() + budget_s
-    shuffled = random.Random(seed).sample(list(bids), len(bids))  # no bidder is favoured by its name
+    shuffled = random.Random(seed).sample([typed(b, market) for b in bids], len(bids))  # no name is favoured
     name = engine_name(engine)
     found = ENGINES[name](shuffled, market, budget_s, payments)
     if not found.worst_gap or name in ("reference", "cbc"):
@@ -92,7 +92,7 @@ def _place(found: Solved, bids: Sequence[Bid], market: Market) -> dict[str, list
     left = {h: n for h, n in sorted(market.free.items()) if n > 0}
     for row in chosen.values():
         take(left, row.keep)
-    wants = [Want(a, r.new_gangs, r.gang_gpus, scope_of(r)) for a, r in chosen.items() if r.new_gangs]
+    wants = [Want(a, r.new_gangs, r.gang_gpus, scope_of(r), r.gpu_type) for a, r in chosen.items() if r.new_gangs]
     homes = {a: _others(market.homes.get(a, ()), r.keep) for a, r in chosen.items()}
     packed = place_all(wants, left, market.topology, homes)
     return packed if packed is not None else _place_in(found.rooms, wants, left, market)
@@ -104,12 +104,15 @@ def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], market:
     for host in left:
         racks.setdefault(market.topology.rack_of(host), []).append(host)
     placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
-    for want in sorted(wants, key=lambda w: w.scope):  # the narrow ones first: the others fill the gaps
+    order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # the narrow ones first: the others fill the gaps
+    for want in order:
         for _ in range(want.gangs):
             hosts = list(left)
             if want.scope is not Scope.CLUSTER:
-                place = open_[want.gang_gpus, want.scope].pop()
+                place = open_[want.gang_gpus, want.scope, want.gpu_type].pop()
                 hosts = [place] if want.scope is Scope.MACHINE else racks[place]
+            if want.gpu_type:
+                hosts = [h for h in hosts if market.topology.type_of(h) == want.gpu_type]
             gang = fill(want.gang_gpus, {h: left[h] for h in hosts})
             take(left, [gang])
             placed[want.app_id].append(gang)

@@ -56,6 +56,8 @@ class Demand:
     """It uses nothing that its virtual cluster owns, and gives way to whoever does own it."""
     lazy: bool = False
     """What it owned runs on as borrowed, where the GPUs are idle, rather than being stopped (lazy preemption)."""
+    mixes: bool = False
+    """Whether one of its gangs may have GPUs of several types."""
 
     @property
     def gpus(self) -> int:
@@ -76,6 +78,10 @@ class BidRow:
     new_gangs: int = 0
     gang_gpus: int = 1
     scope: Scope = Scope.CLUSTER
+    gpu_type: str = ""
+    """Of the new gangs' GPUs; empty: all of one type, whichever."""
+    mixes: bool = False
+    """The new gangs may have GPUs of several types, anywhere: `gpu_type` is empty and `scope` the cluster."""
 
     @property
     def gpus(self) -> int:
@@ -178,6 +184,17 @@ class Award:
     app_id: str
     gangs: tuple[Gang, ...]
     leftover: bool = False
+    until_s: float | None = None
+    """Lent: its lease ends then at the latest."""
+
+
+@value
+class Hold:
+    """GPUs that stay with nobody until then, or are lent until then, so that a named app's gang comes together."""
+
+    app_id: str
+    gang: Gang
+    until_s: float
 
 
 @value
@@ -217,3 +234,5 @@ class Plan:
     """App id -> one sentence on why it got what it got, for policies whose bids do not say it."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """JSON values that the next round's snapshot brings back; journaled, so they survive a restart."""
+    holds: tuple[Hold, ...] = ()
+    """What is not given away though it is free."""

@@ -42,6 +42,8 @@ class Pending(enum.StrEnum):
     LOST_AUCTION = "LostAuction"
     NOT_OFFERED = "NotOffered"
     OUTRANKED = "Outranked"
+    GATHERING = "Gathering"
+    HELD_FOR_GANG = "HeldForGang"
     NO_FREE_GPUS = "NoFreeGpus"
     WAITING_FOR_ROUND = "WaitingForRound"
 
@@ -79,6 +81,8 @@ SENTENCES = {
     Pending.LOST_AUCTION: "others gained more from the GPUs",
     Pending.NOT_OFFERED: "others are worse off and were offered the GPUs",
     Pending.OUTRANKED: "other apps came before it under its queue's policy",
+    Pending.GATHERING: "GPUs are held until its gang is together",
+    Pending.HELD_FOR_GANG: "the GPUs that are free are held for another app's gang",
     Pending.NO_FREE_GPUS: "no GPUs came free since it asked",
     Pending.WAITING_FOR_ROUND: "GPUs are free; a round is about to be held",
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from pycontrol.model.auction import Award, BidReceipt
+from pycontrol.model.auction import Award, BidReceipt, Hold, gang_of
 from pycontrol.model.reasons import Reason, read_reason
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -60,6 +60,8 @@ class Outcome:
     renewed: tuple[Gpu, ...] = ()
     granted: tuple[Granted, ...] = ()
     revoked: tuple[Revoked, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    """GPUs that are free and held for a named gang until a time; lent meanwhile where somebody can use them."""
 
     @property
     def moved(self) -> bool:
@@ -180,6 +182,7 @@ def _dump_outcome(x: Outcome) -> dict[str, Any]:
         "renewed": _names(x.renewed),
         "granted": [{"gpu": str(g.gpu), "app_id": g.app_id} for g in x.granted],
         "revoked": [{"gpu": str(r.gpu), "app_id": r.app_id, "deadline_s": r.deadline_s} for r in x.revoked],
+        "holds": [{"app_id": h.app_id, "gpus": dict(h.gang), "until_s": h.until_s} for h in x.holds],
     }
 
 
@@ -206,6 +209,7 @@ def _load_outcome(data: Mapping[str, Any]) -> Outcome:
         revoked=tuple(
             Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0)) for x in data.get("revoked", ())
         ),
+        holds=tuple(Hold(x["app_id"], gang_of(x["gpus"]), x["until_s"]) for x in data.get("holds", ())),
     )
 
 

@@ -85,6 +85,16 @@ class Topology:
         """The GPUs of each host."""
         return {host: m.gpus for host, m in self.machines.items()}
 
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """GPU types, by name."""
+        return tuple(sorted({m.gpu_type for m in self.machines.values()}))
+
+    def type_of(self, host: str) -> str:
+        """The GPU type of a host; empty where the host is not known."""
+        machine = self.machines.get(host)
+        return machine.gpu_type if machine else ""
+
     def rack_of(self, host: str) -> str:
         """The rack of a host; a host that is not known is a rack of its own."""
         machine = self.machines.get(host)

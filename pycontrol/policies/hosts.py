@@ -29,7 +29,8 @@ class Hosts:
         self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
         """GPUs that a queue's apps may still get, where it has a limit."""
         self.got: dict[str, list[Gang]] = {}
-        self.held: list[Gang] = []
+        self.held: list[tuple[str, Gang]] = []
+        """App, and what is kept free for it."""
 
     def know(self, job: Job, view: AppView, home: Gang | None) -> None:
         """A job of an app."""
@@ -39,7 +40,7 @@ class Hosts:
 
     def unused(self) -> dict[str, int]:
         """GPUs that nobody got."""
-        for gang in self.held:
+        for _, gang in self.held:
             self.pool.give(gang)
         return {h: n for h, n in self.pool.left.items() if n > 0}
 
@@ -62,7 +63,7 @@ class Hosts:
         if free:
             gang: Gang = tuple(sorted(max(free.values(), key=lambda pairs: sum(n for _, n in pairs))))
             self.pool.take(gang)
-            self.held.append(gang)
+            self.held.append((self.view[job.job_id].app_id, gang))
 
     def settle_mixed(self, job: Job, parts: Mapping[str, int]) -> bool:
         """A gang of so many devices of each type: where it runs if that is such a gang, else a new place."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.hosts import Hosts, paper_placement
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.placer import ANY_TYPE, Job, place_round, priority_round
@@ -260,8 +260,18 @@ class _Shared:
             solve_s=time.perf_counter() - started_s,
             note=f"{self.policy.name}: {placed.migrations} gangs moved",
             why={a: self._why(a, ways[a]) for a in hosts.got},
-            memory=self._memory(placed.deviation, hosts.got),
+            memory=self._memory(placed.deviation, hosts.got) | self._held_until(hosts),
+            holds=tuple(Hold(a, gang, self._until_s(a)) for a, gang in hosts.held),
         )
+
+    def _until_s(self, app_id: str) -> float:
+        """When what is held for an app is on offer together: by then every lease of now has ended once. It stays what
+        it was said first, so that what is lent in between ends at one time."""
+        until_s = float(self.s.memory.get("holds", {}).get(app_id, 0.0))
+        return until_s if until_s > self.s.now_s else self.s.now_s + self.s.lease_s
+
+    def _held_until(self, hosts: Hosts) -> dict[str, Any]:
+        return {"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}
 
     def _wait(self, started_s: float) -> Plan:
         """Nothing: rounds are a lease apart (OEF 4.3); shares go on accruing from the last one."""

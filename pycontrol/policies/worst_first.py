@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
 from pycontrol.auction.limits import queue_limits, room_gpus
 from pycontrol.auction.market import Market
-from pycontrol.auction.placing import Room
+from pycontrol.auction.placing import TypedRoom
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
@@ -50,7 +50,7 @@ class WorstFirst:
         market = Market(snapshot.free, snapshot.topology, limits)
         views = {v.app_id: v for v in snapshot.apps}
         free = dict(snapshot.free)
-        room = Room(free, snapshot.topology)
+        room = TypedRoom(free, snapshot.topology)
         caps = Caps(snapshot.apps, limits, {})
         apps = {a: _App(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
         open_ = [a for a, app in apps.items() if app.gains]

@@ -96,6 +96,7 @@ def demand_of(message: pb.Demand) -> Demand:
         pinned=pinned,
         opportunistic=message.opportunistic,
         lazy=message.lazy_preemption,
+        mixes=message.mixes,
     )
 
 
@@ -169,7 +170,8 @@ def _row(message: pb.BidRow, what: str, hosts: Container[str]) -> BidRow:
     keep = tuple(_gang(gang, f"{what}.keep", hosts) for gang in message.keep)
     if not keep and not new_gangs:
         raise Malformed(f"{what} asks for nothing")
-    return BidRow(rho, keep, new_gangs, max(1, gang_gpus), _scope(message.scope, what))
+    gpu_type = an_id(message.gpu_type, f"{what}.gpu_type", required=False)
+    return BidRow(rho, keep, new_gangs, max(1, gang_gpus), _scope(message.scope, what), gpu_type, message.mixes)
 
 
 def _scope(value: int, what: str) -> Scope:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Collection, Set
+from dataclasses import replace
 
 from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.allocation import Allocation, allocate
 from pycontrol.agentlogic.offers import RunningGang
-from pycontrol.fairness.bidding import app_work
+from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.gangs import AppWork, Phase
-from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.auction import Bid
 from pycontrol.model.events import Contention, SendOffer
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.jobs import IDLE, PLANNED, RUNNING, STOPPING, SimApp
@@ -18,7 +19,7 @@ ACTIVE = (PLANNED, RUNNING)
 NOTHING = Allocation((), ())
 
 
-def work(app: SimApp, c: Contention) -> AppWork:
+def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
     """The app as its Agent's rho sees it."""
     phases = tuple(Phase(jobs) for jobs in app.phases_left(c.now_s) if jobs)
     widest = app.trace.demand_gpus // app.trace.gang_gpus
@@ -26,25 +27,31 @@ def work(app: SimApp, c: Contention) -> AppWork:
     said, report = left_gpu_s * app.report.work, app.report
     done = (app.total - left_gpu_s + said) * report.total - said
     elapsed_s = (c.now_s - c.submitted_s) * report.elapsed
-    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done)
+    mean = mean_speed(app.trace.speedups, topology)
+    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean)
 
 
 def gangs(app: SimApp, topology: Topology) -> list[RunningGang]:
     """Its gangs under way, with the slowdown that it reports."""
     active = (j for j in app.jobs if j.state in ACTIVE)
-    return [RunningGang(j.gpus, app.slowdown(topology.scope_of(g.host for g in j.gpus))) for j in active]
+    return [RunningGang(j.gpus, _slowdown(app, [g.host for g in j.gpus], topology)) for j in active]
+
+
+def _slowdown(app: SimApp, hosts: Collection[str], topology: Topology) -> float:
+    s = app.slowdown(topology.scope_of(hosts))
+    return s / speed_of(app.trace.speedups, hosts, topology) if app.trace.speedups else s
 
 
 def rho(app: SimApp, c: Contention, ending: Set[Gpu], topology: Topology) -> float:
     """rho as it reports it."""
-    return offers.rho(work(app, c), gangs(app, topology), app.held, ending, c.lease_s) * app.report.rho
+    return offers.rho(work(app, c, topology), gangs(app, topology), app.held, ending, c.lease_s) * app.report.rho
 
 
 def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
     """The one bid."""
     said = offers.bid_for(
         app.trace.app_id,
-        work(app, e.contention),
+        work(app, e.contention, topology),
         gangs(app, topology),
         app.held,
         frozenset(e.ending),
@@ -54,11 +61,13 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
         topology,
         restart_s,
         e.contention.lease_s,
+        app.trace.speedups,
+        app.trace.mixes,
     )
     k = app.report.rho
     if k == 1.0:
         return said
-    rows = tuple(BidRow(r.rho * k, r.keep, r.new_gangs, r.gang_gpus, r.scope) for r in said.rows)
+    rows = tuple(replace(r, rho=r.rho * k) for r in said.rows)
     return Bid(said.app_id, said.rho_nothing * k, rows, said.restart_s)
 
 

@@ -34,6 +34,8 @@ class TraceApp:
     """GPU type -> speed relative to the slowest type; empty: all alike."""
     loss_decay: float = 3.0
     """Its loss is exp(-loss_decay x fraction of the work done): what SLAQ looks at."""
+    mixes: bool = False
+    """Whether a gang may have GPUs of several types."""
 
     @property
     def work_gpu_s(self) -> float:

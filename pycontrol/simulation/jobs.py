@@ -132,7 +132,7 @@ class SimApp:
             trace.gang_gpus, self.open, trace.gang_gpus, said, (done + said) * self.report.total, done, trace.scope,
             False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
-            self.report.loss * k / total * math.exp(-k * done / total), trace.speedups,
+            self.report.loss * k / total * math.exp(-k * done / total), trace.speedups, mixes=trace.mixes,
         )  # fmt: skip
 
     def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:

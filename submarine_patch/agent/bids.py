@@ -23,10 +23,12 @@ def work_left(scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, 
     return tuple(Phase(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)
 
 
-def app_work(phases: tuple[Phase, ...], gang_gpus: int, widest: int, c: pb.Contention, done_gpu_s: float) -> AppWork:
-    """The app as rho sees it now; `widest`: most jobs at once."""
+def app_work(
+    phases: tuple[Phase, ...], gang_gpus: int, widest: int, c: pb.Contention, done_gpu_s: float, speed: float = 1.0
+) -> AppWork:
+    """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it."""
     elapsed_s = c.now_s - c.submitted_s
-    return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s)
+    return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed)
 
 
 def message(bid: Bid, round_id: str) -> pb.Bid:
@@ -38,6 +40,8 @@ def message(bid: Bid, round_id: str) -> pb.Bid:
             new_gangs=row.new_gangs,
             gang_gpus=row.gang_gpus,
             scope=SCOPES[row.scope],
+            gpu_type=row.gpu_type,
+            mixes=row.mixes,
         )
         for row in bid.rows
     ]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.offers import RunningGang
+from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.gangs import AppWork
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -35,7 +36,8 @@ def work(s: AgentState, c: pb.Contention) -> AppWork:
     """The app as rho sees it."""
     done, gang = done_gpu_s(s), s.spec.gang_gpus
     phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
-    return bids.app_work(phases, gang, s.scheduler.widest(), c, done)
+    speed = mean_speed(s.speeds.vector(), s.topology)
+    return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed)
 
 
 def demand(s: AgentState) -> pb.Demand:
@@ -61,6 +63,7 @@ def demand(s: AgentState) -> pb.Demand:
         pinned=s.spec.pinned,
         opportunistic=s.spec.opportunistic,
         lazy_preemption=s.spec.lazy_preemption,
+        mixes=s.spec.mix_types,
     )
 
 
@@ -81,7 +84,10 @@ def gangs(s: AgentState) -> list[RunningGang]:
     """The app's gangs under way; known are those that the Arbiter knew as their job's when the round began."""
     active = [j for j in s.jobs.values() if j.active]
     known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
-    return [RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)), j.job_id in known) for j in active]
+    return [
+        RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)), j.job_id in known)
+        for j in active
+    ]
 
 
 def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
@@ -117,6 +123,8 @@ def offer(s: AgentState, m: pb.Offer) -> None:
         s.topology,
         s.restart_s,
         m.contention.lease_s,
+        s.speeds.vector(),
+        s.spec.mix_types,
     )
     s.send(bid=bids.message(bid, m.round_id))
 

@@ -65,6 +65,8 @@ class AppSpec:
     """Of the metric: with the scheduler curve, all is done once a job meets it."""
     gpu_type: str = ""
     """The only type that it takes; empty: any."""
+    mix_types: bool = False
+    """Whether a gang may have GPUs of several types; the slowest sets its pace."""
     speedups: Mapping[str, float] = field(default_factory=dict)
     """GPU type -> speed relative to the slowest type, until measured; empty: all alike."""
     job_type: str = ""
@@ -146,6 +148,7 @@ class AppSpec:
             parallel=int(given.get("parallel", 4)),
             target=float(given["target"]) if "target" in given else None,
             gpu_type=d.get("gpu_type") or "",
+            mix_types=str(given.get("mix_types", "")).lower() == "true",
             speedups=speedups_of(given.get("speedups", "")),
             job_type=given.get("job_type") or worker["launch_cmd"],
             trial_steps=int(given.get("trial_steps", 0)),

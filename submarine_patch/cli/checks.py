@@ -53,6 +53,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
     scheduler = _one_of(conf, "app_scheduler", schedulers.names()) or "single"
     _one_of(conf, "mode", MODES)
+    _one_of(conf, "mix_types", ("true", "false"))
     if conf.get("metric") and not re.fullmatch(METRIC, conf["metric"]):
         raise UsageError(f"isonomy.metric={conf['metric']}: must be the name of a reported value, like val_loss")
     folder = conf.get("keep_folder", "")

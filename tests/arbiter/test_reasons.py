@@ -35,9 +35,19 @@ class NoBid(Mini):
 
 @pytest.mark.parametrize("policy", ["themis", "worst_first"])
 def test_who_bids_nothing_is_told_so(policy: str) -> None:
-    m = NoBid(policy, Settings(lease_s=30, recovery_s=0))
+    m = NoBid(policy, Settings(lease_s=30, recovery_s=0, last_pass=False))
     m.app("a")
     m.run(5)
     assert reason(m.a, "a", m.now).sentence.startswith(
         "none of the GPUs on offer are worth a start to it: a start would cost it 45 s, the lease is 30 s"
     )
+
+
+@pytest.mark.parametrize("policy", ["themis", "worst_first"])
+def test_who_bids_nothing_on_an_idle_cluster_is_served_all_the_same(policy: str) -> None:
+    """It wants GPUs that nobody else does: it never started, for ever."""
+    m = NoBid(policy, Settings(lease_s=30, recovery_s=0))
+    m.app("a")
+    m.run(5)
+    assert m.a.holding("a") > 0
+    assert any("idle otherwise" in r.done.why.get("a", "") for r in m.a.receipts)

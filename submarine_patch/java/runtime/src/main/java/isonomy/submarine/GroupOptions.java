@@ -38,7 +38,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder",
-      "notify", "gpu_type", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
+      "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
   /** Keys that mean something only where there is a search. */
   private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
       "target", "sampler", "parallel");

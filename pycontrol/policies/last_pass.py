@@ -1,0 +1,154 @@
+"""The last pass of every round: no GPU stays free that an app of the round wants and could use, whatever the policy.
+
+Policies have reasons of their own to leave GPUs: payments that no outsider takes up, bids without a row, rounding. None
+of them is a reason to let GPUs idle. GPUs held for a named gang (`Plan.holds`) are not given away: they are lent to
+gangs whose leases end before the hold does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from pycontrol.auction.leftovers import Caps
+from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.placing import fitting
+from pycontrol.model.auction import AppView, Award, Gang, Hold, Plan, Snapshot, gang_gpus
+from pycontrol.policies.pool import Pool
+
+LEAST_LOAN = 0.5
+"""Leases; for less than that a start on lent GPUs is not worth it."""
+WHY = "idle otherwise: nobody who came before it could use these GPUs"
+KeptOut = Callable[[str], Collection[str]]
+"""Hosts where an app may start no new container."""
+
+
+def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
+    """The plan with what it left given to those of the round who can use it.
+
+    The highest priority comes first, who paid in an auction last, then who has the fewest GPUs, then who came first;
+    each keeps its own ending gangs before it gets new ones.
+    """
+    free = _left(plan, s)
+    if not any(free.values()):
+        return plan
+    held = {hold: _held(hold, free) for hold in plan.holds}
+    givers = _Giver(plan, s, kept_out)
+    awards = _with(plan.awards, _by_app(givers.give(Pool(free, s.topology), s.apps)))
+    given, lent = set(givers.got), list[Award]()
+    for hold, gpus in held.items():
+        if hold.until_s - s.now_s >= LEAST_LOAN * s.lease_s:
+            others = [v for v in s.apps if v.app_id != hold.app_id]
+            loans = _by_app(givers.give(Pool(gpus, s.topology), others))
+            lent += [Award(app_id, tuple(gangs), True, hold.until_s) for app_id, gangs in loans.items()]
+    if not given and not lent:
+        return plan
+    why = {a.app_id: f"lent: {WHY}" for a in lent} | dict.fromkeys(given, WHY) | dict(plan.why)
+    changed = replace(plan, awards=(*awards, *lent), why=why)
+    return replace(changed, unused_gpus={h: n for h, n in _left(changed, s).items() if n > 0})
+
+
+def wanted_and_idle(plan: Plan, s: Snapshot, kept_out: KeptOut) -> list[str]:
+    """Apps of the round that could use GPUs that the plan leaves free and holds for nobody; empty after `last_pass`."""
+    free = _left(plan, s)
+    for hold in plan.holds:
+        _held(hold, free)
+    return sorted({app_id for app_id, _ in _Giver(plan, s, kept_out).give(Pool(free, s.topology), s.apps)})
+
+
+def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
+    """GPUs by host that nobody was awarded."""
+    free = {h: n for h, n in s.free.items() if n > 0}
+    for award in plan.awards:
+        for host, n in (pair for gang in award.gangs for pair in gang):
+            free[host] = free.get(host, 0) - n
+    return {h: max(0, n) for h, n in free.items()}
+
+
+def _held(hold: Hold, free: dict[str, int]) -> dict[str, int]:
+    """Takes what a hold keeps out of `free`, as far as it is there."""
+    kept = {}
+    for host, n in hold.gang:
+        kept[host] = min(n, free.get(host, 0))
+        free[host] = free.get(host, 0) - kept[host]
+    return {h: n for h, n in kept.items() if n}
+
+
+def _by_app(given: Iterable[tuple[str, Gang]]) -> dict[str, list[Gang]]:
+    found: dict[str, list[Gang]] = {}
+    for app_id, gang in given:
+        found.setdefault(app_id, []).append(gang)
+    return found
+
+
+def _with(awards: Sequence[Award], more: dict[str, list[Gang]]) -> list[Award]:
+    """One award an app."""
+    joined = [replace(a, gangs=(*a.gangs, *more.pop(a.app_id, ()))) for a in awards]
+    return [*joined, *(Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in more.items())]
+
+
+class _Giver:
+    """Who may still get what."""
+
+    def __init__(self, plan: Plan, s: Snapshot, kept_out: KeptOut) -> None:
+        self.s, self.kept_out = s, kept_out
+        kept = {a.app_id: a.gangs for a in plan.awards}
+        self.caps = Caps(s.apps, queue_limits(s), kept)
+        self.gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
+        self.paid = {b.app_id for b in plan.bids if b.paid_gangs}
+        self.own: dict[str, list[Gang]] = {}
+        """Gangs that end and that nobody renewed, by app."""
+        for v in s.apps:
+            lost = list(v.ending_gangs)
+            for gang in kept.get(v.app_id, ()):
+                if gang in lost:
+                    lost.remove(gang)
+            self.own[v.app_id] = lost
+        self.got: set[str] = set()
+
+    def give(self, room: Pool, apps: Sequence[AppView]) -> Iterator[tuple[str, Gang]]:
+        """Gang by gang, until nobody can use what is left in `room`."""
+        full: set[object] = set()
+        heap = [self._entry(v) for v in apps if self.caps.of(v.app_id) > 0] if room.gpus else []
+        by_id = {v.app_id: v for v in apps}
+        heapq.heapify(heap)
+        while heap and room.gpus:
+            view = by_id[heap[0][-1]]
+            gang = self._next(view, room, full)
+            if gang is None:  # and never will: room and caps only shrink
+                heapq.heappop(heap)
+                continue
+            room.take(gang)
+            self.caps.use(view.app_id, gang_gpus(gang))
+            self.gpus[view.app_id] += gang_gpus(gang)
+            self.got.add(view.app_id)
+            yield view.app_id, gang
+            heapq.heapreplace(heap, self._entry(view))
+
+    def _entry(self, view: AppView) -> tuple[int, bool, int, float, str]:
+        app_id = view.app_id
+        return -view.priority, app_id in self.paid, self.gpus[app_id], view.submitted_s, app_id
+
+    def _next(self, view: AppView, room: Pool, full: set[object]) -> Gang | None:
+        demand, cap = view.demand, self.caps.of(view.app_id)
+        for gang in self.own[view.app_id]:
+            right = not demand.gpu_type or all(room.type_of(h) == demand.gpu_type for h, _ in gang)
+            if gang_gpus(gang) <= cap and right and room.holds(gang):
+                self.own[view.app_id].remove(gang)
+                return gang
+        if not 0 < demand.gang_gpus <= min(cap, room.gpus):
+            return None
+        closed = frozenset(self.kept_out(view.app_id))
+        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, closed
+        if shape in full:
+            return None
+        open_ = room
+        if closed.intersection(h for h, n in room.left.items() if n > 0):
+            open_ = Pool({h: n for h, n in room.left.items() if h not in closed}, room.topology)
+        for gpu_type in fitting(demand, self.s.topology):
+            found = open_.place(demand.gang_gpus, demand.scope, gpu_type)
+            if found is not None:
+                return found
+        full.add(shape)
+        return None

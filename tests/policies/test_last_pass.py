@@ -1,0 +1,187 @@
+"""No round leaves GPUs free that an app of it wants and could use, whatever the policy; what is held is lent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.state import Settings
+from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.topology import Machine, Topology
+from pycontrol.policies import registry
+from pycontrol.policies.last_pass import last_pass, wanted_and_idle
+from pycontrol.policies.oef import Oef
+from pycontrol.policies.port import Policy
+from tests.arbiter.world import World
+from tests.policies.snapshots import app, snapshot, snapshots
+from tests.policies.test_conformance import decide, every_policy
+
+NOBODY: Collection[str] = ()
+ONE = Topology.of([Machine("n1", "r", 4), Machine("n2", "r", 4)])
+
+
+def anywhere(_: str) -> Collection[str]:
+    return NOBODY
+
+
+def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str]]) -> list[str]:
+    """Written anew: app by app, whether one more gang of one type would fit on what is left."""
+    left = dict(s.free)
+    got = dict.fromkeys((v.app_id for v in s.apps), 0)
+    for award in plan.awards:
+        for host, n in (pair for gang in award.gangs for pair in gang):
+            left[host] -= n
+            got[award.app_id] += n
+    assert min(left.values(), default=0) >= 0, "more than there is"
+    for host, n in (pair for hold in plan.holds for pair in hold.gang):
+        left[host] = max(0, left[host] - n)
+    found = []
+    for v in s.apps:
+        rooms = [x.gpus - sum(got[a] for a in x.app_ids) for x in queue_limits(s) if v.app_id in x.app_ids]
+        room = min([v.demand.gpus - v.kept_gpus - got[v.app_id], *rooms])
+        for gpu_type in [v.demand.gpu_type] if v.demand.gpu_type else s.topology.types:
+            here = {h: n for h, n in left.items()
+                    if n > 0 and s.topology.type_of(h) == gpu_type and h not in closed.get(v.app_id, ())}  # fmt: skip
+            fits = place_gang(v.demand.gang_gpus, v.demand.scope, here, s.topology) if v.demand.gang_gpus else None
+            if fits and v.demand.gang_gpus <= room:
+                found.append(v.app_id)
+    return found
+
+
+@every_policy
+@settings(max_examples=25, deadline=None)
+@given(s=snapshots(), data=st.data())
+def test_nothing_that_anybody_wants_stays_free(policy: Policy, s: Snapshot, data: st.DataObject) -> None:
+    hosts = st.frozensets(st.sampled_from(sorted(s.topology.machines)), max_size=2)
+    closed = {v.app_id: data.draw(hosts) for v in s.apps}
+    before = decide(policy, s)
+    after = last_pass(before, s, lambda a: closed[a])
+    assert idle_and_wanted(after, s, closed) == []
+    assert wanted_and_idle(after, s, lambda a: closed[a]) == []
+    for limit in queue_limits(s):
+        got = sum(gang_gpus(g) for a in after.awards if a.app_id in limit.app_ids for g in a.gangs)
+        had = sum(gang_gpus(g) for a in before.awards if a.app_id in limit.app_ids for g in a.gangs)
+        assert got <= max(limit.gpus, had)
+    kept = {a.app_id: a.gangs for a in before.awards}
+    for award in after.awards:
+        assert award.gangs[: len(kept.get(award.app_id, ()))] == kept.get(award.app_id, ()), "it takes nothing away"
+
+
+def give(*apps: AppView, awards: tuple[Award, ...] = (), **more: object) -> dict[str, tuple[object, ...]]:
+    plan = Plan("r1", awards, **more)  # type: ignore[arg-type]
+    return {a.app_id: a.gangs for a in last_pass(plan, snapshot(*apps, top=ONE), anywhere).awards}
+
+
+def test_who_paid_comes_last_and_who_has_least_first() -> None:
+    bids = (BidReceipt("payer", 1.0, 1, paid_gangs=1),)
+    apps = [app("payer", 4, 2), app("rich", 4, 3, kept_gpus=4), app("poor", 4, 1)]
+    assert give(*apps, bids=bids) == {"poor": ((("n1", 4),),), "rich": ((("n2", 4),),)}
+    assert len(give(apps[0], bids=bids)["payer"]) == 2, "nobody else could use them"
+
+
+def test_a_gang_that_runs_is_kept_before_a_new_one_is_started() -> None:
+    runs = app("a", 2, 1, ending_gangs=((("n2", 2),),))
+    assert give(runs) == {"a": ((("n2", 2),),)}
+
+
+def test_a_gang_mixes_types_only_if_its_app_says_so() -> None:
+    top = Topology.of([Machine("n1", "r", 2, "K80"), Machine("n2", "r", 2, "V100")])
+    for mixes in (False, True):
+        s = snapshot(app("a", 4, 1, mixes=mixes), top=top)
+        assert bool(last_pass(Plan("r1", ()), s, anywhere).awards) is mixes
+    s = snapshot(app("b", 2, 1, speedups={"K80": 1.0, "V100": 3.0}), top=top)
+    assert last_pass(Plan("r1", ()), s, anywhere).awards[0].gangs == ((("n2", 2),),), "the faster one"
+
+
+def test_what_is_held_is_lent_until_then_and_not_to_the_one_for_whom_it_is_held() -> None:
+    big, small = app("big", 8, 1), app("small", 2, 2)
+    hold = Hold("big", (("n1", 4),), 500.0)
+    s = replace(snapshot(big, small, free={"n1": 4}, top=ONE), now_s=0.0, lease_s=600.0)
+    (award,) = last_pass(Plan("r1", (), holds=(hold,)), s, anywhere).awards
+    assert (award.app_id, award.until_s, sum(map(gang_gpus, award.gangs))) == ("small", 500.0, 4)
+    late = replace(s, now_s=300.0)
+    assert last_pass(Plan("r1", (), holds=(hold,)), late, anywhere).awards == (), "too short for a start"
+
+
+def test_oef_holds_for_the_app_that_waited_longest_until_one_time() -> None:
+    """Half of what its gang needs is free; the same end is named as long as it is not over."""
+    big = app("big", 8, 1, user="u", work_left_gpu_s=1e6)
+    busy = app("busy", 4, 1, user="v", kept_gpus=4, kept_gangs=((("n2", 4),),))
+    user = "u (gpu 1)"
+    memory = {"deviation": {user: {"gpu": 20.0}}, "waited": {"big": 20.0}, "seen_s": {user: 900.0}, "at_s": 900.0}
+    s = replace(snapshot(big, busy, free={"n1": 4}, top=ONE), now_s=1000.0, lease_s=600.0, memory=memory)
+    plan = decide(Oef(), s)
+    assert plan.holds == (Hold("big", (("n1", 4),), 1600.0),)
+    again = decide(Oef(), replace(s, now_s=1200.0, memory={**plan.memory, "waited": {"big": 20.3}}))
+    assert again.holds == (Hold("big", (("n1", 4),), 1600.0),)
+
+
+# ---- in the Arbiter
+
+
+class Conserving(World):
+    """A world in which each round is held against what is free and wanted right after it."""
+
+    held_to = ""
+    rounds = 0
+
+    def check(self) -> None:
+        super().check()
+        a = self.arbiter
+        r = a.receipts[-1] if a.receipts else None
+        if r is None or r.round_id == self.held_to or r.outcome is None or a.recovering_until_s > r.at_s:
+            return
+        self.held_to, self.rounds = r.round_id, self.rounds + 1
+        free = dict(r.done.unused_gpus)
+        for host, n in (pair for hold in r.done.holds for pair in hold.gang):
+            free[host] = free.get(host, 0) - n
+        free = {h: n for h, n in free.items() if n > 0}
+        for app_id, agent in a.agents.items():
+            here = app_id in a.durable.live and app_id not in r.out and agent.connected
+            if not here or a.durable.apps[app_id].arrived_s > r.at_s - 1.0:
+                continue
+            d = agent.demand
+            wants = d.gang_gpus > 0 and d.gpus - a.holding(app_id) >= d.gang_gpus
+            fits = place_gang(d.gang_gpus, d.scope, free, a.topology) if wants else None
+            assert fits is None, f"{r.policy} leaves {free} free, and {app_id} could use them"
+
+
+class Stubborn:
+    """A policy that gives nothing."""
+
+    name, asks_agents = "stubborn", False
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        return Plan(snapshot.round_id, ())
+
+
+ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Oef(placer="paper"), Stubborn()]
+
+
+@pytest.mark.parametrize("policy", ARBITRATED, ids=[*registry.names(), "oef-paper", "stubborn"])
+@settings(max_examples=3, deadline=None)
+@given(data=st.data())
+def test_no_round_of_the_arbiter_leaves_what_is_wanted(policy: Policy, data: st.DataObject) -> None:
+    """Some Agents bid for nothing, say, since a start costs them more than a lease; all may be in the auction."""
+    timing = data.draw(st.sampled_from(["aligned", "spread"]))
+    f = data.draw(st.sampled_from([0.0, 0.8]))
+    terms = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, lease_timing=timing, f=f)
+    w = Conserving(policy, data.draw(st.integers(0, 99)), terms)
+    for k in range(data.draw(st.integers(2, 5))):
+        gang, gangs = data.draw(st.sampled_from([1, 2, 3, 4, 6])), data.draw(st.integers(1, 4))
+        agent = w.add_app(f"a{k}", gang, gangs, data.draw(st.sampled_from([60, 200])))
+        if data.draw(st.booleans()):
+            agent.bid = lambda e, agent=agent: Bid(agent.app_id, agent.rho(0, e.contention))  # type: ignore[method-assign]
+        w.run(w.now - 1000.0 + data.draw(st.sampled_from([0.1, 10.0, 40.0])))
+    w.run(w.now - 1000.0 + 300.0)
+    assert w.rounds
