@@ -93,10 +93,13 @@ class CellSupply:
         places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
         return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
 
+    def weights(self) -> Mapping[str, float]:
+        """As the cells file says."""
+        return {vc.name: vc.weight for vc in self._cells.layout.vcs}
+
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min (HiveD, section 3.2)."""
-        weights = {vc.name: vc.weight for vc in self._cells.layout.vcs}
-        return idle.max_min(idle_gpus, wanted, weights)
+        return idle.max_min(idle_gpus, wanted, self.weights())
 
     # ---- groups
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.facts import LeaseBorrowed
+from pycontrol.arbiter.idle_shares import shares_by_type
 from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
@@ -15,6 +16,11 @@ from pycontrol.model.topology import Machine, Topology
 
 Ending = Mapping[str, Sequence[list[Lease]]]
 """App -> its gangs on offer."""
+
+
+Share = Mapping[str, int]
+"""GPUs by type that a virtual cluster may borrow; under ANY where their type does not matter."""
+ANY = ""
 
 
 class Agenda:
@@ -32,7 +38,7 @@ class Agenda:
         self._own = deque(sorted(supply.virtual_clusters()) if supply is not None else ())
         self._without: dict[str, frozenset[str]] = {}
         """Virtual cluster -> apps that another turn of it is without."""
-        self._borrowing: deque[tuple[str, int | None]] | None = None
+        self._borrowing: deque[tuple[str, Share | None]] | None = None
 
     def next(self) -> Lot | None:
         """The next lot with something to share out; None when all have had their turn."""
@@ -74,7 +80,7 @@ class Agenda:
                     result[app_id] = mine
         return result
 
-    def _shares(self, supply: Supply) -> deque[tuple[str, int | None]]:
+    def _shares(self, supply: Supply) -> deque[tuple[str, Share | None]]:
         """Who may borrow how much: those who must give some back first, so that the others find it; then the rest."""
         s = self.s
         wanted = {vc: sum(self._unmet(a) for a in apps) for vc, apps in self._wanting.items()}
@@ -82,9 +88,31 @@ class Agenda:
         for vc, gpus in lent.items():
             wanted[vc] = wanted.get(vc, 0) + gpus
         wanted = {vc: n for vc, n in wanted.items() if n > 0}
-        shares = supply.shares(wanted, s.free.count + sum(lent.values()))
-        order = sorted(shares, key=lambda vc: (shares[vc] - lent.get(vc, 0), vc))
-        return deque([(vc, shares[vc]) for vc in order] + [(vc, None) for vc in order if vc in self._wanting])
+        shares = self._whole_shares(supply, wanted, sum(lent.values()))
+        order = sorted(shares, key=lambda vc: (sum(shares[vc].values()) - lent.get(vc, 0), vc))
+        rest: list[tuple[str, Share | None]] = [(vc, None) for vc in order if vc in self._wanting]
+        return deque([*((vc, shares[vc]) for vc in order), *rest])
+
+    def _whole_shares(self, supply: Supply, wanted: Mapping[str, int], lent_gpus: int) -> Mapping[str, Share]:
+        """By number where all GPUs are of one type; else by type, as OEF divides them."""
+        s = self.s
+        gpus = Counter({self._type_of(host): 0 for host in supply.idle()})
+        for host, n in supply.idle().items():
+            gpus[self._type_of(host)] += n
+        for app_id in self.ending:
+            if s.durable.apps[app_id].vc in wanted:
+                mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
+                gpus.update(self._type_of(x.gpu.host) for gang in mine for x in gang)
+        if len(+gpus) < 2:
+            return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.free.count + lent_gpus).items()}
+        apps = {vc: [(a, self._unmet(a)) for a in own] for vc, own in self._wanting.items()}
+        for app_id in self.ending:
+            vc = s.durable.apps[app_id].vc
+            apps.setdefault(vc, []).append((app_id, _count({app_id: self.ending_of(vc, False).get(app_id, [])})))
+        return shares_by_type(s, apps, wanted, gpus, supply.weights())
+
+    def _type_of(self, host: str) -> str:
+        return self.s.topology.type_of(host)
 
     def _unmet(self, app_id: str) -> int:
         agent = self.s.agents.get(app_id)
@@ -92,25 +120,28 @@ class Agenda:
             return 1
         return 0 if agent.demand.pinned else agent.demand.gpus - self.s.holding(app_id)
 
-    def _borrowed(self, supply: Supply, vc: str, share: int) -> dict[str, int]:
+    def _borrowed(self, supply: Supply, vc: str, share: Share) -> dict[str, int]:
         """Its own borrowed gangs that end, as far as its share goes, and idle GPUs up to it, whole machines first.
 
         Gangs beyond the share are taken back at once.
         """
-        s, stay = self.s, dict[str, list[list[Lease]]]()
+        s, stay, left = self.s, dict[str, list[list[Lease]]](), dict(share)
         for app_id, gangs in self.ending_of(vc, False).items():
             for gang in gangs:
-                if _count(stay) < share:
+                kind = self._type_of(gang[0].gpu.host) if ANY not in share else ANY
+                if left.get(kind, 0) > 0:
+                    left[kind] -= len(gang)
                     stay.setdefault(app_id, []).append(gang)
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
                     why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
                     leases.take_back(s, gang, self.now_s, deadline_s, why)
-        left, free = share - _count(stay), dict[str, int]()
+        free = dict[str, int]()
         for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
-            if left > 0:
-                free[host] = min(n, left)
-                left -= free[host]
+            kind = self._type_of(host) if ANY not in share else ANY
+            if left.get(kind, 0) > 0:
+                free[host] = min(n, left[kind])
+                left[kind] -= free[host]
         for gangs in stay.values():
             for lease in (x for gang in gangs for x in gang):
                 free[lease.gpu.host] = free.get(lease.gpu.host, 0) + 1

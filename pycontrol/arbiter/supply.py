@@ -96,6 +96,9 @@ class Supply(Protocol):
     def idle(self) -> Mapping[str, int]:
         """GPUs by host that nobody uses."""
 
+    def weights(self) -> Mapping[str, float]:
+        """By virtual cluster, of what it may borrow."""
+
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Weighted max-min shares of idle GPUs."""
 

@@ -165,6 +165,7 @@ class Receipt:
 
 
 def _dump_outcome(x: Outcome) -> dict[str, Any]:
+    holds = [{"app_id": h.app_id, "gpus": dict(h.gang), "until_s": h.until_s} for h in x.holds]
     return {
         "bids": [{**{name: getattr(b, name) for name in _BID_FIELDS}, "won": dict(b.won)} for b in x.bids],
         "awards": [{"app_id": a.app_id, "gangs": list(a.gangs), "leftover": a.leftover} for a in x.awards],
@@ -182,7 +183,7 @@ def _dump_outcome(x: Outcome) -> dict[str, Any]:
         "renewed": _names(x.renewed),
         "granted": [{"gpu": str(g.gpu), "app_id": g.app_id} for g in x.granted],
         "revoked": [{"gpu": str(r.gpu), "app_id": r.app_id, "deadline_s": r.deadline_s} for r in x.revoked],
-        "holds": [{"app_id": h.app_id, "gpus": dict(h.gang), "until_s": h.until_s} for h in x.holds],
+        **({"holds": holds} if holds else {}),
     }
 
 

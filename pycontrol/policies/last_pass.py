@@ -44,8 +44,9 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
             lent += [Award(app_id, tuple(gangs), True, hold.until_s) for app_id, gangs in loans.items()]
     if not given and not lent:
         return plan
-    why = {a.app_id: f"lent: {WHY}" for a in lent} | dict.fromkeys(given, WHY) | dict(plan.why)
-    changed = replace(plan, awards=(*awards, *lent), why=why)
+    told = {a.app_id: f"lent: {WHY}" for a in lent} | dict.fromkeys(given, WHY)
+    why = {a: "; ".join(filter(None, (plan.why.get(a), said))) for a, said in told.items()}
+    changed = replace(plan, awards=(*awards, *lent), why={**plan.why, **why})
     return replace(changed, unused_gpus={h: n for h, n in _left(changed, s).items() if n > 0})
 
 
