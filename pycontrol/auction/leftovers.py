@@ -79,7 +79,8 @@ def leftovers(
 def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -> Gang | None:
     """One of the app's `own` gangs that is still free (and leaves the list), else a new one; None if none fits."""
     for gang in own:
-        if gang_gpus(gang) <= cap_gpus and room.fits(gang):
+        wrong = demand.gpu_type and any(room.topology.type_of(h) != demand.gpu_type for h, _ in gang)
+        if not wrong and gang_gpus(gang) <= cap_gpus and room.fits(gang):
             own.remove(gang)
             return gang
     if not 0 < demand.gang_gpus <= cap_gpus:

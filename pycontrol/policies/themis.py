@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
@@ -55,6 +55,8 @@ class Themis:
     """compiled, highs or reference; empty: the fastest that is there."""
     name: str = "themis"
     asks_agents: bool = True
+    one_type: ClassVar[bool] = True
+    """A gang is given GPUs of one type, unless its app says that it may mix them."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """The max(1, ceil((1-f) n)) apps with the worst rho among the n of each priority that could use the offer."""

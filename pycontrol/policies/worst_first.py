@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
 from pycontrol.auction.limits import queue_limits, room_gpus
@@ -27,6 +28,8 @@ class WorstFirst:
 
     name: str = "worst_first"
     asks_agents: bool = True
+    one_type: ClassVar[bool] = True
+    """A gang is given GPUs of one type, unless its app says that it may mix them."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """Everybody who could use it and whose rho is known; equal rho: who came first."""
