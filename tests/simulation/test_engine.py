@@ -85,7 +85,7 @@ def test_the_slowest_gpu_type_of_a_gang_sets_its_pace() -> None:
     both = Topology.of([Machine("n1", "r", 1, "fast"), Machine("n2", "r", 1, "slow")])
     speeds = {"fast": 4.0, "slow": 1.0}
     alone = run(app("a", 0.0, 2, (8000.0,), speedups=speeds), cluster=fast)["a"]
-    mixed = run(app("a", 0.0, 2, (8000.0,), speedups=speeds, slowdown=(1.0, 1.0, 1.0)), cluster=both)["a"]
+    mixed = run(app("a", 0.0, 2, (8000.0,), speedups=speeds, slowdown=(1.0, 1.0, 1.0), mixes=True), cluster=both)["a"]
     assert alone.completion_s == pytest.approx(SETTLE_S + 1000)
     assert mixed.completion_s == pytest.approx(SETTLE_S + 4000)
 
