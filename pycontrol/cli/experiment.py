@@ -16,7 +16,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pycontrol.cli.tables import Data, emit, lines, out, table
-from pycontrol.experiments import catalogue
+from pycontrol.experiments import catalogue, claims
 from pycontrol.experiments.kit import Setup, Table
 from pycontrol.experiments.report import Entry, as_json, plain, read, text, write, write_pages
 
@@ -37,6 +37,14 @@ STYLE = {True: "green", False: "red", None: "dim"}
     help="Writes JSON and figures here, and one page of all that lies here.",
 )
 @click.option("--resume", is_flag=True, help="Leaves out what lies in --report already, run with the same options.")
+@click.option("--keep", is_flag=True, help="Keeps the claims in --results, for the page of all claims.")
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("docs/results"),
+    show_default=True,
+    help="Where kept results are; the page is beside it.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def experiment_command(
     name: tuple[str, ...],
@@ -47,15 +55,23 @@ def experiment_command(
     data: Path | None,
     report: Path | None,
     resume: bool,
+    keep: bool,
+    results: Path,
     output: str,
 ) -> None:
     """Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.
+
+    `claims` runs nothing: it makes claims.md anew from the results that were kept, and marks those that are older than
+    their code.
 
     Exit status 0 also where a claim does not hold: that is a finding, not a failure.
     """
     log = Console(stderr=True)
     if name == ("list",):
         emit({n: catalogue.title(n) for n in catalogue.names()}, output, _draw_list)
+        return
+    if name == ("claims",):
+        _make_claims(results)
         return
     try:
         chosen = [n for word in name for n in _chosen(word)]
@@ -84,11 +100,25 @@ def experiment_command(
             out(_draw(entries[-1]))
         if report is not None and kept is None:
             _put(entries[-1], report, log)
+        if keep and kept is None:
+            found = claims.result_of(entries[-1], claims.commit_of(), claims.code_hash(one))
+            log.print(f"{claims.keep(found, results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:
         log.print(f"{report / 'index.html'}")
     sys.exit(0)
+
+
+def _make_claims(results: Path) -> None:
+    try:
+        found = claims.read(results, catalogue.names())
+    except claims.BadResults as e:
+        raise click.ClickException(str(e)) from e
+    path = results.parent / "claims.md"
+    path.write_text(claims.page(found), encoding="utf-8")
+    stale = [r.name for r in found if claims.is_stale(r)]
+    out(f"{path}: {len(found)} results, {len(stale)} of them stale{': ' if stale else ''}{', '.join(stale)}")
 
 
 @dataclass
