@@ -32,10 +32,11 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
         return Reason(
             Pending.NO_SUCH_CELLS, f"{vc} owns no pinned cell {demand.pinned}, but {', '.join(own) or 'none'}"
         )
-    names = {m.name for m in machines}
+    types = {name: m.gpu_type for name, m in lot.topology.machines.items()}
+    names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
     free = {name: n for name, n in (lot.free or {}).items() if name in names}
     healthy = {name: n for name, n in lot.topology.gpus_by_host.items() if name in names}
-    whole = {m.name: m.cell_gpus for m in machines}
+    whole = {m.name: m.cell_gpus for m in machines if m.name in names}
     if demand.within:
         room = supply.room_within(demand.within, vc)
         free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}

@@ -19,7 +19,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease, Reservation
+from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.auction import SLOWDOWN_PRIOR
@@ -310,7 +310,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
         s.alarms.put(lapse_s, lease.gpu)
-    elif lease.container_id and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
+    elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
         s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
 
 

@@ -84,6 +84,11 @@ class FakeAgent:
         return Bid(self.app_id, self.rho(kept, e.contention), tuple(rows))
 
 
+def node(host: str, rack: str, gpus: int, gpu_type: str = "gpu") -> Node:
+    """A machine's NodeManager."""
+    return Node(f"{host}:1", host, rack, gpus, attributes={} if gpu_type == "gpu" else {"gpu_type": gpu_type})
+
+
 class World:
     """Virtual time around one Arbiter; `crash()` replaces it by one recovered from the journal."""
 
@@ -93,10 +98,10 @@ class World:
         seed: int = 0,
         settings: Settings | None = None,
         supply: Supply | None = None,
-        machines: Sequence[tuple[str, str, int]] | None = None,
+        machines: Sequence[tuple[Any, ...]] | None = None,
     ) -> None:
         self.machines = NODES if machines is None else machines
-        """(host, rack, GPUs)."""
+        """(host, rack, GPUs), or with the GPUs' type."""
         self.supply = supply
         self.rng = random.Random(seed)
         self.policy = policy
@@ -107,7 +112,7 @@ class World:
         self.journal: list[Fact] = []
         self.epoch = 1
         self.arbiter = Arbiter(self.settings, policy, epoch=1, supply=supply)
-        self.nodes = {f"{h}:1": Node(f"{h}:1", h, r, g) for h, r, g in self.machines}
+        self.nodes = {f"{m[0]}:1": node(*m) for m in self.machines}
         self.apps: dict[str, YarnApp] = {}
         self.asks: dict[tuple[str, int, int, int], Ask] = {}
         self.containers: dict[str, Container] = {}
@@ -438,9 +443,9 @@ class World:
         self.submit(ev.AgentUp(name, app.attempt_id, "hyperband", agent.demand()))
         return agent
 
-    def add_foreign(self, name: str, gpus: int, count: int) -> None:
+    def add_foreign(self, name: str, gpus: int, count: int, queue: str = "root.q") -> None:
         """An app that knows nothing of Isonomy."""
-        app = YarnApp(name, "u", "root.q", name, "YARN", self.now, frozenset(), f"{name}_1")
+        app = YarnApp(name, "u", queue, name, "YARN", self.now, frozenset(), f"{name}_1")
         self.apps[name] = app
         self.submit(ev.AppAdded(app))
         ask = Ask(app.attempt_id, name, 0, gpus, count)
@@ -459,9 +464,9 @@ class World:
 
     def node_back(self, host: str) -> None:
         """The NodeManager registers again."""
-        node = next(Node(f"{h}:1", h, r, g) for h, r, g in self.machines if h == host)
-        self.nodes[node.node_id] = node
-        self.submit(ev.NodeUp(node))
+        back = next(node(*m) for m in self.machines if m[0] == host)
+        self.nodes[back.node_id] = back
+        self.submit(ev.NodeUp(back))
 
     def mark(self, host: str, *bad: int) -> None:
         """The node's attributes name these GPUs as bad, and no others."""

@@ -95,13 +95,13 @@ class Rig:
         files = [self.folder / "log" / "control-plane.log", *self.folder.glob("data/*/log/*/*_000001/stderr")]
         return "\n".join(f"== {f}\n" + "\n".join(f.read_text(errors="replace").splitlines()[-15:]) for f in files)
 
-    def submit(self, name: str, seconds: float, *more: str) -> None:
+    def submit(self, name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50) -> None:
         """A job of two GPUs whose training takes about so long; `more` makes a group of it."""
         words = [
-            str(BIN / "submarine"), "job", "run", "--name", name, "--queue", "research", "--input_path", "/tmp",
-            "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", "50",
-            "--iteration-s", str(seconds * 2 / 50), "--worker_launch_cmd", "python -m submarine_patch.examples.digits",
-            *more,
+            str(BIN / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
+            "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", str(steps),
+            "--iteration-s", str(seconds * 2 / steps),
+            "--worker_launch_cmd", "python -m submarine_patch.examples.digits", *more,
         ]  # fmt: skip
         done = subprocess.run(words, env=self.env, check=False, timeout=120, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TENANTS = ("root.a", "root.b")
@@ -30,6 +30,20 @@ class Ask:
     together: bool = False
     work_gpu_s: float | None = None
     """What it declares; None: more than it can ever use."""
+    one_rack: bool = False
+    gpu_type: str = ""
+    priority: int = 0
+    foreign: bool = False
+    """It has no Agent: a stand-in bids for its containers, each of which is a gang."""
+    opportunistic: bool = False
+    lazy: bool = False
+    within: str = ""
+    pinned: str = ""
+
+    @property
+    def private(self) -> bool:
+        """Whether its private cluster says what it is due."""
+        return not (self.foreign or self.opportunistic or self.within or self.pinned)
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class Kind:
     hosts: tuple[str, ...]
     above: int = 1
     """Machines of one cell of the topmost type, where that is more than a machine."""
+    gpu_type: str = "gpu"
 
     @property
     def gpus(self) -> int:
@@ -73,6 +88,8 @@ class Case:
     failovers: tuple[tuple[int, str], ...] = ()
     lost: tuple[int, str] | None = None
     """A machine that is lost for good; there is a spare one of its kind."""
+    bad: tuple[int, str, int] | None = None
+    """A GPU that goes bad for good: when, its machine and index; there is a spare machine."""
     gained: tuple[int, Cell] | None = None
     """A cell of nobody's that a tenant owns from then on (`cells apply`)."""
     lent: tuple[int, Cell, str] | None = None
@@ -81,15 +98,27 @@ class Case:
     """When the third tenant, `root.c`, leaves the cells file."""
     length_s: int = LENGTH_S
 
-    def machines(self) -> tuple[tuple[str, str, int], ...]:
-        """The shared cluster: (host, rack, GPUs)."""
-        return tuple((host, "r", kind.gpus) for kind in self.kinds for host in kind.hosts)
+    def machines(self) -> tuple[Machine, ...]:
+        """The shared cluster: the machines of one rack cell are a rack."""
+        return tuple(
+            (host, f"r{i // kind.above}" if kind.above > 1 else "r", kind.gpus, kind.gpu_type)
+            for kind in self.kinds
+            for i, host in enumerate(kind.hosts)
+        )
 
-    def private(self, queue: str) -> tuple[tuple[str, str, int], ...]:
+    def kind_of(self, host: str) -> Kind:
+        """The kind of a machine."""
+        return next(k for k in self.kinds if host in k.hosts)
+
+    def specials(self, queue: str) -> bool:
+        """Whether apps of a queue ask for places that a cluster of plain machines does not have."""
+        return any(a.queue == queue and (a.within or a.pinned) for a in self.asks)
+
+    def private(self, queue: str) -> tuple[Machine, ...]:
         """The machines that a queue's cells are, at the beginning."""
         lent = self.lent[1] if self.lent else None
         mine = [c for c in self.cells if (c.owner == queue and c != lent) or (c == lent and self.lent[2] == queue)]
-        return as_machines(mine)
+        return as_machines(mine, self)
 
     def file(self, at_s: float = 0.0) -> dict[str, Any]:
         """The cells file in force at a time."""
@@ -103,6 +132,8 @@ class Case:
                 count = kind.sizes[k] // kind.sizes[k - 1]
                 types[kind.names[k]] = {"child": kind.names[k - 1], "count": count}
             types[kind.names[-1]]["node_level"] = True
+            if kind.gpu_type != GPU:
+                types[kind.names[1]]["child"] = kind.gpu_type
             if kind.above > 1:
                 types[f"rack-{kind.names[-1]}"] = {"child": kind.names[-1], "count": kind.above}
             nodes = [self._tree(kind, len(kind.names) - 1, host, 0) for host in kind.hosts]
@@ -120,11 +151,18 @@ class Case:
                     key = c.kind, self.chain_of(c)
                     counts[key] = counts.get(key, 0) + 1
             owners[queue] = {
-                "cells": [{"type": t, "chain": chain, "count": n} for (t, chain), n in counts.items()],
+                "cells": [
+                    {"type": self._type(t, chain), "chain": chain, "count": n} for (t, chain), n in counts.items()
+                ],
                 "pinned": [pin_of(c) for c in cells if c.owner == queue and c.pinned],
                 "policy": self.policy,
             }
         return {"cell_types": types, "physical_cells": physical, "virtual_clusters": owners}
+
+    def _type(self, name: str, chain: str) -> str:
+        """GPUs are called by their type."""
+        kind = next(k for k in self.kinds if k.names[-1] == chain or f"rack-{k.names[-1]}" == chain)
+        return kind.gpu_type if name == kind.names[0] else name
 
     def chain_of(self, cell: Cell) -> str:
         """The chain that a cell is in."""
@@ -132,7 +170,7 @@ class Case:
         return f"rack-{kind.names[-1]}" if kind.above > 1 else kind.names[-1]
 
     def _tree(self, kind: Kind, level: int, host: str, first: int) -> dict[str, Any]:
-        node: dict[str, Any] = {"type": kind.names[level]}
+        node: dict[str, Any] = {"type": kind.names[level] if level else kind.gpu_type}
         if level == len(kind.names) - 1:
             node["node"] = host
         if level == 0:
@@ -152,10 +190,20 @@ def pin_of(cell: Cell) -> str:
     return f"{cell.kind}-{cell.hosts[0]}-{cell.first}"
 
 
-def as_machines(cells: Sequence[Cell]) -> tuple[tuple[str, str, int], ...]:
-    """Machines that are these cells: one for each that is at most a machine, several for a larger one."""
-    sizes = sorted((c.gpus // len(c.hosts) for c in cells for _ in c.hosts), reverse=True)
-    return tuple((f"p{i:02d}", "r", gpus) for i, gpus in enumerate(sizes))
+Machine = tuple[str, str, int, str]
+"""(host, rack, GPUs, type)."""
+
+
+def as_machines(cells: Sequence[Cell], case: Case) -> tuple[Machine, ...]:
+    """Machines that are these cells: one for each that is at most a machine, several for a larger one, in one rack."""
+    racks = any(kind.above > 1 for kind in case.kinds)
+    parts = [
+        (c.gpus // len(c.hosts), f"r{k}" if racks else "r", case.kind_of(c.hosts[0]).gpu_type)
+        for k, c in enumerate(cells)
+        for _ in c.hosts
+    ]
+    parts.sort(key=lambda part: -part[0])
+    return tuple((f"p{i:02d}", rack, gpus, kind) for i, (gpus, rack, kind) in enumerate(parts))
 
 
 def draw(seed: int) -> Case:
@@ -187,7 +235,50 @@ def draw(seed: int) -> Case:
     elif trouble == "vanishes":
         cells = [_to_c(c) if not c.owner and rng.random() < 0.5 else c for c in cells]
         more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
-    return Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
+    plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
+    return _dressed(random.Random(f"{seed} dressed"), plain)
+
+
+def _dressed(rng: random.Random, case: Case) -> Case:
+    """The case with what apps and machines can be beyond plain ones; half of all cases stay plain."""
+    if rng.random() < 0.5:
+        return case
+    if case.lost and rng.random() < 0.6:
+        host = rng.choice(case.kinds[0].hosts)
+        case = replace(case, lost=None, bad=(case.lost[0], host, rng.randrange(case.kinds[0].gpus)))
+    if case.lent and rng.random() < 0.6:
+        times = sorted(rng.sample(range(20, LENGTH_S - 40), rng.randint(1, 2)))
+        case = replace(case, failovers=tuple((t, rng.choice(FAILOVERS[:2])) for t in times))
+    if case.policy == "isonomy" and len(case.kinds) > 1:
+        first, second = case.kinds
+        case = replace(case, kinds=(first, replace(second, gpu_type="k80")))
+    types = [k.gpu_type for k in case.kinds]
+    return replace(case, asks=tuple(_dress(rng, case, ask, types) for ask in case.asks))
+
+
+def _dress(rng: random.Random, case: Case, ask: Ask, types: Sequence[str]) -> Ask:
+    """One app's wishes. Those that only cells can answer are root.b's: root.a is still held against machines."""
+    if ask.queue == "root.x":
+        return replace(ask, foreign=rng.random() < 0.3 and ask.gang_gpus <= min(k.gpus for k in case.kinds))
+    more: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        more["priority"] = rng.randint(1, 3)
+    if len(types) > 1 and rng.random() < 0.4:
+        more["gpu_type"] = rng.choice(types)
+    if any(k.above > 1 for k in case.kinds) and not ask.together and rng.random() < 0.5:
+        more["one_rack"] = True
+    kind = rng.random()
+    inner = [n for k in case.kinds for n in k.names[1:-1]]
+    pins = [pin_of(c) for c in case.cells if c.owner == ask.queue and c.pinned and c.gpus >= ask.gang_gpus]
+    if kind < 0.15:
+        more["opportunistic"] = True
+    elif kind < 0.4:
+        more["lazy"] = True
+    elif ask.queue == "root.b" and kind < 0.6 and inner:
+        more["within"], more["one_rack"] = rng.choice(inner), False
+    elif ask.queue == "root.b" and kind < 0.8 and pins:
+        more["pinned"] = rng.choice(pins)
+    return replace(ask, **more)
 
 
 def _to_c(c: Cell) -> Cell:

@@ -9,25 +9,29 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Node
+from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
+from pycontrol.model.cluster import Ask as YarnAsk
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from tests.arbiter.world import FakeAgent, World
-from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, as_machines
+from tests.arbiter.world import node as node_of
+from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
 
 LEASE_S, LEAD_S = 60.0, 6.0
 GRACE_S = LEAD_S + 2.0 + 7.0
@@ -41,36 +45,68 @@ WORK_GPU_S = 1e7
 """Declared by every app: nobody outlasts it."""
 
 
-class Together(FakeAgent):
-    """An app whose gangs must each be on one machine."""
+@dataclasses.dataclass
+class Prioritised:
+    """A policy on a private cluster, where YARN's priority counts as it does within a virtual cluster."""
 
-    def demand(self) -> Demand:
-        return dataclasses.replace(super().demand(), scope=Scope.MACHINE)
+    policy: Policy
+    priorities: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def asks_agents(self) -> bool:
+        return self.policy.asks_agents
+
+    def _seen(self, s: Snapshot) -> Snapshot:
+        ranked = (dataclasses.replace(v, priority=self.priorities.get(v.app_id, 0)) for v in s.apps)
+        return dataclasses.replace(s, apps=tuple(ranked))
+
+    def offer(self, s: Snapshot) -> Offer | None:
+        return self.policy.offer(self._seen(s))
+
+    def decide(self, s: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        return self.policy.decide(self._seen(s), bids, rng)
 
 
 class Watched(World):
     """Writes down how many gangs each app runs, and when."""
 
-    def __init__(self, case: Case, machines: Sequence[tuple[str, str, int]], supply: Supply | None) -> None:
+    def __init__(self, case: Case, machines: Sequence[Machine], supply: Supply | None) -> None:
         self.case = case
+        self.asked = {a.name: a for a in case.asks}
+        self.broken: dict[str, str] = {}
+        """App -> how its gangs lie otherwise than it asked for."""
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
         how = Settings(
             lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed
         )
         policy: Policy = registry.make(case.policy)
-        super().__init__(ByVirtualCluster(policy) if supply else policy, case.seed, how, supply, machines)
+        mine = ByVirtualCluster(policy) if supply else Prioritised(policy, {a.name: a.priority for a in case.asks})
+        super().__init__(mine, case.seed, how, supply, machines)
 
     def ask(self, ask: Ask) -> None:
         """Submits an app, to be ended at its time."""
         self.log[ask.name] = [(ask.start_s, 0)]
         self.at(ask.start_s, lambda: self._submit(ask))
-        self.at(ask.end_s, lambda: self.finish(self.agents[ask.name]))
+        end = self.end_app if ask.foreign else lambda name: self.finish(self.agents[name])
+        self.at(ask.end_s, lambda: end(ask.name))
 
     def _submit(self, ask: Ask) -> None:
+        if ask.foreign:
+            self.add_foreign(ask.name, ask.gang_gpus, ask.gangs, ask.queue)
+            return
         work = WORK_GPU_S if ask.work_gpu_s is None else ask.work_gpu_s
-        of = Together if ask.together else FakeAgent
-        self.add_app(ask.name, ask.gang_gpus, ask.gangs, work / ask.gangs, ask.queue, of)
+        wishes: dict[str, Any] = {"gpu_type": ask.gpu_type, "lazy": ask.lazy, "opportunistic": ask.opportunistic}
+        if ask.together or ask.within:
+            wishes["scope"] = Scope.MACHINE
+        elif ask.one_rack:
+            wishes["scope"] = Scope.RACK
+        wishes |= {"within": ask.within, "pinned": ask.pinned}
+        self.add_app(ask.name, ask.gang_gpus, ask.gangs, work / ask.gangs, ask.queue, priority=ask.priority, **wishes)
 
     def do_SendGrant(self, e: ev.SendGrant) -> None:
         """What was being placed while the control plane was away is the Agent's, too."""
@@ -85,10 +121,25 @@ class Watched(World):
     def container_ends(self, container_id: str) -> None:
         container = self.containers.get(container_id)
         super().container_ends(container_id)
-        if container is not None:
-            self._note(container.app_id)
+        if container is None:
+            return
+        self._note(container.app_id)
+        ask = self.asked[container.app_id]
+        if ask.foreign and container.app_id in self.apps:
+            self.at(0.5, lambda: self._ask_again(ask))
+
+    def _ask_again(self, ask: Ask) -> None:
+        """As masters do whose container was preempted."""
+        app = self.apps.get(ask.name)
+        if app is not None:
+            before = next((a for a in self.asks.values() if a.app_id == ask.name), None)
+            again = YarnAsk(app.attempt_id, ask.name, 0, ask.gang_gpus, 1 + (before.count if before else 0))
+            self.asks[again.key] = again
+            self.submit(ev.AskChanged(again))
 
     def _note(self, app_id: str) -> None:
+        if self.asked[app_id].foreign:
+            return
         agent = self.agents[app_id]
         live = {g for c in self.containers.values() if c.app_id == app_id for g in c.gpus}
         n = sum(set(gpus) <= live for gpus in agent.running.values())
@@ -102,6 +153,17 @@ class Watched(World):
 
 class Shared(Watched):
     """The cluster with its cells."""
+
+    def _note(self, app_id: str) -> None:
+        super()._note(app_id)
+        grants: dict[str, list[Lease]] = {}
+        for lease in self.arbiter.leases_of(app_id):
+            if lease.state != REVOKING:
+                grants.setdefault(lease.grant_id, []).append(lease)
+        for gang in grants.values():
+            wrong = _astray(self.case, self.asked[app_id], gang)
+            if wrong and len(gang) == self.asked[app_id].gang_gpus:
+                self.broken.setdefault(app_id, f"{wrong}: {[str(x.gpu) for x in gang]}")
 
     def __init__(self, case: Case) -> None:
         self.file_s = 0.0
@@ -144,6 +206,31 @@ class Shared(Watched):
         assert self.supply.exchange.deals
 
 
+def _astray(case: Case, ask: Ask, gang: Sequence[Lease]) -> str:
+    """What of its wishes a gang does not have; empty if it has all."""
+    hosts = {x.gpu.host for x in gang}
+    racks = {rack for host, rack, _, _ in case.machines() if host in hosts}
+    if (ask.together or ask.within) and len(hosts) > 1:
+        return "on several machines"
+    if ask.one_rack and len(racks) > 1:
+        return "in several racks"
+    if ask.gpu_type and any(case.kind_of(host).gpu_type != ask.gpu_type for host in hosts):
+        return f"not of the type {ask.gpu_type}"
+    if ask.within:
+        kind = case.kind_of(next(iter(hosts)))
+        size = dict(zip(kind.names, kind.sizes, strict=True)).get(ask.within)
+        if size is None or len({x.gpu.index // size for x in gang}) > 1:
+            return f"not within one {ask.within}"
+    if ask.pinned:
+        cell = next(c for c in case.cells if c.pinned and pin_of(c) == ask.pinned)
+        inside = range(cell.first, cell.first + cell.gpus)
+        if any(x.gpu.host not in cell.hosts or x.gpu.index not in inside for x in gang):
+            return f"not in {ask.pinned}"
+    if ask.opportunistic and any(x.guaranteed for x in gang):
+        return "guaranteed, though it wants no guarantee"
+    return ""
+
+
 def _layout(case: Case, at_s: float) -> Layout:
     return layout(CellsFile.model_validate(case.file(at_s)), name="cells.yaml")
 
@@ -159,6 +246,8 @@ def play_shared(case: Case) -> Shared:
         w.at(at_s, lambda kind=kind: w.restart(kind))
     if case.lost:
         w.at(case.lost[0], lambda: w.lose_node(case.lost[1]))  # type: ignore[index]
+    if case.bad:
+        w.at(case.bad[0], lambda: w.mark(case.bad[1], case.bad[2]))  # type: ignore[index]
     if case.gained:
         w.at(case.gained[0], w.reconfigure)
     if case.vanishes_s is not None:
@@ -171,11 +260,11 @@ def play_private(case: Case, queue: str) -> Watched:
     """What happens on the private cluster of a queue."""
     w = Watched(case, case.private(queue), None)
     for ask in case.asks:
-        if ask.queue == queue:
+        if ask.queue == queue and ask.private:
             w.ask(ask)
     for at_s, cell in _later(case, queue):
-        for host, rack, gpus in as_machines([cell]):
-            node = Node(f"later-{host}:1", f"later-{host}", rack, gpus)
+        for host, rack, gpus, kind in as_machines([cell], case):
+            node = node_of(f"later-{host}", f"later-{rack}", gpus, kind)
             w.at(at_s, lambda node=node: (w.nodes.update({node.node_id: node}), w.submit(ev.NodeUp(node))))
     w.run(case.length_s)
     return w
@@ -196,9 +285,10 @@ def complaints(case: Case) -> list[str]:
     shared = play_shared(case)
     found = []
     for queue in TENANTS:
-        if case.private(queue) or _later(case, queue):
+        if (case.private(queue) or _later(case, queue)) and not case.specials(queue):
             found += _compare(case, shared, play_private(case, queue), queue)
-    return found + _untold(shared)
+    astray = [f"{app_id}: a gang lies {wrong}" for app_id, wrong in shared.broken.items()]
+    return found + astray + _untold(shared)
 
 
 def _untold(w: Shared) -> list[str]:
@@ -212,7 +302,7 @@ def _untold(w: Shared) -> list[str]:
 
 
 def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[str]:
-    asks = [a for a in case.asks if a.queue == queue]
+    asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
     if case.lent and case.lent[2] == queue:
         until_s = case.lent[0]
@@ -292,10 +382,13 @@ def _smaller(case: Case) -> list[Case]:
     if case.failovers:
         tries += [dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
                   for k in range(len(case.failovers))]  # fmt: skip
-    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "gained", "vanishes_s")
+    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "vanishes_s")
               if getattr(case, name) is not None]  # fmt: skip
     for ask in case.asks:
         if ask.gangs > 1:
             fewer = dataclasses.replace(ask, gangs=1)
             tries.append(dataclasses.replace(case, asks=tuple(fewer if a is ask else a for a in case.asks)))
+        plain = Ask(ask.name, ask.queue, ask.gang_gpus, ask.gangs, ask.start_s, ask.end_s, ask.together)
+        if plain != ask:
+            tries.append(dataclasses.replace(case, asks=tuple(plain if a is ask else a for a in case.asks)))
     return tries

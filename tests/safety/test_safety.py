@@ -106,6 +106,26 @@ def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None
     assert not complaints(found)
 
 
+def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
+    """Its revoked lease was renewed as those are that nobody wants: seeds 16, 92, 104, 106, 157, 209 and 215."""
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    stranger = dataclasses.replace(STRANGER, gangs=8, foreign=True)
+    found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 66, EVER_S))
+    assert not complaints(found)
+    w = play_shared(found)
+    assert [x.guaranteed for x in w.arbiter.leases_of("a")] == [True] * 4
+
+
+def test_who_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -> None:
+    """GPUs of another type that its queue owns are free, and mean nothing to it: seed 231."""
+    k80 = Kind(("gpu", "small"), (1, 2), ("m0",), gpu_type="k80")
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"), cell("small", 2, "root.a", "m0"))
+    asks = (Ask("a", "root.a", 2, 2, 5, EVER_S, gpu_type="k80"), OWNER)
+    found = dataclasses.replace(case(NODES, cells, *asks), kinds=(NODES, k80))
+    assert not complaints(found)
+    assert why(play_shared(found), "a").code == "CellsInUse"
+
+
 def test_a_pinned_cell_is_guaranteed() -> None:
     cells = (cell("node", 4, "root.a", "n0", pinned=True), cell("node", 4, "root.b", "n1"))
     asks = Ask("x", "root.x", 1, 8, 0, EVER_S), Ask("a", "root.a", 4, 1, 40, EVER_S)
