@@ -110,7 +110,7 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     """Its revoked lease was renewed as those are that nobody wants: seeds 16, 92, 104, 106, 157, 209 and 215."""
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     stranger = dataclasses.replace(STRANGER, gangs=8, foreign=True)
-    found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 66, EVER_S))
+    found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 22, EVER_S))
     assert not complaints(found)
     w = play_shared(found)
     assert [x.guaranteed for x in w.arbiter.leases_of("a")] == [True] * 4
