@@ -100,11 +100,18 @@ class Rm:
 
     def text(self, url: str, accept: str = "*/*") -> str | None:
         """A page of any daemon as text; None where there is none."""
+        status, text = self.page(url, accept)
+        return text if status == 200 else None
+
+    def page(self, url: str, accept: str = "*/*") -> tuple[int, str]:
+        """The HTTP status of a page of any daemon, and its text; 0 where nobody answers."""
         try:
             reply = self._call("GET", url, READ_S, {}, accept)
+        except NegotiateError as e:
+            raise Failure(f"{url} wants Kerberos: {e}") from e
         except requests.RequestException:
-            return None
-        return reply.text if reply.status_code == 200 else None
+            return 0, ""
+        return reply.status_code, reply.text
 
     def _call(
         self, method: str, url: str, read_s: float, params: dict[str, str | int], accept: str = "application/json"

@@ -16,6 +16,10 @@ from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_add
 
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
+HTTP_OK, HTTP_ERROR = 200, 500
+UNREADABLE = (
+    "(the NodeManager cannot read it: a secure one needs Hadoop's native library, libhadoop.so; its own log has more)"
+)
 CONTENTS, END = "LogContents:\n", "End of LogType:"
 """What a NodeManager puts before and after a log."""
 
@@ -141,7 +145,8 @@ def _read(client: Rm, source: Source, names: tuple[str, ...], tail: int | None) 
         if source.folder is not None and (source.folder / name).is_file():
             text = (source.folder / name).read_text(encoding="utf-8", errors="replace")
         elif source.node_web:
-            text = _contents(client.text(f"{_logs_url(source)}/{name}"))
+            status, page = client.page(f"{_logs_url(source)}/{name}")
+            text = UNREADABLE if status == HTTP_ERROR else _contents(page if status == HTTP_OK else None)
         if text is not None and (text.strip() or names):
             lines = text.rstrip("\n").split("\n")
             yield name, "\n".join(lines[-tail:] if tail else lines)

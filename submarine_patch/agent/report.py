@@ -172,7 +172,7 @@ def _note(s: AgentState, job: Job) -> str:
         return f"its newest checkpoint failed, a revocation would cost what it learnt since: {job.checkpoint_problem}"
     if s.token_told and job.active:
         ends = datetime.fromtimestamp(s.token_ends_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        return f"the app's HDFS token ends at {ends}: no checkpoint can be written after that; submit it again before"
+        return f"the app's HDFS token ends at {ends}: no checkpoint can be written after that"
     return job.note
 
 

@@ -590,7 +590,7 @@ def test_the_user_hears_of_a_tokens_end_before_it() -> None:
     world.pass_time(20)
     note = reported(world.brain).jobs[0].note
     assert note.startswith("the app's HDFS token ends at 1970-01-01 00:23 UTC")
-    assert note.endswith("submit it again before")
+    assert note.endswith("no checkpoint can be written after that")
 
 
 def test_jobs_are_compared_by_any_metric() -> None:

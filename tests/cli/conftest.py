@@ -26,7 +26,7 @@ class Rm(ThreadingHTTPServer):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.scene, self.down, self.plugin = scene, False, True
+        self.scene, self.down, self.plugin, self.native = scene, False, True, True
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.lock = threading.Lock()
 
@@ -57,6 +57,8 @@ class Rm(ThreadingHTTPServer):
             listing = {"containerLogsInfo": {"containerLogInfo": files, "logAggregationType": "LOCAL"}}
             return 200, "application/json", json.dumps(listing).encode()
         if path.startswith("/ws/v1/node/containers/") and path.endswith("/logs/App.stderr"):
+            if not self.native:
+                return 500, "application/json", b'{"RemoteException": {"message": "Secure IO is not possible"}}'
             name = path.split("/")[5]
             page = f"LogType:App.stderr\nLogContents:\nfirst line of {name}\nlast line of {name}\nEnd of LogType:App\n*"
             return 200, "text/plain", page.encode()
