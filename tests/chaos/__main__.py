@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -164,6 +165,7 @@ def main() -> int:
     if args.plan:
         print("\n".join([*map(str, plan.apps), *(f"{f.at_s:6.0f} s  {f}" for f in plan.faults)]))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down in any case
     report = Chaos(plan, args.out / f"seed-{args.seed}" / "cluster").run()
     file = args.out / f"report-{args.seed}.json"
     file.write_text(json.dumps(report, indent=1) + "\n")
