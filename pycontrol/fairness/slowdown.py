@@ -19,6 +19,8 @@ from pycontrol.model.topology import Scope
 WINDOW = 32
 ENOUGH = 5
 """Samples before a measurement replaces what was declared."""
+RECALLED_MAX = 1000.0
+"""A larger slowdown in a file is not believed."""
 
 
 class Profiler:
@@ -33,6 +35,7 @@ class Profiler:
         self._serial_s: dict[str, float] | None = None
         """By job that was measured; `_else_s`: of the others."""
         self._else_s = 1.0
+        self._recalled: dict[Scope, float] = {}
 
     def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
         """One measured iteration of a job on `gpus` GPUs that lie `scope` apart."""
@@ -51,13 +54,34 @@ class Profiler:
     def slowdowns(self) -> Mapping[Scope, float]:
         """S by scope. That of one machine is what was declared: it is what the others are measured against."""
         if self._slowdowns is None:
-            measured: dict[Scope, tuple[float, float]] = {Scope.MACHINE: (self.prior[0], math.inf)}
-            for scope in (Scope.RACK, Scope.CLUSTER):
-                ratios = self._ratios(scope, measured)
-                if ratios:
-                    measured[scope] = _weighted_median(ratios), sum(n for _, n in ratios)
-            self._slowdowns = rising(measured, self.prior)
+            self._slowdowns = rising(self._measured(), self.prior)
         return self._slowdowns
+
+    def _measured(self) -> dict[Scope, tuple[float, float]]:
+        """(S, weight) by scope."""
+        measured: dict[Scope, tuple[float, float]] = {Scope.MACHINE: (self.prior[0], math.inf)}
+        for scope in (Scope.RACK, Scope.CLUSTER):
+            ratios = self._ratios(scope, measured)
+            if ratios:
+                measured[scope] = _weighted_median(ratios), sum(n for _, n in ratios)
+        return measured
+
+    def kept(self) -> dict[str, float]:
+        """S by scope for later apps of the same job type: as measured, else as recalled; empty where neither was."""
+        own = {scope: s for scope, (s, _) in self._measured().items() if scope is not Scope.MACHINE}
+        known = self._recalled | own
+        return {scope.name: known[scope] for scope in sorted(known)}
+
+    def recall(self, kept: Mapping[str, Any]) -> None:
+        """What earlier apps measured is the prior, until this one measures; ValueError for what is no such thing."""
+        found = {Scope[name]: float(s) for name, s in kept.items() if name in Scope.__members__}
+        if any(not 1 <= s <= RECALLED_MAX for s in found.values()):
+            raise ValueError(f"{dict(kept)} are no slowdowns")
+        self._recalled = {scope: s for scope, s in found.items() if scope is not Scope.MACHINE}
+        weighed = {Scope.MACHINE: (self.prior[0], math.inf), **{k: (s, 1.0) for k, s in self._recalled.items()}}
+        known = rising(weighed, self.prior)
+        self.prior = tuple(known[scope] for scope in Scope)
+        self._forget()
 
     def _ratios(self, scope: Scope, narrower: Mapping[Scope, tuple[float, float]]) -> list[tuple[float, float]]:
         """(S, samples) by each job measured in this scope and in a narrower one, else against the declared time."""

@@ -86,9 +86,9 @@ class Agent:
         if known is None:
             return
         try:
-            self.brain.speeds.restore(known)
+            self.brain.recall(known)
             log.info("speeds known of job type %s: %s", self.spec.job_type, known["times"])
-        except (KeyError, TypeError, ValueError) as e:
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
             log.warning("the kept speeds of job type %s are malformed: %s", self.spec.job_type, e)
 
     def _register(self) -> pb.AgentMessage:

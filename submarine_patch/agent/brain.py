@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs, jobs, leases, report, results
@@ -150,7 +151,17 @@ class Brain(AgentState):
 
     def _keep_speeds(self) -> None:
         self.speeds.worth_keeping = False
-        self.out.append(KeepSpeeds(file_of(self.spec.job_type), {"job_type": self.spec.job_type, **self.speeds.dump()}))
+        known = {"job_type": self.spec.job_type, **self.speeds.dump(), "slowdowns": self.profiler.kept()}
+        self.out.append(KeepSpeeds(file_of(self.spec.job_type), known))
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """What earlier apps of the job type learnt; what the user declares goes before.
+
+        ValueError, KeyError, TypeError or AttributeError where it is no such thing.
+        """
+        self.speeds.restore(known)
+        if self.spec.slowdown == SLOWDOWN_PRIOR:
+            self.profiler.recall(known.get("slowdowns") or {})
 
     def _watch_token(self, now_s: float) -> None:
         """Before the app's HDFS token ends for good, while its user can still do something, it is said."""
@@ -280,7 +291,7 @@ class Brain(AgentState):
     def _done(self, best: str | None, now_s: float) -> None:
         self.done_said = True
         self.mark()
-        if len(self.speeds.types) > 1 and self.speeds.profile.times:
+        if (len(self.speeds.types) > 1 and self.speeds.profile.times) or self.profiler.kept():
             self._keep_speeds()
         winner = self.jobs[best] if best is not None else None
         self.send(progress=report.progress(self))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -140,10 +140,8 @@ class _OnTensorFlow(_Fits, training.Session):
         return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
 
 
-class _Elsewhere(_Fits):
+class _Elsewhere(_Fits, training.OfVariables):
     """Keras 3 on JAX or PyTorch: one worker."""
-
-    state_part = training.STATE
 
     def _join(self, threads: int) -> base.Alone:
         self._state = training.Variables()
@@ -158,18 +156,6 @@ class _Elsewhere(_Fits):
 
         keras.utils.set_random_seed(self._seed)
         return contextlib.nullcontext()
-
-    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self._state.declare([*owners, *named.values()])
-
-    def _captured(self) -> Callable[[], memoryview]:
-        return self._state.captured()
-
-    def _assign(self, name: str, state: bytes) -> None:
-        self._state.assign(f"{self._where}/{name}", state)
-
-    def _export(self, model: Any) -> dict[str, bytes]:
-        return {training.MODEL: training.exported(model)}
 
 
 def _callback(session: base.Session, model: Any) -> Any:

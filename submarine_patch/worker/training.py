@@ -74,10 +74,28 @@ class Variables:
             variable.assign(value)
 
 
-class Session(base.Session):
-    """A session of TensorFlow."""
+class OfVariables(base.Session):
+    """A session whose state are variables; `_join` sets it up."""
 
     state_part = STATE
+    _state: Variables
+
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._state.declare([*owners, *named.values()])
+
+    def _captured(self) -> Callable[[], memoryview]:
+        return self._state.captured()
+
+    def _assign(self, name: str, state: bytes) -> None:
+        self._state.assign(f"{self._where}/{name}", state)
+
+    def _export(self, model: Any) -> dict[str, bytes]:
+        return {MODEL: exported(model)}
+
+
+class Session(OfVariables):
+    """A session of TensorFlow."""
+
     log_name = "tensorflow"
 
     def _join(self, threads: int) -> Gang:
@@ -100,18 +118,6 @@ class Session(base.Session):
         """The training step as a graph on every replica; its results become means over the replicas."""
         run: Callable[..., Any] = self.gang.replicated(step)
         return run
-
-    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self._state.declare([*owners, *named.values()])
-
-    def _captured(self) -> Callable[[], memoryview]:
-        return self._state.captured()
-
-    def _assign(self, name: str, state: bytes) -> None:
-        self._state.assign(f"{self._where}/{name}", state)
-
-    def _export(self, model: Any) -> dict[str, bytes]:
-        return {MODEL: exported(model)}
 
 
 def session(steps: int = 1000, **options: Any) -> Session:

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from pycontrol.model.topology import Gpu
+from pycontrol.fairness.slowdown import ENOUGH, Profiler
+from pycontrol.model.auction import SLOWDOWN_PRIOR
+from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.agent.brain import Brain
 from submarine_patch.agent.messages import KeepSpeeds
 from submarine_patch.agent.speeds import FEW, Speeds, file_of
 from tests.agent.world import World, hyperband, spec_of
@@ -128,3 +131,39 @@ def test_alike_gpus_say_nothing_and_are_not_tried() -> None:
     world.register()
     assert not demand(world).gpu_type
     assert not demand(world).speedups
+
+
+def test_slowdowns_are_kept_for_later_apps_of_the_job_type_and_what_is_declared_goes_before() -> None:
+    profiler = Profiler()
+    for _ in range(ENOUGH):
+        profiler.add("job000", 1.0, 2, Scope.MACHINE)
+        profiler.add("job000", 2.0, 2, Scope.RACK)
+    kept = json.loads(json.dumps(profiler.kept()))
+    assert kept == {"RACK": 2.0}
+    later = Brain(spec_of(slowdown=SLOWDOWN_PRIOR))
+    later.recall({"times": {}, "slowdowns": kept})
+    assert later.profiler.slowdown(Scope.RACK) == 2.0
+    assert later.profiler.slowdown(Scope.CLUSTER) >= 2.0, "no scope is faster than a narrower one"
+    assert later.profiler.kept() == kept, "and kept on, if nothing new is measured"
+    declared = Brain(spec_of(slowdown=(1.0, 1.5, 1.6)))
+    declared.recall({"times": {}, "slowdowns": kept})
+    assert declared.profiler.slowdown(Scope.RACK) == 1.5
+    for wrong in ({"RACK": 0.5}, {"RACK": float("nan")}, {"RACK": 1e9}, {"RACK": "x"}):
+        with pytest.raises(ValueError, match=r"slowdowns|could not convert"):
+            Brain(spec_of(slowdown=SLOWDOWN_PRIOR)).recall({"times": {}, "slowdowns": wrong})
+
+
+def test_an_app_that_measured_slowdowns_keeps_them_at_its_end() -> None:
+    world = World(spec_of(slowdown=SLOWDOWN_PRIOR, iteration_s=None))
+    for _ in range(ENOUGH):
+        world.brain.profiler.add("job000", 1.0, 2, Scope.MACHINE)
+        world.brain.profiler.add("job000", 3.0, 2, Scope.CLUSTER)
+    kept: list[KeepSpeeds] = []
+    take = world._take
+    world._take = lambda c: (kept.append(c) if isinstance(c, KeepSpeeds) else None, take(c))[1]  # type: ignore[method-assign]
+    world.register()
+    world.grant(Gpu("a1", 0), Gpu("a1", 1))
+    world.rise()
+    world.finish_gang("job000", accuracy=0.9)
+    world.publish()
+    assert kept[-1].speeds["slowdowns"] == {"CLUSTER": 3.0}
