@@ -1,0 +1,36 @@
+"""The experiment on estimates of starts: what it holds against what."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from pycontrol.experiments.outlook.estimates import Watched, _claims, _row
+from pycontrol.experiments.themis.runs import Scene
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.calibration import Calibration
+
+pytestmark = pytest.mark.interpreted
+
+
+@dataclass(frozen=True)
+class Queue(Scene):
+    """A job after the other on four GPUs."""
+
+    def load(self, seed: int) -> Workload:
+        """Its apps."""
+        apps = [TraceApp(f"j{i}", 70.0 * i, 4, ((4 * 900.0,),)) for i in range(self.apps)]
+        return Workload("queue", tuple(apps))
+
+
+def test_each_start_is_held_against_the_first_estimate_made_while_the_app_waited() -> None:
+    world = Watched(Queue("queue", "1x4", apps=6), 1, "isonomy", 3, Calibration())
+    world.run()
+    world._settle()
+    assert len(world.found) >= 4
+    starts = {world.records[a.app_id].started_s for a in world.workload.apps}
+    for x in world.found:
+        assert x.real_s in starts
+        assert x.made_s < x.real_s, "nothing is foreseen that has happened"
+        assert x.waited_s >= x.real_s - x.made_s
+    assert _row("queue", world.found)[1] == len(world.found)
+    assert _claims([])[0].holds is None
