@@ -23,7 +23,7 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
     if demand.pinned and not vc:
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
     if not vc or demand.opportunistic:
-        return None if s.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
+        return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
     lot = private_lot(s, supply, vc, {})
     assert lot.topology is not None
     machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]

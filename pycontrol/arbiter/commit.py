@@ -35,6 +35,16 @@ class Work:
     """Hosts where no new container of an app may start."""
 
 
+def grant_name(round_id: str, k: int) -> str:
+    """The id of a round's k-th grant."""
+    return f"{round_id}.{k}"
+
+
+def round_of(grant_id: str) -> str:
+    """The inverse: the round of a grant."""
+    return grant_id.rpartition(".")[0]
+
+
 def commit(s: State, work: Work, plan: Plan, memory_key: str, now_s: float) -> tuple[Outcome, str]:
     """Carries the plan out on the state as it is now; returns what became of it, and what is to be noted."""
     if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
@@ -53,7 +63,7 @@ class _Commit:
         self.coming: dict[str, set[Gpu]] = {}
         """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
-        for gpu in (*held, *s.revoking):
+        for gpu in (*held, *s.gpus.revoking):
             if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.lot.free or {})
@@ -240,7 +250,7 @@ class _Commit:
         return True
 
     def _grant(self, award: Award, gang: Gang, k: int) -> None:
-        s, app_id, grant_id = self.s, award.app_id, f"{self.round_id}.{k}"
+        s, app_id, grant_id = self.s, award.app_id, grant_name(self.round_id, k)
         ask = standin.ask_for(s, app_id, gang) if app_id in s.foreign else None
         if app_id in s.foreign and ask is None:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
@@ -273,7 +283,7 @@ class _Commit:
         """Free GPUs of the hosts, then those that come free first."""
         gpus: list[Gpu] = []
         for host, n in gang:
-            here = self.s.free.on(host)[:n]
+            here = self.s.gpus.free.on(host)[:n]
             if len(here) < n:
                 here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
             if len(here) < n:
@@ -324,7 +334,7 @@ class _Commit:
     def _unused(self) -> dict[str, int]:
         if self.lot.free is not None:
             return self.lot.by_host({name: n for name, n in self.left.items() if n > 0})
-        counts = self.s.free.counts()
+        counts = self.s.gpus.free.counts()
         for host, gpus in self.coming.items():
             if gpus:
                 counts[host] = counts.get(host, 0) + len(gpus)

@@ -22,16 +22,18 @@ from pycontrol.arbiter.facts import (
     Restored,
     Switched,
 )
+from pycontrol.arbiter.gpu_index import GpuState
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
 from pycontrol.arbiter.supply import Held, Supply
+from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.model.topology import Topology
+from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
@@ -54,6 +56,8 @@ class Arbiter(State):
         self.supply = supply
         self.market = Market(self, supply) if isinstance(supply, CellSupply) else None
         self.epoch, self._journal_id = epoch, journal_id
+        self.story = Story() if settings.validate else None
+        """What happened, where it is to be checked."""
         self.rounds = Rounds(self, policy, epoch)
         self.agent_events = Agents(self, self.rounds)
         self._next_life = ""
@@ -100,6 +104,33 @@ class Arbiter(State):
     def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Takes the events of one moment, in order, and returns what to do about all of them."""
         self.event_s = now_s
+        if self.story is None:
+            return self._cycle(events, now_s)
+        events, before = list(events), len(self.facts)
+        effects = self._cycle(events, now_s)
+        self.story.tell(now_s, (*events, *self.facts[before:], *effects))
+        self.validate(now_s)
+        return effects
+
+    def validate(self, now_s: float) -> None:
+        """Raises `Inconsistent` with its story where parts of the state contradict each other."""
+        validate(self, now_s, self.story)
+
+    def classify(self, gpu: Gpu) -> GpuState:
+        """What state a GPU is in."""
+        return classify(self, gpu)
+
+    def _cycle(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
+        """What happens at each moment, in this order.
+
+        1. The events change what is known of the cluster, the apps and the Agents.
+        2. Cells that were not told of adopted containers are told of all leases.
+        3. A recovery whose time is over ends; machines that were avoided for long enough are tried again.
+        4. Leases whose time came end, lapse or are renewed.
+        5. Gangs whose asks and GPUs are there are placed.
+        6. Exchange deals end and are made; Agents hear of new machines.
+        7. A round begins or goes on (`Rounds`).
+        """
         for event in events:
             self._handlers[type(event)](event, now_s)
         if self.cells_stale:
@@ -108,7 +139,7 @@ class Arbiter(State):
             self._settle_recovery(now_s)
         if len(self.refusals):
             self._try_again(now_s)
-        if self.alarms.heap and self.alarms.heap[0][0] <= now_s:
+        if self.gpus.alarms.heap and self.gpus.alarms.heap[0][0] <= now_s:
             leases.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)
@@ -169,7 +200,7 @@ class Arbiter(State):
             self.machines.note(gpu)
         self.tell_hosts()
         eligibility.update_closed(self)
-        self.stir_all()
+        self.reindex_all()
         self._supply_anew(now_s)
         for app in e.apps:
             self._app_known(app, now_s)
@@ -302,7 +333,7 @@ class Arbiter(State):
         self.machines.put(e.node)
         self.machine_changed(e.node.host, now_s)
         eligibility.update_closed(self, e.node.host)
-        self.stir_host(e.node.host)
+        self.reindex_host(e.node.host)
         if self.ready and now_s >= self.recovering_until_s:
             leases.leave_bad(self, now_s, self.machines.on(e.node.host))
             if e.node.decommissioning:
@@ -316,7 +347,7 @@ class Arbiter(State):
             self.machines.remove(node)
             self.refusals.forget(node.host)
             eligibility.update_closed(self, node.host)
-            self.stir_host(node.host)
+            self.reindex_host(node.host)
         if node is not None and self.ready and now_s >= self.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
 
@@ -394,7 +425,7 @@ class Arbiter(State):
             self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
             self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
-            self.stir_host(e.target)
+            self.reindex_host(e.target)
             if verb == "undrain":
                 self.want_round(now_s)
             elif self.ready and now_s >= self.recovering_until_s:  # else when what runs there is known

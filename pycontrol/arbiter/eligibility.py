@@ -33,7 +33,7 @@ def update_closed(s: State, host: str = "") -> None:
         changed = closed.keys() ^ s.closed.keys()
         s.closed = closed
     for each in changed:
-        s.stir_host(each)
+        s.reindex_host(each)
 
 
 class Eligibility:

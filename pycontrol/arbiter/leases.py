@@ -57,7 +57,7 @@ def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
 
 def close_open(s: State, now_s: float) -> None:
     """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
-    for gpu in sorted(s.open_leases):
+    for gpu in sorted(s.gpus.open):
         s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
 
 
@@ -120,7 +120,7 @@ def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
     if lease is not None and lease.state == REVOKING and gpu not in s.container_at:
         end(s, gpu, now_s, Cause(lease.cause, lease.reason))
     else:
-        s.stir(gpu)
+        s.reindex(gpu)
 
 
 def drop_reservations(s: State, app_id: str, reason: str) -> None:
@@ -207,7 +207,7 @@ def _kill_unleased(s: State, container: Container, now_s: float) -> None:
     """Has it killed, again and again until it is gone."""
     s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
     for gpu in container.gpus:
-        s.alarms.put(s.kills_sent[container.container_id] + KILL_RETRY_S, gpu)
+        s.gpus.alarms.put(s.kills_sent[container.container_id] + KILL_RETRY_S, gpu)
 
 
 def start(s: State, container: Container, job_id: str, now_s: float) -> None:
@@ -276,9 +276,9 @@ def expire(s: State, now_s: float) -> None:
     if frozen(s, now_s):
         return
     due: set[Gpu] = set()
-    heap = s.alarms.heap
+    heap = s.gpus.alarms.heap
     while heap and heap[0][0] <= now_s:
-        due.add(s.alarms.pop()[1])
+        due.add(s.gpus.alarms.pop()[1])
     for gpu in sorted(due):
         worker, container = s.workers.placing.get(gpu), s.containers.get(s.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
@@ -302,14 +302,14 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
         container_id = s.container_at.get(lease.gpu)
         if container_id:
             s.kill_container(container_id, now_s, "lease ended")
-            s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
+            s.gpus.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
-        s.alarms.put(lapse_s, lease.gpu)
+        s.gpus.alarms.put(lapse_s, lease.gpu)
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
         s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
 
@@ -375,4 +375,4 @@ def next_wake_s(s: State, now_s: float) -> float | None:
         return None
     if now_s < s.recovering_until_s:
         return s.recovering_until_s
-    return s.alarms.heap[0][0] if s.alarms.heap else None
+    return s.gpus.alarms.heap[0][0] if s.gpus.alarms.heap else None

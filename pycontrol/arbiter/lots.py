@@ -104,7 +104,7 @@ class Agenda:
                 mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
                 gpus.update(self._type_of(x.gpu.host) for gang in mine for x in gang)
         if len(+gpus) < 2:
-            return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.free.count + lent_gpus).items()}
+            return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.gpus.free.count + lent_gpus).items()}
         apps = {vc: [(a, self._unmet(a)) for a in own] for vc, own in self._wanting.items()}
         for app_id in self.ending:
             vc = s.durable.apps[app_id].vc

@@ -29,7 +29,7 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
         found = rung(a, app_id, now_s)
         if found is not None:
             return found
-    return Reason(Pending.WAITING_FOR_ROUND if a.free.count else Pending.NO_FREE_GPUS)
+    return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)
 
 
 def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter import apps, leases, standin
 from pycontrol.arbiter.audience import Waiting, demand_of, view
-from pycontrol.arbiter.commit import Work, commit
+from pycontrol.arbiter.commit import Work, commit, round_of
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import Agenda, borrowers
-from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.relocation import relocate
-from pycontrol.arbiter.state import State, as_gang
+from pycontrol.arbiter.round import Round, receipt
+from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import validate_bid, within_scope
-from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot
+from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
@@ -33,54 +32,12 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.port import Policy
 
-SPURNED_MAX = 3
-"""After so many rounds of which all was given back unused, the next one waits."""
 ASIDE_S = 300.0
 """For so long an app with whose numbers the policy failed takes no part."""
 NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
 WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0
 """A round is given up when its solution has not come after this many solve deadlines."""
-
-
-@dataclass
-class Round:
-    """A round under way."""
-
-    round_id: str
-    at_s: float
-    offered: dict[str, int]
-    """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
-    ending: dict[str, list[list[Lease]]]
-    """App -> its gangs on offer."""
-    lot: Lot
-    policy: Policy
-    phase: str = "rho"
-    deadline_s: float = 0.0
-    rho: dict[str, float | None] = field(default_factory=dict)
-    waiting: set[str] = field(default_factory=set)
-    out: dict[str, Reason] = field(default_factory=dict)
-    """App -> why it takes no part."""
-    snapshot: Snapshot | None = None
-    views: dict[str, AppView] = field(default_factory=dict)
-    bids: dict[str, Bid] = field(default_factory=dict)
-    offered_at_s: float = 0.0
-    bid_s: dict[str, float] = field(default_factory=dict)
-    participants: tuple[str, ...] = ()
-    seed: int = 0
-    eligibility: Eligibility | None = None
-    since_s: dict[str, float] = field(default_factory=dict)
-    """App -> since when it wants more than it holds; a grant may be all that it wants."""
-
-    @property
-    def memory_key(self) -> str:
-        """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
-        return self.lot.vc if self.lot.guaranteed else f"{self.lot.vc} (borrowed)"
-
-    def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
-        """The app's GPUs on offer."""
-        gangs = self.ending.get(app_id)
-        return tuple(sorted(x.gpu for gang in gangs for x in gang)) if gangs else ()
 
 
 class Rounds:
@@ -91,22 +48,12 @@ class Rounds:
         self.policy = policy
         self.epoch = epoch
         self.current: Round | None = None
-        self._fruitless = 0
-        """Rounds in a row that moved no GPU: the next one without a new event waits longer."""
-        self._not_before_s = 0.0
-        """After a round that failed, the next one waits a little."""
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """The last round that granted anything, and to which apps."""
-        self._spurned = 0
-        """Rounds in a row of which all grants were given back before the next."""
         self._aside: dict[str, tuple[float, str]] = {}
         """Apps that take no part, until when and why."""
         self._waiting = Waiting(state)
         self._agenda: Agenda | None = None
-
-    def look_like(self, other: Rounds) -> None:
-        """For a picture: when the next round of the other one is due."""
-        self._not_before_s = other._not_before_s
 
     def _policy_of(self, vc: str) -> Policy:
         return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
@@ -115,7 +62,7 @@ class Rounds:
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
         """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
-        ends, horizon_s = self.s.ends, now_s + 1.5 * self.s.lead_s
+        ends, horizon_s = self.s.gpus.ends, now_s + 1.5 * self.s.lead_s
         due: dict[tuple[float, Gpu], str] = {}
         while ends.heap and ends.heap[0][0] <= horizon_s:
             entry = ends.pop()
@@ -140,17 +87,14 @@ class Rounds:
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer."""
-        ends, heap = self.s.ends, self.s.ends.heap
+        ends, heap = self.s.gpus.ends, self.s.gpus.ends.heap
         while heap and self._offered_at(heap[0]) is None:
             ends.pop()
         return heap[0][0] - self.s.lead_s if heap else None
 
     def due_s(self) -> float | None:
         """When the next round is due, None if nothing calls for one."""
-        due_s, first_end_s = self.s.round_at_s, self._first_end_s()
-        if due_s is None or (first_end_s is not None and first_end_s < due_s):
-            due_s = first_end_s
-        return due_s if due_s is None or due_s > self._not_before_s else self._not_before_s
+        return self.s.timer.due_s(self._first_end_s())
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When tick() has something to do."""
@@ -167,7 +111,7 @@ class Rounds:
             elif now_s >= self.current.deadline_s:
                 self._deadline(now_s)
             return
-        wanted_s, ends = self.s.round_at_s, self.s.ends.heap
+        wanted_s, ends = self.s.timer.wanted_s, self.s.gpus.ends.heap
         if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.lead_s <= now_s):
             return  # not even by entries of the heap that may be out of date
         due_s = self.due_s()
@@ -177,9 +121,9 @@ class Rounds:
 
     def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
         s = self.s
-        counts = s.free.counts()
+        counts = s.gpus.free.counts()
         more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
-        for gpu in (*more, *(g for g in s.revoking if g not in s.durable.reservations)):
+        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
             if s.usable(gpu):
                 counts[gpu.host] = counts.get(gpu.host, 0) + 1
         return counts
@@ -192,7 +136,7 @@ class Rounds:
 
     def _begin(self, now_s: float) -> None:
         s = self.s
-        s.round_at_s = None
+        s.timer.begun()
         if s.hosts_due_s is not None:
             s.tell_hosts()
         wanting = self._wanting(now_s)
@@ -201,27 +145,23 @@ class Rounds:
             if not wanting:
                 leases.leave_open(s, ending)
                 return
-            if not s.free.count and not s.revoking:
+            if not s.gpus.free.count and not s.gpus.revoking:
                 leases.close_open(s, now_s)
                 return
-        if not ending and self._spurned_again(now_s):
+        if not ending and self._grants_unused(now_s):
             return
         if ending or wanting or borrowers(s):
             self._agenda = Agenda(s, wanting, ending, now_s)
             self._go_on(now_s)
 
-    def _spurned_again(self, now_s: float) -> bool:
+    def _grants_unused(self, now_s: float) -> bool:
         """Puts the round off where apps give back whatever they get, say, for its type: they would go on at once."""
         s, (round_id, app_ids) = self.s, self._granted
         self._granted = ("", frozenset())
         if not app_ids:
             return False
-        theirs = (x for a in app_ids for x in s.claims_of(a))
-        self._spurned = 0 if any(x.grant_id.startswith(f"{round_id}.") for x in theirs) else self._spurned + 1
-        if self._spurned < SPURNED_MAX:
-            return False
-        s.want_round(now_s + s.settings.round_retry_s * 2 ** min(4, self._spurned - SPURNED_MAX))
-        return True
+        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.claims_of(app_id))
+        return s.timer.grants_used(used, now_s)
 
     def _go_on(self, now_s: float) -> None:
         """Holds the agenda's rounds until one has to wait for answers, or none is left."""
@@ -416,7 +356,7 @@ class Rounds:
         """The cells are not those that the round under way is about any more: another one is held."""
         r, self.current, self._agenda = self.current, None, None
         if r is not None:
-            self._hand_out(self._receipt(r, None, "the cells changed during the round"))
+            self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
         self.s.want_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, bid: Bid) -> Bid:
@@ -489,8 +429,7 @@ class Rounds:
         outcome: Outcome | None = None
         if plan is None or problem:
             note = problem or "no plan"
-            self._not_before_s = now_s + s.settings.round_retry_s
-            s.want_round(self._not_before_s)
+            s.timer.failed(now_s)
         else:
             assert r.eligibility is not None
             kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
@@ -504,47 +443,15 @@ class Rounds:
             if outcome.refused and self._agenda is not None:
                 self._agenda.again(r.lot, frozenset(outcome.refused))
             wanting = self._wanting(now_s)
-            if wanting and s.open_leases:
+            if wanting and s.gpus.open:
                 leases.close_open(s, now_s)
-            if outcome.unused_gpus and wanting:
-                s.want_round(now_s + s.settings.round_retry_s * 2**self._fruitless)
             if outcome.granted:
                 self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
-            self._fruitless = 0 if outcome.moved else min(4, self._fruitless + 1)
-            if r.ending and not outcome.moved:  # the same leases would call for the same round at once
-                self._not_before_s = now_s + s.settings.round_retry_s
-        self._hand_out(self._receipt(r, outcome, note))
+            more_to_do = bool(outcome.unused_gpus and wanting)
+            s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
+        self._hand_out(receipt(self.s, r, outcome, note))
         self._go_on(now_s)
 
-    def _hand_out(self, receipt: Receipt) -> None:
-        self.s.receipts.append(receipt)
-        self.s.record(RoundHeld(receipt.round_id, receipt.at_s, receipt))
-
-    def _asked_s(self, r: Round, outcome: Outcome | None) -> dict[str, float]:
-        """Since when those wanted GPUs who were granted some."""
-        granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
-        return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}
-
-    def _receipt(self, r: Round, outcome: Outcome | None, note: str) -> Receipt:
-        return Receipt(
-            round_id=r.round_id,
-            at_s=r.at_s,
-            policy=r.policy.name,
-            asked=r.policy.asks_agents,
-            vc=r.lot.vc,
-            guaranteed=r.lot.guaranteed,
-            deals=tuple(deals_of(self.s.durable.exchange, r.lot.vc)),
-            cluster_gpus=self.s.gpus_of(r.lot.vc),
-            offered=r.lot.by_host(r.offered),
-            bad_gpus=tuple(self.s.bad_gpus),
-            ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
-            rho=dict(r.rho),
-            participants=tuple(r.participants),
-            out=dict(r.out),
-            bid_s=dict(r.bid_s),
-            restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
-            asked_s=self._asked_s(r, outcome),
-            f=self.s.f_of(r.lot.vc),
-            note=note,
-            outcome=outcome,
-        )
+    def _hand_out(self, x: Receipt) -> None:
+        self.s.receipts.append(x)
+        self.s.record(RoundHeld(x.round_id, x.at_s, x))

@@ -34,6 +34,9 @@ class Settings:
     ended_apps_s: float = 30 * 86400.0
     """For how long the records of ended apps are kept."""
 
+    validate: bool = False
+    """Whether what must hold is checked after every event (`validate.py`); slow."""
+
     @property
     def lead(self) -> float:
         """The lead in force, seconds."""

@@ -7,39 +7,36 @@ from collections import deque
 from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
-from pycontrol.arbiter.alarms import Alarms
+from pycontrol.arbiter import retention
+from pycontrol.arbiter.agents_view import AgentState as AgentState
 from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     OF_GPU,
-    AppArrived,
-    AppChanged,
     AppEnded,
-    AppMoved,
     AppsForgotten,
     Fact,
     LeaseEnded,
     LeaseGranted,
     LeaseRevoking,
     NextDropped,
-    Restored,
 )
-from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease, Reservation
+from pycontrol.arbiter.gpu_index import GpuIndex
+from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.machines import Machines
-from pycontrol.arbiter.pool import Pool
 from pycontrol.arbiter.refusals import Refusals
 from pycontrol.arbiter.roster import Roster, Worker
+from pycontrol.arbiter.round_timer import RoundTimer
 from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply
-from pycontrol.model.auction import Demand, Gang, gang_of
+from pycontrol.arbiter.touched import Touched as Touched
+from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import (
     Contention,
     Effect,
     HeldGrant,
-    JobProgress,
     Kill,
     SendHosts,
     SendRevoke,
@@ -53,39 +50,6 @@ PAUSED = "paused"
 DRAINED = "drained:"
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 """Facts by which an app holds less."""
-ENDED_APPS_MAX = 10_000
-"""So many records of ended apps are kept, beside the time for which they are."""
-ENDED_APPS_MIN_S = 600.0
-"""No record is dropped sooner, however many there are."""
-
-
-@dataclass(slots=True)
-class AgentState:
-    """What an Agent last said of its app."""
-
-    demand: Demand
-    app_scheduler: str
-    attempt_id: str = ""
-    jobs: tuple[JobProgress, ...] = ()
-    rho: float | None = None
-    connected: bool = True
-
-
-class Touched:
-    """Apps whose records changed since somebody looked."""
-
-    def __init__(self) -> None:
-        self.app_ids: set[str] = set()
-        self.all = False
-
-    def note(self, fact: Fact) -> None:
-        """A fact that is not about a GPU."""
-        if isinstance(fact, AppArrived | AppChanged | AppEnded | AppMoved):
-            self.app_ids.add(fact.app_id)
-        elif isinstance(fact, AppsForgotten):
-            self.app_ids.update(fact.app_ids)
-        elif isinstance(fact, Restored):
-            self.all = True
 
 
 @dataclass
@@ -115,15 +79,6 @@ class State:
     workers: Roster = field(default_factory=Roster)
     placements_full_s: float = -math.inf
     """When gangs last waited only because enough placements were under way."""
-    free: Pool = field(default_factory=Pool)
-    revoking: set[Gpu] = field(default_factory=set)
-    """GPUs whose leases are being revoked."""
-    open_leases: set[Gpu] = field(default_factory=set)
-    """GPUs whose leases last until somebody else wants them."""
-    alarms: Alarms = field(default_factory=Alarms)
-    """When `leases.expire` must look at a GPU."""
-    ends: Alarms = field(default_factory=Alarms)
-    """The ends of leases that go on offer."""
     unmet: dict[str, None] = field(default_factory=dict)
     """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
     unmet_since_s: dict[str, float] = field(default_factory=dict)
@@ -141,8 +96,6 @@ class State:
     """Apps without an Agent that the operator ended: their asks are not served."""
     kills_sent: dict[str, float] = field(default_factory=dict)
     receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
-    round_at_s: float | None = None
-    """When a round is wanted, apart from ending leases."""
     facts: list[Fact] = field(default_factory=list)
     touched: Touched | None = None
     """Kept where somebody takes pictures."""
@@ -159,6 +112,8 @@ class State:
     """Whether containers were adopted of which the cells know nothing yet."""
     node_at: dict[str, Node] = field(init=False)
     """The node of each host that is up."""
+    gpus: GpuIndex = field(init=False)
+    timer: RoundTimer = field(init=False)
     lead_s: float = field(init=False)
     """`Settings.lead`, at hand."""
 
@@ -166,6 +121,8 @@ class State:
         self.machines = Machines(self.configured)
         self.node_at = self.machines.node_at
         self.lead_s = self.settings.lead
+        self.gpus = GpuIndex(self.settings.grant_timeout_s, self.lead_s)
+        self.timer = RoundTimer(self.settings.round_retry_s)
 
     # ---- output
 
@@ -186,7 +143,7 @@ class State:
             self.touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
             if isinstance(fact, LeaseGranted):
                 self.touched.app_ids.add(fact.app_id)
-        self.stir(gpu)
+        self.reindex(gpu)
         if isinstance(fact, LeaseGranted):
             self.reckon(fact.app_id)
         elif isinstance(fact, LOSES):
@@ -199,26 +156,16 @@ class State:
 
     def _forget_ended(self, now_s: float) -> None:
         """Drops records of apps that ended long ago; none that YARN still knows, or that still has a lease."""
-        ended = self.durable.ended
-        gone: list[str] = []
-        too_many = len(ended) - ENDED_APPS_MAX
-        for app_id, app in islice(ended.items(), 100):
-            age_s = now_s - (app.finished_s or now_s)
-            if age_s < self.settings.ended_apps_s and (len(gone) >= too_many or age_s < ENDED_APPS_MIN_S):
-                break
-            known = app_id in self.yarn_apps or not self.ready
-            if (
-                not known
-                and app_id not in self.durable.leases_by_app
-                and app_id not in self.durable.reservations_by_app
-            ):
-                gone.append(app_id)
+        gone = tuple(retention.forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
         if gone:
-            self.record(AppsForgotten(tuple(gone)))
+            self.record(AppsForgotten(gone))
             for app_id in gone:
                 self.agents.pop(app_id, None)
                 self.stale.discard(app_id)
                 self.doomed.discard(app_id)
+
+    def _is_known(self, app_id: str) -> bool:
+        return app_id in self.yarn_apps or not self.ready
 
     def _count_group(self, fact: Fact, before: Lease | None, coming: Reservation | None) -> None:
         """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""
@@ -236,55 +183,39 @@ class State:
                 del self.groups[lost]
                 self.supply.release(lost)
 
-    def stir(self, gpu: Gpu) -> None:
-        """The lease or the container of a GPU changed: is it free, and when does time touch it next?"""
+    def reindex(self, gpu: Gpu) -> None:
+        """The lease or the container of a GPU changed, or its machine."""
         lease = self.durable.leases.get(gpu)
         if lease is None:
-            self.revoking.discard(gpu)
-            self.open_leases.discard(gpu)
-            if gpu not in self.container_at and self.usable(gpu) and gpu.host not in self.closed:
-                self.free.put(gpu)
-            else:
-                self.free.take(gpu)
-            return
-        self.free.take(gpu)
-        if lease.state == REVOKING:
-            self.revoking.add(gpu)
-            self.open_leases.discard(gpu)
-            self.alarms.put(lease.end_s, gpu)
-            return
-        self.revoking.discard(gpu)
-        if lease.end_s == math.inf:
-            self.open_leases.add(gpu)
+            self.gpus.unleased(gpu, self.free_to_lease(gpu))
         else:
-            self.open_leases.discard(gpu)
-            self.ends.put(lease.end_s, gpu)
-        if lease.state == GRANTED and lease.unused_since_s is not None:
-            self.alarms.put(lease.unused_since_s + self.settings.grant_timeout_s, gpu)
-        elif lease.app_id in self.foreign:
-            self.alarms.put(lease.end_s - self.lead_s, gpu)
+            self.gpus.leased(lease, lease.app_id in self.foreign)
 
-    def stir_all(self) -> None:
+    def free_to_lease(self, gpu: Gpu) -> bool:
+        """Whether a GPU that nobody holds may be leased now."""
+        return gpu not in self.container_at and self.usable(gpu) and gpu.host not in self.closed
+
+    def reindex_all(self) -> None:
         """Looks at every GPU anew."""
-        self.free.clear()
+        self.gpus.free.clear()
         if self.supply is not None:
             up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
             self.supply.machines_changed(up)
         for node in self.node_at.values():
             for i in range(node.gpus):
-                self.stir(Gpu(node.host, i))
+                self.reindex(Gpu(node.host, i))
         for gpu in list(self.durable.leases):
-            self.stir(gpu)
+            self.reindex(gpu)
 
-    def stir_host(self, host: str) -> None:
+    def reindex_host(self, host: str) -> None:
         """Looks at every GPU of a host anew, after the host changed."""
         node = self.node_at.get(host)
         if self.supply is not None:
             self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
-        for gpu in self.free.on(host):
-            self.free.take(gpu)
+        for gpu in self.gpus.free.on(host):
+            self.gpus.free.take(gpu)
         for i in range(node.gpus if node else 0):
-            self.stir(Gpu(host, i))
+            self.reindex(Gpu(host, i))
 
     def usable(self, gpu: Gpu) -> bool:
         """Whether it may be leased: its node is up and not drained, and it is in order."""
@@ -314,18 +245,18 @@ class State:
         else:
             self.foreign.pop(app_id, None)
         for gpu in self.durable.leases_by_app.get(app_id, {}):
-            self.stir(gpu)
+            self.reindex(gpu)
         self.reckon(app_id)
 
     def occupy(self, gpu: Gpu, container_id: str) -> None:
         """A container uses the GPU."""
         self.container_at[gpu] = container_id
-        self.stir(gpu)
+        self.reindex(gpu)
 
     def vacate(self, gpu: Gpu) -> None:
         """No container uses the GPU."""
         self.container_at.pop(gpu, None)
-        self.stir(gpu)
+        self.reindex(gpu)
 
     def emit(self, effect: Effect) -> None:
         """Queues an effect, to be carried out after the journal has the facts."""
@@ -338,7 +269,7 @@ class State:
 
     def want_round(self, at_s: float) -> None:
         """Asks for a round no later than `at_s`."""
-        self.round_at_s = at_s if self.round_at_s is None else min(self.round_at_s, at_s)
+        self.timer.request(at_s)
 
     # ---- the machines
 
@@ -392,7 +323,7 @@ class State:
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs that nobody holds and no container occupies."""
-        return set(self.free)
+        return set(self.gpus.free)
 
     # ---- apps
 
@@ -563,17 +494,4 @@ class State:
         """Forgets a worker's plan."""
         self.workers.drop(worker)
         for gpu in worker.plan.gpus:
-            self.stir(gpu)
-
-
-def as_gang(gpus: Iterable[Gpu]) -> Gang:
-    """GPUs counted by host."""
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        counts[gpu.host] = counts.get(gpu.host, 0) + 1
-    return gang_of(counts)
-
-
-def by_host(gpus: Iterable[Gpu]) -> dict[str, int]:
-    """GPUs counted by host, as a dictionary."""
-    return dict(as_gang(gpus))
+            self.reindex(gpu)

@@ -130,7 +130,7 @@ def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
     assert node is not None
     s.workers.sent(worker, s.new_id("d"), now_s + s.settings.grant_timeout_s)
     for gpu in worker.plan.gpus:
-        s.alarms.put(worker.placing_until_s, gpu)
+        s.gpus.alarms.put(worker.placing_until_s, gpu)
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
     s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
 

@@ -89,6 +89,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
     metavar="[POLICY.]OPTION=VALUE",
     help="An option of the policies, of one of them, or of the simulation; repeat.",
 )
+@click.option("--validate", is_flag=True, help="Check the control plane's state after every event; slow.")
 @click.option("--processes", type=click.IntRange(min=1), help="Runs at once  [default: all cores].")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write CSV, JSON and plots here."
@@ -97,7 +98,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 def simulate_command(
     policies: str, workload: str, cluster: str, cells: Path | None, seeds: int,
     contention: float, contended_by: str, lease_s: float,
-    given: tuple[str, ...], processes: int | None, out: Path | None, output: str,
+    given: tuple[str, ...], validate: bool, processes: int | None, out: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Policies beside each other on one workload and one cluster, in virtual time.
 
@@ -112,6 +113,8 @@ def simulate_command(
     if not names or len(set(names)) < len(names):
         raise click.BadParameter(f"{policies}: names of different policies, separated by commas", param_hint="--policy")
     options, settings = _settings(names, given, lease_s)
+    if validate:
+        settings = dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, validate=True))
     topology = _topology(cluster, contention if contended_by == "machines" else 1.0)
     supply = _cells(cells, topology, options) if cells else None
     arrivals = contention if contended_by == "arrivals" else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -71,6 +72,7 @@ def settings_of(config: Config) -> Settings:
         standin_revocable=config.standin.revocable,
         seed=config.seed,
         ended_apps_s=config.journal.retention_days * DAY_S,
+        validate=os.environ.get("ISONOMY_VALIDATE") == "1",
     )
 
 

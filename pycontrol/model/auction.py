@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -20,6 +20,14 @@ Gang = tuple[tuple[str, int], ...]
 def gang_of(machines: Mapping[str, int]) -> Gang:
     """The canonical form of a gang: positive counts only, sorted by host."""
     return tuple(sorted((host, gpus) for host, gpus in machines.items() if gpus > 0))
+
+
+def as_gang(gpus: Iterable[Gpu]) -> Gang:
+    """GPUs counted by host."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    return gang_of(counts)
 
 
 def gang_gpus(gang: Gang) -> int:

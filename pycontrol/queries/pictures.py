@@ -31,12 +31,12 @@ PATIENCE_S = 0.3
 """So long a reader waits for a new picture while there is an older one; its time is in each view (`now_s`)."""
 FIRST_S = 5.0
 COPIED = (
-    "nodes", "down", "queues", "yarn_apps", "containers", "container_at", "revoking", "open_leases", "unmet", "foreign",
-    "closed", "doomed", "kills_sent", "receipts", "workers", "free", "ends", "refusals", "asks", "machines", "groups",
+    "nodes", "down", "queues", "yarn_apps", "containers", "container_at", "gpus", "timer", "unmet", "foreign",
+    "closed", "doomed", "kills_sent", "receipts", "workers", "refusals", "asks", "machines", "groups",
 )  # fmt: skip
 """Fields of the state that are copied as they are (`copy()`)."""
 SHARED = (
-    "ready", "shadow", "rm_life", "seen_cluster", "recovering_until_s", "round_at_s", "placements_full_s",
+    "ready", "shadow", "rm_life", "seen_cluster", "recovering_until_s", "placements_full_s",
     "hosts_due_s", "counter", "supply", "epoch",
 )  # fmt: skip
 """Those that are not changed in place."""
@@ -72,7 +72,6 @@ class Camera:
         picture.node_at = picture.machines.node_at
         picture.policy_name = a.policy_name
         picture.agents = {app_id: _agent(x) for app_id, x in a.agents.items()}
-        picture.rounds.look_like(a.rounds)
         return picture
 
     def _durable(self, d: Durable) -> Durable:

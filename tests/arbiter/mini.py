@@ -5,6 +5,7 @@ Unlike `World` nobody plays the cluster or the Agents: the test says every word 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ class Mini:
         self.policy = registry.make(policy) if isinstance(policy, str) else policy
         self.nodes = tuple(Node(f"{h}:1", h, "r", n) for h, n in nodes)
         self.queues = tuple(queues)
-        self.a = Arbiter(settings, self.policy, durable, **more)
+        self.a = Arbiter(dataclasses.replace(settings, validate=True), self.policy, durable, **more)
         self.now = 1000.0
         self.effects: list[tuple[float, ev.Effect]] = []
         self.facts: list[Fact] = []

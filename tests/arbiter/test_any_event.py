@@ -15,11 +15,11 @@ import pytest
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.reasons import REASONS, reason
-from pycontrol.arbiter.state import Settings, by_host
+from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, BidRow, Demand
+from pycontrol.model.auction import Bid, BidRow, Demand, as_gang
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
@@ -161,7 +161,7 @@ def holds(m: Mini) -> None:
     a = m.a
     usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
     assert a.free_gpus() == usable
-    assert a.free.counts() == by_host(usable)
+    assert a.gpus.free.counts() == dict(as_gang(usable))
     assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.reservations.values())} <= a.durable.apps.keys()
     for gpu in a.durable.reservations:
         assert gpu in a.durable.leases

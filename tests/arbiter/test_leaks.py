@@ -14,7 +14,7 @@ from pycontrol.model.auction import Demand
 from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted
-BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings"}
+BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings", "story"}
 """Records of ended apps are dropped by their own rule (test_retention)."""
 
 

@@ -65,7 +65,7 @@ def test_an_app_that_ends_while_its_container_is_being_placed_leaves_none_behind
     assert [k.container_id for k in m.of(ev.Kill)] == [container.container_id]
     m.send(ev.ContainerGone(container.container_id))
     assert not m.a.durable.leases
-    assert m.a.free.count == 4
+    assert m.a.gpus.free.count == 4
 
 
 def test_a_container_without_leases_is_killed_until_it_is_gone() -> None:
@@ -84,7 +84,7 @@ def test_a_container_without_leases_is_killed_until_it_is_gone() -> None:
     kills = len(m.of(ev.Kill))
     m.run(20)
     assert len(m.of(ev.Kill)) == kills
-    assert m.a.free.count == 6
+    assert m.a.gpus.free.count == 6
 
 
 def test_a_container_on_fewer_leased_gpus_than_it_has_is_killed() -> None:

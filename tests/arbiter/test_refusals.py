@@ -130,7 +130,7 @@ def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_aga
         m.app(f"a{k}", gang=4, user=f"u{k}")
     serve(m, ["a0", "a1"], 100, {"n1", "n2"})
     assert m.a.refusals.closed() == m.a.closed == {"n1": "too little memory", "n2": "too little memory"}
-    assert m.a.free.count == 0
+    assert m.a.gpus.free.count == 0
     serve(m, ["a0", "a1"], 600, set())
     assert not m.a.closed
     assert all(len(m.held(f"a{k}")) == 4 for k in range(2)), "they take containers again"

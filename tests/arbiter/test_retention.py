@@ -2,7 +2,7 @@
 
 import pytest
 
-from pycontrol.arbiter import apps, state
+from pycontrol.arbiter import apps, retention
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
@@ -42,7 +42,7 @@ def test_records_go_after_their_time() -> None:
 
 
 def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "ENDED_APPS_MAX", 5)
+    monkeypatch.setattr(retention, "ENDED_APPS_MAX", 5)
     a = arbiter()
     for k in range(20):
         come(a, f"a{k}", k * 1000.0)

@@ -35,7 +35,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
         "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
     "kills_only_once": (
-        ARBITER, "s.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)", "pass"),
+        ARBITER, "s.gpus.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)", "pass"),
     "a_grant_never_lapses": (
         ARBITER, "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:",
         "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s - 1e6:"),
@@ -58,7 +58,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, "reservation = self.reservations.pop(f.gpu, None)",
         "reservation = self.reservations.get(f.gpu)"),
     "a_gpu_in_use_is_free": (
-        ARBITER, "if gpu not in self.container_at and self.usable(gpu)", "if self.usable(gpu)"),
+        ARBITER, "gpu not in self.container_at and self.usable(gpu)", "self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (
         ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
     "promises_twice": (

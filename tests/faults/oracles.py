@@ -264,9 +264,9 @@ class Oracles:
 
     def _consistent(self, a: Any) -> None:
         usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
-        if a.free_gpus() != usable or a.free.count != len(usable):
+        if a.free_gpus() != usable or a.gpus.free.count != len(usable):
             raise Violation("conservation", f"free are {sorted(map(str, a.free_gpus() ^ usable))} wrongly or not")
-        if a.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
+        if a.gpus.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
             raise Violation("conservation", "GPUs being revoked are not those that are known to be")
         for gpu, coming in a.durable.reservations.items():
             if a.durable.leases[gpu].state != REVOKING:

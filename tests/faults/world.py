@@ -107,7 +107,7 @@ class World:
 
     def arbiter_settings(self) -> Settings:
         """isonomy.yaml."""
-        return Settings(**self.schedule["settings"])
+        return Settings(**{"validate": True, **self.schedule["settings"]})
 
     def make_supply(self) -> CellSupply | None:
         """The cells file, read at each start."""

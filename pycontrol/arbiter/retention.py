@@ -1,0 +1,25 @@
+"""For how long records of ended apps are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from pycontrol.arbiter.durable import Durable
+
+ENDED_APPS_MAX = 10_000
+"""So many records of ended apps are kept, beside the time for which they are."""
+ENDED_APPS_MIN_S = 600.0
+"""No record is dropped sooner, however many there are."""
+
+
+def forgettable(d: Durable, is_known: Callable[[str], bool], keep_s: float, now_s: float) -> Iterator[str]:
+    """Apps that ended long ago, the oldest of them; none that YARN may know (`is_known`), or that has a lease."""
+    too_many, found = len(d.ended) - ENDED_APPS_MAX, 0
+    for app_id, app in islice(d.ended.items(), 100):
+        age_s = now_s - (app.finished_s or now_s)
+        if age_s < keep_s and (found >= too_many or age_s < ENDED_APPS_MIN_S):
+            return
+        if not is_known(app_id) and app_id not in d.leases_by_app and app_id not in d.reservations_by_app:
+            found += 1
+            yield app_id

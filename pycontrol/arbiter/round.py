@@ -1,0 +1,88 @@
+"""A round under way, and its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pycontrol.arbiter.eligibility import Eligibility
+from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import Lot
+from pycontrol.model.auction import AppView, Bid, Snapshot
+from pycontrol.model.reasons import Reason
+from pycontrol.model.receipt import Outcome, Receipt
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.port import Policy
+
+
+@dataclass
+class Round:
+    """A round under way."""
+
+    round_id: str
+    at_s: float
+    offered: dict[str, int]
+    """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
+    ending: dict[str, list[list[Lease]]]
+    """App -> its gangs on offer."""
+    lot: Lot
+    policy: Policy
+    phase: str = "rho"
+    deadline_s: float = 0.0
+    rho: dict[str, float | None] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)
+    out: dict[str, Reason] = field(default_factory=dict)
+    """App -> why it takes no part."""
+    snapshot: Snapshot | None = None
+    views: dict[str, AppView] = field(default_factory=dict)
+    bids: dict[str, Bid] = field(default_factory=dict)
+    offered_at_s: float = 0.0
+    bid_s: dict[str, float] = field(default_factory=dict)
+    participants: tuple[str, ...] = ()
+    seed: int = 0
+    eligibility: Eligibility | None = None
+    since_s: dict[str, float] = field(default_factory=dict)
+    """App -> since when it wants more than it holds; a grant may be all that it wants."""
+
+    @property
+    def memory_key(self) -> str:
+        """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
+        return self.lot.vc if self.lot.guaranteed else f"{self.lot.vc} (borrowed)"
+
+    def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
+        """The app's GPUs on offer."""
+        gangs = self.ending.get(app_id)
+        return tuple(sorted(x.gpu for gang in gangs for x in gang)) if gangs else ()
+
+
+def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
+    """What a round has come to so far; `outcome`: None where it is given up."""
+    return Receipt(
+        round_id=r.round_id,
+        at_s=r.at_s,
+        policy=r.policy.name,
+        asked=r.policy.asks_agents,
+        vc=r.lot.vc,
+        guaranteed=r.lot.guaranteed,
+        deals=tuple(deals_of(s.durable.exchange, r.lot.vc)),
+        cluster_gpus=s.gpus_of(r.lot.vc),
+        offered=r.lot.by_host(r.offered),
+        bad_gpus=tuple(s.bad_gpus),
+        ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
+        rho=dict(r.rho),
+        participants=tuple(r.participants),
+        out=dict(r.out),
+        bid_s=dict(r.bid_s),
+        restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
+        asked_s=_asked_s(r, outcome),
+        f=s.f_of(r.lot.vc),
+        note=note,
+        outcome=outcome,
+    )
+
+
+def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
+    """Since when those wanted GPUs who were granted some."""
+    granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
+    return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}
