@@ -80,8 +80,9 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     """(GPU or app, what is wrong) for each contradiction."""
     yield from _leases(s)
     yield from _health(s, now_s)
-    free = {g for node in s.nodes.values() for g in _gpus(node.host, node.gpus) if classify(s, g) is GpuState.FREE}
-    yield from s.gpus.validate(s.durable.leases, free)
+    if s.seen_cluster:  # the index is made with the first snapshot
+        free = {g for node in s.nodes.values() for g in _gpus(node.host, node.gpus) if classify(s, g) is GpuState.FREE}
+        yield from s.gpus.validate(s.durable.leases, free)
     yield from _workers(s)
     yield from _apps(s)
     yield from _groups(s)

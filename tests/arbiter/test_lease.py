@@ -1,0 +1,123 @@
+"""The states of a lease: the table, the code and the picture in the docs say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import (
+    AppArrived,
+    Fact,
+    LeaseBorrowed,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseIdle,
+    LeaseOwned,
+    LeaseRevoking,
+    LeaseStarted,
+    NextDropped,
+)
+from pycontrol.arbiter.lease import TRANSITIONS, LeaseState
+from pycontrol.model.reasons import EndReason
+from pycontrol.model.topology import Gpu
+
+GPU = Gpu("n1", 0)
+DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
+ARRIVED = AppArrived("a", "a", "root.q", "u", "job", 0.0, 0.0)
+GRANTED = LeaseGranted(GPU, "a", "r1.0", 1.0, 601.0, "r1.0")
+STARTED = LeaseStarted(GPU, "c1", "j0", 2.0, 602.0, 1.1)
+REVOKING = LeaseRevoking(GPU, 90.0, "lost round r2", EndReason.LOST_ROUND)
+INTO: dict[LeaseState, tuple[Fact, ...]] = {
+    LeaseState.GRANTED: (GRANTED,),
+    LeaseState.ACTIVE: (GRANTED, STARTED),
+    LeaseState.REVOKING: (GRANTED, STARTED, REVOKING),
+}
+FACTS: dict[type[Any], Fact] = {
+    LeaseGranted: GRANTED,
+    LeaseStarted: LeaseStarted(GPU, "c2", "j1", 50.0, 650.0),
+    LeaseExtended: LeaseExtended(GPU, 1200.0),
+    LeaseIdle: LeaseIdle(GPU, 60.0),
+    LeaseRevoking: LeaseRevoking(GPU, 80.0, "n1 is being drained", EndReason.DRAINED),
+    LeaseEnded: LeaseEnded(GPU, 70.0, "revoked", EndReason.LOST_ROUND),
+}
+
+
+def ledger(*facts: Fact) -> Durable:
+    found = Durable()
+    for fact in (ARRIVED, *facts):
+        found.apply(fact)
+    return found
+
+
+@pytest.mark.parametrize(("state", "fact"), TRANSITIONS, ids=lambda x: getattr(x, "__name__", str(x)))
+def test_each_transition_of_the_table_is_what_the_ledger_does(state: LeaseState | None, fact: type[Any]) -> None:
+    d = ledger(*(INTO[state] if state is not None else ()))
+    d.apply(FACTS[fact])
+    lease = d.leases.get(GPU)
+    assert (lease.state if lease is not None else None) == TRANSITIONS[state, fact]
+
+
+def test_the_picture_in_the_docs_has_the_transitions_of_the_table() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    drawn = set()
+    for old, new, facts in re.findall(r"^ +(\S+) --> (\S+): (.+)$", text, re.M):
+        for fact in facts.split(", "):
+            drawn.add((old, fact, new))
+    table = {(str(old or "[*]"), fact.__name__, str(new or "[*]")) for (old, fact), new in TRANSITIONS.items()}
+    assert drawn == table
+
+
+@pytest.mark.parametrize("state", INTO)
+def test_who_owns_the_cells_changes_no_state(state: LeaseState) -> None:
+    d = ledger(*INTO[state], LeaseBorrowed(GPU, "r1.0"))
+    assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, False)
+    d.apply(LeaseOwned(GPU, "other"))
+    assert not d.leases[GPU].guaranteed
+    d.apply(LeaseOwned(GPU, "r1.0"))
+    assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, True)
+
+
+def test_what_was_read_of_a_lease_stays_as_it_was() -> None:
+    d = ledger(GRANTED)
+    before = d.leases[GPU]
+    d.apply(STARTED)
+    d.apply(REVOKING)
+    assert (before.state, before.container_id, before.end_s) == (LeaseState.GRANTED, "", 601.0)
+    assert d.leases[GPU].lease_id == before.lease_id == "r1.0@n1:0"
+    assert d.leases_by_app["a"][GPU] is d.leases[GPU]
+
+
+def test_a_reservation_begins_when_the_lease_ends_and_lasts_as_long() -> None:
+    later = LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, "r2.0", after_current=True, guaranteed=False)
+    d = ledger(GRANTED, STARTED, REVOKING, later)
+    reservation = d.reservations[GPU]
+    assert d.held == {"a": 1}
+    d.apply(LeaseEnded(GPU, 70.0, "revoked", EndReason.LOST_ROUND))
+    begun = d.leases[GPU]
+    assert (begun.lease_id, begun.granted_s, begun.end_s) == (reservation.lease_id, 70.0, 580.0)
+    assert (begun.unused_since_s, begun.gang, begun.guaranteed) == (70.0, "r2.0", False)
+    assert not d.reservations
+    assert not d.reservations_by_app
+
+
+def test_a_reservation_that_is_cancelled_leaves_the_lease() -> None:
+    later = LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, after_current=True)
+    d = ledger(GRANTED, REVOKING, later, NextDropped(GPU, "n1 is being drained"))
+    assert (d.leases[GPU].state, d.reservations, d.held) == (LeaseState.REVOKING, {}, {})
+
+
+def test_reservations_are_journaled_as_the_leases_that_they_become() -> None:
+    d = ledger(GRANTED, REVOKING, LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, "g", after_current=True))
+    data = json.loads(json.dumps(d.dump()))
+    assert (data["next"][0]["state"], data["next"][0]["unused_since_s"]) == ("granted", 90.0)
+    assert data["next"][0].keys() == data["leases"][0].keys()
+    again = Durable.load(data)
+    assert again.dump() == d.dump()
+    assert again.reservations == d.reservations
+    assert again.leases == d.leases

@@ -1,0 +1,363 @@
+"""Each reason of the closed list, brought about through the Arbiter's own events."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.state import Settings
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid, BidReceipt, Demand, Offer, Plan, Snapshot
+from pycontrol.model.cluster import Ask, Queue, YarnApp
+from pycontrol.model.reasons import SENTENCES, Pending
+from tests.arbiter.mini import CELLS, SETTINGS, Mini
+
+TWO = (("n1", 4), ("n2", 4))
+CASES: dict[Pending, Callable[[], Mini]] = {}
+"""For each reason a state of things in which app `a` has it."""
+
+
+def case(code: Pending) -> Callable[[Callable[[], Mini]], Callable[[], Mini]]:
+    def known(make: Callable[[], Mini]) -> Callable[[], Mini]:
+        CASES[code] = make
+        return make
+
+    return known
+
+
+class Says:
+    """A policy that asks, and says of each bidder what the test wants said; it gives nothing."""
+
+    name, asks_agents = "says", True
+
+    def __init__(self, *bids: BidReceipt) -> None:
+        self._bids = bids
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        return Offer(tuple(v.app_id for v in snapshot.apps))
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        return Plan(snapshot.round_id, (), self._bids)
+
+
+class Deaf(Mini):
+    """The Agent of app `a` answers nothing of this kind."""
+
+    deaf_to: type[ev.Event] = ev.RhoReported
+
+    def send(self, event: ev.Event) -> None:
+        if not (isinstance(event, self.deaf_to) and getattr(event, "app_id", "") == "a"):
+            super().send(event)
+
+
+class BidsBadly(Mini):
+    def send(self, event: ev.Event) -> None:
+        if isinstance(event, ev.BidReceived):
+            event = dataclasses.replace(event, bid=None, problem="rho is not a number")
+        super().send(event)
+
+
+class CannotCount(Mini):
+    """The policy fails with what app `a` reports."""
+
+    def _decide(self, e: ev.Solve) -> ev.Decided:
+        return dataclasses.replace(super()._decide(e), left_out={"a": "its work is not a number"})
+
+
+def one(m: Mini, gang: int = 1, gangs: int = 1, seconds: float = 5.0) -> Mini:
+    m.app("a", gang, gangs)
+    m.run(seconds)
+    return m
+
+
+def celled(in_use: bool = True) -> Mini:
+    """`in_use`: app `other` holds the only cell of root.b, a pair."""
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+    m = Mini("tiresias", Settings(lease_s=600, recovery_s=0, round_retry_s=5), nodes=TWO, supply=supply)
+    if in_use:
+        m.app("other", 2, 1, queue="root.b")
+        m.run(5)
+        m.start("other")
+    return m
+
+
+@case(Pending.RUNNING)
+def _() -> Mini:
+    m = one(Mini())
+    m.start("a")
+    return m
+
+
+@case(Pending.IDLE)
+def _() -> Mini:
+    return one(Mini(), gangs=0)
+
+
+@case(Pending.FINISHED)
+def _() -> Mini:
+    m = one(Mini())
+    m.send(ev.AgentDone("a", True))
+    return m
+
+
+@case(Pending.UNKNOWN)
+def _() -> Mini:
+    m = Mini()
+    m.send(ev.AppAdded(YarnApp("a", "u", "root.q", "a", "SUBMARINE", m.now, frozenset({"isonomy"}))))
+    return m
+
+
+@case(Pending.EXCEEDS_CLUSTER_SIZE)
+def _() -> Mini:
+    return one(Mini(), gang=5)
+
+
+@case(Pending.NO_MACHINE_LARGE_ENOUGH)
+def _() -> Mini:
+    m = Mini(nodes=TWO)
+    m.foreign("a", 5)
+    m.run(5)
+    return m
+
+
+@case(Pending.QUEUE_LIMIT)
+def _() -> Mini:
+    return one(Mini(queues=(Queue("root.q", 0.5, 0.5),)), gangs=4)
+
+
+@case(Pending.PAUSED)
+def _() -> Mini:
+    m = one(Mini(), gangs=8)
+    m.send(ev.OperatorCommand("pause", "", "root"))
+    return m
+
+
+@case(Pending.RECOVERY_IN_PROGRESS)
+def _() -> Mini:
+    m = one(Mini(), gangs=8)
+    m.send(ev.ClusterLost())
+    return m
+
+
+@case(Pending.AGENT_AWAY)
+def _() -> Mini:
+    m = one(Mini(), gangs=8)
+    m.send(ev.AgentLost("a"))
+    return m
+
+
+@case(Pending.LATE_RHO)
+def _() -> Mini:
+    return one(Deaf("themis"), seconds=2)
+
+
+@case(Pending.LATE_BID)
+def _() -> Mini:
+    m = Deaf("themis")
+    m.deaf_to = ev.BidReceived
+    return one(m)
+
+
+@case(Pending.BAD_BID)
+def _() -> Mini:
+    return one(BidsBadly("themis"))
+
+
+@case(Pending.BAD_REPORT)
+def _() -> Mini:
+    m = one(CannotCount(), gangs=8)
+    m.app("b", gangs=8)
+    m.run(20)
+    return m
+
+
+@case(Pending.WAITING_FOR_REVOCATION)
+def _() -> Mini:
+    m = Mini("tiresias", Settings(lease_s=60, recovery_s=0))
+    m.app("b", gangs=4)
+    m.run(5)
+    m.start("b")
+    m.run(60)
+    m.app("a", gangs=8)
+    while not m.a.reservations_of("a"):
+        m.run(1)
+        assert m.now < 2000
+    return m
+
+
+@case(Pending.STARTING)
+def _() -> Mini:
+    m = one(Mini())
+    m.use("a")
+    return m
+
+
+@case(Pending.REFUSED)
+def _() -> Mini:
+    m = one(Mini(), gang=4)
+    m.use("a")
+    for _ in range(100):
+        for place in m.places():
+            m.send(ev.DirectiveDone(place.directive_id, False, "", "no such GPU"))
+        m.run(2)
+        if m.a.refusals.avoided("a"):
+            break
+    m.run(10)
+    return m
+
+
+@case(Pending.NOT_ALLOWED_THERE)
+def _() -> Mini:
+    m = Mini(nodes=TWO)
+    m.app("a", 4)
+    m.send(ev.AskChanged(Ask("a_1", "a", 1, 4, 1, only_on=frozenset({"n9"}))))
+    m.run(5)
+    return m
+
+
+@case(Pending.CELLS_TOO_SMALL)
+def _() -> Mini:
+    m = celled()
+    m.app("a", 4, 1, queue="root.b")
+    return m
+
+
+@case(Pending.CELLS_IN_USE)
+def _() -> Mini:
+    m = celled()
+    m.app("a", 2, 1, queue="root.b")
+    return m
+
+
+@case(Pending.CELLS_BAD)
+def _() -> Mini:
+    m = celled()
+    m.nodes = tuple(dataclasses.replace(n, bad_gpus=frozenset(range(1, 4))) for n in m.nodes)
+    for node in m.nodes:
+        m.send(ev.NodeUp(node))
+    m.app("a", 2, 1, queue="root.b")
+    return m
+
+
+@case(Pending.CELLS_LENT)
+def _() -> Mini:
+    m = celled(in_use=False)
+    pair = ("big", "pair", 1)
+    m.send(ev.ExchangePosted("offer", "o1", "root.b", pair, end_s=m.now + 9000.0))
+    m.send(ev.ExchangePosted("request", "q1", "root.a", pair, end_s=m.now + 9000.0))
+    m.run(10)
+    m.app("a", 2, 1, queue="root.b")
+    return m
+
+
+@case(Pending.NO_CELLS)
+def _() -> Mini:
+    m = celled()
+    m.app("all", 1, 8, queue="root.a")
+    m.run(5)
+    m.start("all")
+    m.run(20)
+    m.app("a", 1, 1, queue="root.nobody")
+    return m
+
+
+def wants(m: Mini, demand: Demand, queue: str) -> Mini:
+    """App `a` of this queue registers with this demand."""
+    app = YarnApp("a", "u", queue, "a", "SUBMARINE", m.now, frozenset({"isonomy"}), "a_1")
+    m.send(ev.AppAdded(app))
+    m.send(ev.AgentUp("a", app.attempt_id, "hyperband", demand))
+    m.run(8)
+    return m
+
+
+@case(Pending.OPPORTUNISTIC)
+def _() -> Mini:
+    m = celled()
+    m.app("all", 1, 8, queue="root.a")
+    m.run(5)
+    m.start("all")
+    m.run(20)
+    return wants(m, Demand(1, 1, 1, 1e6, 1e6, 0.0, opportunistic=True), "root.b")
+
+
+@case(Pending.NO_SUCH_CELLS)
+def _() -> Mini:
+    return wants(celled(), Demand(1, 1, 1, 1e6, 1e6, 0.0, pinned="north"), "root.b")
+
+
+@case(Pending.NO_ROOM_WITHIN)
+def _() -> Mini:
+    m = celled(in_use=False)
+    m.nodes = tuple(dataclasses.replace(n, bad_gpus=frozenset({0, 2})) for n in m.nodes)
+    for node in m.nodes:
+        m.send(ev.NodeUp(node))
+    return wants(m, Demand(2, 1, 2, 1e6, 1e6, 0.0, within="pair"), "root.nobody")
+
+
+@case(Pending.HIDDEN_PAYMENT)
+def _() -> Mini:
+    return one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 2}, 2.0, 0.5, 1, 1))))
+
+
+@case(Pending.BID_NOTHING)
+def _() -> Mini:
+    return one(Mini(Says(BidReceipt("a", 5.0, 0))))
+
+
+@case(Pending.LOST_AUCTION)
+def _() -> Mini:
+    return one(Mini(Says(BidReceipt("a", 5.0, 1), BidReceipt("b", 7.0, 1, {"n1": 1}, 2.0))))
+
+
+@case(Pending.NOT_OFFERED)
+def _() -> Mini:
+    m = Mini("themis", SETTINGS)
+    m.rho = {"a": 1.0, "b": 9.0}
+    m.app("b", gangs=8)
+    m.app("a", gang=4)
+    m.run(5)
+    return m
+
+
+@case(Pending.OUTRANKED)
+def _() -> Mini:
+    m = Mini("isonomy")
+    m.app("b", gangs=4, work=1e3)
+    m.app("a", gangs=4, work=1e6)
+    m.run(5)
+    return m
+
+
+@case(Pending.NO_FREE_GPUS)
+def _() -> Mini:
+    m = Mini()
+    m.app("b", gangs=4)
+    m.run(5)
+    m.app("a")
+    return m
+
+
+@case(Pending.WAITING_FOR_ROUND)
+def _() -> Mini:
+    m = Mini()
+    m.app("a")
+    return m
+
+
+def test_every_reason_has_its_case() -> None:
+    assert set(CASES) == set(Pending)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_an_app_is_told_why_it_waits(code: Pending) -> None:
+    m = CASES[code]()
+    found = reason(m.a, "a", m.now)
+    assert found.code is code, found
+    assert found.sentence.startswith(SENTENCES[code])

@@ -1,0 +1,160 @@
+"""What must hold in the Arbiter, broken on purpose; what a GPU is in; and the story that a failure tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from pycontrol.arbiter.facts import LeaseGranted
+from pycontrol.arbiter.gpu_index import GpuState
+from pycontrol.arbiter.lease import Reservation
+from pycontrol.arbiter.settings import Settings
+from pycontrol.arbiter.validate import Inconsistent
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask
+from pycontrol.model.topology import Gpu
+from tests.arbiter.mini import Mini
+
+GPU = Gpu("n1", 0)
+
+
+def running() -> Mini:
+    """App a runs on n1:0; n1:1 to 3 are free."""
+    m = Mini(settings=Settings(lease_s=600, grant_timeout_s=60, recovery_s=0))
+    m.app("a")
+    m.run(5)
+    assert m.held("a") == {GPU}
+    m.start("a")
+    return m
+
+
+def _lease_under_another_app(m: Mini) -> None:
+    m.a.durable.leases[GPU] = dataclasses.replace(m.a.durable.leases[GPU], app_id="b")
+
+
+def _reserved_though_not_revoked(m: Mini) -> None:
+    m.a.durable.reservations[GPU] = Reservation(GPU, "a", "r9.0", m.now, m.now + 600)
+
+
+def _free_though_leased(m: Mini) -> None:
+    m.a.gpus.free.put(GPU)
+
+
+def _not_free_though_nobody_has_it(m: Mini) -> None:
+    m.a.gpus.free.take(Gpu("n1", 3))
+
+
+def _revoked_in_the_index_alone(m: Mini) -> None:
+    m.a.gpus.revoking.add(GPU)
+
+
+def _counted_wrongly(m: Mini) -> None:
+    m.a.durable.held["a"] = 3
+
+
+def _wants_more_in_the_list_alone(m: Mini) -> None:
+    m.a.unmet["a"] = None
+
+
+def _a_container_that_is_not_there(m: Mini) -> None:
+    m.a.containers.clear()
+
+
+def _bad_and_leased(m: Mini) -> None:
+    node = m.a.node_at["n1"]
+    m.a.machines.put(dataclasses.replace(node, bad_gpus=frozenset({0})))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "about"),
+    [
+        (_lease_under_another_app, GPU),
+        (_reserved_though_not_revoked, GPU),
+        (_free_though_leased, GPU),
+        (_not_free_though_nobody_has_it, Gpu("n1", 3)),
+        (_revoked_in_the_index_alone, GPU),
+        (_counted_wrongly, "a"),
+        (_wants_more_in_the_list_alone, "a"),
+        (_a_container_that_is_not_there, GPU),
+        (_bad_and_leased, GPU),
+    ],
+)
+def test_what_contradicts_itself_is_found(breaks: Callable[[Mini], None], about: Gpu | str) -> None:
+    m = running()
+    breaks(m)
+    with pytest.raises(Inconsistent) as found:
+        m.send(ev.Tick())
+    assert found.value.about == about
+
+
+def test_a_failure_tells_the_story_of_the_gpu_in_order() -> None:
+    m = running()
+    _free_though_leased(m)
+    with pytest.raises(Inconsistent) as found:
+        m.send(ev.Tick())
+    first, *story = str(found.value).splitlines()
+    assert first == "n1:0: it is not free, and the index says otherwise"
+    told = [line.split()[1].partition("(")[0] for line in story]
+    wanted = ["LeaseGranted", "SendGrant", "UsePlanned", "Place", "ContainerUp", "LeaseStarted"]
+    assert list(dict.fromkeys(x for x in told if x in wanted)) == wanted, told
+
+
+def test_the_story_of_an_app_has_nothing_of_another() -> None:
+    m = running()
+    m.app("b", gang=2)
+    m.run(5)
+    assert m.a.story is not None
+    story = "\n".join(m.a.story.of("b"))
+    assert "AppAdded" in story
+    assert "LeaseGranted" in story
+    assert "'a'" not in story
+
+
+def test_nothing_is_remembered_or_checked_unless_it_is_asked_for() -> None:
+    m = running()
+    m.a.story = None
+    _free_though_leased(m)
+    m.send(ev.Tick())
+
+
+def test_what_a_gpu_is_in() -> None:
+    m = Mini(settings=Settings(lease_s=600, grant_timeout_s=60, recovery_s=0))
+    a, seen = m.a, []
+
+    def see() -> None:
+        state = a.classify(GPU)
+        if not seen or seen[-1] is not state:
+            seen.append(state)
+
+    see()
+    m.app("a", gang=4)
+    m.run(5)
+    see()
+    m.send(ev.UsePlanned("a", "u1", (ev.WorkerPlan("w1", "j", tuple(sorted(m.held("a"))), 1),)))
+    see()
+    m.send(ev.AskChanged(Ask("a_1", "a", 1, 4, 1)))
+    see()
+    (place,) = m.places()
+    container = m.up(place, running=False)
+    see()
+    m.send(ev.ContainerUp(container, True))
+    see()
+    m.send(ev.OperatorCommand("drain", "n1", "root"))
+    see()
+    m.send(ev.ContainerGone(container.container_id))
+    see()
+    m.send(ev.NodeDown("n1:1", "lost"))
+    see()
+    assert seen == [
+        GpuState.FREE, GpuState.GRANTED, GpuState.PLANNED, GpuState.PLACING, GpuState.STARTING, GpuState.ACTIVE,
+        GpuState.REVOKING, GpuState.WITHHELD, GpuState.AWAY,
+    ]  # fmt: skip
+
+
+def test_a_gpu_that_is_given_back_and_promised_is_reserved() -> None:
+    m = running()
+    m.send(ev.OperatorCommand("drain", "n1", "root"))
+    m.a.record(LeaseGranted(GPU, "a", "r9.0", m.now, m.now + 600, after_current=True))
+    assert m.a.classify(GPU) is GpuState.RESERVED
