@@ -351,8 +351,12 @@ def _() -> Mini:
     return m
 
 
+ELSEWHERE = {Pending.GATHERING, Pending.HELD_FOR_GANG, Pending.SHADOW}
+"""What large gangs and a shadow control plane bring about has tests of its own."""
+
+
 def test_every_reason_has_its_case() -> None:
-    assert set(CASES) == set(Pending)
+    assert set(CASES) | ELSEWHERE == set(Pending)
 
 
 @pytest.mark.parametrize("code", CASES)
