@@ -303,17 +303,17 @@ def _() -> Mini:
 
 @case(Pending.HIDDEN_PAYMENT)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 2}, 2.0, 0.5, 1, 1))))
+    return one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 2}, 2.0, 0.5, 1, 1))), gangs=8)
 
 
 @case(Pending.BID_NOTHING)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 0))))
+    return one(Mini(Says(BidReceipt("a", 5.0, 0))), gangs=8)
 
 
 @case(Pending.LOST_AUCTION)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 1), BidReceipt("b", 7.0, 1, {"n1": 1}, 2.0))))
+    return one(Mini(Says(BidReceipt("a", 5.0, 1), BidReceipt("b", 7.0, 1, {"n1": 1}, 2.0))), gangs=8)
 
 
 @case(Pending.NOT_OFFERED)
