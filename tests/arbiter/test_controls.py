@@ -116,14 +116,14 @@ def test_a_pinned_app_runs_in_its_cell_or_not_at_all() -> None:
     later(w, 100)
     assert list(places(w, "more")) == ["n4"]
     assert why(w, "more") == "CellsInUse"
-    assert w.arbiter.free.count == 12, "idle GPUs elsewhere are not what it asked for"
+    assert w.arbiter.gpus.free.count == 12, "idle GPUs elsewhere are not what it asked for"
 
 
 def test_a_pinned_app_gets_its_cell_back_from_who_borrowed_it() -> None:
     w = world("{root.a: {pinned: [corner]}, root.b: {node: 1}}")
     w.add_app("x", 1, 16, EVER, "root.x")
     later(w, 20)
-    assert w.arbiter.free.count == 0
+    assert w.arbiter.gpus.free.count == 0
     w.add_app("a", 4, 1, EVER, "root.a", pinned="corner")
     later(w, 25)
     assert places(w, "a") == {"n4": [0, 1, 2, 3]}
@@ -235,7 +235,7 @@ def test_an_owner_whose_demand_grows_is_served_though_nothing_is_free() -> None:
     owner = w.add_app("owner", 4, 1, EVER, "root.a")
     w.add_app("x", 1, 12, EVER, "root.x")
     later(w, 30)
-    assert w.arbiter.free.count == 0
+    assert w.arbiter.gpus.free.count == 0
     owner.work["j1"] = EVER
     w.submit(ev.ProgressReported("owner", owner.demand(), ()))
     later(w, 15)
