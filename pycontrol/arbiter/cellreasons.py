@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pycontrol.arbiter.eligibility import types_for
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.lots import private_lot
 from pycontrol.arbiter.market import deals_of
@@ -17,8 +18,10 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
 
 
-def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    """None where its cells have room, so that the rounds decide."""
+def cell_reason(
+    s: State, supply: Supply, app_id: str, demand: Demand, now_s: float, typed: bool = False
+) -> Reason | None:
+    """None where its cells have room, so that the rounds decide. `typed`: a gang has one type, unless its app mixes."""
     vc = s.durable.apps[app_id].vc
     if demand.pinned and not vc:
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
@@ -42,13 +45,17 @@ def cell_reason(s: State, supply: Supply, app_id: str, demand: Demand, now_s: fl
         free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
         healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
 
+    kinds = types_for(demand, lot.topology, typed)
+
     def fits(gpus: Mapping[str, int]) -> bool:
         assert lot.topology is not None
-        return place_gang(demand.gang_gpus, demand.scope, gpus, lot.topology) is not None
+        size, scope, top = demand.gang_gpus, demand.scope, lot.topology
+        rooms = ({h: n for h, n in gpus.items() if kind in ("", types.get(h))} for kind in kinds)
+        return any(place_gang(size, scope, room, top) is not None for room in rooms)
 
     if fits(free):
         return None
-    need = f"a gang of {demand.gang_gpus} GPUs" + _where(demand)
+    need = f"a gang of {demand.gang_gpus} GPUs" + (" of one type" if len(kinds) > 1 else "") + _where(demand)
     if fits(healthy):
         left = f"{sum(free.values())} of {sum(healthy.values())} are free"
         return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")

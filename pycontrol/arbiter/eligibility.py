@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.state import State
@@ -11,7 +11,7 @@ from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.reasons import Pending, Reason
-from pycontrol.model.topology import Gpu, Scope
+from pycontrol.model.topology import Gpu, Scope, Topology
 
 
 def update_closed(s: State, host: str = "") -> None:
@@ -36,12 +36,53 @@ def update_closed(s: State, host: str = "") -> None:
         s.reindex_host(each)
 
 
+def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
+    """Why a gang that fits on these GPUs, of whatever types, fits on those of no one type that it may have.
+
+    `typed`: the policy gives a gang GPUs of one type, unless its app mixes them.
+    """
+    types = types_for(demand, topology, typed)
+    if not fits(demand, gpus, topology) or any(fits(demand, gpus, topology, t) for t in types):
+        return None
+    sizes = Counter[str]()
+    for host, n in gpus.items():
+        sizes[topology.type_of(host)] += n
+    own = ", ".join(f"{t} has {sizes[t]}" for t in types)
+    where = {Scope.MACHINE: " on one machine", Scope.RACK: " in one rack", Scope.CLUSTER: ""}[demand.scope]
+    advice = "" if demand.gpu_type else "; isonomy.mix_types=true lets it have several types"
+    return Reason(Pending.EXCEEDS_GPU_TYPE, f"{demand.gang_gpus} GPUs in one gang{where}, {own}{advice}")
+
+
+def types_for(demand: Demand, topology: Topology, typed: bool) -> Sequence[str]:
+    """The types of which a gang may be; "" for any, and several together."""
+    if demand.gpu_type:
+        return (demand.gpu_type,)
+    return topology.types if typed and demand.gang_gpus > 1 and not demand.mixes else ("",)
+
+
+def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: str = "") -> bool:
+    """Whether one gang fits on GPUs of a type: quick where one machine or the mere number of GPUs says so."""
+    size = demand.gang_gpus
+    if gpu_type:
+        machines = topology.machines
+        free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == gpu_type}
+    if any(n >= size for n in free.values()):
+        return True
+    if demand.scope is Scope.MACHINE:
+        return False
+    racks = {h: topology.rack_of(h) for h in free} if demand.scope is Scope.RACK else dict.fromkeys(free, "")
+    gpus = Counter[str]()
+    for host, n in free.items():
+        gpus[racks[host]] += n
+    return any(n >= size for n in gpus.values())
+
+
 class Eligibility:
     """The answers for one round."""
 
-    def __init__(self, s: State, lot: Lot, ending: Collection[Gpu] = ()) -> None:
-        """`ending`: GPUs whose leases end."""
-        self.s, self.lot, self.ending = s, lot, ending
+    def __init__(self, s: State, lot: Lot, ending: Collection[Gpu] = (), typed: bool = False) -> None:
+        """`ending`: GPUs whose leases end. `typed`: the policy gives a gang GPUs of one type, unless its app mixes."""
+        self.s, self.lot, self.ending, self.typed = s, lot, ending, typed
         self._rooms: dict[str, Mapping[str, tuple[int, int]]] = {}
         self._topology = lot.topology or s.topology
         self._partitions = {n.host: n.partition for n in s.nodes.values()}
@@ -52,8 +93,8 @@ class Eligibility:
             self._gpus = dict(lot.topology.gpus_by_host)
         for gpu in s.usable_gpus() if lot.topology is None else ():
             self._gpus[gpu.host] = self._gpus.get(gpu.host, 0) + 1
-        self._possible: dict[tuple[int, Scope, str], bool] = {}
-        """Whether all these GPUs could hold a gang of such a size, scope and type."""
+        self._never: dict[tuple[int, Scope, str, bool], Reason | None] = {}
+        """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not."""
 
     def kept_out(self, app_id: str) -> dict[str, str]:
         """Hosts where no new container of the app may start, with the reason; or machines that are bound to them."""
@@ -119,14 +160,10 @@ class Eligibility:
         """
         if demand.gang_gpus <= 0:
             return None
-        shape = demand.gang_gpus, demand.scope, demand.gpu_type
-        if shape not in self._possible:
-            self._possible[shape] = self._fits(demand, self._gpus)
-        if not self._possible[shape]:
-            size = f"{demand.gang_gpus} GPUs in one gang"
-            one = demand.scope is Scope.MACHINE
-            return Reason(Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE, size)
-        missing = self._no_such_cells(demand)
+        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes
+        if shape not in self._never:
+            self._never[shape] = self._too_large(demand)
+        missing = self._never[shape] or self._no_such_cells(demand)
         if missing is not None:
             return missing
         kept_out = self.kept_out(app_id)
@@ -145,18 +182,15 @@ class Eligibility:
             return Reason(Pending.NO_ROOM_WITHIN, f"{demand.gang_gpus} GPUs within one {demand.within}")
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
+    def _too_large(self, demand: Demand) -> Reason | None:
+        """What its gang is too large for, of all GPUs that may be leased."""
+        if not fits(demand, self._gpus, self._topology):
+            size = f"{demand.gang_gpus} GPUs in one gang"
+            one = demand.scope is Scope.MACHINE
+            return Reason(Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE, size)
+        return exceeds_types(demand, self._gpus, self._topology, self.typed)
+
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
-        """Whether one gang fits: quick where one machine or the mere number of GPUs says so."""
-        size, topology = demand.gang_gpus, self._topology
-        if demand.gpu_type:
-            machines = topology.machines
-            free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == demand.gpu_type}
-        if any(n >= size for n in free.values()):
-            return True
-        if demand.scope is Scope.MACHINE:
-            return False
-        racks = {h: topology.rack_of(h) for h in free} if demand.scope is Scope.RACK else dict.fromkeys(free, "")
-        gpus = Counter[str]()
-        for host, n in free.items():
-            gpus[racks[host]] += n
-        return any(n >= size for n in gpus.values())
+        """Whether one gang of a type that it may have fits."""
+        types = types_for(demand, self._topology, self.typed)
+        return any(fits(demand, free, self._topology, gpu_type) for gpu_type in types)

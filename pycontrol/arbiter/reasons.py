@@ -7,6 +7,7 @@ from typing import Any
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.eligibility import exceeds_types
 from pycontrol.model.auction import gang_gpus
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
@@ -46,6 +47,9 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         return Reason(Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
     if a.ready and a.is_foreign(app_id) and gang > largest:
         return Reason(Pending.NO_MACHINE_LARGE_ENOUGH, f"{gang} GPUs in one container, at most {largest} on a machine")
+    if a.ready:
+        typed = a.rounds.typed(a.durable.apps[app_id].vc)
+        return exceeds_types(demand, a.topology.gpus_by_host, a.topology, typed)
     return None
 
 
@@ -86,7 +90,9 @@ def _cells(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     """What the cells of its virtual cluster cannot hold now, and why."""
     if a.supply is None:
         return None
-    found = cell_reason(a, a.supply, app_id, _demand(a, app_id, now_s), now_s)
+    found = cell_reason(
+        a, a.supply, app_id, _demand(a, app_id, now_s), now_s, a.rounds.typed(a.durable.apps[app_id].vc)
+    )
     if found is None:
         return None
     decided = _last_round(a, app_id, now_s) if found.code is Pending.CELLS_IN_USE else None

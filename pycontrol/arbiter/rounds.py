@@ -58,6 +58,10 @@ class Rounds:
     def _policy_of(self, vc: str) -> Policy:
         return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
 
+    def typed(self, vc: str) -> bool:
+        """Whether a gang there has GPUs of one type, unless its app mixes them: auctions see types."""
+        return self._policy_of(vc).asks_agents
+
     # ---- when
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
@@ -184,7 +188,8 @@ class Rounds:
         r.since_s = {a: s.unmet_since_s[a] for a in wanting if a in s.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        r.eligibility = Eligibility(s, lot, {x.gpu for gangs in ending.values() for gang in gangs for x in gang})
+        ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
+        r.eligibility = Eligibility(s, lot, ending_gpus, r.policy.asks_agents)
         if not r.policy.asks_agents:
             self._offer(now_s)
             return

@@ -16,6 +16,7 @@ class Pending(enum.StrEnum):
     UNKNOWN = "Unknown"
     EXCEEDS_CLUSTER_SIZE = "ExceedsClusterSize"
     NO_MACHINE_LARGE_ENOUGH = "NoMachineLargeEnough"
+    EXCEEDS_GPU_TYPE = "ExceedsGpuType"
     QUEUE_LIMIT = "QueueLimit"
     PAUSED = "Paused"
     RECOVERY_IN_PROGRESS = "RecoveryInProgress"
@@ -55,6 +56,7 @@ SENTENCES = {
     Pending.UNKNOWN: "it asked for no GPUs yet",
     Pending.EXCEEDS_CLUSTER_SIZE: "its gang is larger than the cluster (your error)",
     Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
+    Pending.EXCEEDS_GPU_TYPE: "its gang is larger than each GPU type that it may have (your error)",
     Pending.QUEUE_LIMIT: "its queue is at its limit",
     Pending.PAUSED: "an operator paused the rounds",
     Pending.SHADOW: "the mode is shadow: CapacityScheduler places GPUs, Isonomy only watches",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 
 import pytest
 
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
-from tests.arbiter.mini import SETTINGS, Mini
+from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 
 def change(m: Mini, k: int, **changes: object) -> None:
@@ -186,3 +191,53 @@ def test_two_nodes_of_one_host_are_one_machine() -> None:
     assert set(m.a.closed) == {"n1"}
     m.send(ev.NodeDown("n1:2"))
     assert not m.a.closed
+
+
+def two_types(policy: str, **demand: object) -> Mini:
+    """Four GPUs of each type, and app `a` with a gang of 6."""
+    m = Mini(policy, nodes=(("n1", 4), ("n2", 4)))
+    for k, kind in enumerate(("K80", "V100")):
+        change(m, k, attributes={"gpu_type": kind})
+    m.app("a", gang=6)
+    m.send(ev.ProgressReported("a", Demand(6, 1, 6, 1e6, 1e6, 0.0, **demand), ()))  # type: ignore[arg-type]
+    return m
+
+
+def test_a_gang_larger_than_each_type_is_told_so_before_any_round_and_by_it() -> None:
+    m = two_types("themis")
+    early = reason(m.a, "a", m.now)
+    assert (early.code, m.a.receipts) == ("ExceedsGpuType", deque())
+    assert "K80 has 4, V100 has 4; isonomy.mix_types=true" in early.sentence
+    m.app("b")
+    m.run(10)
+    assert m.held("b")
+    assert not m.held("a")
+    assert m.a.receipts[-1].out["a"].code == "ExceedsGpuType"
+    assert not m.of(ev.SendAskRho) or all(e.app_id != "a" for e in m.of(ev.SendAskRho)), "nobody asks it in vain"
+
+
+@pytest.mark.parametrize(("policy", "demand"), [("themis", {"mixes": True}), ("isonomy", {})])
+def test_a_gang_that_may_mix_types_is_not_refused_for_them(policy: str, demand: dict[str, object]) -> None:
+    assert reason(two_types(policy, **demand).a, "a", 1001.0).code != "ExceedsGpuType"
+
+
+@pytest.mark.parametrize("policy", ["themis", "isonomy"])
+def test_a_gang_larger_than_the_type_that_it_names_is_told_its_size(policy: str) -> None:
+    m = two_types(policy, gpu_type="V100", mixes=True)
+    m.run(10)
+    said = reason(m.a, "a", m.now)
+    assert said.code == "ExceedsGpuType"
+    assert said.detail == "6 GPUs in one gang, V100 has 4"
+
+
+def test_cells_that_hold_a_gang_by_mixing_types_alone_are_too_small_for_it() -> None:
+    file = CELLS.replace("root.a: {big: 1}", "root.a: {big: 2}").replace("root.b: {pair: 1}", "root.b: {}")
+    supply = CellSupply(layout(parse(file, CellsFile, "cells.yaml"), name="cells.yaml"))
+    m = Mini("themis", nodes=(("n1", 4), ("n2", 4)), supply=supply)
+    for k, kind in enumerate(("K80", "V100")):
+        change(m, k, attributes={"gpu_type": kind})
+    m.nodes += (Node("n3:1", "n3", "r", 8, attributes={"gpu_type": "K80"}),)
+    m.send(ev.NodeUp(m.nodes[-1]))
+    m.app("a", gang=6, queue="root.a")
+    m.run(5)
+    assert reason(m.a, "a", m.now).code == "CellsTooSmall"

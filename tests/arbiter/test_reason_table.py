@@ -77,6 +77,14 @@ def one(m: Mini, gang: int = 1, gangs: int = 1, seconds: float = 5.0) -> Mini:
     return m
 
 
+def two_types(policy: str) -> Mini:
+    """Four GPUs of each."""
+    m = Mini(policy, nodes=TWO)
+    for node, kind in zip(m.nodes, ("K80", "V100"), strict=True):
+        m.send(ev.NodeUp(dataclasses.replace(node, attributes={"gpu_type": kind})))
+    return m
+
+
 def celled(in_use: bool = True) -> Mini:
     """`in_use`: app `other` holds the only cell of root.b, a pair."""
     supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
@@ -125,6 +133,11 @@ def _() -> Mini:
     m.foreign("a", 5)
     m.run(5)
     return m
+
+
+@case(Pending.EXCEEDS_GPU_TYPE)
+def _() -> Mini:
+    return one(two_types("themis"), gang=6)
 
 
 @case(Pending.QUEUE_LIMIT)
