@@ -11,18 +11,17 @@ import pytest
 
 from submarine_patch.agent import schedulers
 from submarine_patch.agent.schedulers import SchedulerError
+from submarine_patch.agent.schedulers.conformance import SPACE, trained
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import UsageError
-from tests.agent.test_conformance import SPACE, trained
 from tests.agent.world import hyperband
-
-DOC = Path(__file__).parents[2] / "docs/extending.md"
+from tests.documented import EXTENDING, check_documented_suite
 
 
 @pytest.fixture
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The document's code and entry point, on the path; another that is gone, and one that takes a name of ours."""
-    text = DOC.read_text(encoding="utf-8")
+    text = EXTENDING.read_text(encoding="utf-8")
     code = re.search(r"```python\n# acme/waves.py\n(.*?)```", text, re.DOTALL)
     entry = re.search(r'```toml\n\[project.entry-points."(isonomy.app_schedulers)"\]\n"(.*?)" = "(.*?)"', text)
     assert code
@@ -49,6 +48,11 @@ def test_an_installed_package_brings_its_app_scheduler() -> None:
     trainer = trained(hyperband(app_scheduler="acme.waves", search_space=SPACE, jobs=9, max_iterations=40))
     assert len(trainer.steps) == 9
     assert trainer.scheduler.best() in trainer.steps
+
+
+@pytest.mark.usefixtures("_installed")
+def test_the_documents_app_scheduler_passes_the_conformance_suite(tmp_path: Path) -> None:
+    check_documented_suite(tmp_path, "test_waves.py")
 
 
 @pytest.mark.usefixtures("_installed")

@@ -23,16 +23,10 @@ from submarine_patch.agent.messages import (
     ToArbiter,
     ToShell,
 )
+from submarine_patch.agent.schedulers.conformance import SPEC
 from submarine_patch.agent.spec import AppSpec
 
 SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
-SPEC = AppSpec(
-    app_id="application_1_0001", name="digits", app_scheduler="single", search_space=None, gang_gpus=2,
-    max_iterations=9, min_iterations=1, eta=3, jobs=0, budget_iterations=0, metric="accuracy", seed=0,
-    max_retries=2, iteration_s=1.0, slowdown=(1.0, 1.1, 1.3), launch_cmd="train", memory_mb=512, vcores=1,
-    worker_count=1, env={}, checkpoint="hdfs:///ck", saved_model="hdfs:///model", staging="hdfs:///staging",
-    webhdfs="http://nn", hdfs_user="ann", python="python3", arbiter="host:1", ca="",
-)  # fmt: skip
 HOSTS = {"a1": ("a", 4), "a2": ("a", 4), "b1": ("b", 2), "b2": ("b", 2)}
 ALL = [Gpu(h, i) for h, (_, n) in HOSTS.items() for i in range(n)]
 STOPPED = 75

@@ -20,9 +20,9 @@ from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import ENGINES, Engine, determine
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies.conformance.snapshots import app, snapshot
 from tests.auction.brute import placements
 from tests.auction.test_engines import FAST, drawn
-from tests.policies.snapshots import app, snapshot
 
 Drawn = tuple[list[Bid], Market]
 every_engine = pytest.mark.parametrize(

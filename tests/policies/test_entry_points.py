@@ -16,14 +16,13 @@ from pycontrol.policies import registry
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
-
-DOC = Path(__file__).parents[2] / "docs/extending.md"
+from tests.documented import EXTENDING, check_documented_suite
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The document's code and entry point, on the path."""
-    text = DOC.read_text(encoding="utf-8")
+    text = EXTENDING.read_text(encoding="utf-8")
     code = re.search(r"```python\n# fewest/policy.py\n(.*?)```", text, re.DOTALL)
     entry = re.search(r'```toml\n\[project.entry-points."(.*?)"\]\n(.*?)```', text, re.DOTALL)
     assert code
@@ -53,6 +52,10 @@ def test_an_installed_package_brings_its_policy() -> None:
     apps = tuple(TraceApp(f"a{i}", 0.0, 1, ((100.0,) * 4,)) for i in range(3))
     result = simulate(Workload("three", apps), uniform(1, 3), registry.make("fewest", head_start=1))
     assert all(a.finished_s is not None for a in result.apps)
+
+
+def test_the_documents_policy_passes_the_conformance_suite(installed: Path) -> None:
+    check_documented_suite(installed, "test_fewest.py")
 
 
 @pytest.mark.usefixtures("installed")

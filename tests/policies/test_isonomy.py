@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.model.auction import AppView, Plan, Snapshot
+from pycontrol.policies.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.settings import ARBITER, Misreport, Settings
-from tests.policies.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 
 ONE = {"n1": 1}
 ALL = 2 * CLUSTER.gpus

@@ -16,12 +16,13 @@ from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
+from pycontrol.policies.conformance import decide
+from pycontrol.policies.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.policies.last_pass import last_pass, wanted_and_idle
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.port import Policy
 from tests.arbiter.world import World
-from tests.policies.snapshots import app, snapshot, snapshots
-from tests.policies.test_conformance import decide, every_policy
+from tests.policies.test_conformance import every_policy
 
 NOBODY: Collection[str] = ()
 ONE = Topology.of([Machine("n1", "r", 4), Machine("n2", "r", 4)])

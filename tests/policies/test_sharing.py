@@ -12,13 +12,13 @@ import pytest
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology
+from pycontrol.policies.conformance.snapshots import app, snapshot
 from pycontrol.policies.gandiva_fair import GandivaFair
 from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing, _Shared
 from pycontrol.shares.gavel import Objective
 from pycontrol.shares.problem import Problem
-from tests.policies.snapshots import app, snapshot
 
 TOP = Topology.of([Machine(f"{t.lower()}-{i}", "r", 4, t) for t in ("K80", "V100") for i in range(2)])
 EVERY: tuple[Sharing, ...] = (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel(), Gavel(objective="max_min"))

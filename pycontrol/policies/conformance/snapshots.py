@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
@@ -24,7 +24,8 @@ QUEUES = {q: Queue(q, c, m) for q, c, m in (("root.a", 0.6, 1.0), ("root.b", 0.4
 
 def app(app_id: str, gang: int = 1, gangs: int = 2, **more: object) -> AppView:
     """An app that could use so many gangs; `more` are fields of its view or of its demand."""
-    of_demand = {k: v for k, v in more.items() if k in Demand.__slots__}
+    names = {f.name for f in fields(Demand)}
+    of_demand = {k: v for k, v in more.items() if k in names}
     demand = replace(DEMAND, gang_gpus=gang, gangs=gangs, **of_demand)  # type: ignore[arg-type]
     view = {k: v for k, v in more.items() if k not in of_demand}
     ending = view.get("ending_gangs", ())
