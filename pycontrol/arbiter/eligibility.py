@@ -83,7 +83,7 @@ class Eligibility:
     def __init__(self, s: State, lot: Lot, ending: Collection[Gpu] = (), typed: bool = False) -> None:
         """`ending`: GPUs whose leases end. `typed`: the policy gives a gang GPUs of one type, unless its app mixes."""
         self.s, self.lot, self.ending, self.typed = s, lot, ending, typed
-        self._rooms: dict[str, Mapping[str, tuple[int, int]]] = {}
+        self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
         self._topology = lot.topology or s.topology
         self._partitions = {n.host: n.partition for n in s.nodes.values()}
         self._mixed = any(self._partitions.values())
@@ -96,31 +96,39 @@ class Eligibility:
         self._never: dict[tuple[int, Scope, str, bool], Reason | None] = {}
         """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not."""
 
-    def kept_out(self, app_id: str) -> dict[str, str]:
-        """Hosts where no new container of the app may start, with the reason; or machines that are bound to them."""
+    def kept_out(self, app_id: str, ending: bool = True) -> dict[str, str]:
+        """Hosts where no new container of the app may start, with the reason; or machines that are bound to them.
+
+        `ending`: whether GPUs whose leases end count as free in the cells that it asks for.
+        """
         found = self.closed_hosts(app_id)
         if self.lot.private and found:
             at = self.lot.host_of
             found = {name: found[at[name]] for name in sorted(self.lot.bound) if at[name] in found}
         agent = self.s.agents.get(app_id)
         if agent is not None and (agent.demand.pinned or agent.demand.within):
-            found |= {name: "" for name in self._gpus if not self._admits(agent.demand, name)}
+            found |= {name: "" for name in self._gpus if not self._admits(agent.demand, name, ending)}
         return found
 
-    def _admits(self, demand: Demand, name: str) -> bool:
+    def kept_out_of_rest(self, app_id: str) -> dict[str, str]:
+        """The same for what a plan leaves: it is known by number only, and the GPUs that end may be those renewed."""
+        return self.kept_out(app_id, ending=False)
+
+    def _admits(self, demand: Demand, name: str, ending: bool) -> bool:
         """Whether a machine is in the pinned cell asked for, and has a cell of the type with room for a gang."""
         lot = self.lot
         if demand.pinned and lot.pinned.get(name) != demand.pinned:
             return False
         if not demand.within:
             return True
-        return self._within(demand.within).get(name, (0, 0))[0] >= demand.gang_gpus
+        return self._within(demand.within, ending).get(name, (0, 0))[0] >= demand.gang_gpus
 
-    def _within(self, kind: str) -> Mapping[str, tuple[int, int]]:
-        if kind not in self._rooms:
+    def _within(self, kind: str, ending: bool = True) -> Mapping[str, tuple[int, int]]:
+        if (kind, ending) not in self._rooms:
             supply, vc = self.s.supply, self.lot.vc if self.lot.private else None
-            self._rooms[kind] = supply.room_within(kind, vc, self.ending) if supply is not None else {}
-        return self._rooms[kind]
+            coming = self.ending if ending else ()
+            self._rooms[kind, ending] = supply.room_within(kind, vc, coming) if supply is not None else {}
+        return self._rooms[kind, ending]
 
     def _no_such_cells(self, demand: Demand) -> Reason | None:
         """What no cell of this lot is, of all that the demand asks for."""

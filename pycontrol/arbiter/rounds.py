@@ -440,7 +440,7 @@ class Rounds:
             kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
             plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
             if s.settings.last_pass and r.snapshot is not None:
-                plan = last_pass(plan, r.snapshot, r.eligibility.kept_out)
+                plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
             borrowing = self._borrowers(r.lot)
             moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
             work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)

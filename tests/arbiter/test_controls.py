@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,8 +14,10 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.topology import Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.queries.explain import explain
 from tests.arbiter.world import World
@@ -32,11 +36,13 @@ physical_cells:
 EVER = 1e7
 
 
-def world(owners: str, policy: str = "isonomy", machines: tuple[tuple[str, str, int], ...] = MACHINES) -> World:
+def world(
+    owners: str, policy: str | Policy = "isonomy", machines: tuple[tuple[str, str, int], ...] = MACHINES
+) -> World:
     how = Settings(lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
     text = f"{TYPES}virtual_clusters: {owners}"
     supply = CellSupply(layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml"))
-    return World(ByVirtualCluster(make(policy)), 0, how, supply, machines)
+    return World(ByVirtualCluster(make(policy) if isinstance(policy, str) else policy), 0, how, supply, machines)
 
 
 def later(w: World, s: float) -> None:
@@ -83,6 +89,47 @@ def test_a_gang_within_a_switch_waits_rather_than_spread_over_two(policy: str) -
     later(w, 100)
     (found,) = places(w, "two").values()
     assert found[0] // 2 == found[1] // 2
+
+
+class GivesNothing:
+    """A policy that leaves all to the last pass."""
+
+    name, asks_agents = "gives_nothing", False
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        return Plan(snapshot.round_id, ())
+
+
+@pytest.mark.parametrize("owner", ["root.a", "root.nobody"])
+def test_the_last_pass_gives_no_gang_that_the_cells_would_refuse(owner: str) -> None:
+    """As above, lease after lease; its own and borrowed cells alike. When a switch is free, the gang has it."""
+    w = world("{root.a: {node: 1}, root.b: {node: 3}}", GivesNothing())
+    w.add_app("b", 4, 3 if owner == "root.a" else 4, EVER, "root.b")
+    later(w, 20)
+    if owner != "root.a":
+        w.finish(w.agents["b"])
+        w.add_app("b3", 4, 3, EVER, "root.b")
+        later(w, 20)
+    ones = [w.add_app(f"one{k}", 1, 1, EVER, owner) for k in range(4)]
+    later(w, 20)
+    by_switch: dict[int, list[str]] = {}
+    for a in ones:
+        ((_, (gpu,)),) = places(w, a.app_id).items()
+        by_switch.setdefault(gpu // 2, []).append(a.app_id)
+    assert sorted(map(len, by_switch.values())) == [2, 2]
+    for mates in by_switch.values():
+        w.finish(w.agents[mates[0]])
+    w.add_app("two", 2, 1, EVER, owner, within="switch", scope=Scope.MACHINE)
+    later(w, 300)
+    assert places(w, "two") == {}
+    assert not any(r.done.refused for r in w.arbiter.receipts if r.outcome is not None)
+    w.finish(w.agents[by_switch[0][1]])
+    later(w, 100)
+    ((_, found),) = places(w, "two").items()
+    assert sorted(found) == [0, 1]
 
 
 def test_borrowed_gpus_too_lie_within_a_switch() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pycontrol.arbiter import rounds
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Findings, Setup, shown
 from pycontrol.experiments.oef.fairness import four
@@ -29,6 +31,7 @@ from pycontrol.experiments.oef.runs import (
     EQUAL,
     OEF,
     OEF_NONCOOPERATIVE,
+    PLACERS,
     PUBLISHED,
     Lie,
     Run,
@@ -38,6 +41,8 @@ from pycontrol.experiments.oef.runs import (
 )
 from pycontrol.experiments.oef.throughput import _against
 from pycontrol.experiments.report import Entry, markdown
+from pycontrol.model.auction import Plan, Snapshot
+from pycontrol.policies.last_pass import last_pass
 from pycontrol.shares.problem import Problem
 from pycontrol.simulation.runs import metric_ratio, unfinished_note
 from pycontrol.simulation.workloads import load
@@ -98,6 +103,21 @@ def test_baselines_as_published_run_every_job_and_mix_no_types() -> None:
         found = outcome(Run(placed(BASELINES["Gandiva_fair"], placer), small, penalty=0.3))
         assert found.figures["unfinished"] == 0
         assert found.mixed_workers == 0
+
+
+def test_the_last_pass_adds_nothing_to_what_is_measured_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's placer keeps GPUs for whoever is owed them: given out between, they would be another placer's."""
+    passes: list[str] = []
+
+    def counted(plan: Plan, s: Snapshot, *more: Any) -> Plan:
+        passes.append(placer)
+        return last_pass(plan, s, *more)
+
+    monkeypatch.setattr(rounds, "last_pass", counted)
+    small = load("oef", 0, profile="paper", tenants=6, jobs=3, days=0.1, load=1.1)
+    for placer in PLACERS:
+        outcome(Run(placed(OEF, placer), small, penalty=0.3, until_s=2 * 3600.0))
+    assert set(passes) == {"whole"}
 
 
 def test_packing_is_worth_something_to_a_baseline() -> None:

@@ -44,6 +44,7 @@ RUN_CONVENTIONS = (
     "by priority (Gavel's rounds): the tenant whose share is the largest multiple of what it received lately is next, "
     "with the job that waited longest and fits in one type; what is left goes to the longest wait; packed on few "
     "hosts, or unpacked: hosts as they come",
+    "what our placer leaves free is given out by the Arbiter's last pass; what the others leave is left, as published",
     "jobs of a tenant take turns, the longest wait first, in all variants",
 )
 
@@ -159,7 +160,8 @@ def outcome(run: Run) -> Outcome:
     """Simulates it."""
     workload = run.workload if run.penalty is None else with_penalty(run.workload, run.penalty)
     policy = Observed(run.policy, run.lie)
-    settings = Settings(arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S), until_s=run.until_s)
+    arbiter = dataclasses.replace(ARBITER, lease_s=LEASE_S, last_pass=run.policy.placer == "whole")
+    settings = Settings(arbiter=arbiter, until_s=run.until_s)
     result = simulate(workload, testbed(types_of(workload)), policy, settings)
     done: dict[str, float] = {}
     for app in result.apps:
