@@ -63,7 +63,9 @@ def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tu
         (10, 1, 9, [10, 3, 1], [1, 3, 9]),
     ],
 )
-def test_halving(n: int, first: int, last: int, counts: list[int], steps: list[int]) -> None:
+def test_a_bracket_keeps_one_job_in_eta_at_each_rung(
+    n: int, first: int, last: int, counts: list[int], steps: list[int]
+) -> None:
     bracket = halving(n, first, last, 3)
     assert (bracket.counts, bracket.steps) == (counts, steps)
 
@@ -106,7 +108,7 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
     ("metric", "mode", "best"),
     [("f1", "", "job001"), ("f1", "max", "job001"), ("val_loss", "min", "job000"), ("loss", "", "job000")],
 )
-def test_any_metric_either_way(metric: str, mode: str, best: str) -> None:
+def test_the_better_job_goes_on_whichever_way_the_metric_points(metric: str, mode: str, best: str) -> None:
     scheduler = schedulers.create(hyperband(metric=metric, mode=mode, jobs=2, eta=2, max_iterations=2))
     scheduler.on_result("job000", 0.2)
     scheduler.on_result("job001", 0.4)

@@ -23,7 +23,7 @@ class Machine:
         return self.clock.now_s()
 
 
-def test_time_passes() -> None:
+def test_the_clock_follows_steady_time() -> None:
     m = Machine()
     assert [m.passes(s) for s in (0.0, 1.0, 2.5)] == [1e9, 1e9 + 1, 1e9 + 3.5]
     assert m.clock.step_s() == 0

@@ -141,7 +141,7 @@ def test_borrowed_gpus_too_lie_within_a_switch() -> None:
     assert all(gpus[0].index // 2 == gpus[1].index // 2 for gpus in groups)
 
 
-def test_what_no_cell_is_like_is_said() -> None:
+def test_an_app_that_no_cell_fits_is_told_so() -> None:
     w = world("{root.a: {node: 1}}")
     w.add_app("large", 3, 1, EVER, "root.a", within="switch", scope=Scope.MACHINE)
     w.add_app("odd", 2, 1, EVER, "root.a", within="socket", scope=Scope.MACHINE)

@@ -74,7 +74,7 @@ def test_the_picture_in_the_docs_has_the_transitions_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("state", INTO)
-def test_who_owns_the_cells_changes_no_state(state: LeaseState) -> None:
+def test_a_new_owner_of_the_cells_changes_the_guarantee_and_not_the_state(state: LeaseState) -> None:
     d = ledger(*INTO[state], LeaseBorrowed(GPU, "r1.0"))
     assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, False)
     d.apply(LeaseOwned(GPU, "other"))

@@ -147,7 +147,7 @@ def test_borrowers_share_what_is_idle() -> None:
     assert own == 4, "its own cells first"
 
 
-def test_leases_carry_what_they_are() -> None:
+def test_leases_on_owned_machines_are_guaranteed_and_borrowed_ones_are_not() -> None:
     w = world()
     w.add_app("b", 1, 10, 1000, "root.b")
     w.run(20)

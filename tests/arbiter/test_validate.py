@@ -119,7 +119,7 @@ def test_nothing_is_remembered_or_checked_unless_it_is_asked_for() -> None:
     m.send(ev.Tick())
 
 
-def test_what_a_gpu_is_in() -> None:
+def test_a_gpus_state_is_one_call_through_its_whole_life() -> None:
     m = Mini(settings=Settings(lease_s=600, grant_timeout_s=60, recovery_s=0))
     a, seen = m.a, []
 

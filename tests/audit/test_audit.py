@@ -236,7 +236,7 @@ def test_each_rule_finds_what_breaks_it(breaks: Callable[[Run], None], kinds: se
     assert all(v["what"] and v["when"] for v in found)
 
 
-def test_what_is_no_violation() -> None:
+def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run = clean()
     # a gang that loses a machine stops on the other one before the deadline
     run.grant(200, APP, A + B, "r3.0")
@@ -388,7 +388,7 @@ def test_a_claim_begins_when_cells_came_free_and_not_while_leases_stood_still() 
     assert frozen.kinds() == [], "the control plane was away, and gave everybody two leads more"
 
 
-def test_who_borrows_within_one_virtual_cluster_is_no_stranger_and_a_promise_given_up_is_none() -> None:
+def test_a_borrower_of_the_same_virtual_cluster_or_a_dropped_reservation_breaks_no_guarantee() -> None:
     own = owned(ask_s=99.0, gone_s=300.0, moves=(f.AppMoved(OTHER, "root.a", T0 + 7, "root.a"),))
     assert own.kinds() == []
     dropped = owned(ask_s=99.0, gone_s=300.0)

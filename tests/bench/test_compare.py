@@ -7,7 +7,7 @@ def run(ratio: float, ms: float = 1.0, **more: object) -> dict[str, object]:
     return {"machine": {"cores": 2}, "journal": {"ratio_to_fsync": ratio, "median_ms": ms}, **more}
 
 
-def test_what_moved() -> None:
+def test_figures_that_moved_beyond_the_noise_are_named() -> None:
     assert compared(run(2.0), run(2.1)) == []
     assert compared(run(2.0), run(3.0, 9.0)) == ["journal / ratio_to_fsync: 2 -> 3 (+50 %)"]
     assert len(compared(run(2.0), run(3.0, 9.0), everything=True)) == 2

@@ -76,7 +76,7 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
         ({}, None),
     ],
 )
-def test_events(wire, event) -> None:
+def test_each_message_of_the_plugin_becomes_its_event(wire, event) -> None:
     assert event_of(pb.Event(seq=1, **wire)) == event
 
 

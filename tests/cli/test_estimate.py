@@ -76,7 +76,7 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
         assert len(state["apps"]) == len(stage.arbiter.durable.live)
 
 
-def test_words_of_estimates() -> None:
+def test_an_estimate_is_shown_with_its_range() -> None:
     assert screens.estimate(None, None, 0, 0.0) == "-"
     assert screens.estimate([60.0, 600.0, None], None, 0, 0.0) == "starts in ~10 m 00 s (1 m 00 s to more than a week)"
 

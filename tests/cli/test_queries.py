@@ -69,7 +69,7 @@ def test_explain(rm: Rm) -> None:
     assert len(json.loads(ok(rm, "explain", LATE, "-o", "json"))["rounds"]) <= 5
 
 
-def test_rounds(rm: Rm) -> None:
+def test_rounds_are_listed_with_their_payments(rm: Rm) -> None:
     text = ok(rm, "rounds", "3")
     assert len(text.splitlines()) == 4
     assert " c 0." in ok(rm, "rounds", "100") or " c 1." in ok(rm, "rounds", "100")
@@ -103,7 +103,7 @@ def test_wrong_usage_exits_2(rm: Rm, tmp_path: Path) -> None:
     assert (result.exit_code, "HADOOP_CONF_DIR" in result.stderr) == (2, True)
 
 
-def test_nobody_there_exits_3(rm: Rm) -> None:
+def test_a_control_plane_that_does_not_answer_exits_3(rm: Rm) -> None:
     rm.down = True
     result = run(rm, "status")
     assert (result.exit_code, result.stderr) == (3, "error: the control plane does not answer\n")

@@ -73,7 +73,7 @@ def test_an_audit_finds_what_is_wrong_in_the_evidence(cluster: Path) -> None:
     assert all(container in v["what"] for v in found["violations"])
 
 
-def test_report(cluster: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_cluster_directory_counts_gpus_and_apps(cluster: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "report.json"
     result = isonomy("report", "--cluster-dir", str(cluster), "--out", str(out))
     assert result.exit_code == 0, result.output

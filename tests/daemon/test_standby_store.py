@@ -180,7 +180,7 @@ def test_an_agent_that_is_back_first_is_told_the_leases_of_its_containers(ready_
     assert [g.gpus for e in registered for g in e.grants] == [container.gpus]
 
 
-def test_who_knows_something_takes_nothing_over() -> None:
+def test_a_control_plane_with_a_state_of_its_own_takes_no_kept_one_over() -> None:
     arbiter = Arbiter(Settings(), Themis(), lived())
     arbiter.handle(StateKept({**lived().kept(), "switches": []}), 120.0)
     assert arbiter.take_facts() == []

@@ -162,12 +162,12 @@ def test_random_ties_differ_by_seed() -> None:
 class TestStaysInPlace:
     """Restarts are rare: the order decides who runs, not who moves."""
 
-    def test_who_comes_later_in_the_order_but_is_entitled_stays(self) -> None:
+    def test_a_job_late_in_the_order_that_is_entitled_stays(self) -> None:
         late = app("late", 2, 1, ending_gangs=(gang(n3=2),), attained_gpu_s=9000.0)
         got = gangs_of("tiresias", snapshot(app("new", 2, 1), late, free={"n1": 4, "n3": 2}))
         assert got == {"new": [gang(n1=2)], "late": [gang(n3=2)]}, "n3 would have been the tighter fit"
 
-    def test_who_is_not_entitled_makes_room(self) -> None:
+    def test_a_job_that_is_not_entitled_makes_room(self) -> None:
         late = app("late", 2, 1, ending_gangs=(gang(n3=2),), attained_gpu_s=9000.0)
         assert gangs_of("tiresias", snapshot(app("new", 2, 1), late, free={"n3": 2})) == {"new": [gang(n3=2)]}
 

@@ -43,7 +43,9 @@ def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> di
         "users by weight",
     ],
 )  # fmt: skip
-def test_rates(apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]) -> None:
+def test_rates_are_weighted_max_min_of_queues_users_and_apps(
+    apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]
+) -> None:
     assert rates(apps, weights) == pytest.approx(expected)
 
 

@@ -25,7 +25,7 @@ def test_contending_apps_all_finish(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_who_nobody_contends_with_is_renewed_in_place(name: str) -> None:
+def test_an_app_without_contenders_is_renewed_in_place(name: str) -> None:
     w = World(registry.make(name), 2, SETTINGS)
     w.add_app("a", 2, 2, 800)
     w.add_app("b", 2, 2, 800)

@@ -41,7 +41,7 @@ def test_the_least_work_goes_first_among_those_that_come_together() -> None:
     assert first(s) == "small"
 
 
-def test_who_was_nearly_done_under_equal_sharing_goes_before_a_smaller_newcomer() -> None:
+def test_an_app_nearly_done_under_equal_sharing_goes_before_a_smaller_newcomer() -> None:
     """300 s alone are 3,900 GPU-s of 13 GPUs: 1,100 of its 5,000 are left when a newcomer with 1,000 or 1,200 comes."""
     old = app("old", 1, ALL, work_total_gpu_s=5000.0)
     s = snapshot(old)
@@ -73,7 +73,7 @@ def test_users_share_by_weight_where_one_is_given() -> None:
     assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
 
 
-def test_who_comes_again_at_once_waits_for_what_the_last_app_had_ahead_of_its_share() -> None:
+def test_a_user_who_returns_at_once_waits_for_what_its_last_app_got_ahead_of_its_share() -> None:
     """ann's first app had its 6,000 GPU-s within 10 s of the ideal's clock; bob's larger app goes before her second."""
     one = app("a1", 1, ALL, user="ann", work_total_gpu_s=6000.0)
     bob = app("b", 1, ALL, user="bob", work_total_gpu_s=6500.0)
@@ -155,7 +155,7 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
     work=st.floats(1, 1e6), others=st.integers(0, 5), newcomer=st.floats(0, 1e6), gangs=st.integers(1, 99),
     extra_s=st.floats(1, 1e5),
 )  # fmt: skip
-def test_nobody_who_comes_after_an_apps_virtual_finish_goes_before_it(
+def test_no_app_that_arrives_after_anothers_virtual_finish_goes_before_it(
     work: float, others: int, newcomer: float, gangs: int, extra_s: float
 ) -> None:
     """The bound on waiting: with n others the ideal has done its work within work / (its GPUs / (n + 1))."""

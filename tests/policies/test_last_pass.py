@@ -80,7 +80,7 @@ def give(*apps: AppView, awards: tuple[Award, ...] = (), **more: object) -> dict
     return {a.app_id: a.gangs for a in last_pass(plan, snapshot(*apps, top=ONE), anywhere).awards}
 
 
-def test_who_paid_comes_last_and_who_has_least_first() -> None:
+def test_apps_that_paid_come_last_and_those_with_least_first() -> None:
     bids = (BidReceipt("payer", 1.0, 1, paid_gangs=1),)
     apps = [app("payer", 4, 2), app("rich", 4, 3, kept_gpus=4), app("poor", 4, 1)]
     assert give(*apps, bids=bids) == {"poor": ((("n1", 4),),), "rich": ((("n2", 4),),)}
@@ -101,7 +101,7 @@ def test_a_gang_mixes_types_only_if_its_app_says_so() -> None:
     assert last_pass(Plan("r1", ()), s, anywhere).awards[0].gangs == ((("n2", 2),),), "the faster one"
 
 
-def test_what_is_held_is_lent_until_then_and_not_to_the_one_for_whom_it_is_held() -> None:
+def test_gpus_held_for_a_gang_are_lent_to_other_apps_until_its_deadline() -> None:
     big, small = app("big", 8, 1), app("small", 2, 2)
     hold = Hold("big", (("n1", 4),), 500.0)
     s = replace(snapshot(big, small, free={"n1": 4}, top=ONE), now_s=0.0, lease_s=600.0)

@@ -58,7 +58,7 @@ def test_between_two_moments_at_which_something_happens_nothing_is_remembered_an
     assert again.memory == first.memory
 
 
-def test_who_would_have_ended_privately_goes_before_who_came_first() -> None:
+def test_an_app_that_would_have_ended_privately_goes_before_an_earlier_one() -> None:
     """b ends first there; here others of its queue, which had borrowed less, held the cells."""
     memory = decide(snapshot(0.0, 4, app("b", 4, 80.0, 0.0))).memory
     found = decide(snapshot(50.0, 4, app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0), memory=memory))
@@ -105,7 +105,7 @@ def test_a_declaration_that_grows_goes_on_in_the_shadow() -> None:
     assert ends_s(more) == {"a": None}
 
 
-def test_what_ended_here_and_there_is_forgotten() -> None:
+def test_apps_that_ended_in_both_clusters_are_forgotten() -> None:
     memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
     memory = decide(snapshot(20.0, 4, app("b", 4, 40.0, 15.0), memory=memory, present="a")).memory
     after = decide(snapshot(30.0, 4, app("b", 4, 40.0, 15.0), memory=memory))

@@ -286,7 +286,7 @@ def test_gavel_by_finish_times_helps_who_is_late_and_by_duration_who_has_most_le
     assert share("finish_time", long, short) == pytest.approx(2.0)
 
 
-def test_who_is_not_in_a_round_between_keeps_its_deviations_and_accrues_for_all_the_time() -> None:
+def test_an_app_that_sits_a_round_out_keeps_its_deviations_and_accrues_over_the_gap() -> None:
     world = Rounds(Oef(), tenant_app("a", "u", 2.0, gang=4), tenant_app("b", "v", 5.0, gang=4))
     world.step()
     before = {u: own for u, own in world.memory["deviation"].items() if u.startswith("v ")}  # type: ignore[attr-defined]

@@ -44,7 +44,7 @@ def test_only_who_can_use_the_offer_is_asked() -> None:
     assert Themis().offer(snapshot(silent, sated)) is None
 
 
-def test_who_waits_at_its_queues_limit_can_win_what_another_app_of_the_queue_held() -> None:
+def test_an_app_at_its_queues_limit_can_win_the_ending_gpus_of_its_queue() -> None:
     home: Gang = (("n1", 4),)
     holder = view("holder", 0.5, 4, 1, ending_gangs=(home,), queue_room_gpus=4)
     waits = view("waits", 9.0, 4, 1, queue_room_gpus=0)

@@ -45,12 +45,12 @@ def arbiter() -> Arbiter:
         ("30", "application_9_0030"),
     ],
 )
-def test_found(arbiter: Arbiter, text: str, app_id: str) -> None:
+def test_an_app_is_found_by_id_by_number_or_by_name(arbiter: Arbiter, text: str, app_id: str) -> None:
     assert find_app(arbiter, {"app": text}) == app_id
 
 
 @pytest.mark.parametrize("text", ["22", "0", "_0012", "application", "n_7_0012", "²", "tra", "0022"])
-def test_not_found(arbiter: Arbiter, text: str) -> None:
+def test_text_that_matches_no_app_is_refused(arbiter: Arbiter, text: str) -> None:
     with pytest.raises(Refusal, match="no application"):
         find_app(arbiter, {"app": text})
 

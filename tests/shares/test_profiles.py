@@ -81,7 +81,7 @@ def test_what_is_no_time_is_refused_by_name(bad: float) -> None:
         Profile.of({"3090": [0.1]}).measured("3090", bad)
 
 
-def test_nothing_is_refused() -> None:
+def test_empty_times_are_refused() -> None:
     with pytest.raises(ShareError, match="times_s: is empty"):
         Profile.of({})
     with pytest.raises(ShareError, match="3090: is empty"):

@@ -210,7 +210,7 @@ def test_an_empty_cluster_has_a_page() -> None:
     assert "No app shares the cluster now" in page
 
 
-def test_early_is_found_by_name() -> None:
+def test_an_app_that_started_early_has_its_page_by_number_and_by_id() -> None:
     scene = Scene(run_s=10)
     assert scene.router.handle("GET", "ui/app/0001", {}, "u", False)[0] == 200
     assert EARLY in scene.router.handle("GET", f"ui/app/{EARLY}", {}, "u", False)[1]["text"]

@@ -31,7 +31,7 @@ def files(tmp_path: Path) -> LocalFiles:
     return LocalFiles(tmp_path / "job")
 
 
-def test_none_at_first(files: LocalFiles) -> None:
+def test_an_empty_folder_has_no_checkpoint(files: LocalFiles) -> None:
     assert newest(files) is None
 
 

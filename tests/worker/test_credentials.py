@@ -36,7 +36,7 @@ def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None
         read_secret("isonomy.token")
 
 
-def test_says_what_is_wrong(tmp_path: Path) -> None:
+def test_damaged_or_missing_credentials_are_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="has no secret 'other'"):
         read_secret("other", DATA / "writable.hdts")
     with pytest.raises(CredentialsError, match="cannot be read: No such file"):

@@ -52,7 +52,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "said"), LINES)
-def test_one_line(line: str, said: object) -> None:
+def test_a_line_is_read_as_progress_or_ignored(line: str, said: object) -> None:
     found = LogParser().feed(line, 0.0)
     if said == "nan":
         assert isinstance(found, Progress)

@@ -204,7 +204,7 @@ def test_goes_to_the_other_arbiter_of_a_pair(arbiter: FakeArbiter, run: Run) -> 
     other.stop()
 
 
-def test_no_start(arbiter: FakeArbiter, run: Run) -> None:
+def test_a_worker_without_a_start_in_time_exits_76(arbiter: FakeArbiter, run: Run) -> None:
     worker = run("true", ISONOMY_START_TIMEOUT_S="0.5")
     _, err = worker.communicate(timeout=20)
     assert worker.returncode == arbiter.wait_for("exit").code == 76
