@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pycontrol.arbiter.alarms import Alarms
 from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.pool import Pool
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, count_by_host
 
 
 class GpuState(enum.StrEnum):
@@ -101,8 +101,5 @@ class GpuIndex:
         ):
             for gpu in sorted(mine ^ right):
                 yield gpu, f"it is {'not ' if gpu in mine else ''}{name}, and the index says otherwise"
-        counts: dict[str, int] = {}
-        for gpu in free:
-            counts[gpu.host] = counts.get(gpu.host, 0) + 1
-        if (self.free.counts(), self.free.count) != (counts, len(free)):
+        if (self.free.counts(), self.free.count) != (count_by_host(free), len(free)):
             yield None, "the counts of free GPUs are not those of the free GPUs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from pycontrol.model.auction import Bid, BidRow, Gang
+from pycontrol.model.auction import Bid, BidRow, Gang, gangs_by_host
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -139,8 +139,4 @@ def rows_that_matter(bid: Bid, free: Mapping[str, int], total_gpus: int) -> list
 
 
 def _keeps_fit(row: BidRow, free: Mapping[str, int]) -> bool:
-    need: dict[str, int] = {}
-    for gang in row.keep:
-        for host, n in gang:
-            need[host] = need.get(host, 0) + n
-    return all(free.get(h, 0) >= n for h, n in need.items())
+    return all(free.get(h, 0) >= n for h, n in gangs_by_host(row.keep).items())

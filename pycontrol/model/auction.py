@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from pycontrol.model.cluster import Queue
-from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
 SLOWDOWN_PRIOR = (1.0, 1.1, 1.3)
@@ -24,10 +24,16 @@ def gang_of(machines: Mapping[str, int]) -> Gang:
 
 def as_gang(gpus: Iterable[Gpu]) -> Gang:
     """GPUs counted by host."""
+    return gang_of(count_by_host(gpus))
+
+
+def gangs_by_host(gangs: Iterable[Gang]) -> dict[str, int]:
+    """How many GPUs these gangs have on each host."""
     counts: dict[str, int] = {}
-    for gpu in gpus:
-        counts[gpu.host] = counts.get(gpu.host, 0) + 1
-    return gang_of(counts)
+    for gang in gangs:
+        for host, n in gang:
+            counts[host] = counts.get(host, 0) + n
+    return counts
 
 
 def gang_gpus(gang: Gang) -> int:

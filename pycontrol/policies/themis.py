@@ -23,7 +23,7 @@ from pycontrol.auction.market import Market
 from pycontrol.auction.partial import Outcome, Rounding, auction
 from pycontrol.auction.placing import take
 from pycontrol.auction.winners import engine_name
-from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot
+from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot, gangs_by_host
 from pycontrol.policies.classes import in_classes
 
 HUGE = 1e6
@@ -161,15 +161,11 @@ def _together(outcome: Outcome, more: Sequence[Award]) -> tuple[Award, ...]:
 
 def _receipt(bid: Bid, rows: int, outcome: Outcome) -> BidReceipt:
     win = outcome.wins[bid.app_id]
-    won: dict[str, int] = {}
-    for gang in win.gangs:
-        for host, n in gang:
-            won[host] = won.get(host, 0) + n
     return BidReceipt(
         app_id=bid.app_id,
         rho_nothing=bid.rho_nothing,
         rows=rows,
-        won=won,
+        won=gangs_by_host(win.gangs),
         rho_won=win.rho if win.row is not None else None,
         c=outcome.c[bid.app_id],
         kept_gangs=len(outcome.kept[bid.app_id]),

@@ -17,7 +17,7 @@ from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
 from pycontrol.auction.limits import queue_limits, room_gpus
 from pycontrol.auction.market import Market
 from pycontrol.auction.placing import TypedRoom
-from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
 
@@ -121,10 +121,7 @@ class _App:
 
     def receipt(self) -> BidReceipt:
         """How it fared; nobody pays."""
-        won: dict[str, int] = {}
-        for gang in self.got:
-            for host, n in gang:
-                won[host] = won.get(host, 0) + n
+        won = gangs_by_host(self.got)
         return BidReceipt(
             self.bid.app_id, self.bid.rho_nothing, len(self.bid.rows), won, self.rho if self.got else None,
             kept_gangs=len(self.got),

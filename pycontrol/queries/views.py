@@ -15,6 +15,7 @@ from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
 from pycontrol.model.receipt import Receipt
+from pycontrol.model.topology import count_by_host
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 
@@ -70,9 +71,7 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
 
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    free: dict[str, int] = {}
-    for gpu in a.free_gpus():
-        free[gpu.host] = free.get(gpu.host, 0) + 1
+    free = count_by_host(a.free_gpus())
     held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
         holders = held.setdefault(gpu.host, {})

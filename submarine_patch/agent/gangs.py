@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, results
@@ -50,7 +49,7 @@ def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     job.stop_deadline_s = job.stop_again_s = 0.0
     job.stop_reason, job.stop_failed = "", False
     job.workers = []
-    sizes = Counter(g.host for g in gpus)
+    sizes = count_by_host(gpus)
     for rank, host in enumerate(sorted(sizes, key=lambda h: (-sizes[h], h))):
         ids = sorted(g.index for g in gpus if g.host == host)
         job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, heard_s=now_s))

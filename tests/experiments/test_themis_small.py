@@ -12,7 +12,7 @@ from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis import facts, lies
 from pycontrol.experiments.themis import single_round as one
 from pycontrol.experiments.themis import tables as small
-from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.auction import Bid, BidRow, gangs_by_host
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import Interval, simulate
 
@@ -78,7 +78,9 @@ def test_a_liar_of_eight_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["no gain above 2 % left open", "a gain is not excluded", "gains, as the means go", "a small gain, surely"],
 )
-def test_verdicts_on_lies(ratios: list[tuple[float, float, float]], verdict: tuple[bool, bool]) -> None:
+def test_whether_lies_pay_is_judged_by_means_and_intervals(
+    ratios: list[tuple[float, float, float]], verdict: tuple[bool, bool]
+) -> None:
     assert lies.never_pays([Interval(*r, 8) for r in ratios]) == verdict
 
 
@@ -115,7 +117,7 @@ def test_envy_is_seen() -> None:
     row = BidRow(0.5, (), 1, rich.gang_gpus)
     outcome = auction([Bid(poor.app_id, 5.0), Bid(rich.app_id, 5.0, (row,))], market, random.Random(0))
     mine = one.best_value(poor, {}, market.topology)
-    others = one.best_value(poor, one.bundle(outcome.wins[rich.app_id].gangs), market.topology)
+    others = one.best_value(poor, gangs_by_host(outcome.wins[rich.app_id].gangs), market.topology)
     assert one.envy([poor, rich], outcome, market.topology, False) == pytest.approx(max(0.0, others / mine - 1))
 
 

@@ -14,7 +14,7 @@ from pycontrol.auction.partial import Outcome, auction
 from pycontrol.auction.winners import determine
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
 from pycontrol.fairness.gangs import Phase
-from pycontrol.model.auction import Bid, Gang, gang_gpus
+from pycontrol.model.auction import Bid, Gang, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.themis import Nothing, with_nothing
 
@@ -136,15 +136,6 @@ def _of(app: Private, market: Market, work: float = 1.0, slowdown: float = 1.0) 
 # ---- envy and efficiency
 
 
-def bundle(gangs: Sequence[Gang]) -> dict[str, int]:
-    """GPUs by host."""
-    found: dict[str, int] = {}
-    for gang in gangs:
-        for host, n in gang:
-            found[host] = found.get(host, 0) + n
-    return found
-
-
 def best_value(app: Private, gpus: Mapping[str, int], topology: Topology) -> float:
     """V of these GPUs, arranged into the app's gangs as it likes."""
     values = [app.value([], topology)]
@@ -158,10 +149,12 @@ def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bo
     """The largest V_i(what j has) / V_i(what i has), less 1; `paid`: each bundle counts c times its V."""
     worst = 0.0
     for i in apps:
-        own = best_value(i, bundle(outcome.wins[i.app_id].gangs), topology) * (outcome.c[i.app_id] if paid else 1.0)
+        own = best_value(i, gangs_by_host(outcome.wins[i.app_id].gangs), topology) * (
+            outcome.c[i.app_id] if paid else 1.0
+        )
         for j in apps:
             if i is not j and outcome.wins[j.app_id].gangs:
-                other = best_value(i, bundle(outcome.wins[j.app_id].gangs), topology)
+                other = best_value(i, gangs_by_host(outcome.wins[j.app_id].gangs), topology)
                 worst = max(worst, other * (outcome.c[j.app_id] if paid else 1.0) / own - 1)
     return worst
 
