@@ -78,6 +78,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
     """All that is measured, by name."""
     return {
         "auction": lambda: auction.run(quick),
+        "auction types": lambda: auction.run_typed(quick),
         "journal": journal,
         "policies": lambda: policies.run(quick),
         "bids": lambda: bids.run(quick),

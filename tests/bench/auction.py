@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,22 +34,34 @@ CELLS = (Cell(64, 20, 30, 30, 10), Cell(256, 50, 30, 10, 3), Cell(16_384, 200, 3
 QUICK = (Cell(64, 20, 5, 2, 1), Cell(256, 50, 3, 0, 0), Cell(16_384, 200, 1, 0, 0))
 
 
-def market(seed: int, gpus: int, bidders: int, availability: float) -> tuple[list[Bid], Market]:
+TYPES = ("K80", "V100")
+TYPED_CELLS = (Cell(64, 20, 30, 10, 0), Cell(256, 50, 30, 3, 0), Cell(4096, 100, 10, 0, 0), Cell(16_384, 200, 3, 0, 0))
+TYPED_QUICK = (Cell(64, 20, 5, 2, 0), Cell(256, 50, 3, 0, 0))
+
+
+def market(
+    seed: int, gpus: int, bidders: int, availability: float, types: Sequence[str] = ("gpu",)
+) -> tuple[list[Bid], Market]:
     """Machines of 4 or 8 GPUs in racks of 8; gangs of 1 to 8; a third of the bidders hold gangs on offer.
 
     Machines are full of leases of 1 to 8 GPUs, each on offer with the given probability. Rows are as
     an Agent writes them: numbers of gangs in steps, each on machines, within racks and anywhere, with the app's
-    own slowdowns.
+    own slowdowns. With several `types` racks take turns, and each of these rows is there once for each type, at the
+    app's speed on it (1 on the first, up to 6 on the others); all else is drawn alike.
     """
     rng = random.Random(f"{seed} {gpus} {bidders} {availability}")
     machines: list[Machine] = []
     while (left := gpus - sum(m.gpus for m in machines)) > 0:
         n = len(machines)
-        machines.append(Machine(f"n{n:04d}", f"rack{n // 8:03d}", min(left, rng.choice((4, 8, 8)))))
+        machines.append(
+            Machine(f"n{n:04d}", f"rack{n // 8:03d}", min(left, rng.choice((4, 8, 8))), types[n // 8 % len(types)])
+        )
     free = {m.host: _ending(m.gpus, rng, availability) for m in machines}
     spare, bids, homes = dict(free), [], {}
     for i in range(bidders):
-        bid, home = _bid(f"app{i:03d}", rng, spare, sum(free.values()), 2 * gpus // bidders)
+        speeds = random.Random(f"speeds {seed} {i}")
+        speed = {t: speeds.uniform(1.0, 6.0) if k else 1.0 for k, t in enumerate(types)}
+        bid, home = _bid(f"app{i:03d}", rng, spare, sum(free.values()), 2 * gpus // bidders, speed)
         bids.append(bid)
         homes[bid.app_id] = home
     return bids, Market(free, Topology.of(machines), (), homes)
@@ -64,7 +77,9 @@ def _ending(gpus: int, rng: random.Random, availability: float) -> int:
     return ending
 
 
-def _bid(app_id: str, rng: random.Random, spare: dict[str, int], offered: int, most: int) -> tuple[Bid, list[Gang]]:
+def _bid(
+    app_id: str, rng: random.Random, spare: dict[str, int], offered: int, most: int, speeds: Mapping[str, float]
+) -> tuple[Bid, list[Gang]]:
     size = rng.choice((1, 1, 2, 2, 4, 4, 8))
     home: list[Gang] = []
     for host in rng.sample(sorted(spare), min(len(spare), 12)) if rng.random() < 1 / 3 else ():
@@ -79,11 +94,14 @@ def _bid(app_id: str, rng: random.Random, spare: dict[str, int], offered: int, m
     rows = []
     for kept in range(len(home) + 1):
         for new in (0, *numbers):
-            for scope in Scope:
+            for scope, gpu_type in itertools.product(Scope, speeds):
+                if not new and gpu_type != next(iter(speeds)):
+                    continue
                 if 0 < new + kept <= gangs and new * size <= offered:
-                    speed = (kept + new / slowdown[scope]) * size
+                    speed = (kept + new * speeds[gpu_type] / slowdown[scope]) * size
+                    named = gpu_type if len(speeds) > 1 and new else ""
                     rows.append(BidRow((elapsed + 40 * (new > 0) + work / speed) / ideal, tuple(home[:kept]), new, size,
-                                       scope))  # fmt: skip
+                                       scope, named))  # fmt: skip
     return Bid(app_id, (elapsed + 600 + work / size) / ideal, tuple(rows)), home
 
 
@@ -121,4 +139,30 @@ def run(quick: bool) -> dict[str, Any]:
                 result[f"{name}, {availability:.0%} on offer"] = spread([s for s, _ in found])
             if every:
                 result[name] = {**spread(every), "proved_optimal": proved}
+    return result
+
+
+def _cpu_seconds(cell: Cell, types: Sequence[str], engine: str, seeds: int) -> Iterator[tuple[float, bool]]:
+    """Of whole auctions, half of the GPUs on offer."""
+    for seed in range(seeds):
+        bids, offer = market(seed, cell.gpus, cell.bidders, 0.5, types)
+        begin_s = time.process_time()
+        outcome = auction(bids, offer, random.Random(seed), cell.budget_s, engine)
+        yield time.process_time() - begin_s, outcome.proved_optimal
+
+
+def run_typed(quick: bool) -> dict[str, Any]:
+    """CPU times of auctions on two GPU types, each beside the same one on a single type."""
+    result: dict[str, Any] = {}
+    for cell in TYPED_QUICK if quick else TYPED_CELLS:
+        for engine, seeds in {"compiled": cell.seeds * native.available(), "highs": cell.highs_seeds}.items():
+            if not seeds:
+                continue
+            typed, blind = (list(_cpu_seconds(cell, types, engine, seeds)) for types in (TYPES, TYPES[:1]))
+            own, beside = spread([s for s, _ in typed]), spread([s for s, _ in blind])
+            result[f"{cell.gpus} GPUs x {cell.bidders} bidders, two types, {engine}"] = {
+                **own, "proved_optimal": sum(ok for _, ok in typed),
+                "untyped": {**beside, "proved_optimal": sum(ok for _, ok in blind)},
+                "ratio_to_untyped": own["median_ms"] / beside["median_ms"],
+            }  # fmt: skip
     return result
