@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 
 import click
+
+from pycontrol.words import suggest
 
 COMMANDS = {
     "status": "pycontrol.cli.queries:status_command",
@@ -53,9 +54,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
         if cmd_name not in self.list_commands(ctx):
-            near = difflib.get_close_matches(cmd_name, self.list_commands(ctx), 1, 0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            ctx.fail(f"no command {cmd_name}{hint} (isonomy --help lists all)")
+            hint = suggest(cmd_name, self.list_commands(ctx), near=0.5, otherwise="")
+            ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command

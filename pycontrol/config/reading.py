@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -10,6 +9,8 @@ from typing import Annotated, Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
+
+from pycontrol.words import suggest
 
 
 class ConfigError(Exception):
@@ -137,8 +138,7 @@ def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
             if inner is None:
                 return ""
             model, known = inner, inner.model_fields
-    close = difflib.get_close_matches(str(location[-1]), list(known), n=1)
-    return f", did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+    return f", {suggest(location[-1], known)}"
 
 
 def _section_of(annotation: Any) -> type[Section] | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 
 from pycontrol.experiments.kit import Findings, Setup
+from pycontrol.words import suggest
 
 Experiment = Callable[[Setup], Findings]
 
@@ -73,8 +73,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Experiment:
     """An experiment by name; UnknownExperiment names the nearest."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`isonomy experiment list` names them all."
+        hint = suggest(name, names(), most=3, otherwise="`isonomy experiment list` names them all.")
         raise UnknownExperiment(f"there is no experiment {name}; {hint}")
     module, _, function = EXPERIMENTS[name].partition(":")
     experiment: Experiment = getattr(importlib.import_module(module), function)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pycontrol.fairness.slowdown import rising
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
 from pycontrol.model.value import value
+from pycontrol.words import suggest
 
 SCOPES = {"machine": Scope.MACHINE, "rack": Scope.RACK, "cluster": Scope.CLUSTER}
 KEYS = ("gpus", "iteration_s", "slowdown")
@@ -52,9 +52,7 @@ def load_profile(file: Path, model: str) -> OfflineProfile:
     if not isinstance(models, dict) or not models:
         raise ProfileError(f"{file}: a profile needs 'models:' with at least one model")
     if model not in models:
-        near = get_close_matches(model, map(str, models), 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(map(str, models))}"
-        raise ProfileError(f"{file}: no model {model}; {hint}")
+        raise ProfileError(f"{file}: no model {model}; {suggest(model, models)}")
     return parse_profile(models[model], f"{file}: models.{model}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
 from pycontrol.policies import registry
+from pycontrol.words import suggest
 
 FREE_FORM = frozenset({"core.racks", "yarn.rm_hosts", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
@@ -45,8 +45,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
     for key, value in over.items():
         path = f"{where}.{key}" if where else str(key)
         if key not in merged:
-            close = difflib.get_close_matches(str(key), [str(k) for k in merged], n=1)
-            hint = f"did you mean {where + '.' if where else ''}{close[0]}?" if close else _known(merged)
+            hint = suggest(key, merged, prefix=where and f"{where}.")
             raise ConfigError([f"{path}: unknown key, {hint}"])
         nested = isinstance(merged[key], dict) and path not in FREE_FORM
         if nested and not isinstance(value, Mapping):

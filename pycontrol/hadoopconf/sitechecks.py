@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from pycontrol.config import Config
@@ -20,6 +19,7 @@ from pycontrol.hadoopconf.names import (
     SCHEDULER,
     YARN,
 )
+from pycontrol.words import suggest
 
 OUR_KEYS = (
     "isonomy.bridge.host",
@@ -48,9 +48,7 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
         if key == "isonomy.scheduler.bypass":
             yield error(YARN, key, "is now isonomy.scheduler.mode: off in place of true, on in place of false")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
-            close = difflib.get_close_matches(key, OUR_KEYS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(OUR_KEYS)}"
-            yield error(YARN, key, f"unknown key, {hint}")
+            yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
     yield from _mode(site)
     for key, least, most in (
         ("isonomy.bridge.port", 1, 65535),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pycontrol.config import Config, ConfigError
 from pycontrol.policies.port import Policy
+from pycontrol.words import suggest
 
 POLICIES: Mapping[str, str] = {
     "themis": "pycontrol.policies.themis:Themis",
@@ -113,6 +113,5 @@ def _class(name: str) -> Any:
 
 
 def _known(word: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {close[0]}? Known are" if close else "; known are"
-    return f"{hint} {', '.join(known) or 'none'}"
+    hint = suggest(word, known)
+    return f"; {hint}" + (f" Known are {', '.join(known)}" if hint.endswith("?") else "")

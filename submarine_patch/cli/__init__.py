@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from pycontrol.cli.client import Failure, Rm
 from pycontrol.hadoopconf.sitefile import rm_web_url
+from pycontrol.words import suggest
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import Unreachable, UsageError
@@ -66,7 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
                 raise UsageError(f"job {verb}: the name of the job is absent: submarine job {verb} NAME")
             return _isonomy(verb, options)
         case ["job", verb, *_]:
-            raise UsageError(f"job {verb}: unknown command; {_nearest(verb, VERBS)}")
+            raise UsageError(f"job {verb}: unknown command; {suggest(verb, VERBS, near=0.5)}")
         case _:
             raise UsageError(f"{arguments[0]}: unknown command; try `submarine job run`")
 
@@ -80,11 +80,6 @@ def _plot(installation: stock.Installation, words: Sequence[str]) -> int:
     found = Rm(rm_web_url(conf_dir=installation.conf)).get("explain", app=name)
     print("\n".join(plot(found["jobs"])))
     return 0
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
 def _isonomy(verb: str, options: Sequence[str]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
+from pycontrol.words import suggest
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments
 
@@ -64,9 +64,7 @@ def _framework(parsed: RunArguments) -> None:
         return
     name = parsed.values["framework"][-1].lower()
     if name not in FRAMEWORKS:
-        near = get_close_matches(name, FRAMEWORKS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(FRAMEWORKS)}"
-        raise UsageError(f"--framework {name}: unknown; {hint}")
+        raise UsageError(f"--framework {name}: unknown; {suggest(name, FRAMEWORKS)}")
     at = parsed.stock.index("--framework")
     parsed.stock[at + 1] = name if name in FRAMEWORKS[:3] else "tensorflow"
     if "framework" not in parsed.conf:
@@ -78,8 +76,7 @@ def _resources(text: str) -> None:
     for pair in text.split(","):
         name, equals, value = pair.strip().partition("=")
         if name not in RESOURCES:
-            near = get_close_matches(name, RESOURCES, 1)
-            hint = f"did you mean {near[0]}?" if near else "known are memory, vcores and gpu"
+            hint = suggest(name, RESOURCES, otherwise="known are memory, vcores and gpu")
             raise UsageError(f"--worker_resources {name}: unknown; {hint}")
         wanted = r"[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?" if name.startswith("memory") else r"[0-9]+"
         if not equals or not re.fullmatch(wanted, value.strip()):

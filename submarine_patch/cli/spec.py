@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pycontrol.words import suggest
 from submarine_patch.cli.errors import UsageError
 
 _ROLE: dict[str, Any] = dict.fromkeys(
@@ -47,8 +47,6 @@ def _check(where: str, path: str, value: object, known: Mapping[str, Any]) -> No
         name = f"{path}.{given}" if path else str(given)
         key = re.sub("([A-Z])", lambda m: f"_{m[1].lower()}", str(given))  # it reads inputPath as input_path
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise UsageError(f"{where}{name}: unknown key; {hint}")
+            raise UsageError(f"{where}{name}: unknown key; {suggest(key, known)}")
         if known[key] is not None:
             _check(where, name, below, known[key])

@@ -136,7 +136,12 @@ def test_rest_of_older_hadoops_is_right_too(conf: Path) -> None:
         ),
         ("yarn-site.xml", ">26500<", ">26600<", "port: is 26600, but isonomy.yaml: bridge.port is 26500"),
         ("yarn-site.xml", "</configuration>", "", "yarn-site.xml: is not XML"),
-        ("yarn-site.xml", "<value>on</value>", "<value>maybe</value>", "scheduler.mode: must be on or off (got maybe)"),
+        (
+            "yarn-site.xml",
+            "<value>on</value>",
+            "<value>maybe</value>",
+            "scheduler.mode: must be on, shadow or off (got maybe)",
+        ),
         (
             "yarn-site.xml",
             "<value>on</value>",
