@@ -14,10 +14,8 @@ import errno
 import hmac
 import io
 import math
-import os
 import secrets
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +26,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from py4j import protocol
 
+from pycontrol import secretfile
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 Handler = Callable[[pb.Request], pb.Response]
@@ -58,18 +57,11 @@ class BridgeError(Exception):
 
 def bridge_token(path: Path) -> str:
     """The secret shared with the plugin, made on first use: 64 hexadecimal characters in a file of mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with os.fdopen(fd, "w") as f:
-            f.write(secrets.token_hex(32) + "\n")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise BridgeError(f"bridge.token_file: others may read {path} (mode {mode:04o}); set its mode to 0600")
-    token = path.read_text(encoding="ascii", errors="replace").strip()
+        held = secretfile.read_or_make(path, lambda: f"{secrets.token_hex(32)}\n".encode(), follow_links=True)
+    except secretfile.SecretFileError as e:
+        raise BridgeError(f"bridge.token_file: {e}") from e
+    token = held.decode("ascii", errors="replace").strip()
     if len(token) != 64 or any(c not in "0123456789abcdef" for c in token):
         raise BridgeError(
             f"bridge.token_file: {path} does not hold 64 hexadecimal characters; remove it to have a new one made"

@@ -16,9 +16,10 @@ import hmac
 import json
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from pycontrol import secretfile
 
 KEY_BYTES = 32
 TOKEN_MAX_CHARS = 4096
@@ -110,42 +111,10 @@ def _decode(text: str) -> bytes:
 
 def read_or_make_key(path: Path) -> bytes:
     """The key in `path`; a file that is not there is made with random bytes, mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _make_key(path)
-    except FileExistsError:
-        pass
-    except OSError as e:
-        raise KeyFileError(f"{path}: cannot be made: {e.strerror}") from e
-    return _read_key(path)
-
-
-def _make_key(path: Path) -> None:
-    """Writes a whole key or nothing: a crash must not leave half of one."""
-    if path.exists():
-        return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        draft.unlink()
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as e:
-        raise KeyFileError(f"{path}: cannot be read: {e.strerror}") from e
-    with os.fdopen(handle, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            raise KeyFileError(f"{path}: mode {mode:04o} lets others read the key; run chmod 600 {path}")
-        key = file.read(4096)
+        key = secretfile.read_or_make(path, lambda: os.urandom(KEY_BYTES))
+    except secretfile.SecretFileError as e:
+        raise KeyFileError(str(e)) from e
     if len(key) < KEY_BYTES:
         raise KeyFileError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; remove it to get a new one")
     return key

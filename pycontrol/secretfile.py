@@ -1,0 +1,53 @@
+"""Files with a secret: made whole and once, for their owner alone, and refused if others may read them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+MOST_BYTES = 4096
+
+
+class SecretFileError(Exception):
+    """The file cannot be used; the message names it and says what to do."""
+
+
+def read_or_make(path: Path, make: Callable[[], bytes], follow_links: bool = False) -> bytes:
+    """What the file holds, at most `MOST_BYTES`; if there is none, it is made with mode 0600."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path, make())
+    except OSError as e:
+        raise SecretFileError(f"{path}: cannot be made: {e.strerror}") from e
+    return _read(path, os.O_RDONLY if follow_links else os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def _make(path: Path, secret: bytes) -> None:
+    """A whole file or none: a crash must not leave half of one, and of two processes that make it one does."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
+
+
+def _read(path: Path, flags: int) -> bytes:
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            secret = file.read(MOST_BYTES)
+    except OSError as e:
+        raise SecretFileError(f"{path}: cannot be read: {e.strerror}") from e
+    if mode & 0o077:
+        raise SecretFileError(f"{path}: mode {mode:04o} lets others read the secret; run chmod 600 {path}")
+    return secret
