@@ -29,6 +29,9 @@ from submarine_patch.agent.spec import AppSpec
 SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
 HOSTS = {"a1": ("a", 4), "a2": ("a", 4), "b1": ("b", 2), "b2": ("b", 2)}
 ALL = [Gpu(h, i) for h, (_, n) in HOSTS.items() for i in range(n)]
+A = [Gpu("a1", i) for i in range(4)]
+A2 = [Gpu("a2", i) for i in range(4)]
+B = [Gpu("b1", 0), Gpu("b1", 1)]
 STOPPED = 75
 
 
@@ -324,3 +327,11 @@ class World:
             assert len(set(job.hosts)) == len(job.hosts), "two workers of a gang on one machine"
         launched = [g for c in self.containers.values() for g in c.gpus]
         assert len(launched) == len(set(launched)), "a GPU in two containers"
+
+
+def started(world: World, *gpus: Gpu) -> World:
+    """Registered, with these GPUs leased and its containers up."""
+    world.register()
+    world.grant(*gpus)
+    world.rise()
+    return world

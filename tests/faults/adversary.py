@@ -9,7 +9,7 @@ from typing import Any
 from pycontrol.wire.v1 import agent_pb2 as pb
 from tests.faults.apps import Master
 from tests.faults.clock import Life, Stream, Violation
-from tests.faults.yarn import App, RmContainer
+from tests.faults.records import App, RmContainer
 
 Fault = dict[str, Any]
 HUGE = (0, 1, 2, 3, 7, 12, 13, 1 << 10, 1 << 20)

@@ -14,8 +14,8 @@ from submarine_patch.agent.spec import AppSpec
 from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import Run
 from tests.faults.plugin import Key
+from tests.faults.records import App, RmContainer, Told
 from tests.faults.workers import Worker
-from tests.faults.yarn import App, RmContainer, Told
 
 AM_HEARTBEAT_S = 0.25
 AGENT_TICK_S = 0.5

@@ -32,9 +32,10 @@ from tests.faults.inject import Injector
 from tests.faults.nodes import NodeManager
 from tests.faults.oracles import Oracles
 from tests.faults.plane import KEY, TOKEN_TTL_S, Plane
+from tests.faults.records import App
 from tests.faults.schedule import NODES, Schedule
 from tests.faults.workers import Worker
-from tests.faults.yarn import App, ResourceManager
+from tests.faults.yarn import ResourceManager
 
 QUIET_S = 600.0
 """After the last fault: by then all must be over."""

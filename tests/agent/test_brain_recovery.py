@@ -1,0 +1,154 @@
+"""The Agent's mind while the Arbiter is away, where containers vanish, and in a second attempt."""
+
+from __future__ import annotations
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import gangs
+from tests.agent.world import A, World, hyperband, machines, started
+
+
+def test_nothing_is_released_or_planned_while_the_arbiter_is_away() -> None:
+    world = started(World(hyperband()), *A[:2])
+    world.lose_link()
+    before = len(world.sent)
+    world.finish_gang("job000")
+    world.pass_time(5)
+    assert len(world.sent) == before
+    world.register()
+    world.rise()
+    assert world.running() == ["job001"]
+
+
+def test_what_a_lost_stream_may_not_have_carried_is_said_again() -> None:
+    world = World()
+    world.register()
+    world.grant(*A[:2])
+    world.replies = []  # the Use never arrived
+    world.plans.clear()
+    world.lose_link()
+    world.register()
+    world.rise()
+    (c,) = world.gang("job000")
+    c.start = None  # nor did the Start
+    world.lose_link()
+    world.register()
+    assert c.start is not None
+    world.revoke(*A[:2])
+    c.stop = None  # nor the Stop
+    world.lose_link()
+    world.register()
+    assert c.stop is not None
+
+
+def test_leases_that_ended_while_the_arbiter_was_away_end_their_gangs() -> None:
+    world = started(World(), *A[:2])
+    world.lose_link()
+    world.held.clear()
+    world.register()
+    assert world.gang("job000")[0].stop is not None
+
+
+def test_the_operator_ends_the_app() -> None:
+    world = started(World(), *A[:2])
+    world.arbiter(finish=pb.Finish(reason="killed by root"))
+    world.obey_stops()
+    assert world.done is not None
+    assert (world.done.succeeded, world.done.message) == (False, "killed by root")
+    assert not world.to_shell[-1].finish.succeeded
+
+
+def test_an_attempt_that_must_end_says_nothing_of_the_app() -> None:
+    world = started(World(), *A[:2])
+    world.tell(am.AmEvent(shutdown="resync"))
+    assert world.ended is not None
+    assert world.ended.code != 0
+    assert world.done is None
+
+
+def test_a_container_that_is_not_what_was_planned_is_given_back() -> None:
+    world = World()
+    world.register()
+    world.grant(*A[:2])
+    world.answer_plans()
+    (request_id,) = world.asks
+    wrong = am.AmContainer(container_id="x", host="a1", gpu_ids=[2, 3], allocation_request_id=request_id)
+    world.tell(am.AmEvent(allocated=wrong))
+    assert world.to_shell[-1].release.container_id == "x"
+    world.allocate()
+    assert world.to_shell[-1].launch.container_id
+
+
+def test_a_worker_whose_stream_broke_before_the_start_came_is_started_again() -> None:
+    world = started(World(), *A[:2])
+    (c,) = world.gang("job000")
+    assert c.start is not None
+    c.start = None  # it was lost with the stream
+    ready = pb.WorkerReady(host="a1", port=2002, container_id=c.container_id)
+    world.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, ready=ready))
+    assert c.start is not None
+
+
+class TestUntoldEnd:
+    """A machine does not come back, and the ResourceManager that knew of its containers died before it told."""
+
+    def test_a_container_that_nobody_speaks_of_is_given_up(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        del world.containers[c.container_id]
+        world.pass_time(gangs.SILENCE_S + 1)
+        world.pass_time(gangs.STOP_GRACE_S + gangs.GONE_S - 60)
+        assert world.brain.jobs["job000"].state == "stopping"
+        world.pass_time(120)
+        assert world.brain.jobs["job000"].launches == 2
+        assert world.brain.jobs["job000"].failures == 1
+
+    def test_not_while_its_worker_is_heard(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        world.arbiter(revoke=pb.Revoke(gpus=machines(A[:2]), deadline_s=world.now_s + 10))
+        for _ in range(10):
+            del world.containers[c.container_id]  # the shell's stop does not reach it
+            world.pass_time(gangs.GONE_S / 4)
+            world.containers[c.container_id] = c
+            heard = pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, iter_time_s=1.0))
+            world.arbiter(from_worker=heard)
+        assert world.brain.jobs["job000"].state == "stopping"
+
+
+class TestSecondAttempt:
+    def test_adopted_workers_train_on_and_what_was_lost_is_launched_again(self) -> None:
+        world = started(World(hyperband(gang_gpus=2)), *A)
+        kept, lost = world.gang("job000")[0], world.gang("job001")[0]
+        world.train(kept, 1)
+        world.restart()
+        del world.containers[lost.container_id]
+        world.tell(am.AmEvent(adopted=world.described(kept)))
+        world.register()
+        world.answer_plans()
+        world.pass_time(11)
+        world.rise()
+        assert world.brain.jobs["job000"].launches == 1
+        assert world.brain.jobs["job001"].launches == 2
+        assert world.gang("job001")[0].plan.worker_id == "job001/2.2/0"
+        assert world.running() == ["job000", "job001"]
+        world.finish_gang("job000")
+        assert world.brain.jobs["job000"].state == "paused"
+
+    def test_a_container_whose_id_was_not_saved_is_known_by_its_request(self) -> None:
+        world = started(World(), *A[:2])
+        (c,) = world.gang("job000")
+        world.brain.jobs["job000"].workers[0].container_id = ""
+        world.brain.jobs["job000"].state = "starting"
+        world.restart()
+        world.tell(am.AmEvent(adopted=world.described(c)))
+        c.start = None
+        world.register()
+        world.ready()
+        assert c.start is not None
+
+    def test_a_container_of_which_nothing_is_known_is_stopped(self) -> None:
+        world = World()
+        world.restart()
+        world.tell(am.AmEvent(adopted=am.AmContainer(container_id="x", allocation_request_id=7)))
+        assert world.to_shell[-1].stop.container_id == "x"

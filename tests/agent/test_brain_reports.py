@@ -1,0 +1,210 @@
+"""What the Agent answers in rounds, and what it tells its user of losses, results and the app's end."""
+
+from __future__ import annotations
+
+import csv
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from pycontrol.rpc import translate
+from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.agent import results
+from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.report import progress as reported
+from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, started
+
+
+class TestRounds:
+    def test_rho_counts_gangs_whose_leases_go_on_only(self) -> None:
+        world = started(World(hyperband(max_iterations=9)), *A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention()))
+        world.arbiter(ask_rho=pb.AskRho(round_id="s", contention=world.contention(), ending=machines(A[:2])))
+        with_gang, without = world.messages("rho")
+        assert (with_gang.round_id, without.round_id) == ("r", "s")
+        assert without.rho == pytest.approx(with_gang.rho * (100 + 600 + 18) / (100 + 18), rel=0.2)
+        assert with_gang.demand.gangs == 9
+
+    def test_a_bid_keeps_own_gangs_and_adds_new_ones_within_what_it_can_use(self) -> None:
+        world = started(World(hyperband(jobs=3, max_iterations=3, iteration_s=200.0)), *A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention(), ending=machines(A[:2])))
+        offered = [pb.MachineGpus(host=h, gpus=n) for h, n in (("a1", 4), ("a2", 4), ("b1", 2))]
+        offer = pb.Offer(round_id="r", contention=world.contention(), machines=offered, ending=machines(A[:2]))
+        world.arbiter(offer=offer)
+        (bid,) = world.messages("bid")
+        assert bid.rows
+        for row in bid.rows:
+            assert row.rho < bid.rho_nothing
+            assert len(row.keep) + row.new_gangs <= 3
+            for gang in row.keep:
+                assert [(m.host, m.gpus) for m in gang.machines] == [("a1", 2)]
+        best = min(bid.rows, key=lambda r: r.rho)
+        assert (len(best.keep), best.new_gangs) == (1, 2)
+
+    def test_a_gang_that_the_arbiter_did_not_know_when_the_round_began_is_not_named(self) -> None:
+        world = World(hyperband())
+        world.register()
+        world.grant(*A[:2])
+        world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention(), ending=machines(A[:2])))
+        world.rise()
+        offered = [pb.MachineGpus(host="a1", gpus=2)]
+        offer = pb.Offer(round_id="r", contention=world.contention(), machines=offered, ending=machines(A[:2]))
+        world.arbiter(offer=offer)
+        (bid,) = world.messages("bid")
+        assert all(not row.keep for row in bid.rows)
+
+    def test_progress_is_said_at_most_once_a_second(self) -> None:
+        world = started(World(), *A[:2])
+        before = len(world.messages("progress"))
+        world.train(world.gang("job000")[0], 5)
+        assert len(world.messages("progress")) <= before + 1
+        world.pass_time(1)
+        job = world.messages("progress")[-1].jobs[0]
+        assert (job.state, job.step, job.launches, job.gpus) == ("running", 5, 1, 2)
+        assert job.iter_time_s == pytest.approx(0.5)
+
+
+def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
+    spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
+    world = World(spec, types={"a1": "V100"})
+    started(world, *A[:2])
+    assert world.brain.register().register.demand.loss_rate == 0.0
+    (chief,) = world.gang("job000")
+    for step, loss in enumerate((0.9, 0.8, 0.7, 0.6), 1):
+        world.worker(chief, progress=pb.WorkerProgress(step=step, loss=loss, iter_time_s=1.0))
+    demand = world.brain.register().register.demand
+    assert demand.loss_rate == pytest.approx(0.1 / 2.0), "a decrease of 0.1 a step of 2 GPU-s"
+    assert list(demand.slowdown) == pytest.approx([1.0, 1.1, 1.3])
+    assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0, "gpu": 1.0}
+    assert demand.gpu_type == "V100"
+
+
+@pytest.mark.parametrize("iter_time_s", [0.1, 1e300, 1e-300, float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("losses", [(1e300, -1e300, 1e308), (float("nan"), 1.0, 2.0), (float("inf"), 1e99, 0.0)])
+def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ...], iter_time_s: float) -> None:
+    world = World()
+    started(world, *A[:2])
+    (chief,) = world.gang("job000")
+    for step, loss in zip((1, 5, 1 << 60), losses, strict=True):
+        said = pb.WorkerProgress(step=step, loss=loss, accuracy=loss, iter_time_s=iter_time_s)
+        world.worker(chief, progress=said)
+    assert world.brain.jobs["job000"].step == 5
+    translate.agent_up("application_1_0001", "ann", world.brain.register().register)
+    report = pb.AgentMessage(progress=reported(world.brain))
+    assert translate.event_of("application_1_0001", report, {}) is not None
+
+
+def test_a_script_without_checkpoints_begins_anew_and_its_user_is_told() -> None:
+    world = started(World(), *A[:2])
+    (worker,) = world.gang("job000")
+    world.train(worker, 5)
+    world.revoke(*A[:2])
+    world.worker(worker, exit=pb.WorkerExit(code=75, step=5, unsaved=True))
+    world.end(worker, 75)
+    job = world.brain.jobs["job000"]
+    assert "begins anew" in reported(world.brain).jobs[0].note
+    world.grant(*A[:2])
+    world.rise()
+    (worker,) = world.gang("job000")
+    world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.9, iter_time_s=0.5))
+    assert job.step == 1
+
+
+def test_a_checkpoint_that_fails_is_told_until_one_is_whole() -> None:
+    world = started(World(), *A[:2])
+    (worker,) = world.gang("job000")
+    world.train(worker, 5)
+    for step in (3, 5):
+        world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=step, problem="Token has expired"))
+    (told,) = reported(world.brain).jobs
+    assert told.checkpoints_failed == 2
+    assert told.note.endswith("step 5: Token has expired")
+    assert Brain(SPEC, 2, json.loads(json.dumps(world.brain.dump()))).jobs["job000"].checkpoints_failed == 2
+    world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=6, path="/c"))
+    (told,) = reported(world.brain).jobs
+    assert (told.checkpoints_failed, told.note) == (0, "")
+
+
+def test_the_user_hears_of_a_tokens_end_before_it() -> None:
+    world = started(World(), *A[:2])
+    world.brain.has_token(world.now_s, world.now_s + 400.0)
+    world.pass_time(290)
+    assert reported(world.brain).jobs[0].note == ""
+    world.pass_time(20)
+    note = reported(world.brain).jobs[0].note
+    assert note.startswith("the app's HDFS token ends at 1970-01-01 00:23 UTC")
+    assert note.endswith("no checkpoint can be written after that")
+
+
+def test_jobs_are_compared_by_any_metric() -> None:
+    world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
+    for job_id, value in (("job000", 0.3), ("job001", 0.8)):
+        (worker,) = world.gang(job_id)
+        assert worker.launch.env["ISONOMY_METRIC"] == "val_f1"
+        world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.1, metric=value))
+        world.worker(worker, exit=pb.WorkerExit(code=0, step=1))
+        world.end(worker, 0)
+    told = {j.job_id: j for j in reported(world.brain).jobs}
+    assert (told["job000"].metric, told["job001"].metric) == (0.3, 0.8)
+    assert world.brain.scheduler.runnable() == ["job001"]
+
+
+def test_what_came_of_all_jobs_goes_beside_the_model() -> None:
+    world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
+    for job_id, value in (("job000", 0.3), ("job001", 0.8)):
+        (worker,) = world.gang(job_id)
+        for step in (1, 2):
+            world.worker(worker, progress=pb.WorkerProgress(step=step, loss=0.1, metric=value * step))
+    world.revoke(*A[:2])
+    for job_id in ("job000", "job001"):
+        for worker in world.gang(job_id):
+            world.end(worker, 75)
+    made = results.files(world.brain, "job001")
+    trials = list(csv.DictReader(made["trials.csv"].splitlines()))
+    assert [(t["job"], t["best"], t["val_f1"]) for t in trials] == [("job000", "0", "0.6"), ("job001", "1", "1.6")]
+    assert all(float(t["rate"]) > 0 for t in trials)
+    launches = list(csv.DictReader(made["launches.csv"].splitlines()))
+    assert {x["gpus"] for x in launches} == {"a1:0 a1:1", "a1:2 a1:3"}
+    assert [x["why"] for x in launches if x["gpus"] == "a1:0 a1:1"] == ["lost a round"]
+    assert ElementTree.fromstring(made["curves.svg"]).tag.endswith("svg")
+    assert made["curves.svg"].count("<polyline") == 2
+
+
+def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
+    world = World()
+    job = world.brain.job("job000")
+    for step in range(1, 1001):
+        job.accuracy = step / 1000
+        results.seen(world.brain, job, step)
+    assert len(job.curve) <= results.POINTS
+    assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])
+
+
+def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
+    world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
+    world.revoke(*A[:2])
+    world.rise()
+    world.grant(*A2[:2])
+    world.rise()
+    world.finish_gang("job000", accuracy=0.9)
+    world.publish()
+    kinds = [e["event"] for e in world.notified]
+    assert kinds == ["started", "revoked", "ended"], "the second launch is no start"
+    assert world.notified[1]["gpus"] == ["a1:0", "a1:1"]
+    assert all((e["app_id"], e["name"], e["user"]) == (SPEC.app_id, "digits", "ann") for e in world.notified)
+    silent = started(World(), *A[:2])
+    silent.finish_gang("job000")
+    silent.publish()
+    assert not silent.notified
+
+
+def test_a_webhook_is_told_of_a_failure_and_once_of_the_start_over_attempts() -> None:
+    world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
+    saved = world.brain.dump()
+    assert Brain(SPEC, 2, saved).start_told
+    world.publish_problem = "HDFS is full"
+    world.finish_gang("job000")
+    world.publish()
+    assert world.notified[-1]["event"] == "failed"
+    assert "HDFS is full" in world.notified[-1]["message"]

@@ -1,0 +1,83 @@
+"""What a ResourceManager knows of applications, containers and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pycontrol.wire.v1 import bridge_pb2 as pb
+from tests.faults.nodes import NodeManager
+from tests.faults.plugin import Key
+
+
+@dataclass
+class App:
+    """What the state store keeps of an application."""
+
+    app_id: str
+    user: str
+    queue: str
+    name: str
+    kind: str
+    tags: tuple[str, ...]
+    submitted_s: float
+    keeps: bool
+    """Its containers outlive its attempts."""
+    attempt: int = 0
+    running: bool = False
+    """Whether an attempt runs."""
+    final: str = ""
+
+    @property
+    def attempt_id(self) -> str:
+        """Of the newest attempt."""
+        return f"{self.app_id.replace('application', 'appattempt')}_{self.attempt:06d}"
+
+
+@dataclass
+class RmContainer:
+    """RMContainerImpl."""
+
+    container_id: str
+    app_id: str
+    attempt_id: str
+    node_id: str
+    gpus: tuple[int, ...]
+    lease_id: str
+    key: Key
+    memory_mb: int
+    state: str = "ALLOCATED"
+    since_s: float = 0.0
+
+    def message(self) -> pb.GpuContainer:
+        """As Messages.java has it."""
+        return pb.GpuContainer(
+            container_id=self.container_id, attempt_id=self.attempt_id, app_id=self.app_id, node_id=self.node_id,
+            gpu_ids=self.gpus, lease_id=self.lease_id, allocation_request_id=self.key[1], state=self.state,
+            gpus=len(self.gpus),
+        )  # fmt: skip
+
+
+@dataclass
+class RmNode:
+    """RMNodeImpl."""
+
+    nm: NodeManager
+    gpus: int
+    heard_s: float
+    state: str = "RUNNING"
+    orders: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Told:
+    """What an AM learns with its heartbeat."""
+
+    allocated: list[RmContainer] = field(default_factory=list)
+    completed: list[tuple[str, int, str]] = field(default_factory=list)
+    previous: list[RmContainer] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+    """Ends that its last heartbeat brought: the next one says that they arrived."""
+
+
+class Refused(Exception):
+    """A directive is not carried out."""
