@@ -45,6 +45,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "themis-fig18": "pycontrol.experiments.themis.lies:fig18",
     "themis-truth": "pycontrol.experiments.themis.lies:truth",
     "themis-overheads": "pycontrol.experiments.themis.facts:overheads",
+    "typed-auctions": "pycontrol.experiments.themis.types:typed_auctions",
     "oef-table1": "pycontrol.experiments.oef.fairness:table1",
     "oef-fig1-2": "pycontrol.experiments.oef.vectors:figures_1_and_2",
     "oef-fig4": "pycontrol.experiments.oef.fairness:figure4",
