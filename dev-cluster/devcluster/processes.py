@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from devcluster import kerberos, prerequisites
 from devcluster.errors import DevClusterError
@@ -164,64 +167,44 @@ def stop_all(layout: Layout) -> int:
 
 def find_daemons(layout: Layout) -> set[int]:
     """All JVMs that were started with this cluster's mark."""
-    mark = f"{MARK}={layout.root}".encode()
-    return {pid for pid in _own_pids() if mark in _environ(pid)}
+    return {p.pid for p in _own() if _environ(p).get(MARK) == str(layout.root)}
 
 
 def find_containers(layout: Layout) -> set[int]:
     """All processes of this cluster's containers: by environment, by working directory, by session."""
     local = f"{layout.data}/nodemanager-"
-    prefix = f"LOCAL_DIRS={local}".encode()
     found, sessions = set(), {}
-    for pid in _own_pids():
-        sessions[pid], folder = _session(pid), _cwd(pid)
+    for process in _own():
+        with contextlib.suppress(ProcessLookupError):
+            sessions[process.pid] = os.getsid(process.pid)
+        folder = _cwd(process)
         works_there = folder.startswith(local) and "/local/usercache/" in folder
-        if works_there or any(v.startswith(prefix) for v in _environ(pid)):
-            found.add(pid)
-    mine = {sessions[pid] for pid in found} - {os.getsid(0), 0}
+        if works_there or _environ(process).get("LOCAL_DIRS", "").startswith(local):
+            found.add(process.pid)
+    mine = {sessions[pid] for pid in found if pid in sessions} - {os.getsid(0), 0}
     return found | {pid for pid, session in sessions.items() if session in mine}
 
 
-def _own_pids() -> list[int]:
+def _own() -> Iterator[psutil.Process]:
     """Processes of this user, without this one and its ancestors."""
-    user, spared, pid = os.getuid(), set(), os.getpid()
-    while pid > 1:
-        spared.add(pid)
-        pid = _parent(pid)
-    pids = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and entry.stat().st_uid == user and int(entry.name) not in spared:
-                pids.append(int(entry.name))
-    return pids
+    spared = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid not in spared and process.uids().effective == os.getuid():
+                yield process
 
 
-def _stat(pid: int, index: int) -> int:
+def _environ(process: psutil.Process) -> dict[str, str]:
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[index])
-    except OSError:
-        return 0
+        return process.environ()
+    except psutil.Error:
+        return {}
 
 
-def _parent(pid: int) -> int:
-    return _stat(pid, 1)
-
-
-def _session(pid: int) -> int:
-    return _stat(pid, 3)
-
-
-def _environ(pid: int) -> set[bytes]:
+def _cwd(process: psutil.Process) -> str:
     try:
-        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:
-        return set()
-
-
-def _cwd(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd") + "/"
-    except OSError:
+        return process.cwd() + "/"
+    except psutil.Error:
         return ""
 
 
