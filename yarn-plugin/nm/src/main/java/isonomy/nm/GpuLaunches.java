@@ -13,6 +13,7 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -26,6 +27,8 @@ final class GpuLaunches {
   /** A container's processes get this much longer than YARN gives them between SIGTERM and SIGKILL. */
   private static final long GRACE_MS = 5_000;
   private static final long POLL_MS = 50;
+  /** The exit code of a container that did not start for no fault of its own; the Agent knows it, too. */
+  static final int NOT_STARTED = 76;
   private static final Logger LOG = LoggerFactory.getLogger(GpuLaunches.class);
 
   /** A launch as the executor's parent class does it. */
@@ -45,6 +48,15 @@ final class GpuLaunches {
 
     /** Sends SIGKILL to a process group. */
     void kill(Container container, String group) throws IOException;
+  }
+
+  /** The GPUs of a container were not freed in time by the one before it. */
+  private static final class GpusHeldException extends IOException {
+    private static final long serialVersionUID = 1L;
+
+    GpusHeldException(String message) {
+      super(message);
+    }
   }
 
   private static final class Overstayer {
@@ -108,7 +120,14 @@ final class GpuLaunches {
     if (use.gpuIds().isEmpty()) {
       return launch.run();
     }
-    enter(use);
+    try {
+      enter(use);
+    } catch (GpusHeldException e) {
+      // A failed launch would exit with -1 and count against the job, whose fault it is not.
+      LOG.warn("{} does not start: {}", use.container(), e.getMessage());
+      container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), e.getMessage() + "\n"));
+      return NOT_STARTED;
+    }
     int exitCode = -1;
     try {
       evidence.started(use);
@@ -146,7 +165,7 @@ final class GpuLaunches {
     try {
       String other = gate.enter(use, waitMs);
       if (other != null) {
-        throw new IOException("GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs
+        throw new GpusHeldException("GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs
             + " ms (" + GPU_WAIT_MS + ")");
       }
     } catch (InterruptedException e) {

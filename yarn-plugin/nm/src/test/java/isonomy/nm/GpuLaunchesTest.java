@@ -3,9 +3,9 @@ package isonomy.nm;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.verify;
 import static org.mockito.Mockito.when;
 
 import java.io.BufferedReader;
@@ -27,10 +27,12 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import org.mockito.ArgumentCaptor;
 
 /** Which GPUs a container sees, and until when they are its own. */
 @Timeout(60)
@@ -139,8 +141,10 @@ class GpuLaunchesTest {
     assertEquals(7, gpus.launch(first, () -> 7));
     assertEquals(1, evidence().size(), "no end");
     Container second = container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b");
-    assertTrue(assertThrows(IOException.class, () -> gpus.launch(second, () -> 0)).getMessage()
-        .contains("still held by " + first.getContainerId()));
+    assertEquals(GpuLaunches.NOT_STARTED, gpus.launch(second, () -> 0), "not -1, which would count against its job");
+    ArgumentCaptor<ContainerDiagnosticsUpdateEvent> said = ArgumentCaptor.forClass(ContainerDiagnosticsUpdateEvent.class);
+    verify(second).handle(said.capture());
+    assertTrue(said.getValue().getDiagnosticsUpdate().contains("still held by " + first.getContainerId()));
     shell.destroyForcibly().waitFor();
     leader = null;
     assertEquals(0, gpus.launch(second, () -> 0));
