@@ -409,11 +409,14 @@ class Rounds:
         assert r.snapshot is not None
         r.phase = "solve"
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
-        # An app whose bid failed takes no part, neither as a bidder nor in the leftovers.
-        if r.out:
+        self._without_the_out(r)
+        self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
+
+    def _without_the_out(self, r: Round) -> None:
+        """An app that is out takes no part, neither as a bidder nor in leftovers nor in the last pass."""
+        if r.out and r.snapshot is not None:
             apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
             r.snapshot = dataclasses.replace(r.snapshot, apps=apps)
-        self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
 
     # ---- decision
 
@@ -439,6 +442,7 @@ class Rounds:
             assert r.eligibility is not None
             kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
             plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
+            self._without_the_out(r)
             if s.settings.last_pass and r.snapshot is not None:
                 plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
             borrowing = self._borrowers(r.lot)

@@ -148,7 +148,10 @@ class PartsTest {
     conf.set(Managed.MODE, "On");
     assertTrue(Managed.of(conf).isOn());
     conf.set(Managed.MODE, "shadow");
-    assertTrue(assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("on or off"));
+    assertTrue(Managed.of(conf).isShadow());
+    conf.set(Managed.MODE, "dark");
+    assertTrue(
+        assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("on, shadow or off"));
     conf.set(Managed.MODE, "off");
     conf.set(Managed.QUEUES, "research");
     assertTrue(assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("full paths"));
