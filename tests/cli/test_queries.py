@@ -36,7 +36,7 @@ def test_queue_has_a_line_for_each_app(rm: Rm) -> None:
     assert len(lines) == 4
     assert lines[0].split()[:3] == ["#", "NAME", "APP"]
     for app_id in (EARLY, LATE, SHELL):
-        assert sum(app_id in line for line in lines) == 1
+        assert sum(line.split()[2] == app_id for line in lines) == 1
 
 
 def test_watch_has_a_line_for_each_app_in_80_columns(rm: Rm) -> None:

@@ -48,6 +48,11 @@ static void one(int64_t seed) {
     int32_t *use = ints(rows * dims), *room = ints(dims), *level = ints(dims), *gangs = ints(rows), *size = ints(rows);
     int32_t *scope = ints(rows), *size_gpus = ints((size_t)a.sizes), *pin_first = ints(rows + 1);
     int32_t *free_gpus = ints((size_t)a.hosts), *rack = ints((size_t)a.hosts);
+    int32_t *dim_type = ints(dims), *size_type = ints((size_t)a.sizes);
+    int32_t *host_type = ints((size_t)a.hosts), *rack_type = ints((size_t)a.racks), types = 1 + upto(2);
+    for (int r = 0; r < a.racks; r++) rack_type[r] = upto(types - 1);
+    for (size_t l = 0; l < dims; l++) dim_type[l] = upto(types - 1);
+    for (int k = 0; k < a.sizes; k++) size_type[k] = chance(10) ? -1 : upto(types - 1);
     int32_t left = 1 << (a.sizes + 1);
     for (int k = 0; k < a.sizes; k++) {
         size_gpus[k] = a.chain ? left : left - upto(1);
@@ -58,6 +63,7 @@ static void one(int64_t seed) {
     for (int h = 0; h < a.hosts; h++) {
         free_gpus[h] = odd && chance(5) ? INT32_MAX / 64 : upto(9);
         rack[h] = (int32_t)((int64_t)h * a.racks / a.hosts);
+        host_type[h] = rack_type[rack[h]];
         in_all += free_gpus[h];
     }
     for (int l = 0; l < a.dims; l++) {
@@ -91,6 +97,7 @@ static void one(int64_t seed) {
     a.first = first, a.gain = gain, a.use = use, a.room = room, a.level = level, a.gangs = gangs, a.size = size;
     a.scope = scope, a.size_gpus = size_gpus, a.pin_first = pin_first, a.pin_host = pin_host, a.pin_gpus = pin_gpus;
     a.free_gpus = free_gpus, a.rack = rack;
+    a.dim_type = dim_type, a.size_type = size_type, a.host_type = host_type, a.rack_type = rack_type;
     int32_t *choice = ints((size_t)a.apps);
     double *value = room_for((size_t)a.apps + 1, sizeof(double)), *bound = room_for((size_t)a.apps + 1, sizeof(double));
     int32_t *at_host = ints((size_t)a.sizes * (size_t)a.hosts), *at_rack = ints((size_t)a.sizes * (size_t)a.racks);
@@ -107,7 +114,7 @@ static void one(int64_t seed) {
         if (used > room[l]) fail(seed, "more is used than there is room");
     }
     void *all[] = {first, gain, use, room, level, gangs, size, scope, size_gpus, pin_first, pin_host, pin_gpus, free_gpus,
-                   rack, choice, value, bound, at_host, at_rack};
+                   rack, dim_type, size_type, host_type, rack_type, choice, value, bound, at_host, at_rack};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) free(all[k]);
 }
 

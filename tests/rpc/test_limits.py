@@ -29,9 +29,13 @@ HOSTS = {"n1": None}
 DEMAND = pb.Demand(
     gang_gpus=2, gangs=3, job_demand_max=2, work_left_gpu_s=1.0, work_total_gpu_s=2.0, work_done_gpu_s=1.0,
     slowdown=[1.0, 1.1, 1.3], loss_rate=0.1, speedups={"K80": 1.0, "V100": 3.0}, gpu_type="V100",
+    within="switch", pinned="corner", lazy_preemption=True, mixes=True,
 )  # fmt: skip
+STRANGER = pb.Demand(
+    gang_gpus=1, gangs=1, job_demand_max=1, work_left_gpu_s=1.0, work_total_gpu_s=1.0, opportunistic=True
+)
 GANG = pb.Gang(machines=[pb.MachineGpus(host="n1", gpus=2)])
-ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE)
+ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE, gpu_type="V100", mixes=True)
 GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
@@ -41,6 +45,7 @@ WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], alloca
 AGENT: list[Any] = [
     pb.AgentMessage(register=pb.Register(app_id="a", attempt_id="a_1", app_scheduler="single", demand=DEMAND)),
     pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=DEMAND)),
+    pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=STRANGER)),
     pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
     pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
     pb.AgentMessage(released=pb.Released(gpus=GPUS)),
@@ -61,7 +66,7 @@ WIDTHS = {
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), -1, 2**31 - 1, 2**63 - 1),
     FieldDescriptor.CPPTYPE_DOUBLE: FLOATS,
     FieldDescriptor.CPPTYPE_ENUM: (0, 1, 7, 2**31 - 1),
-    FieldDescriptor.CPPTYPE_BOOL: (),
+    FieldDescriptor.CPPTYPE_BOOL: (False, True),
     FieldDescriptor.CPPTYPE_STRING: ("", "x" * 100_000, "a\nb", "\x1b[2J", "\u202e", "../..", "é"),
 }
 

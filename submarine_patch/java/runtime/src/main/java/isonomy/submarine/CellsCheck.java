@@ -23,7 +23,7 @@ final class CellsCheck {
     String within = value(group, "within");
     boolean cellType = "socket".equals(within) || "switch".equals(within);
     if (pinned != null || cellType) {
-      checkCells(rest.get("cells", ""), queue, job.gpusPerJob(), pinned, cellType ? within : null);
+      checkCells(rest.get("cells"), queue, job.gpusPerJob(), pinned, cellType ? within : null);
     }
   }
 

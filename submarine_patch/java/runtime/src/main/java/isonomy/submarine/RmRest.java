@@ -31,7 +31,16 @@ final class RmRest {
 
   /** GET of /ws/v1/cluster/isonomy/{path}?app={app}, from the active ResourceManager. */
   JsonNode get(String path, String app) throws IOException {
-    String query = "/ws/v1/cluster/isonomy/" + path + "?app=" + URLEncoder.encode(app, StandardCharsets.UTF_8);
+    return ask(path + "?app=" + URLEncoder.encode(app, StandardCharsets.UTF_8));
+  }
+
+  /** A view that is about no app. */
+  JsonNode get(String path) throws IOException {
+    return ask(path);
+  }
+
+  private JsonNode ask(String view) throws IOException {
+    String query = "/ws/v1/cluster/isonomy/" + view;
     try {
       // SPNEGO takes the ticket of the thread's Subject: outside of doAs that is a ticket cache, not a keytab's login
       UserGroupInformation user = UserGroupInformation.getCurrentUser();
@@ -47,7 +56,7 @@ final class RmRest {
   private JsonNode fetch(String base, String query) throws IOException, AuthenticationException {
     boolean secure = UserGroupInformation.isSecurityEnabled();
     String user = UserGroupInformation.getCurrentUser().getShortUserName();
-    String url = base + query + (secure ? "" : "&user.name=" + URLEncoder.encode(user, StandardCharsets.UTF_8));
+    String url = base + query + (secure ? "" : (query.contains("?") ? "&" : "?") + "user.name=" + URLEncoder.encode(user, StandardCharsets.UTF_8));
     URLConnectionFactory factory = URLConnectionFactory.newDefaultURLConnectionFactory(CONNECT_MS, READ_MS, conf);
     try {
       HttpURLConnection connection =
