@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -147,7 +147,7 @@ def typed_auctions(setup: Setup) -> Findings:
     )  # fmt: skip
 
 
-def _claims(ratios: Mapping[tuple[str, str], Interval]) -> Sequence[Claim]:
+def _claims(ratios: Mapping[tuple[str, str], Interval]) -> tuple[Claim, ...]:
     def claim(text: str, metric: str, other: str) -> Claim:
         r = ratios[metric, other]
         if math.isnan(r.mean):
