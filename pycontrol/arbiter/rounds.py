@@ -444,8 +444,7 @@ class Rounds:
             plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
             self._without_the_out(r)
             if s.settings.last_pass and r.snapshot is not None:
-                here = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)  # some were set aside just now
-                plan = last_pass(plan, dataclasses.replace(r.snapshot, apps=here), r.eligibility.kept_out_of_rest)
+                plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
             borrowing = self._borrowers(r.lot)
             moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
             work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)

@@ -14,7 +14,7 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, BidReceipt, Demand, Offer, Plan, Snapshot
+from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
@@ -45,6 +45,22 @@ class Says:
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         return Plan(snapshot.round_id, (), self._bids)
+
+
+class Holds:
+    """A policy that gives nothing and holds machine n1 for the gang of an app, too short a time to lend it."""
+
+    name, asks_agents = "holds", False
+
+    def __init__(self, app_id: str) -> None:
+        self._app_id = app_id
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        hold = Hold(self._app_id, (("n1", 4),), snapshot.now_s + 1.0)
+        return Plan(snapshot.round_id, (), holds=(hold,))
 
 
 class Deaf(Mini):
@@ -364,8 +380,20 @@ def _() -> Mini:
     return m
 
 
-ELSEWHERE = {Pending.GATHERING, Pending.HELD_FOR_GANG, Pending.SHADOW}
-"""What large gangs and a shadow control plane bring about has tests of its own."""
+@case(Pending.GATHERING)
+def _() -> Mini:
+    return one(Mini(Holds("a")), gang=4)
+
+
+@case(Pending.HELD_FOR_GANG)
+def _() -> Mini:
+    m = Mini(Holds("b"))
+    m.app("b", 4)
+    return one(m, gang=4)
+
+
+ELSEWHERE = {Pending.SHADOW}
+"""What a shadow control plane says is tested with it (tests/cli/test_shadow.py)."""
 
 
 def test_every_reason_has_its_case() -> None:
