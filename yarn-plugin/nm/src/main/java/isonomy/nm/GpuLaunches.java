@@ -157,7 +157,7 @@ final class GpuLaunches {
 
   private void enter(GpuUse use) throws IOException {
     overstayers.values().forEach(o -> {
-      if (Session.groups(o.leader).isEmpty()) {
+      if (Session.groups(o.leader, o.use.container()).isEmpty()) {
         overstayers.remove(o.use.container());
         open(o.use, o.exitCode);
       }
@@ -178,16 +178,16 @@ final class GpuLaunches {
   /** The parent class is done when the container's shell has ended; the GPUs are free when all its processes have. */
   private void leave(Container container, GpuUse use, int exitCode) {
     String leader = processes.leader(container.getContainerId());
-    if (leader != null && !awaitEnd(leader, graceMs)) {
+    if (!awaitEnd(leader, use.container(), graceMs)) {
       LOG.warn("Processes of {} go on {} ms after its end; they are killed", use.container(), graceMs);
-      for (String group : Session.groups(leader)) {
+      for (String group : Session.groups(leader, use.container())) {
         try {
           processes.kill(container, group);
         } catch (IOException e) {
           LOG.error("Process group {} of {} cannot be killed", group, use.container(), e);
         }
       }
-      if (!awaitEnd(leader, GRACE_MS)) {
+      if (!awaitEnd(leader, use.container(), GRACE_MS)) {
         LOG.error("Processes of {} cannot be killed: GPUs {} stay blocked", use.container(), use.visibleDevices());
         overstayers.put(use.container(), new Overstayer(use, leader, exitCode));
         return;
@@ -201,13 +201,13 @@ final class GpuLaunches {
     gate.leave(use);
   }
 
-  /** Whether all processes of the session have ended in time. */
-  private static boolean awaitEnd(String leader, long timeoutMs) {
+  /** Whether all processes of the container have ended in time. */
+  private static boolean awaitEnd(String leader, String container, long timeoutMs) {
     long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
     boolean interrupted = false;
     try {
       while (true) {
-        Set<String> left = Session.groups(leader);
+        Set<String> left = Session.groups(leader, container);
         if (left.isEmpty() || System.nanoTime() - end > 0) {
           return left.isEmpty();
         }

@@ -7,8 +7,12 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Set;
 import java.util.TreeSet;
+import org.apache.hadoop.yarn.api.ApplicationConstants;
 
-/** The processes of a container: those of the session that its first process leads, by Linux's /proc. */
+/**
+ * The processes of a container, by Linux's /proc: those of the session that its first process leads, and those that left
+ * it but still name the container in their environment, which the NodeManager can read of its own user's processes only.
+ */
 final class Session {
   private static final Path PROC = Path.of("/proc");
   // Fields of /proc/PID/stat behind the name, which may hold blanks and brackets.
@@ -18,13 +22,15 @@ final class Session {
 
   private Session() {}
 
-  /** The process groups of the session that still have a process; empty where there is no /proc. */
-  static Set<String> groups(String leader) {
+  /** The container's process groups that still have a process; empty where there is no /proc. */
+  static Set<String> groups(String leader, String container) {
+    String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
     Set<String> groups = new TreeSet<>();
     try (DirectoryStream<Path> processes = Files.newDirectoryStream(PROC, "[0-9]*")) {
       for (Path process : processes) {
         String[] fields = fields(process);
-        if (fields.length > LEADER && fields[LEADER].equals(leader) && !"ZX".contains(fields[STATE])) {
+        if (fields.length > LEADER && !"ZX".contains(fields[STATE])
+            && (fields[LEADER].equals(leader) || ("\0" + text(process.resolve("environ")) + "\0").contains(named))) {
           groups.add(fields[GROUP]);
         }
       }
@@ -35,11 +41,16 @@ final class Session {
   }
 
   private static String[] fields(Path process) {
+    String stat = text(process.resolve("stat"));
+    return stat.substring(stat.lastIndexOf(')') + 1).trim().split(" ");
+  }
+
+  /** Empty where the process has ended, or belongs to another user. */
+  private static String text(Path file) {
     try {
-      String stat = new String(Files.readAllBytes(process.resolve("stat")), StandardCharsets.ISO_8859_1);
-      return stat.substring(stat.lastIndexOf(')') + 1).trim().split(" ");
+      return new String(Files.readAllBytes(file), StandardCharsets.ISO_8859_1);
     } catch (IOException e) {
-      return new String[0]; // it has ended
+      return "";
     }
   }
 }

@@ -19,6 +19,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -134,6 +135,22 @@ class GpuLaunchesTest {
   }
 
   @Test
+  void whoLeavesTheSessionDoesNotKeepItsGpus() throws Exception {
+    Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
+    String id = first.getContainerId().toString();
+    ProcessBuilder escape = new ProcessBuilder("setsid", "bash", "-c", "sleep 100 >/dev/null &");
+    escape.environment().put("CONTAINER_ID", id);
+    escape.start().waitFor();
+    leader = "4194999";
+    assertEquals(1, Session.groups(leader, id).size());
+    assertTrue(Session.groups(leader, "no container").isEmpty(), "it is of no session that the container leads");
+    assertEquals(0, gpus.launch(first, () -> 0));
+    assertEquals(1, killed.size());
+    assertTrue(Session.groups(leader, id).isEmpty());
+    assertEquals(2, evidence().size());
+  }
+
+  @Test
   void whoCannotBeKilledKeepsItsGpus() throws Exception {
     deaf = true;
     Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
@@ -167,20 +184,24 @@ class GpuLaunchesTest {
   private Process session(String script) throws IOException {
     Process process = new ProcessBuilder("setsid", "bash", "-c", script).start();
     leader = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8)).readLine();
-    assertTrue(Session.groups(leader).contains(leader));
+    assertTrue(groups().contains(leader));
     return process;
+  }
+
+  private Set<String> groups() {
+    return Session.groups(leader, "no container");
   }
 
   @Test
   void aSessionIsItsProcesses() throws Exception {
-    assertTrue(Session.groups("4194999").isEmpty());
+    assertTrue(Session.groups("4194999", "no container").isEmpty());
     Process shell = session("set -m; sleep 100 & echo $$; wait");
-    assertEquals(2, Session.groups(leader).size(), "a job of its own process group");
-    new ProcessBuilder("bash", "-c", "kill -9 -- -" + String.join(" -", Session.groups(leader))).start().waitFor();
+    assertEquals(2, groups().size(), "a job of its own process group");
+    new ProcessBuilder("bash", "-c", "kill -9 -- -" + String.join(" -", groups())).start().waitFor();
     shell.waitFor();
-    for (int i = 0; i < 100 && !Session.groups(leader).isEmpty(); i++) {
+    for (int i = 0; i < 100 && !groups().isEmpty(); i++) {
       Thread.sleep(20);
     }
-    assertTrue(Session.groups(leader).isEmpty());
+    assertTrue(groups().isEmpty());
   }
 }
