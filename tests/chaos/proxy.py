@@ -36,10 +36,18 @@ class Proxy:
 
     def stop(self) -> None:
         """Closes all."""
-        self._on_loop(self._server.close)
-        self._on_loop(self._break_all)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._break_all()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     # ---- what goes wrong; each call puts an end to the one before
 

@@ -139,6 +139,8 @@ class Conserving(World):
         r = a.receipts[-1] if a.receipts else None
         if r is None or r.round_id == self.held_to or r.outcome is None or a.recovering_until_s > r.at_s:
             return
+        if any(x.app_id not in a.durable.live for x in r.done.awards):
+            return  # it ended during the round: the next one gives what it was awarded
         self.held_to, self.rounds = r.round_id, self.rounds + 1
         free = dict(r.done.unused_gpus)
         for host, n in (pair for hold in r.done.holds for pair in hold.gang):
