@@ -246,7 +246,7 @@ def _() -> Mini:
 def _() -> Mini:
     m = Mini(nodes=TWO)
     m.app("a", 4)
-    m.send(ev.AskChanged(Ask("a_1", "a", 1, 4, 1, only_on=frozenset({"n9"}))))
+    m.send(ev.AskChanged(Ask("a_1", "a", 1, 4, 1, only_on=("n9",))))
     m.run(5)
     return m
 
