@@ -7,6 +7,7 @@ gangs whose leases end before the hold does.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -93,7 +94,7 @@ class _Giver:
     """Who may still get what."""
 
     def __init__(self, plan: Plan, s: Snapshot, kept_out: KeptOut) -> None:
-        self.s, self.kept_out = s, kept_out
+        self.s, self.kept_out = s, functools.cache(lambda app_id: frozenset(kept_out(app_id)))
         kept = {a.app_id: a.gangs for a in plan.awards}
         self.caps = Caps(s.apps, queue_limits(s), kept)
         self.gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
@@ -140,7 +141,7 @@ class _Giver:
                 return gang
         if not 0 < demand.gang_gpus <= min(cap, room.gpus):
             return None
-        closed = frozenset(self.kept_out(view.app_id))
+        closed = self.kept_out(view.app_id)
         shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, closed
         if shape in full:
             return None

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.auction import AppView, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.port import Policy
@@ -56,10 +57,7 @@ class ShadowApp:
 
 def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
     hosts = [host for host, _ in gang]
-    speed = 1.0
-    if demand.speedups:
-        speed = min(demand.speedups.get(topology.machines[h].gpu_type, 1.0) for h in hosts)
-    return gang_gpus(gang) * speed / demand.slowdown[topology.scope_of(hosts) - 1]
+    return gang_gpus(gang) * speed_of(demand.speedups, hosts, topology) / demand.slowdown[topology.scope_of(hosts) - 1]
 
 
 class Shadow:

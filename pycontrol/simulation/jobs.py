@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.auction import Demand
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.apps import TraceApp
@@ -165,8 +166,6 @@ def gang_rate(trace: TraceApp, gpus: tuple[Gpu, ...], topology: Topology) -> tup
     """Serial GPU-seconds a second of a gang on these GPUs, and its slowdown S. The slowest GPU sets the pace."""
     hosts = {g.host for g in gpus}
     slowdown = trace.slowdown[topology.scope_of(hosts) - 1]
-    speed = 1.0
-    if trace.speedups:
-        machines = topology.machines
-        speed = min(trace.speedups.get(machines[h].gpu_type, 1.0) for h in hosts if h in machines)
+    known = (h for h in hosts if h in topology.machines)
+    speed = speed_of(trace.speedups, known, topology) if trace.speedups else 1.0
     return len(gpus) * speed / slowdown, slowdown

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,31 +13,16 @@ from submarine_patch.agent.schedulers.conformance import SPACE, trained
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import UsageError
 from tests.agent.world import hyperband
-from tests.documented import EXTENDING, check_documented_suite
+from tests.documented import check_documented_suite, installed_package
 
 
 @pytest.fixture
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The document's code and entry point, on the path; another that is gone, and one that takes a name of ours."""
-    text = EXTENDING.read_text(encoding="utf-8")
-    code = re.search(r"```python\n# acme/waves.py\n(.*?)```", text, re.DOTALL)
-    entry = re.search(r'```toml\n\[project.entry-points."(isonomy.app_schedulers)"\]\n"(.*?)" = "(.*?)"', text)
-    assert code
-    assert entry
-    (tmp_path / "acme").mkdir()
-    (tmp_path / "acme/waves.py").write_text(code.group(1), encoding="utf-8")
-    info = tmp_path / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n", encoding="utf-8")
     more = "acme.gone = acme.nowhere:Gone\nasha = acme.waves:Waves\n"
-    points = f"[{entry.group(1)}]\n{entry.group(2)} = {entry.group(3)}\n{more}"
-    (info / "entry_points.txt").write_text(points, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    schedulers._others.cache_clear()
-    yield
-    schedulers._others.cache_clear()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "acme"]:
-        del sys.modules[name]
+    forget = schedulers._others.cache_clear
+    with installed_package(tmp_path, monkeypatch, "acme/waves.py", "isonomy.app_schedulers", more, forget):
+        yield
 
 
 @pytest.mark.usefixtures("_installed")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,32 +14,16 @@ from pycontrol.policies import registry
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
-from tests.documented import EXTENDING, check_documented_suite
+from tests.documented import check_documented_suite, installed_package
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The document's code and entry point, on the path."""
-    text = EXTENDING.read_text(encoding="utf-8")
-    code = re.search(r"```python\n# fewest/policy.py\n(.*?)```", text, re.DOTALL)
-    entry = re.search(r'```toml\n\[project.entry-points."(.*?)"\]\n(.*?)```', text, re.DOTALL)
-    assert code
-    assert entry
-    (tmp_path / "fewest").mkdir()
-    (tmp_path / "fewest/policy.py").write_text(code.group(1), encoding="utf-8")
-    info = tmp_path / "fewest-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fewest\nVersion: 1.0\n", encoding="utf-8")
-    more = 'gone = "fewest.nowhere:Gone"\nisonomy = "fewest.policy:Fewest"\n'.replace('"', "")
-    (info / "entry_points.txt").write_text(
-        f"[{entry.group(1)}]\n{entry.group(2).replace(chr(34), '')}{more}", encoding="utf-8"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    registry._others.cache_clear()
-    yield tmp_path
-    registry._others.cache_clear()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "fewest"]:
-        del sys.modules[name]
+    more = "gone = fewest.nowhere:Gone\nisonomy = fewest.policy:Fewest\n"
+    forget = registry._others.cache_clear
+    with installed_package(tmp_path, monkeypatch, "fewest/policy.py", "isonomy.policies", more, forget):
+        yield tmp_path
 
 
 @pytest.mark.usefixtures("installed")
