@@ -108,7 +108,7 @@ class Agents:
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
         """A round soon, if GPUs are free, or lent GPUs may be its own: their borrowers give way at any time."""
         s = self.s
-        owner = s.supply is not None and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
+        owner = not s.supply.whole and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
         if app_id in s.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
             s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))

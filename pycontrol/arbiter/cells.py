@@ -52,6 +52,16 @@ class CellSupply:
         for gpu in sorted(self._gpus):
             self._gpus_on.setdefault(gpu.host, []).append(gpu)
 
+    @property
+    def whole(self) -> bool:
+        """Virtual clusters own parts of it."""
+        return False
+
+    @property
+    def trading(self) -> CellSupply:
+        """Its cells are exchanged."""
+        return self
+
     # ---- who owns what
 
     def vc_of(self, queue: str) -> str:

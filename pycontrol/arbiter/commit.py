@@ -10,7 +10,7 @@ from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, 
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot, Supply
+from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
@@ -114,7 +114,7 @@ class _Commit:
         If not, those who would have made room for it stay: nobody is stopped for nothing.
         """
         s, agent = self.s, self.s.agents.get(app_id)
-        if s.supply is None or agent is None or not agent.demand.within:
+        if self.lot.whole or agent is None or not agent.demand.within:
             return True
         lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g}
         room = s.supply.room_within(agent.demand.within, self.lot.vc if self.lot.private else None, lost)
@@ -165,7 +165,7 @@ class _Commit:
 
     def _make_own(self, borrowed: list[Lease], gang: Gang) -> bool:
         s, grant_id = self.s, borrowed[0].grant_id
-        if s.supply is None or not s.supply.own(grant_id, self.lot.vc, gang):
+        if not s.supply.own(grant_id, self.lot.vc, gang):
             return False
         for lease in borrowed:
             s.record(LeaseOwned(lease.gpu, grant_id))
@@ -231,18 +231,10 @@ class _Commit:
         Who won its cells is bound elsewhere if that can be; if not, the gang gives way as all that is borrowed does.
         """
         s, agent = self.s, self.s.agents.get(app_id)
-        if (
-            s.supply is None
-            or not self.lot.private
-            or not self._is_lost(gang)
-            or agent is None
-            or not agent.demand.lazy
-        ):
+        if not self.lot.private or not self._is_lost(gang) or agent is None or not agent.demand.lazy:
             return False
         grant_id = gang[0].grant_id
-        if any(x.grant_id != grant_id for x in gang) or s.groups.get(grant_id) != len(gang):
-            return False
-        if not s.supply.downgrade(grant_id):
+        if not s.groups.is_whole(gang) or not s.supply.downgrade(grant_id):
             return False
         for lease in gang:
             s.record(LeaseBorrowed(lease.gpu, grant_id))
@@ -255,7 +247,7 @@ class _Commit:
         if app_id in s.foreign and ask is None:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
             return
-        gpus = self._pick(gang) if s.supply is None else self._pick_cells(s.supply, app_id, gang, grant_id)
+        gpus = self._pick(gang) if self.lot.whole else self._pick_cells(app_id, gang, grant_id)
         if gpus is None:
             self.refused.add(app_id)
             self.dropped.append(f"{app_id}: its gang {self.lot.by_host(dict(gang))} is no longer there")
@@ -291,12 +283,12 @@ class _Commit:
             gpus += here
         return gpus
 
-    def _pick_cells(self, supply: Supply, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
+    def _pick_cells(self, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
         s, lot = self.s, self.lot
         agent = s.agents.get(app_id)
         within = agent.demand.within if agent is not None else ""
-        placed = supply.place(grant_id, lot.vc, lot.guaranteed, gang, self._avoid(app_id, gang), within)
+        placed = s.supply.place(grant_id, lot.vc, lot.guaranteed, gang, self._avoid(app_id, gang), within)
         if placed is None:
             return None
         deadline_s = self.now_s + s.lead_s

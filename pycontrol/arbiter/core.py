@@ -13,7 +13,6 @@ from typing import Any
 from pycontrol.arbiter import apps, eligibility, leases, workers
 from pycontrol.arbiter.agents import Agents
 from pycontrol.arbiter.asks import Asks
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AppMoved,
@@ -23,11 +22,11 @@ from pycontrol.arbiter.facts import (
     Switched,
 )
 from pycontrol.arbiter.gpu_index import GpuState
-from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
-from pycontrol.arbiter.supply import Held, Supply
+from pycontrol.arbiter.supply import Supply, WholeCluster
 from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
@@ -52,9 +51,8 @@ class Arbiter(State):
         journal_id: str = "",
     ) -> None:
         """`journal_id`, `epoch`: a journal and its life under the control plane: what makes directives' ids unique."""
-        super().__init__(settings, durable or Durable(), topology, policy.name)
-        self.supply = supply
-        self.market = Market(self, supply) if isinstance(supply, CellSupply) else None
+        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
+        self.market = Market(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None
         """What happened, where it is to be checked."""
@@ -133,7 +131,7 @@ class Arbiter(State):
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
-        if self.cells_stale:
+        if self.groups.stale:
             self._supply_anew(now_s)
         if self.recovering_until_s:
             self._settle_recovery(now_s)
@@ -243,28 +241,17 @@ class Arbiter(State):
 
     def _supply_anew(self, now_s: float) -> None:
         """Tells the cells of all leases that there are."""
-        self.cells_stale = False
-        if self.supply is None:
-            return
-        if self.rounds.current is not None:
-            self.rounds.abandon(now_s)
+        self.rounds.cells_changed(now_s)
         self._rehome(now_s)
         if self.market is not None:
             self.market.restore(now_s)
-        held: dict[str, list[Lease | Reservation]] = {}
-        for x in self.durable.claims():
-            if not (isinstance(x, Lease) and x.state == REVOKING):
-                held.setdefault(x.grant_id, []).append(x)
-        self.groups = {group: len(gang) for group, gang in held.items()}
-        downgraded = self.supply.recover(
-            Held(group, self.durable.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
-            for group, gang in held.items()
-        )
-        downgrade(self, downgraded)
+        downgrade(self, self.groups.tell_all(self.durable, self.supply))
 
     def _rehome(self, now_s: float) -> None:
         """Apps whose queue is another virtual cluster than the cells knew, or none any more, go on in that one."""
-        for app_id in list(self.in_system()):
+        if self.supply.whole:
+            return
+        for app_id in self.in_system():
             app = self.durable.apps[app_id]
             vc = self.vc_of(app.queue)
             if vc != app.vc:

@@ -125,9 +125,9 @@ class Eligibility:
 
     def _within(self, kind: str, ending: bool = True) -> Mapping[str, tuple[int, int]]:
         if (kind, ending) not in self._rooms:
-            supply, vc = self.s.supply, self.lot.vc if self.lot.private else None
+            vc = self.lot.vc if self.lot.private else None
             coming = self.ending if ending else ()
-            self._rooms[kind, ending] = supply.room_within(kind, vc, coming) if supply is not None else {}
+            self._rooms[kind, ending] = self.s.supply.room_within(kind, vc, coming)
         return self._rooms[kind, ending]
 
     def _no_such_cells(self, demand: Demand) -> Reason | None:

@@ -360,9 +360,9 @@ def adopt(s: State, container: Container, now_s: float) -> None:
     for gpu in free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
         until_s = _adopted_end_s(s, now_s, gpu.host, container.app_id)
-        s.cells_stale = s.supply is not None
+        s.groups.stale = True
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
-                              guaranteed=s.supply is None or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
+                              guaranteed=s.supply.whole or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
     for gpu in free:
         lease = s.durable.leases[gpu]
         s.record(LeaseStarted(gpu, container.container_id, "", now_s, lease.end_s, _slowdown(s, lease)))

@@ -29,13 +29,13 @@ class Agenda:
     def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.ending, self.now_s = s, ending, now_s
         self._wanting: dict[str, list[str]] = {}
-        for app_id in wanting if s.supply is not None else ():
+        for app_id in wanting if not s.supply.whole else ():
             self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
         supply = s.supply
         self.borrowers = borrowers(s)
         """By virtual cluster its apps that borrow: they count as wanting where its own machines are shared out."""
-        self._whole = [Lot()] if supply is None else []
-        self._own = deque(sorted(supply.virtual_clusters()) if supply is not None else ())
+        self._whole = [Lot()] if supply.whole else []
+        self._own = deque(sorted(supply.virtual_clusters()))
         self._without: dict[str, frozenset[str]] = {}
         """Virtual cluster -> apps that another turn of it is without."""
         self._borrowing: deque[tuple[str, Share | None]] | None = None
@@ -43,7 +43,7 @@ class Agenda:
     def next(self) -> Lot | None:
         """The next lot with something to share out; None when all have had their turn."""
         supply = self.s.supply
-        if supply is None:
+        if supply.whole:
             return self._whole.pop() if self._whole else None
         while self._own:
             vc = self._own.popleft()
@@ -70,7 +70,7 @@ class Agenda:
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
         """The gangs on offer in a lot of this kind."""
         s, result = self.s, {}
-        if s.supply is None:
+        if s.supply.whole:
             return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
         for app_id, gangs in self.ending.items():
             if s.durable.apps[app_id].vc == vc:
@@ -171,7 +171,7 @@ def private_lot(s: State, supply: Supply, vc: str, ending: Ending, without: froz
 def borrowers(s: State) -> dict[str, list[str]]:
     """By virtual cluster its apps that borrow: its own cells are theirs, too, when they come free."""
     found: dict[str, list[str]] = {}
-    for app_id in s.durable.held if s.supply is not None else ():
+    for app_id in s.durable.held if not s.supply.whole else ():
         app = s.durable.live.get(app_id)
         agent = s.agents.get(app_id)
         if app is not None and app.vc and s.borrowing(app_id) and not (agent and agent.demand.opportunistic):
@@ -183,8 +183,7 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
     """The gangs that an app borrows and has whole, oldest first, each of which is one group of the cells."""
     gangs = [
         g for g in s.gangs_of(app_id)
-        if not any(x.guaranteed for x in g)
-        and len({x.grant_id for x in g}) == 1 and s.groups.get(g[0].grant_id) == len(g)
+        if not any(x.guaranteed for x in g) and s.groups.is_whole(g)
     ]  # fmt: skip
     return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
 
@@ -193,7 +192,7 @@ def own_nothing(s: State, app_id: str) -> None:
     """What an app without a guarantee was taken over with, before it could say so, is borrowed."""
     held = {(x.gpu, x.grant_id) for x in s.leases_of(app_id) if x.guaranteed}
     held |= {(x.gpu, x.grant_id) for x in s.reservations_of(app_id) if x.guaranteed}
-    if s.supply is None or not held:
+    if s.supply.whole or not held:
         return
     for grant_id in {grant_id for _, grant_id in held}:
         s.supply.downgrade(grant_id)

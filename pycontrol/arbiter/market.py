@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import TradingSupply
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.values import CellsError
 from pycontrol.model.events import ExchangePosted
@@ -21,7 +21,7 @@ RETRY_S = 5.0
 class Market:
     """The Exchange Arbiter's place in the Arbiter. What it knows is recorded whole whenever it changes."""
 
-    def __init__(self, s: State, supply: CellSupply) -> None:
+    def __init__(self, s: State, supply: TradingSupply) -> None:
         self.s, self.supply, self.automatic = s, supply, supply.automatic
         self._due_s = 0.0
 

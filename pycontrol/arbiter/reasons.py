@@ -88,7 +88,7 @@ def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
 
 def _cells(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     """What the cells of its virtual cluster cannot hold now, and why."""
-    if a.supply is None:
+    if a.supply.whole:
         return None
     found = cell_reason(
         a, a.supply, app_id, _demand(a, app_id, now_s), now_s, a.rounds.typed(a.durable.apps[app_id].vc)

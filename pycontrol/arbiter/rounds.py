@@ -145,7 +145,7 @@ class Rounds:
             s.tell_hosts()
         wanting = self._wanting(now_s)
         ending = self._ending(now_s)
-        if s.supply is None and s.settings.open_leases and not (wanting and ending):
+        if s.supply.whole and s.settings.open_leases and not (wanting and ending):
             if not wanting:
                 leases.leave_open(s, ending)
                 return
@@ -178,7 +178,7 @@ class Rounds:
 
     def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
         s = self.s
-        wanting = [a for a in self._wanting(now_s) if s.supply is None or s.durable.apps[a].vc == lot.vc]
+        wanting = [a for a in self._wanting(now_s) if lot.is_of(s.durable.apps[a].vc)]
         wanting = [a for a in wanting if a not in lot.without and lot.admits(demand_of(s, a, now_s))]
         offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
         if not offered or not (ending or wanting or self._borrowers(lot)):
@@ -281,7 +281,7 @@ class Rounds:
             if agent is not None and agent.connected and app_id not in views:
                 views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
         for app_id in s.foreign:
-            if s.supply is not None and s.durable.apps[app_id].vc != r.lot.vc:
+            if not r.lot.is_of(s.durable.apps[app_id].vc):
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self._stand_in(app_id, now_s)
@@ -289,10 +289,10 @@ class Rounds:
         views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
         return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
 
-    def _present(self, vc: str) -> frozenset[str]:
-        """The apps of the virtual cluster; all where there are none."""
+    def _present(self, lot: Lot) -> frozenset[str]:
+        """The apps that share the lot."""
         live = self.s.durable.live
-        return frozenset(live if self.s.supply is None else (a for a, app in live.items() if app.vc == vc))
+        return frozenset(live if lot.whole else (a for a, app in live.items() if lot.is_of(app.vc)))
 
     def _ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
         """Service of the apps that the policy remembers and that are gone."""
@@ -307,7 +307,7 @@ class Rounds:
             r.out[app_id] = Reason(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         r.waiting.clear()
         r.views = self._views(now_s)
-        memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot.vc)
+        memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot)
         r.snapshot = Snapshot(
             r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
             s.lease_s_of(r.lot.vc), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
@@ -356,6 +356,11 @@ class Rounds:
         """The application is gone from YARN."""
         self._aside.pop(app_id, None)
         self._waiting.forget(app_id)
+
+    def cells_changed(self, now_s: float) -> None:
+        """The cells were told of all leases anew: a round about theirs is not about these any more."""
+        if self.current is not None and not self.current.lot.whole:
+            self.abandon(now_s)
 
     def abandon(self, now_s: float) -> None:
         """The cells are not those that the round under way is about any more: another one is held."""

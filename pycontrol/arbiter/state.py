@@ -23,13 +23,14 @@ from pycontrol.arbiter.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.gpu_index import GpuIndex
+from pycontrol.arbiter.groups import Groups
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.machines import Machines
 from pycontrol.arbiter.refusals import Refusals
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.round_timer import RoundTimer
 from pycontrol.arbiter.settings import Settings as Settings
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.supply import Supply, WholeCluster
 from pycontrol.arbiter.touched import Touched as Touched
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
@@ -60,6 +61,7 @@ class State:
     durable: Durable
     configured: Topology | None = None
     policy_name: str = ""
+    supply: Supply = field(default_factory=WholeCluster)
     seen_cluster: bool = False
     """Whether this Arbiter had a snapshot of the cluster: before that it knows leases and no containers."""
     rm_life: str = ""
@@ -104,12 +106,7 @@ class State:
     machines: Machines = field(init=False)
     hosts_due_s: float | None = None
     """When Agents are told of machines that they do not know."""
-    supply: Supply | None = None
-    """The cells of the virtual clusters, where there are any."""
-    groups: dict[str, int] = field(default_factory=dict)
-    """Grant -> its GPUs that are leased or promised and not being taken back: what the cells hold for it."""
-    cells_stale: bool = False
-    """Whether containers were adopted of which the cells know nothing yet."""
+    groups: Groups = field(default_factory=Groups)
     node_at: dict[str, Node] = field(init=False)
     """The node of each host that is up."""
     gpus: GpuIndex = field(init=False)
@@ -151,8 +148,8 @@ class State:
                 self.reckon(before.app_id)
             if coming is not None:
                 self.reckon(coming.app_id)
-        if self.supply is not None and self.seen_cluster:  # else all is told with the first snapshot
-            self._count_group(fact, before, coming)
+        if self.seen_cluster:  # else all is told with the first snapshot
+            self.groups.note(fact, before, coming, self.supply)
 
     def _forget_ended(self, now_s: float) -> None:
         """Drops records of apps that ended long ago; none that YARN still knows, or that still has a lease."""
@@ -166,22 +163,6 @@ class State:
 
     def _is_known(self, app_id: str) -> bool:
         return app_id in self.yarn_apps or not self.ready
-
-    def _count_group(self, fact: Fact, before: Lease | None, coming: Reservation | None) -> None:
-        """Tells the cells of a group none of whose GPUs is leased any more, those being taken back left out."""
-        assert self.supply is not None
-        lost: str | None = None
-        if isinstance(fact, LeaseGranted):
-            self.groups[fact.grant_id] = self.groups.get(fact.grant_id, 0) + 1
-        elif isinstance(fact, NextDropped) and coming is not None:
-            lost = coming.grant_id
-        elif isinstance(fact, LeaseRevoking | LeaseEnded) and before is not None and before.state != REVOKING:
-            lost = before.grant_id
-        if lost is not None:
-            self.groups[lost] -= 1
-            if not self.groups[lost]:
-                del self.groups[lost]
-                self.supply.release(lost)
 
     def reindex(self, gpu: Gpu) -> None:
         """The lease or the container of a GPU changed, or its machine."""
@@ -198,9 +179,8 @@ class State:
     def reindex_all(self) -> None:
         """Looks at every GPU anew."""
         self.gpus.free.clear()
-        if self.supply is not None:
-            up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
-            self.supply.machines_changed(up)
+        up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
+        self.supply.machines_changed(up)
         for node in self.node_at.values():
             for i in range(node.gpus):
                 self.reindex(Gpu(node.host, i))
@@ -210,8 +190,7 @@ class State:
     def reindex_host(self, host: str) -> None:
         """Looks at every GPU of a host anew, after the host changed."""
         node = self.node_at.get(host)
-        if self.supply is not None:
-            self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
+        self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
         for gpu in self.gpus.free.on(host):
             self.gpus.free.take(gpu)
         for i in range(node.gpus if node else 0):
@@ -333,7 +312,7 @@ class State:
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a queue; empty where there are none."""
-        return self.supply.vc_of(queue) if self.supply is not None else ""
+        return self.supply.vc_of(queue)
 
     def is_foreign(self, app_id: str) -> bool:
         """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
@@ -405,7 +384,7 @@ class State:
 
     def places(self, gpus: Iterable[Gpu], private: bool) -> Gang:
         """GPUs counted by host, or by the machines that a virtual cluster's cells are."""
-        if not private or self.supply is None:
+        if not private:
             return as_gang(gpus)
         counts: dict[str, int] = {}
         for gpu in gpus:
@@ -436,18 +415,17 @@ class State:
 
     def f_of(self, vc: str) -> float:
         """Themis' f within a virtual cluster."""
-        own = self.supply.terms(vc).f if self.supply is not None else None
+        own = self.supply.terms(vc).f
         return self.settings.f if own is None else own
 
     def lease_s_of(self, vc: str) -> float:
         """How long leases of a virtual cluster's apps are."""
-        own = self.supply.terms(vc).lease_s if self.supply is not None else None
+        own = self.supply.terms(vc).lease_s
         return self.settings.lease_s if own is None else own
 
     def gpus_of(self, vc: str) -> int:
         """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""
-        own = self.supply.gpus_of(vc) if self.supply is not None else 0
-        return own or self.machines.gpus
+        return self.supply.gpus_of(vc) or self.machines.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
         """Its present and coming leases by grant, those it is losing left out."""

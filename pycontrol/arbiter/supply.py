@@ -6,11 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
-from pycontrol.cells.layout import Terms
+from pycontrol.cells.automatic import Automatic
+from pycontrol.cells.exchange import Deal, Exchange
+from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
+
+AS_CONFIGURED = Terms()
+"""Nothing of its own."""
 
 
 @value
@@ -35,6 +40,15 @@ class Lot:
     """Apps whose gangs found no cells just now: the others have another turn."""
     pinned: Mapping[str, str] = field(default_factory=dict)
     """The pinned cell that a machine is, for those that are one."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the whole cluster."""
+        return self.free is None
+
+    def is_of(self, vc: str) -> bool:
+        """Whether the apps of a virtual cluster are those that share it."""
+        return self.free is None or self.vc == vc
 
     @property
     def private(self) -> bool:
@@ -73,7 +87,15 @@ class Placed:
 
 
 class Supply(Protocol):
-    """The cells behind the virtual clusters."""
+    """What GPUs there are for whom: the cells behind virtual clusters, or the whole cluster for all."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole cluster is one lot: nobody owns a part of it, and nothing is borrowed."""
+
+    @property
+    def trading(self) -> TradingSupply | None:
+        """The same with its exchange, where cells are exchanged."""
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
@@ -138,3 +160,112 @@ class Supply(Protocol):
 
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""
+
+
+class TradingSupply(Supply, Protocol):
+    """Cells that virtual clusters exchange (HiveD, section 3.3), and whose assignment can be changed."""
+
+    @property
+    def automatic(self) -> Automatic | None:
+        """What posts by itself, if anything does."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """Board, deals and books as they are now."""
+
+    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
+        """The exchange as it was at `Exchange.dump` (empty: at the start); groups are to be recovered then."""
+
+    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
+        """Returns cells whose time is over and makes new deals: (new deals, groups that now borrow)."""
+
+    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
+
+
+class WholeCluster:
+    """The supply of a cluster without virtual clusters: all GPUs are everybody's.
+
+    Records may name virtual clusters of a cells file that was taken out of the configuration: they mean nothing here.
+    """
+
+    @property
+    def whole(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def trading(self) -> TradingSupply | None:
+        """There are no cells to exchange."""
+        return None
+
+    def vc_of(self, queue: str) -> str:
+        """None."""
+        return ""
+
+    def gpus_of(self, vc: str) -> int:
+        """None is owned."""
+        return 0
+
+    def terms(self, vc: str) -> Terms:
+        """As isonomy.yaml says."""
+        return AS_CONFIGURED
+
+    def virtual_clusters(self) -> Iterable[str]:
+        """None."""
+        return ()
+
+    def machines(self, vc: str) -> Sequence[VirtualMachine]:
+        """None is owned."""
+        return ()
+
+    def machine_of(self, gpu: Gpu) -> str:
+        """Its host."""
+        return gpu.host
+
+    def idle(self) -> Mapping[str, int]:
+        """Nothing is lent."""
+        return {}
+
+    def weights(self) -> Mapping[str, float]:
+        """Nobody's."""
+        return {}
+
+    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
+        """Nothing is lent."""
+        return {}
+
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+        """There are no cells of any type."""
+        return {}
+
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
+    ) -> Placed | None:
+        """Nowhere: there are no cells."""
+        return None
+
+    def own(self, group: str, vc: str, gang: Gang) -> bool:
+        """Nothing was borrowed."""
+        return False
+
+    def downgrade(self, group: str) -> bool:
+        """Nothing was owned."""
+        return False
+
+    def release(self, group: str) -> None:
+        """Nothing is kept for it."""
+
+    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
+        """There are no cells to tell."""
+
+    def machine_changed(self, host: str, up: Collection[int]) -> None:
+        """There are no cells to tell."""
+
+    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+        """All stay as they are."""
+        return ()
+
+    def inspect(self) -> Mapping[str, Any]:
+        """No cells."""
+        return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}

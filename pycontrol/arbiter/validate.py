@@ -85,7 +85,8 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
         yield from s.gpus.validate(s.durable.leases, free)
     yield from _workers(s)
     yield from _apps(s)
-    yield from _groups(s)
+    if s.seen_cluster:
+        yield from s.groups.validate(s.durable)
 
 
 def _gpus(host: str, count: int) -> list[Gpu]:
@@ -145,20 +146,6 @@ def _apps(s: State) -> Iterator[tuple[Gpu | str | None, str]]:
         wants = agent is not None and app_id in d.live and agent.demand.gpus > s.holding(app_id)
         if (app_id in s.unmet) != wants:
             yield app_id, f"it wants {'' if wants else 'no '}more GPUs, and the list of those that do says otherwise"
-
-
-def _groups(s: State) -> Iterator[tuple[Gpu | str | None, str]]:
-    """Only where virtual clusters are, once the cells know the cluster."""
-    if s.supply is None or not s.seen_cluster or s.cells_stale:
-        return
-    counts: dict[str, int] = {}
-    for x in s.durable.leases.values():
-        if x.state != REVOKING:
-            counts[x.grant_id] = counts.get(x.grant_id, 0) + 1
-    for r in s.durable.reservations.values():
-        counts[r.grant_id] = counts.get(r.grant_id, 0) + 1
-    if counts != s.groups:
-        yield None, f"groups are {counts}, the cells were told {s.groups}"
 
 
 def validate(s: State, now_s: float, story: Story | None = None) -> None:

@@ -15,16 +15,14 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     `tenants`: for each virtual cluster, GPUs that it owns, uses of its own, borrows, and that wait for it, and how
     many of its cells show as bad.
     """
-    if a.supply is None:
-        nothing = dict.fromkeys(("tenants", "deals", "groups", "physical_cluster"), ())
-        return {"now_s": now_s, **nothing, "virtual_clusters": {}, "cell_types": {}}
     state = a.supply.inspect()
     return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),
-            "deals": deals_of(a.durable.exchange), **state}  # fmt: skip
+            "deals": deals_of({} if a.supply.whole else a.durable.exchange), **state}  # fmt: skip
 
 
 def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    assert a.supply is not None
+    if a.supply.whole:
+        return []
     rows: dict[str, dict[str, Any]] = {
         vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "lent": 0, "got": 0, "own": 0, "borrowed": 0, "apps": 0,
              "wanted": 0}

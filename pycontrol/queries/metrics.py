@@ -212,7 +212,7 @@ class Metrics:
             gauge.clear()
         for path, queue in a.queues.items():
             self._unsaved.labels(path).set(0)
-            own = a.supply.gpus_of(a.supply.vc_of(path)) if a.supply is not None else 0
+            own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
         for app in apps:
             held, demand = a.holding(app.app_id), demand_of(a, app.app_id, now_s)

@@ -52,7 +52,8 @@ def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
     lots: dict[str, Lot] = {}
     for app_id, record in a.durable.live.items():
         if record.vc not in lots:
-            lots[record.vc] = private_lot(a, a.supply, record.vc, {}) if a.supply and record.vc else Lot(record.vc)
+            own = record.vc and not a.supply.whole
+            lots[record.vc] = private_lot(a, a.supply, record.vc, {}) if own else Lot(record.vc)
         agent = a.agents.get(app_id)
         if agent is not None:
             by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, lots[record.vc]))

@@ -67,8 +67,8 @@ class Simulator:
         self.yarn = SimYarn(topology, queues, self.inbox.append)
         arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
         self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
-        self.supply = supply
-        self.watchers: list[Callable[[Iterable[Fact]], None]] = [] if supply is None else [self._note_owned]
+        self.supply = self.arbiter.supply
+        self.watchers: list[Callable[[Iterable[Fact]], None]] = [] if self.supply.whole else [self._note_owned]
         """Told of all facts, moment by moment."""
         self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self.order = itertools.count()
@@ -256,8 +256,7 @@ class Simulator:
 
     def _cluster_gpus(self, trace: TraceApp) -> int:
         """R_C: the cluster's GPUs, or those of the app's virtual cluster."""
-        own = self.supply.gpus_of(self.supply.vc_of(trace.queue)) if self.supply else 0
-        return own or self.topology.gpus
+        return self.supply.gpus_of(self.supply.vc_of(trace.queue)) or self.topology.gpus
 
     # ---- jobs
 

@@ -71,7 +71,7 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
         "version": VERSION,
         "now_s": now_s,
         "policy": a.policy_name,
-        "cells": a.supply is not None,
+        "cells": not a.supply.whole,
         "ready": a.ready and not a.paused,
         "settings": dataclasses.asdict(a.settings),
         "machines": [[m.host, m.rack, a.node_at[h].gpus if h in a.node_at else m.gpus, m.gpu_type]

@@ -26,6 +26,14 @@ class Fixed:
         self.up: dict[str, Collection[int]] = {}
         self.groups: dict[str, Held] = {}
 
+    @property
+    def whole(self) -> bool:
+        return False
+
+    @property
+    def trading(self) -> None:
+        return None
+
     def vc_of(self, queue: str) -> str:
         return queue if queue in OWNERS.values() else ""
 
@@ -190,4 +198,4 @@ def test_any_mix_of_tenants_finishes(
     assert not w.arbiter.durable.leases
     assert isinstance(w.supply, Fixed)
     assert not w.supply.groups
-    assert not w.arbiter.groups
+    assert not w.arbiter.groups.gpus

@@ -14,7 +14,7 @@ from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complet
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 OWN_WAY = {"settings", "durable", "configured", "policy_name", "agents", "node_at", "lead_s"}
-NOT_SHOWN = {"cells_stale", "facts", "effects", "touched", "stale", "unmet_since_s", "event_s"}
+NOT_SHOWN = {"facts", "effects", "touched", "stale", "unmet_since_s", "event_s"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}), (views.queue, {}), (views.apps, {}), (views.leases, {}), (views.rounds, {}), (views.audit, {}),
     *((view, {"app": app}) for view in (explain.explain, views.logs) for app in (EARLY, LATE, SHELL)),

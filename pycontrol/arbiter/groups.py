@@ -1,0 +1,71 @@
+"""The groups that the cells hold: the GPUs of one grant that are leased or promised and not being taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking, NextDropped
+from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.supply import Held, Supply
+
+Claims = Sequence[Lease | Reservation]
+
+
+class Groups:
+    """Counts them from fact to fact, and tells the supply of each that is gone."""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, int] = {}
+        """Grant -> its GPUs."""
+        self.stale = False
+        """Whether containers were adopted of which the supply knows nothing yet."""
+
+    def copy(self) -> Groups:
+        """The same, apart."""
+        other = Groups()
+        other.gpus, other.stale = dict(self.gpus), self.stale
+        return other
+
+    def note(self, fact: Fact, before: Lease | None, coming: Reservation | None, supply: Supply) -> None:
+        """A fact about a GPU; its lease and its reservation were these `before`."""
+        lost: str | None = None
+        if isinstance(fact, LeaseGranted):
+            self.gpus[fact.grant_id] = self.gpus.get(fact.grant_id, 0) + 1
+        elif isinstance(fact, NextDropped) and coming is not None:
+            lost = coming.grant_id
+        elif isinstance(fact, LeaseRevoking | LeaseEnded) and before is not None and before.state != REVOKING:
+            lost = before.grant_id
+        if lost is not None:
+            self.gpus[lost] -= 1
+            if not self.gpus[lost]:
+                del self.gpus[lost]
+                supply.release(lost)
+
+    def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
+        """Tells the supply of all groups that there are; returns those that borrow from now on."""
+        self.stale = False
+        held = _held(d)
+        self.gpus = {group: len(gang) for group, gang in held.items()}
+        return supply.recover(
+            Held(group, d.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
+            for group, gang in held.items()
+        )
+
+    def is_whole(self, gang: Sequence[Lease]) -> bool:
+        """Whether these leases are all of one group."""
+        return len({x.grant_id for x in gang}) == 1 and self.gpus.get(gang[0].grant_id) == len(gang)
+
+    def validate(self, d: Durable) -> Iterator[tuple[None, str]]:
+        """(no GPU or app in particular, what is wrong) where the counts are not those of the leases."""
+        counts = {group: len(gang) for group, gang in _held(d).items()}
+        if not self.stale and counts != self.gpus:
+            yield None, f"groups are {counts}, the cells were told {self.gpus}"
+
+
+def _held(d: Durable) -> Mapping[str, Claims]:
+    held: dict[str, list[Lease | Reservation]] = {}
+    for x in d.claims():
+        if not (isinstance(x, Lease) and x.state == REVOKING):
+            held.setdefault(x.grant_id, []).append(x)
+    return held
