@@ -232,6 +232,7 @@ class Arbiter(State):
                 leases.adopt(self, container, now_s)
             if container.app_id in self.doomed:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
+        workers.forget_lost(self)
         for lease in list(self.durable.leases.values()):
             if lease.container_id and lease.container_id not in self.containers:
                 self.record(LeaseIdle(lease.gpu, now_s))

@@ -170,10 +170,33 @@ def _give_up(s: State, worker: Worker, now_s: float, why: Cause) -> None:
 
 
 def forget_directives(s: State) -> None:
-    """After the plugin restarted, directives without a container were never carried out."""
+    """With a snapshot: directives without a container were never carried out. What ran is settled by `forget_lost`."""
     for worker in list(s.workers):
-        if worker.container_id not in s.containers:
-            s.workers.back(worker)
+        if worker.container_id not in s.containers and not (worker.container_id and _came_up(s, worker)):
+            _again(s, worker)
+
+
+def forget_lost(s: State) -> None:
+    """Once all containers are known: whose container is not there has ended, unless its machine is yet to come."""
+    for worker in list(s.workers):
+        if worker.container_id and worker.container_id not in s.containers:
+            if s.node_of(worker.plan.host) is None:
+                _again(s, worker)
+            else:
+                s.drop_worker(worker)
+
+
+def _came_up(s: State, worker: Worker) -> bool:
+    return s.workers.sent_as(worker.directive_id) is None
+
+
+def _again(s: State, worker: Worker) -> None:
+    """It waits to be placed, unless its app has planned something newer for its GPUs: it knew that it was over."""
+    newest = [w for g in worker.plan.gpus if (w := s.workers.at.get(g)) is not None and w.app_id == worker.app_id]
+    if all(w is worker for w in newest):
+        s.workers.back(worker)
+    else:
+        s.drop_worker(worker)
 
 
 def next_wake_s(s: State) -> float | None:

@@ -73,10 +73,9 @@ class Oracles:
         self._arrived.clear()
 
     def took_over(self, plane: Any) -> None:
-        """What was not kept is forgotten; where HDFS did not answer, all."""
-        if plane.arbiter.durable.pristine or self.world.hdfs.away:
-            live = plane.arbiter.durable.live
-            self._arrived = {k: v for k, v in self._arrived.items() if k in live}
+        """A life with an empty journal knows what was kept; who arrived since then arrives anew."""
+        live = plane.arbiter.durable.live
+        self._arrived = {k: v for k, v in self._arrived.items() if k in live}
 
     def _clocks(self, a: Any) -> None:
         """An app's clock runs from its arrival, through every crash and takeover."""

@@ -204,6 +204,7 @@ class Plane:
         tokens = Tokens(KEY)
         durable = self.journal.recover()
         world.oracles.recovered(self, durable)
+        self._pristine = durable.pristine
         supply = world.make_supply()
         self.policy = world.make_policy(supply)
         arbiter = self.arbiter = Arbiter(
@@ -253,7 +254,9 @@ class Plane:
             except Superseded:
                 self.sim.at(0.0, self._set_aside, self.life)
                 raise
-            self.world.oracles.took_over(self)
+            if self._pristine:
+                self._pristine = False
+                self.world.oracles.took_over(self)
         self.driver.submit(event)
 
     def _set_aside(self) -> None:

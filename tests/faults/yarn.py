@@ -49,10 +49,19 @@ class ResourceManager:
         for app in self.apps.values():
             if not app.final:
                 self._tell_app(app)
-                if app.running:
-                    self._open_attempt(app)
+                self._recover_attempt(app)
         self.plugin.start()
         self.sim.every(1.0, self._expire, self.life)
+
+    def _recover_attempt(self, app: App) -> None:
+        """Its newest attempt, if that runs; one that ended unnoticed is followed by the next."""
+        if not app.running:
+            self._next_attempt(app)
+            return
+        self._open_attempt(app)
+        master = self.world.masters.get(app.app_id)
+        if master is not None and master.life.dead and master.attempt_id == app.attempt_id:
+            self.sim.at(1.0, lambda: self.attempt_failed(app), self.life)
 
     def stop(self) -> None:
         """kill -9."""
@@ -109,6 +118,9 @@ class ResourceManager:
         if not app.keeps:
             for c in [c for c in self.containers.values() if c.app_id == app.app_id]:
                 self.complete(c, "KILL", RELEASED, "its attempt ended")
+        self._next_attempt(app)
+
+    def _next_attempt(self, app: App) -> None:
         self.sim.at(self.sim.rng.uniform(1.0, 3.0), lambda: None if app.final else self.new_attempt(app), self.life)
 
     def _close_attempt(self, app: App) -> None:
