@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from pycontrol.model.value import value
 
 EPS = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VirtualApp:
     """An app in the ideal. Work in serial GPU-seconds."""
 
@@ -44,6 +46,13 @@ class VirtualApp:
         """Work that the ideal has yet to serve."""
         return max(0.0, self.need_gpu_s - self.served_gpu_s)
 
+    def with_service(self, served_gpu_s: float) -> VirtualApp:
+        """The same app, served so much."""
+        return VirtualApp(
+            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, served_gpu_s, self.done_s,
+            self.gone,
+        )  # fmt: skip
+
     def to_json(self) -> list[Any]:
         """Plain values, for `Plan.memory`."""
         return [
@@ -52,7 +61,7 @@ class VirtualApp:
         ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Weights:
     """Who shares with whom. Queues that are not named have weight 1, and so have users."""
 
@@ -64,7 +73,7 @@ class Weights:
     users: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fluid:
     """The ideal at a time. Immutable; between two changes every rate is constant."""
 
@@ -93,22 +102,25 @@ class Fluid:
     def at(self, until_s: float, weights: Weights) -> Fluid:
         """The ideal at a later time if nobody comes."""
         now_s, apps, active = self.at_s, dict(self.apps), self.active()
+        served = {a: e.served_gpu_s for a, e in active.items()}
         while active and until_s > now_s:
             rate = rates(active, weights)
-            first_s = min((active[a].left_gpu_s / r for a, r in rate.items() if r > 0), default=math.inf)
+            first_s = min(
+                (max(0.0, e.need_gpu_s - served[a]) / rate[a] for a, e in active.items() if rate[a] > 0),
+                default=math.inf,
+            )
             step_s = min(first_s, until_s - now_s)
             now_s = until_s if step_s < first_s else now_s + step_s
-            for a in list(active):
-                e = active[a]
-                served = e.served_gpu_s + step_s * rate[a]
-                if e.need_gpu_s - served <= EPS * max(1.0, e.need_gpu_s):
+            for a, e in list(active.items()):
+                so_far = served[a] = served[a] + step_s * rate[a]
+                if e.need_gpu_s - so_far <= EPS * max(1.0, e.need_gpu_s):
                     if not e.gone:
                         apps[a] = replace(e, served_gpu_s=e.need_gpu_s, done_s=now_s)
                     else:
                         del apps[a]
                     del active[a]
-                else:
-                    apps[a] = active[a] = replace(e, served_gpu_s=served)
+        for a, e in active.items():
+            apps[a] = e.with_service(served[a])
         return Fluid(until_s, apps)
 
     def finish_s(self, rate: Mapping[str, float]) -> dict[str, float]:
@@ -117,21 +129,24 @@ class Fluid:
         The apps of a user share its rate alike, once those that have ended are served; as the smaller ones end the
         others speed up.
         """
-        found = {a: self.at_s if e.done_s is None else e.done_s for a, e in self.apps.items() if e.left_gpu_s <= EPS}
-        active = self.active()
+        left = {a: e.left_gpu_s for a, e in self.apps.items()}
+        found: dict[str, float] = {}
         of_user: dict[tuple[str, str], list[str]] = {}
-        for a, e in active.items():
-            of_user.setdefault((e.queue, e.user), []).append(a)
+        for a, e in self.apps.items():
+            if left[a] > EPS:
+                of_user.setdefault((e.queue, e.user), []).append(a)
+            else:
+                found[a] = self.at_s if e.done_s is None else e.done_s
         for members in of_user.values():
-            total = sum(rate[a] for a in members)
-            before = sum(active[a].left_gpu_s for a in members if active[a].gone)
-            here = sorted((a for a in members if not active[a].gone), key=lambda a: active[a].left_gpu_s)
+            total = sum([rate[a] for a in members])
+            before = sum([left[a] for a in members if self.apps[a].gone])
+            here = [a for a in members if not self.apps[a].gone]
+            here.sort(key=left.__getitem__)
             k = len(here)
             for i, a in enumerate(here):
-                left = active[a].left_gpu_s
-                served_s = (before + (k - i) * left) / total if total > 0 else math.inf
-                found[a] = self.at_s + max(served_s, left / active[a].width_gpus)
-                before += left
+                served_s = (before + (k - i) * left[a]) / total if total > 0 else math.inf
+                found[a] = self.at_s + max(served_s, left[a] / self.apps[a].width_gpus)
+                before += left[a]
         return found
 
 
@@ -140,33 +155,46 @@ def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float
     tree: dict[str, dict[str, list[str]]] = {}
     for a, e in active.items():
         tree.setdefault(e.queue, {}).setdefault(e.user, []).append(a)
-    caps_user = {
-        (q, u): min(weights.gpus, sum(active[a].width_gpus for a in members))
-        for q, users in tree.items() for u, members in users.items()
-    }  # fmt: skip
     queues = sorted(tree)
-    caps = [min(weights.most_gpus.get(q, weights.gpus), sum(caps_user[q, u] for u in tree[q])) for q in queues]
+    users_of = {q: sorted(tree[q]) for q in queues}
+    caps_user = {q: [_width(tree[q][u], active, weights.gpus) for u in users_of[q]] for q in queues}
+    caps = [min(weights.most_gpus.get(q, weights.gpus), sum(caps_user[q])) for q in queues]
     of_queue = max_min(weights.gpus, [weights.queues.get(q, 1.0) for q in queues], caps)
     found: dict[str, float] = {}
     for q, queue_gpus in zip(queues, of_queue, strict=True):
-        users = sorted(tree[q])
-        of_user = max_min(queue_gpus, [weights.users.get(u, 1.0) for u in users], [caps_user[q, u] for u in users])
-        for u, user_gpus in zip(users, of_user, strict=True):
-            for members in ([a for a in tree[q][u] if active[a].gone], [a for a in tree[q][u] if not active[a].gone]):
-                shares = max_min(user_gpus, [1.0] * len(members), [active[a].width_gpus for a in members])
-                found.update(zip(members, shares, strict=True))
-                user_gpus -= sum(shares)
+        of_user = max_min(queue_gpus, [weights.users.get(u, 1.0) for u in users_of[q]], caps_user[q])
+        for u, user_gpus in zip(users_of[q], of_user, strict=True):
+            members = tree[q][u]
+            if len(members) == 1:
+                found[members[0]] = min(active[members[0]].width_gpus, user_gpus)
+            else:
+                _share(members, active, user_gpus, found)
     return found
+
+
+def _width(members: Sequence[str], active: Mapping[str, VirtualApp], most_gpus: int) -> int:
+    """What a user's apps can use at once."""
+    return min(most_gpus, sum([active[a].width_gpus for a in members]))
+
+
+def _share(members: Sequence[str], active: Mapping[str, VirtualApp], gpus: float, found: dict[str, float]) -> None:
+    """A user's GPUs among its apps: those that have ended first."""
+    for gone in (True, False):
+        some = [a for a in members if active[a].gone is gone]
+        shares = max_min(gpus, [1.0] * len(some), [active[a].width_gpus for a in some])
+        found.update(zip(some, shares, strict=True))
+        gpus -= sum(shares)
 
 
 def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:
     """Weighted max-min shares of `total`, each at most its cap."""
-    order = sorted(range(len(caps)), key=lambda i: caps[i] / weights[i])
+    reached = [cap / weight for cap, weight in zip(caps, weights, strict=True)]
     left, weight = float(total), float(sum(weights))
     shares = [0.0] * len(caps)
-    for i in order:
-        shares[i] = min(caps[i], left * weights[i] / weight) if weight > 0 else 0.0
-        left -= shares[i]
+    for i in sorted(range(len(caps)), key=reached.__getitem__):
+        cap, own = caps[i], left * weights[i] / weight if weight > 0 else 0.0
+        share = shares[i] = cap if cap < own else own
+        left -= share
         weight -= weights[i]
     return shares
 
