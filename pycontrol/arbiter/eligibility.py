@@ -91,8 +91,8 @@ class Eligibility:
         """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
         if lot.topology is not None:
             self._gpus = dict(lot.topology.gpus_by_host)
-        for gpu in s.usable_gpus() if lot.topology is None else ():
-            self._gpus[gpu.host] = self._gpus.get(gpu.host, 0) + 1
+        else:
+            self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
         self._never: dict[tuple[int, Scope, str, bool], Reason | None] = {}
         """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not."""
 

@@ -294,11 +294,13 @@ class State:
         """Whether the operator paused rounds; leases are frozen meanwhile."""
         return PAUSED in self.durable.switches
 
+    def usable_nodes(self) -> Iterator[Node]:
+        """Nodes that are up, not drained and take containers."""
+        return (n for n in self.nodes.values() if not self.drained(n.host) and n.host not in self.closed)
+
     def usable_gpus(self) -> Iterator[Gpu]:
-        """GPUs in order of nodes that are up, not drained and take containers."""
-        for node in self.nodes.values():
-            if not self.drained(node.host) and node.host not in self.closed:
-                yield from (Gpu(node.host, i) for i in node.good_gpus)
+        """Their GPUs, in order."""
+        return (Gpu(node.host, i) for node in self.usable_nodes() for i in node.good_gpus)
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs that nobody holds and no container occupies."""
