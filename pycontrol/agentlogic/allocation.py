@@ -44,7 +44,7 @@ def allocate(
     """
     free, launches = list(idle), []
     for job_id in sorted(waiting, key=lambda j: -waiting[j]):
-        gang = _gang(_of_one_grant(free, grants, gang_gpus), held, gang_gpus, scope, topology)
+        gang = gang_near(_of_one_grant(free, grants, gang_gpus), held, gang_gpus, scope, topology)
         if gang is None:
             break
         free = _without(free, gang)
@@ -54,7 +54,7 @@ def allocate(
         coming = [g for gpus in losing for g in gpus if g in held]
         for _ in losing:
             able = _of_one_grant([*free, *coming], grants, gang_gpus)
-            reserved = _gang(able, held, gang_gpus, scope, topology) or ()
+            reserved = gang_near(able, held, gang_gpus, scope, topology) or ()
             free, coming = _without(free, reserved), _without(coming, reserved)
     return Allocation(tuple(launches), tuple(free))
 
@@ -73,7 +73,7 @@ def _without(gpus: list[Gpu], taken: Sequence[Gpu]) -> list[Gpu]:
     return [g for g in gpus if g not in taken]
 
 
-def _gang(
+def gang_near(
     free: list[Gpu], held: Mapping[Gpu, float], gang_gpus: int, scope: Scope, topology: Topology
 ) -> tuple[Gpu, ...] | None:
     """The GPUs of one gang, on each machine those that are free soonest; None where no gang fits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence, Set
 
 from pycontrol.fairness.bidding import Bidder, OwnGang, rho_of
+from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork
 from pycontrol.model.auction import Bid, gang_of
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
@@ -16,7 +17,8 @@ ALIKE: Mapping[str, float] = {}
 
 @value
 class RunningGang:
-    """A gang under way: its GPUs, and its slowdown there: S over the app's speed on their type.
+    """A gang under way: its GPUs, and its slowdown there: S over the app's speed on their type, and of an elastic job
+    over how many smallest gangs it is as fast as.
 
     `known`: the Arbiter knew it when the round began.
     """
@@ -45,15 +47,20 @@ def bid_for(
     lease_s: float,
     speedups: Mapping[str, float] = ALIKE,
     mixes: bool = False,
+    elastic: Elastic | None = None,
 ) -> Bid:
     """The one bid. `open_jobs`: jobs that could run now, those under way included; `offered`: GPUs by host;
     `slowdowns`: S of each scope within which a gang may lie; `speedups`: its speed by GPU type, 1 where it has none;
-    `mixes`: a gang may have GPUs of several types."""
+    `mixes`: a gang may have GPUs of several types; `elastic`: how its jobs run on more GPUs, where they may."""
     kept_gpus = sum(g not in ending for g in held)
     own = [OwnGang(gang_of(count_by_host(g.gpus)), g.slowdown) for g in gangs if g.known and ending >= set(g.gpus)]
     room_gangs = max(0, (open_jobs * work.gang_gpus - kept_gpus) // work.gang_gpus)
     staying = _staying(gangs, held, ending)
-    bidder = Bidder(work, staying, own, offered, room_gangs, slowdowns, topology, restart_s, lease_s, speedups, mixes)
+    if elastic is not None:  # a job with a gang that stays has no use for another one
+        room_gangs = open_jobs - len(staying)
+    bidder = Bidder(
+        work, staying, own, offered, room_gangs, slowdowns, topology, restart_s, lease_s, speedups, mixes, elastic
+    )
     return bidder.bid(app_id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, Phase, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope, Topology
@@ -35,11 +36,14 @@ def app_work(
     elapsed_s: float,
     done_gpu_s: float,
     speed: float = 1.0,
+    job_gpus_max: int = 0,
 ) -> AppWork:
-    """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it."""
+    """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it;
+    `job_gpus_max`: GPUs of an elastic job, at most."""
     left_gpu_s = sum(sum(p.job_serial_s) for p in phases)
-    ideal_s = t_id(done_gpu_s + left_gpu_s, cluster_gpus, widest * gang_gpus, max(1.0, n_avg)) / speed
-    return AppWork(phases, gang_gpus, max(0.0, elapsed_s), max(1e-3, ideal_s))
+    most_gpus = widest * max(gang_gpus, job_gpus_max)
+    ideal_s = t_id(done_gpu_s + left_gpu_s, cluster_gpus, most_gpus, max(1.0, n_avg)) / speed
+    return AppWork(phases, gang_gpus, max(0.0, elapsed_s), max(1e-3, ideal_s), job_gpus_max)
 
 
 def rho_of(app: AppWork, slots: Sequence[float], lease_s: float) -> float:
@@ -105,7 +109,8 @@ class Bidder:
     The rows: some of its own gangs and nothing else; all of its own and some new ones; or new ones alone (which
     may well be placed where its own are). Where fewer new gangs, or a wider scope, are worth as much, only those
     are bid for. Where GPUs of several types are on offer, new gangs are bid for type by type, each by the app's speed
-    there; of several types only where the app says that it can mix them, at the speed of the slowest.
+    there; of several types only where the app says that it can mix them, at the speed of the slowest. New gangs of
+    elastic jobs are bid for size by size.
     """
 
     def __init__(
@@ -121,9 +126,15 @@ class Bidder:
         lease_s: float,
         speedups: Mapping[str, float] | None = None,
         mixes: bool = False,
+        elastic: Elastic | None = None,
     ) -> None:
         """`kept`: slowdowns of the gangs not on offer (S over the speed of their type); `room_gangs`: gangs it can use
         of the offer; `speedups`: its speed by GPU type, 1 where it has none."""
+        least = app.gang_gpus
+        self.sizes = {least: 1.0}
+        if elastic is not None:
+            self.sizes = {n: elastic.speed(n) / elastic.speed(least) for n in elastic.sizes}
+        """GPUs of a new gang -> how many smallest ones it is as fast as."""
         self.speedups: Mapping[str, float] = speedups or {}
         self.mixes = mixes
         self.app, self.kept, self.offered, self.topology = app, tuple(kept), offered, topology
@@ -177,19 +188,20 @@ class Bidder:
             for host, n in own.gang:
                 free[host] = free.get(host, 0) - n
         for lot in self._lots(free):
-            yield from self._of_lot(lot, keep, floor)
+            for gpus in self.sizes:
+                yield from self._of_lot(lot, gpus, keep, floor)
 
-    def _of_lot(self, lot: _Lot, keep: int, floor: float) -> Iterator[BidRow]:
+    def _of_lot(self, lot: _Lot, gpus: int, keep: int, floor: float) -> Iterator[BidRow]:
+        """New gangs of so many GPUs."""
         best = {s: floor for s in self.slowdowns if s is Scope.CLUSTER or not lot.mixes}
-        most = {s: capacity(lot.free, self.app.gang_gpus, s, self.topology) for s in best}
+        most = {s: capacity(lot.free, gpus, s, self.topology) for s in best}
         for new in sizes(max(0, min(self.room - keep, max(most.values(), default=0))))[1:]:
             for scope in sorted(s for s in best if new <= most[s])[::-1]:
-                rho = self._rho(keep, new, self.slowdowns[scope] / lot.speed)
+                rho = self._rho(keep, new, self.slowdowns[scope] / lot.speed / self.sizes[gpus])
                 if rho < min(b for s, b in best.items() if s >= scope) * (1 - EQUAL):
                     best[scope] = rho
-                    yield replace(
-                        self._row(rho, keep), new_gangs=new, scope=scope, gpu_type=lot.gpu_type, mixes=lot.mixes
-                    )
+                    row = replace(self._row(rho, keep), new_gangs=new, gang_gpus=gpus, scope=scope)
+                    yield replace(row, gpu_type=lot.gpu_type, mixes=lot.mixes)
 
     def _rho(self, keep: int, new: int, slowdown: float) -> float:
         """A new gang costs a restart, spread over all gangs."""

@@ -30,12 +30,14 @@ class Phase:
 
 @value
 class AppWork:
-    """What an app has left. `gang_gpus`: GPUs of one job; `elapsed_s`: since its submission."""
+    """What an app has left. `gang_gpus`: GPUs of one job, the fewest; `elapsed_s`: since its submission."""
 
     phases: tuple[Phase, ...]
     gang_gpus: int
     elapsed_s: float
     t_id_s: float
+    job_gpus_max: int = 0
+    """The most GPUs of one job, where that is more: its jobs are elastic."""
 
     @property
     def left_gpu_s(self) -> float:
@@ -103,10 +105,23 @@ def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
     return _jobs(tuple(jobs)).makespan_s(sorted(speeds, reverse=True), sum(speeds))
 
 
+def _elastic_s(jobs: Sequence[float], speed: float, job_gpus_max: int) -> float:
+    """Makespan of jobs that share divisible GPUs of this speed in all."""
+    if not any(jobs):
+        return 0.0
+    return max(sum(jobs), max(jobs) * speed / min(speed, job_gpus_max)) / speed if speed > 0 else math.inf
+
+
 def t_sh(app: AppWork, slots: Sequence[float]) -> float:
-    """T_sh in seconds with one gang for each slowdown S in `slots`, kept until the app ends; inf with none."""
+    """T_sh in seconds with one gang for each slowdown S in `slots`, kept until the app ends; inf with none.
+
+    Elastic jobs share the GPUs of all slots anew in each phase, up to `job_gpus_max` a job (section 4.3.2); a slot of
+    more than `gang_gpus` GPUs has its S made less by as much.
+    """
     fastest = [app.gang_gpus / s for s in sorted(slots)]
     speed = sum(fastest)
+    if app.job_gpus_max > app.gang_gpus:
+        return app.elapsed_s + sum(_elastic_s(p.job_serial_s, speed, app.job_gpus_max) for p in app.phases)
     return app.elapsed_s + sum([_jobs(p.job_serial_s).makespan_s(fastest, speed) for p in app.phases])
 
 
@@ -117,5 +132,5 @@ def rho_with_gangs(app: AppWork, slots: Sequence[float]) -> float:
 
 def projected_rho(app: AppWork, lease_s: float, slowdown: float = 1.0) -> float:
     """rho of an app that holds nothing: it waits one lease, then runs on its smallest gang."""
-    waited = AppWork(app.phases, app.gang_gpus, app.elapsed_s + lease_s, app.t_id_s)
+    waited = AppWork(app.phases, app.gang_gpus, app.elapsed_s + lease_s, app.t_id_s, app.job_gpus_max)
     return rho_with_gangs(waited, [slowdown])

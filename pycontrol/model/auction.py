@@ -41,6 +41,16 @@ def gang_gpus(gang: Gang) -> int:
     return sum(gpus for _, gpus in gang)
 
 
+def gang_sizes(least: int, most: int) -> tuple[int, ...]:
+    """GPUs that a gang of an elastic job may have: twice as many each time, and the most; whole smallest gangs."""
+    if least < 1:
+        return ()
+    found, most = [least], most // least * least
+    while found[-1] < most:
+        found.append(min(2 * found[-1], most))
+    return tuple(found)
+
+
 @value
 class Demand:
     """What an app could use at once. Work is in serial GPU-seconds; `gangs` includes those it holds."""
@@ -48,6 +58,8 @@ class Demand:
     gang_gpus: int
     gangs: int
     job_demand_max: int = 0
+    """GPUs that one job can use. Where that is more than `gang_gpus` its jobs are elastic: a gang may have any of
+    `sizes`, `gangs` counts smallest ones, and the app itself makes of its GPUs what gangs it likes."""
     work_left_gpu_s: float = 0.0
     work_total_gpu_s: float = 0.0
     work_done_gpu_s: float = 0.0
@@ -77,6 +89,11 @@ class Demand:
     def gpus(self) -> int:
         """GPUs the app could use at once."""
         return self.gang_gpus * self.gangs
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs that a new gang may have, the fewest first."""
+        return gang_sizes(self.gang_gpus, max(self.gang_gpus, self.job_demand_max))
 
 
 @value

@@ -259,11 +259,24 @@ class _Filler:
                 pick = _Pick(i, n, home)
                 self.stays.append(pick)
                 return pick
-        if 0 < d.gang_gpus <= min(room, shared) and self._shape(i) not in self.full:
-            return _Pick(i, d.gang_gpus)
+        size = self._size(i, min(room, shared))
+        if size:
+            return _Pick(i, size)
         if 0 < d.gang_gpus <= room or any(gang_gpus(home) <= room for home in homes):
             self.aside.add(i)
         return None
+
+    def _size(self, i: int, room: int) -> int:
+        """GPUs of the app's next gang: of an elastic app as many as may be, where they change nothing of its turn."""
+        view, now = self.apps[i], self.apps[i].kept_gpus + self.picked.get(i, 0)
+        d = view.demand
+        sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
+        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, d.gpu_type) not in self.full]
+        if len(fitting) < 2:
+            return fitting[0] if fitting else 0
+        key = self.policy.key(view, now, self.offered)
+        alike = (n for n in reversed(fitting) if self.policy.key(view, now + n, self.offered) == key)
+        return fitting[0] if self.policy.by_queue else next(alike, fitting[0])
 
     def _homes_of(self, i: int) -> list[Gang]:
         """Its ending gangs that may stay: those of the right size first, then the closest."""
@@ -274,7 +287,10 @@ class _Filler:
                 g for g in self.apps[i].ending_gangs
                 if not d.gpu_type or all(self.free.type_of(h) == d.gpu_type for h, _ in g)
             ]  # fmt: skip
-            homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))
+            if d.job_demand_max > d.gang_gpus:
+                homes.sort(key=lambda g: (-gang_gpus(g), self._scope(g), len(g)))
+            else:
+                homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))
             self.homes[i] = homes
         return homes
 
@@ -309,20 +325,40 @@ class _Filler:
         if pick.home is not None:
             self._renew(pick, pick.home)
             return
-        shape, gang = self._shape(pick.app), None
-        if pick.gpus == shape[0] and shape not in self.full:
-            gang = self.spare.place(*shape) or self._displace(shape)
-            if gang is None:
-                self.full.add(shape)
-        if gang is None:
+        gang = self._new_place(pick)
+        if gang is None or gang_gpus(gang) < pick.gpus:
             self._count(pick, -1)
             if pick.app in self.served:
                 self.aside.add(pick.app)
             self.retry = True
+        if gang is None:
             return
+        if gang_gpus(gang) < pick.gpus:
+            pick.gpus = gang_gpus(gang)
+            self._count(pick, 1)
         self.spare.take(gang)
         self.free.take(gang)
         self.got.setdefault(pick.app, []).append(gang)
+
+    def _new_place(self, pick: _Pick) -> Gang | None:
+        """Where its new gang goes: an elastic one where it is fastest, on fewer GPUs if need be."""
+        d = self.apps[pick.app].demand
+        best, speed = None, 0.0
+        shapes = [(n, d.scope, d.gpu_type) for n in reversed(d.sizes) if n <= pick.gpus]
+        if not shapes or (len(d.sizes) == 1 and pick.gpus != d.gang_gpus):
+            return None
+        for shape in shapes:
+            if shape[0] <= speed:
+                break
+            gang = None if shape in self.full else self.spare.place(*shape)
+            if gang is not None and shape[0] / d.slowdown[self._scope(gang) - 1] > speed:
+                best, speed = gang, shape[0] / d.slowdown[self._scope(gang) - 1]
+        for shape in shapes if best is None else ():
+            if best is None and shape not in self.full:
+                best = self._displace(shape)
+                if best is None:
+                    self.full.add(shape)
+        return best
 
     def _another_home(self, pick: _Pick) -> None:
         """Who lost the place that it was to keep may have another."""
@@ -347,7 +383,7 @@ class _Filler:
         """A narrower place among GPUs that nobody is to keep, if the policy thinks it worth the restart."""
         view, old = self.apps[pick.app], self._scope(home)
         d = view.demand
-        if not self.policy.migrates or pick.gpus != d.gang_gpus or old is Scope.MACHINE:
+        if not self.policy.migrates or pick.gpus not in d.sizes or old is Scope.MACHINE:
             return None
         self.spare.give(home)
         gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), d.gpu_type)

@@ -7,28 +7,31 @@ from dataclasses import replace
 
 from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.allocation import Allocation, allocate
+from pycontrol.agentlogic.elastic import Composition, Running, compose, wanted_gpus
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
+from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, Phase
-from pycontrol.model.auction import Bid
+from pycontrol.model.auction import Bid, Demand, gang_sizes
 from pycontrol.model.events import Contention, SendOffer
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.jobs import IDLE, PLANNED, RUNNING, STOPPING, SimApp
 
 ACTIVE = (PLANNED, RUNNING)
-NOTHING = Allocation((), ())
+NOTHING = Composition(Allocation((), ()))
 
 
 def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
     """The app as its Agent's rho sees it."""
     phases = tuple(Phase(jobs) for jobs in app.phases_left(c.now_s) if jobs)
-    widest = app.trace.demand_gpus // app.trace.gang_gpus
+    widest = app.trace.demand_gpus // app.trace.widest_gang_gpus
     left_gpu_s = app.left_gpu_s(c.now_s)
     said, report = left_gpu_s * app.report.work, app.report
     done = (app.total - left_gpu_s + said) * report.total - said
     elapsed_s = (c.now_s - c.submitted_s) * report.elapsed
     mean = mean_speed(app.trace.speedups, topology)
-    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean)
+    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean,
+                    app.trace.job_gpus_max)  # fmt: skip
 
 
 def gangs(app: SimApp, topology: Topology) -> list[RunningGang]:
@@ -37,8 +40,31 @@ def gangs(app: SimApp, topology: Topology) -> list[RunningGang]:
     return [RunningGang(j.gpus, _slowdown(app, [g.host for g in j.gpus], topology)) for j in active]
 
 
+def elastic(app: SimApp, restart_s: float) -> Elastic:
+    """How its jobs run on more GPUs, as it reports it."""
+    trace = app.trace
+    efficiency = {n: trace.efficiency(n) for n in gang_sizes(trace.gang_gpus, trace.job_gpus_max)}
+    slowdown = app.slowdown(Scope.MACHINE), app.slowdown(Scope.RACK), app.slowdown(Scope.CLUSTER)
+    return Elastic(trace.gang_gpus, trace.job_gpus_max, slowdown, restart_s, efficiency)
+
+
+def demand(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> Demand:
+    """What it could use now, as it reports it."""
+    if not app.trace.elastic:
+        return app.demand(now_s)
+    waiting = sum(j.state in (IDLE, STOPPING) for j in app.jobs)
+    wanted = wanted_gpus(waiting, _running(app, now_s), elastic(app, restart_s), topology)
+    return app.demand(now_s, wanted // app.trace.gang_gpus)
+
+
+def _running(app: SimApp, now_s: float) -> list[Running]:
+    return [Running(j.job_id, j.gpus, j.left_at(now_s), j.settled) for j in app.jobs if j.state in ACTIVE]
+
+
 def _slowdown(app: SimApp, hosts: Collection[str], topology: Topology) -> float:
     s = app.slowdown(topology.scope_of(hosts))
+    if app.trace.elastic:
+        s /= len(hosts) * app.trace.efficiency(len(hosts)) / app.trace.gang_gpus
     return s / speed_of(app.trace.speedups, hosts, topology) if app.trace.speedups else s
 
 
@@ -63,6 +89,7 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
         e.contention.lease_s,
         app.trace.speedups,
         app.trace.mixes,
+        elastic(app, restart_s) if app.trace.elastic else None,
     )
     k = app.report.rho
     if k == 1.0:
@@ -71,11 +98,15 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
     return Bid(said.app_id, said.rho_nothing * k, rows, said.restart_s)
 
 
-def assign(app: SimApp, topology: Topology) -> Allocation:
+def assign(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> Composition:
     """What becomes of its free GPUs."""
     idle = [g for g in app.held if g not in app.job_at] if app.job_at else list(app.held)
     if not idle:
         return NOTHING
     waiting = {j.job_id: j.left for j in app.jobs if j.state == IDLE}
+    if app.trace.elastic:
+        stops = sum(j.state == STOPPING for j in app.jobs)
+        mine = elastic(app, restart_s)
+        return compose(idle, waiting, stops, _running(app, now_s), app.held, mine, app.trace.scope, topology)
     stopping = [j.gpus for j in app.jobs if j.state == STOPPING]
-    return allocate(idle, waiting, stopping, app.held, app.trace.gang_gpus, app.trace.scope, topology)
+    return Composition(allocate(idle, waiting, stopping, app.held, app.trace.gang_gpus, app.trace.scope, topology))

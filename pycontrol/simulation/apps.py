@@ -36,6 +36,10 @@ class TraceApp:
     """Its loss is exp(-loss_decay x fraction of the work done): what SLAQ looks at."""
     mixes: bool = False
     """Whether a gang may have GPUs of several types."""
+    job_gpus_max: int = 0
+    """Where it is more than `gang_gpus`, its jobs are elastic: a gang has `gang_gpus` to so many GPUs."""
+    scaling: float = 1.0
+    """A gang of an elastic job with k times its fewest GPUs is k^scaling times as fast."""
 
     @property
     def work_gpu_s(self) -> float:
@@ -45,7 +49,21 @@ class TraceApp:
     @property
     def demand_gpus(self) -> int:
         """GPUs that it can use at once, at most."""
-        return self.gang_gpus * max((len(jobs) for jobs in self.phases), default=0)
+        return self.widest_gang_gpus * max((len(jobs) for jobs in self.phases), default=0)
+
+    @property
+    def widest_gang_gpus(self) -> int:
+        """GPUs of one of its gangs, at most."""
+        return max(self.gang_gpus, self.job_gpus_max)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its jobs run on more GPUs or fewer."""
+        return self.job_gpus_max > self.gang_gpus
+
+    def efficiency(self, gpus: int) -> float:
+        """E of a gang of so many GPUs: what each does, of what each of the fewest does."""
+        return float((gpus / self.gang_gpus) ** (self.scaling - 1.0)) if self.elastic else 1.0
 
 
 @value

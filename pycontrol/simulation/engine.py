@@ -22,6 +22,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import Fact, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -61,6 +62,8 @@ class Simulator:
         """`supply`: the cells behind virtual clusters, whose tenants are the apps' queues."""
         self.workload, self.topology, self.policy = workload, topology, policy
         self.settings = settings or Settings()
+        self.change_s = self.settings.checkpoint_s + self.settings.restart_s
+        """What a change of GPUs costs a gang."""
         self.seed = seed
         self.now = 0.0
         self.inbox: deque[ev.Event] = deque()
@@ -213,7 +216,7 @@ class Simulator:
         if app_id in self.settings.ends_s:
             self.at(self.settings.ends_s[app_id], self._give_up, app)
         self.inbox.append(ev.AppAdded(yarn_app))
-        self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, app.demand(self.now)))
+        self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
 
     def _misreport(self, trace: TraceApp) -> Misreport:
         """The app's lie, and its estimates' errors."""
@@ -226,7 +229,7 @@ class Simulator:
         return dataclasses.replace(said, work=said.work * work, slowdown=said.slowdown * slowdown)
 
     def _tell(self, app: SimApp) -> None:
-        self.inbox.append(ev.ProgressReported(app.trace.app_id, app.demand(self.now), ()))
+        self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), ()))
 
     def _finish(self, app: SimApp) -> None:
         app_id = app.trace.app_id
@@ -263,17 +266,34 @@ class Simulator:
     def _assign(self, app: SimApp) -> None:
         if app.finished_s is not None:
             return
-        found = agents.assign(app, self.topology)
-        jobs = {j.job_id: j for j in app.jobs} if found.launches else {}
+        composed = agents.assign(app, self.now, self.topology, self.change_s)
+        found = composed.allocation
+        jobs = {j.job_id: j for j in app.jobs} if found.launches or composed.grow else {}
         for job_id, gpus in found.launches:
             self._launch(app, jobs[job_id], gpus)
+        for job_id in composed.grow:
+            self._stop(jobs[job_id], math.inf)
         if found.unused:
             for gpu in found.unused:
                 del app.held[gpu]
             self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(found.unused), "no job can use them"))
+        if app.trace.elastic:
+            for job in app.jobs if found.unused else ():
+                job.settled = job.state in (PLANNED, RUNNING)
+            self._tell_changed(app)
+
+    def _tell_changed(self, app: SimApp) -> None:
+        """An elastic app's demand changes with its gangs."""
+        demand = self._demand(app)
+        if demand.gangs != app.told_gangs:
+            app.told_gangs = demand.gangs
+            self.inbox.append(ev.ProgressReported(app.trace.app_id, demand, ()))
+
+    def _demand(self, app: SimApp) -> Demand:
+        return agents.demand(app, self.now, self.topology, self.change_s)
 
     def _launch(self, app: SimApp, job: SimJob, gpus: tuple[Gpu, ...]) -> None:
-        job.state, job.gpus, job.launches = PLANNED, gpus, job.launches + 1
+        job.state, job.gpus, job.launches, job.settled = PLANNED, gpus, job.launches + 1, False
         self.active += 1
         for gpu in gpus:
             app.job_at[gpu] = job
@@ -366,20 +386,24 @@ class Simulator:
         if app is not None:
             begin_s = time.perf_counter()
             rho = agents.rho(app, e.contention, frozenset(e.ending), self.topology)
-            self.inbox.append(ev.RhoReported(e.app_id, e.round_id, rho, app.demand(self.now)))
+            self.inbox.append(ev.RhoReported(e.app_id, e.round_id, rho, self._demand(app)))
             self.bids_s += time.perf_counter() - begin_s
 
     def _offer(self, e: ev.SendOffer) -> None:
         app = self.apps.get(e.app_id)
         if app is not None:
             begin_s = time.perf_counter()
-            change_s = self.settings.checkpoint_s + self.settings.restart_s
-            bid = agents.bid(app, e, self.topology, change_s)
+            bid = agents.bid(app, e, self.topology, self.change_s)
             self.inbox.append(ev.BidReceived(e.app_id, e.round_id, bid))
             self.bids_s += time.perf_counter() - begin_s
 
     def _grant(self, e: ev.SendGrant) -> None:
         app = self.apps.get(e.app_id)
+        if app is not None and e.renewal and app.trace.elastic:
+            for gpu in e.grant.gpus:
+                if gpu in app.job_at:
+                    app.job_at[gpu].settled = False
+            self.dirty[e.app_id] = app
         if app is not None and not e.renewal:
             for gpu in e.grant.gpus:
                 app.held[gpu] = e.grant.available_s

@@ -27,6 +27,7 @@ class SimJob:
         "left",
         "rate",
         "requests",
+        "settled",
         "since_s",
         "slowdown",
         "stamp",
@@ -43,6 +44,8 @@ class SimJob:
         self.containers: list[str] = []
         self.rate = self.since_s = self.up_s = 0.0
         self.slowdown = 1.0
+        self.settled = False
+        """It does not grow before its lease's end: there was no place where it would have paid."""
 
     @property
     def job_id(self) -> str:
@@ -69,7 +72,7 @@ class SimApp:
 
     __slots__ = (
         "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
-        "phase", "placed", "report", "restarts", "started_s", "total", "trace",
+        "phase", "placed", "report", "restarts", "started_s", "told_gangs", "total", "trace",
     )  # fmt: skip
 
     def __init__(self, trace: TraceApp, report: Misreport) -> None:
@@ -91,6 +94,8 @@ class SimApp:
         """When it had its first GPUs of its virtual cluster's own cells."""
         self.gpu_s = self.placed = self.lost = 0.0
         self.launches = self.restarts = 0
+        self.told_gangs = 0
+        """The demand that the Arbiter knows of."""
 
     def next_phase(self) -> bool:
         """Goes on to the next phase that has work; False if there is none."""
@@ -124,14 +129,14 @@ class SimApp:
         s = self.trace.slowdown[scope - 1]
         return s if scope is Scope.MACHINE else max(1.0, s * self.report.slowdown)
 
-    def demand(self, now_s: float) -> Demand:
-        """What it could use now, as it reports it."""
+    def demand(self, now_s: float, gangs: int | None = None) -> Demand:
+        """What it could use now, as it reports it; `gangs`: where that is not one for each open job."""
         trace, left = self.trace, self.left_gpu_s(now_s)
         done, said = self.total - left, left * self.report.work
         k, total = trace.loss_decay, self.total
         return Demand(
-            trace.gang_gpus, self.open, trace.gang_gpus, said, (done + said) * self.report.total, done, trace.scope,
-            False,
+            trace.gang_gpus, self.open if gangs is None else gangs, trace.widest_gang_gpus, said,
+            (done + said) * self.report.total, done, trace.scope, False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
             self.report.loss * k / total * math.exp(-k * done / total), trace.speedups, mixes=trace.mixes,
         )  # fmt: skip
@@ -151,7 +156,8 @@ class SimApp:
             work_gpu_s=self.total,
             work_done_gpu_s=self.total - self.left_gpu_s(now_s),
             demand_gpus=trace.demand_gpus,
-            longest_path_s=sum(max(works, default=0.0) for works in trace.phases) / trace.gang_gpus,
+            longest_path_s=sum(max(works, default=0.0) for works in trace.phases)
+            / (trace.widest_gang_gpus * trace.efficiency(trace.widest_gang_gpus)),
             cluster_gpus=cluster_gpus,
             gpu_s=self.gpu_s,
             placement=self.placed / self.gpu_s if self.gpu_s > TINY else 1.0,
@@ -168,4 +174,4 @@ def gang_rate(trace: TraceApp, gpus: tuple[Gpu, ...], topology: Topology) -> tup
     slowdown = trace.slowdown[topology.scope_of(hosts) - 1]
     known = (h for h in hosts if h in topology.machines)
     speed = speed_of(trace.speedups, known, topology) if trace.speedups else 1.0
-    return len(gpus) * speed / slowdown, slowdown
+    return len(gpus) * trace.efficiency(len(gpus)) * speed / slowdown, slowdown

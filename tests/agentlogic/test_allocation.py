@@ -57,7 +57,7 @@ def test_the_simulated_agent_counts_the_gpus_that_its_ending_gang_does_not_lose(
     job.state, job.gpus = STOPPING, (N1[0], N1[1])
     app.held = held(N1[1], N1[2])
     app.job_at = {N1[0]: job, N1[1]: job}
-    assert agents.assign(app, TOPOLOGY).unused == ()
+    assert agents.assign(app, 0.0, TOPOLOGY, 40.0).allocation.unused == ()
 
 
 @given(

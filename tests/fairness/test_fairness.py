@@ -34,6 +34,16 @@ def test_the_papers_worked_example_to_the_digit() -> None:
     assert EXAMPLE.on(0).t_sh_s == EXAMPLE.fluid_on(0).t_sh_s == math.inf
 
 
+def test_elastic_jobs_give_the_papers_table() -> None:
+    """Section 4.3.3 in the form that Agents bid with: a slot of n GPUs is as fast as n slots of one."""
+    phases = (Phase((640.0, 800.0, 800.0, 960.0)), Phase((1600.0, 1600.0)), Phase((3600.0,)))
+    app = AppWork(phases, 1, 0.0, 2500.0, job_gpus_max=8)
+    for slots_of in (lambda n: [1.0] * n, lambda n: [1.0 / n]):
+        table = {n: round(rho_with_gangs(app, slots_of(n)), 2) for n in (1, 2, 4, 8, 16)}
+        assert table == {1: 4, 2: 2, 4: 1, 8: 0.5, 16: 0.34}
+    assert rho_with_gangs(app, []) == math.inf
+
+
 def test_the_estimate_is_revised_when_the_survivors_are_known() -> None:
     survivors = Halving((120, 100), 16, ((1, 36),), 8, 1.0, 1600.0)
     assert survivors.on(2).phases_s == (1920, 1980), "120 s x 16; then the median job"

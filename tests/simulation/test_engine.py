@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -43,7 +45,7 @@ class Checked(Simulator):
                 if job.state == RUNNING:
                     own = [g for c in job.containers for g in self.yarn.containers[c].gpus]
                     assert sorted(own) == list(job.gpus)
-                    assert len(own) == app.trace.gang_gpus
+                    assert len(own) in gang_sizes(app.trace.gang_gpus, app.trace.widest_gang_gpus)
                     assert self.topology.scope_of(g.host for g in own) <= app.trace.scope
         assert active == self.active
         return going
@@ -114,6 +116,41 @@ def test_a_gang_that_can_never_run_does_not_stop_the_others() -> None:
     assert found["a"].finished_s is not None
 
 
+# ---- elastic jobs
+
+
+@pytest.mark.parametrize("policy", [Isonomy(), Themis(), Tiresias()], ids=["order", "auction", "service"])
+def test_an_elastic_job_alone_takes_all_that_it_may_have_at_its_first_launch(policy: object) -> None:
+    a = run(app("a", 0.0, 1, (12_000.0,), job_gpus_max=8), policy=policy, arbiter=SHORT)["a"]
+    flat = run(app("a", 0.0, 1, (12_000.0,)), policy=policy, arbiter=SHORT)["a"]
+    assert flat.completion_s == pytest.approx(SETTLE_S + 12_000)
+    assert a.completion_s == pytest.approx(SETTLE_S + 12_000 / 8 * 1.3), "across racks"
+    assert a.work_done_gpu_s == pytest.approx(12_000)
+
+
+def test_a_gang_shrinks_for_a_newcomer_and_grows_again_by_restarts_that_lose_nothing() -> None:
+    old = app("old", 0.0, 1, (20_000.0,), job_gpus_max=4)
+    new = app("new", 210.0, 2, (800.0,))
+    found = run(old, new, cluster=racks_of([[4]]), policy=Isonomy(), arbiter=SHORT)
+    assert found["new"].completion_s < 100 + 35 + 400 + 30, "at the end of a lease"
+    assert found["old"].restarts == 2, "to 2 GPUs and back to 4"
+    assert found["old"].lost_gpu_s == 0
+    assert found["old"].completion_s < 5000 + 500 / 2 + 2 * 60
+
+
+def test_a_gang_does_not_grow_for_what_it_would_not_regain() -> None:
+    """100 s are left when GPUs come free: a restart costs 40 s, and would save less than twice as much."""
+    first = app("first", 0.0, 2, (1000.0,))
+    last = app("last", 1.0, 1, (1210.0,), job_gpus_max=4)
+    a = run(first, last, cluster=racks_of([[4]]), policy=Isonomy(), arbiter=SHORT)["last"]
+    assert a.restarts == 0
+
+
+def test_gpus_that_bring_too_little_are_not_asked_for() -> None:
+    a = run(app("a", 0.0, 1, (8_000.0,), job_gpus_max=8, scaling=0.3), cluster=racks_of([[8]]), policy=Isonomy())["a"]
+    assert a.gpu_s == pytest.approx(8000, rel=0.01), "2^0.3 = 1.23 of two GPUs is less than half a GPU more"
+
+
 # ---- what apps say
 
 
@@ -147,6 +184,7 @@ APPS = st.lists(
         st.sampled_from([1, 1, 2, 3, 4]),
         st.lists(JOBS, min_size=1, max_size=2).map(tuple),
         st.sampled_from([Scope.MACHINE, Scope.CLUSTER]),
+        st.sampled_from([0, 0, 2, 4]),
     ),
     min_size=1,
     max_size=6,
@@ -157,17 +195,28 @@ LOSSES = st.lists(
 )
 
 
-def world(apps: list[tuple[float, int, tuple[tuple[float, ...], ...], Scope]]) -> Workload:
-    traces = [TraceApp(f"a{i}", at, gang, work, scope=scope) for i, (at, gang, work, scope) in enumerate(apps)]
+def world(apps: list[tuple[float, int, tuple[tuple[float, ...], ...], Scope, int]]) -> Workload:
+    """The last number: how many times its GPUs a job may have; 0: no more and no fewer."""
+    traces = [
+        TraceApp(f"a{i}", at, gang, work, scope=scope, job_gpus_max=times * gang)
+        for i, (at, gang, work, scope, times) in enumerate(apps)
+    ]
     return Workload("random", tuple(sorted(traces, key=lambda a: a.submitted_s)))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(APPS, LOSSES, st.booleans(), st.sampled_from(["aligned", "machine", "spread"]), st.booleans(), st.integers(0, 3))
+@given(
+    APPS,
+    LOSSES,
+    st.sampled_from([Themis(), Tiresias(), Isonomy()]),
+    st.sampled_from(["aligned", "machine", "spread"]),
+    st.booleans(),
+    st.integers(0, 3),
+)
 def test_all_work_is_done_once_whatever_fails(
     apps: list,  # type: ignore[type-arg]
     losses: list,  # type: ignore[type-arg]
-    auction: bool,
+    policy: object,
     timing: str,
     open_leases: bool,
     seed: int,
@@ -175,8 +224,7 @@ def test_all_work_is_done_once_whatever_fails(
     faults = [f for at, host, for_s in losses for f in (Fault(at, host), Fault(at + for_s, host, True))]
     arbiter = dataclasses.replace(SHORT, lease_timing=timing, open_leases=open_leases)
     free = Settings(arbiter=arbiter, checkpoint_s=0.0, restart_s=0.0, checkpoint_every_s=50.0, faults=tuple(faults))
-    policy = Themis() if auction else Tiresias()
-    result = Checked(world(apps), CLUSTER, policy, free, seed).run()
+    result = Checked(world(apps), CLUSTER, policy, free, seed).run()  # type: ignore[arg-type]
     assert len(result.apps) == len(apps)
     for a in result.apps:
         assert a.finished_s is not None
@@ -186,7 +234,7 @@ def test_all_work_is_done_once_whatever_fails(
 
 
 def contended(policy: object, seed: int) -> Result:
-    apps = world([(60.0 * i, 1 + i % 4, ((400.0, 700.0), (500.0,)), Scope.CLUSTER) for i in range(12)])
+    apps = world([(60.0 * i, 1 + i % 4, ((400.0, 700.0), (500.0,)), Scope.CLUSTER, i % 3) for i in range(12)])
     faults = (Fault(500.0, HOSTS[0]), Fault(900.0, HOSTS[0], True))
     return Simulator(apps, CLUSTER, policy, Settings(arbiter=SHORT, error=0.2, faults=faults), seed).run()  # type: ignore[arg-type]
 

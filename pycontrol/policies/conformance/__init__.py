@@ -66,7 +66,7 @@ def check_feasible(s: Snapshot, plan: Plan) -> None:
                 left[host] -= n
                 assert not d.gpu_type or s.topology.machines[host].gpu_type == d.gpu_type
         for gang in new:
-            assert gang_gpus(gang) == d.gang_gpus, "a whole gang"
+            assert gang_gpus(gang) in d.sizes, "a whole gang"
             assert s.topology.scope_of(h for h, _ in gang) <= d.scope
     assert min(left.values(), default=0) >= 0
     assert {h: n for h, n in left.items() if n} == dict(plan.unused_gpus)

@@ -105,6 +105,7 @@ def _view(draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]
         slowdown=draw(st.sampled_from([(1.0, 1.0, 1.0), (1.0, 1.1, 1.3), (1.0, 1.5, 2.5)])),
         loss_rate=draw(st.sampled_from([0.0, 1e-4, 1e-3])),
         work_left_gpu_s=float(draw(st.integers(0, 5)) * 1000),
+        job_demand_max=draw(st.sampled_from([size, size, 2 * size, 3 * size, 4 * size])),
     )  # fmt: skip
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
@@ -87,6 +87,10 @@ class Selection:
     """The first so many of these."""
     faster: PositiveFloat = 1.0
     """How many times as fast they arrive."""
+    elastic: NonNegativeFloat = 0.0
+    """Jobs run on one GPU to so many times those of their gang (1: Themis' jobs); 0: on these, no more and no fewer."""
+    scaling: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """k times the GPUs make an elastic job k^scaling times as fast."""
 
     def of(self, workload: Workload, skipped: Skipped) -> Workload:
         """The chosen apps, the first at time 0; BadTrace if there is none, or no such queue."""
@@ -108,8 +112,15 @@ class Selection:
         first_s = apps[0].submitted_s
         if first_s or self.faster != 1:
             apps = [replace(a, submitted_s=(a.submitted_s - first_s) / self.faster) for a in apps]
+        if self.elastic:
+            apps = [self._elastic(a) for a in apps]
         source = workload.source + (f"; arrivals x {self.faster:g}" if self.faster != 1 else "")
+        source += f"; jobs of 1 to {self.elastic:g} x their GPUs" if self.elastic else ""
         return Workload(workload.name, tuple(apps), source)
+
+    def _elastic(self, app: TraceApp) -> TraceApp:
+        most = max(1, round(self.elastic * app.gang_gpus))
+        return replace(app, gang_gpus=1, job_gpus_max=most, scaling=self.scaling)
 
     @staticmethod
     def _kept(

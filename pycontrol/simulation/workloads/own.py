@@ -2,6 +2,7 @@
 
 The first line names the workload; then a header. `phases`: serial GPU-seconds of the jobs, jobs separated by spaces and
 phases by |. `slowdown`: S by scope, separated by spaces. `speedups`: TYPE=SPEED, separated by ; (empty: all alike).
+A workload with elastic jobs has two columns more: `job_gpus_max` and `scaling`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pycontrol.simulation.workloads.reading import BadTrace, Table, open_text
 MARK = "# isonomy workload "
 COLUMNS = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope", "slowdown", "speedups",
            "loss_decay", "phases")  # fmt: skip
+ELASTIC = ("job_gpus_max", "scaling")
 SCOPES = {scope.name.lower(): scope for scope in Scope}
 
 
@@ -27,8 +29,9 @@ def write(workload: Workload, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(MARK + json.dumps({"name": workload.name, "source": workload.source}) + "\n")
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        rows.writerows(_row(a) for a in workload.apps)
+        elastic = any(a.elastic for a in workload.apps)
+        rows.writerow((*COLUMNS, *ELASTIC) if elastic else COLUMNS)
+        rows.writerows((*_row(a), a.job_gpus_max, repr(a.scaling)) if elastic else _row(a) for a in workload.apps)
 
 
 def _row(a: TraceApp) -> tuple[object, ...]:
@@ -56,6 +59,9 @@ def read(path: Path, o: Import, seed: int) -> Imported:
     slowdowns = t.values("slowdown", _slowdown, "three numbers of at least 1")
     speedups = t.values("speedups", _speedups, "TYPE=SPEED; ... with speeds above 0")
     phases = t.values("phases", _phases, "GPU-seconds of at least 0, jobs separated by spaces, phases by |")
+    elastic = all(name in t.names for name in ELASTIC)
+    most = t.counts("job_gpus_max").tolist() if elastic else [0.0] * len(ids)
+    scaling = t.numbers("scaling").tolist() if elastic else [1.0] * len(ids)
     apps = []
     t.skipped.drop("without GPUs", int((t.good & (gangs < 1)).sum()))
     for i, good in enumerate((t.good & (gangs >= 1)).tolist()):
@@ -63,7 +69,7 @@ def read(path: Path, o: Import, seed: int) -> Imported:
         if good and slowdown is not None and vector is not None and work is not None:
             apps.append(
                 TraceApp(ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i], slowdown,
-                         scopes[i] or Scope.CLUSTER, vector, float(decay[i]))
+                         scopes[i] or Scope.CLUSTER, vector, float(decay[i]), False, int(most[i]), float(scaling[i]))
             )  # fmt: skip
     return Imported(Workload(name, tuple(sorted(apps, key=lambda a: a.submitted_s)), source), t.skipped)
 

@@ -93,6 +93,15 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert [a.app_id for a in load(f"{path},queues=v").apps] == ["j1"]
 
 
+def test_elastic_jobs_are_read_back_without_loss(tmp_path: Path) -> None:
+    out = tmp_path / "w.csv"
+    drawn = load("w2,elastic=4,scaling=0.9,limit=9", 1)
+    write(drawn, out)
+    assert load(out) == drawn
+    assert {a.gang_gpus for a in drawn.apps} == {1}
+    assert {a.job_gpus_max for a in drawn.apps} == {4 * a.gang_gpus for a in load("w2,limit=9", 1).apps}
+
+
 def test_our_own_format_is_read_back_without_loss(tmp_path: Path) -> None:
     for name in ("w1,count=9", "w2,count=9", "oef,tenants=5", "hived,share=0.002"):
         whole = load(name, 2)
