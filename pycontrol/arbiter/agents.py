@@ -7,7 +7,7 @@ from typing import Any
 from pycontrol.arbiter import apps, leases, workers
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.launches import Launches
-from pycontrol.arbiter.lots import own_nothing
+from pycontrol.arbiter.lots import own_as_asked
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import AgentState, State
 from pycontrol.model import events as ev
@@ -42,8 +42,7 @@ class Agents:
         s.agents[e.app_id] = AgentState(e.demand, e.app_scheduler, e.attempt_id, jobs, rho)
         apps.arrive(s, e.app_id, now_s)
         s.recast(e.app_id)
-        if e.demand.opportunistic:
-            own_nothing(s, e.app_id)
+        own_as_asked(s, e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
         if e.app_id in s.doomed:

@@ -15,9 +15,15 @@ UNLIMITED_GPUS = 1 << 30
 
 
 def view(
-    s: State, app_id: str, rho: float | None, ending: Sequence[Sequence[Lease]], now_s: float, lot: Lot | None = None
+    s: State,
+    app_id: str,
+    rho: float | None,
+    ending: Sequence[Sequence[Lease]],
+    now_s: float,
+    lot: Lot | None = None,
+    demand: Demand | None = None,
 ) -> AppView:
-    """One app; `ending`: its gangs on offer.
+    """One app; `ending`: its gangs on offer. `demand`: what it takes part with, if not with all that it wants.
 
     Where its virtual cluster shares out its own machines (`lot`), what the app borrows is as if it were not there:
     the private cluster would not have it.
@@ -30,7 +36,7 @@ def view(
         app_id=app_id,
         queue=app.queue,
         rho=rho,
-        demand=demand_of(s, app_id, now_s),
+        demand=demand or demand_of(s, app_id, now_s),
         ending=ending_gpus,
         ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
         kept_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
@@ -50,10 +56,13 @@ def _priority(s: State, app_id: str) -> int:
     return app.priority if app is not None else 0
 
 
-def demand_of(s: State, app_id: str, now_s: float) -> Demand:
-    """What the app could use, cut at what the cluster could hold: policies take steps by its gangs."""
+def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+    """What the app could use, cut at what the cluster could hold: policies take steps by its gangs.
+
+    `size`: of an app without an Agent only the containers of so many GPUs.
+    """
     agent = s.agents.get(app_id)
-    demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s)
+    demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s, size)
     most = max(1, s.machines.gpus // max(1, demand.gang_gpus))
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 

@@ -51,7 +51,7 @@ def cell_reason(
         assert lot.topology is not None
         size, scope, top = demand.gang_gpus, demand.scope, lot.topology
         rooms = ({h: n for h, n in gpus.items() if kind in ("", types.get(h))} for kind in kinds)
-        return any(place_gang(size, scope, room, top) is not None for room in rooms)
+        return any(place_gang(size, scope, room, top, demand.members) is not None for room in rooms)
 
     if fits(free):
         return None

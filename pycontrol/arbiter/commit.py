@@ -243,14 +243,18 @@ class _Commit:
 
     def _grant(self, award: Award, gang: Gang, k: int) -> None:
         s, app_id, grant_id = self.s, award.app_id, grant_name(self.round_id, k)
-        ask = standin.ask_for(s, app_id, gang) if app_id in s.foreign else None
-        if app_id in s.foreign and ask is None:
+        asks = standin.asks_for(s, app_id, gang) if app_id in s.foreign else []
+        if app_id in s.foreign and not asks:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
             return
         gpus = self._pick(gang) if self.lot.whole else self._pick_cells(app_id, gang, grant_id)
         if gpus is None:
             self.refused.add(app_id)
             self.dropped.append(f"{app_id}: its gang {self.lot.by_host(dict(gang))} is no longer there")
+            return
+        if asks and not standin.assign(s, app_id, gpus, asks):
+            s.supply.release(grant_id)
+            self.dropped.append(f"{app_id}: none of its asks allows {dict(gang)}")
             return
         self._used(gang)
         for gpu in gpus:
@@ -264,8 +268,6 @@ class _Commit:
             self.granted.append(Granted(gpu, app_id))
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=award.leftover))
-        if ask is not None:
-            standin.assign(s, app_id, gpus, ask)
 
     def _used(self, gang: Gang) -> None:
         for name, n in gang:

@@ -23,6 +23,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.gpu_index import GpuState
 from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.lots import own_as_asked
 from pycontrol.arbiter.market import Market, downgrade
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
@@ -133,6 +134,8 @@ class Arbiter(State):
             self._handlers[type(event)](event, now_s)
         if self.groups.stale:
             self._supply_anew(now_s)
+            for app_id in self.foreign:
+                own_as_asked(self, app_id)
         if self.recovering_until_s:
             self._settle_recovery(now_s)
         if len(self.refusals):

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from pycontrol.arbiter import standin
+from pycontrol.arbiter.audience import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
+from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.reasons import Pending, Reason
@@ -66,6 +68,8 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     if gpu_type:
         machines = topology.machines
         free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == gpu_type}
+    if demand.members:
+        return place_gang(size, demand.scope, free, topology, demand.members) is not None
     if any(n >= size for n in free.values()):
         return True
     if demand.scope is Scope.MACHINE:
@@ -93,8 +97,34 @@ class Eligibility:
             self._gpus = dict(lot.topology.gpus_by_host)
         else:
             self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
-        self._never: dict[tuple[int, Scope, str, bool], Reason | None] = {}
-        """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not."""
+        self._never: dict[tuple[int, Scope, str, bool, tuple[int, ...]], Reason | None] = {}
+        """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not, and such members."""
+        self._sizes: dict[str, int] = {}
+        """Apps without an Agent -> GPUs of the containers that the stand-in bids for in this round."""
+
+    def demand(self, app_id: str, offered: Mapping[str, int], now_s: float) -> Demand:
+        """What an app could use. Of an app without an Agent and with containers of several sizes these are, in one
+        round, those of one size: the largest that can start on the offer now, else the largest that ever can.
+        """
+        if app_id not in self.s.foreign:
+            return demand_of(self.s, app_id, now_s)
+        if app_id not in self._sizes:
+            self._sizes[app_id] = self._size(app_id, offered, now_s)
+        return demand_of(self.s, app_id, now_s, self._sizes[app_id])
+
+    def _size(self, app_id: str, offered: Mapping[str, int], now_s: float) -> int:
+        sizes, ever = standin.sizes(self.s, app_id), 0
+        if len(sizes) < 2:
+            return sum(sizes)
+        for size in sizes:
+            demand = demand_of(self.s, app_id, now_s, size)
+            self._sizes[app_id] = size
+            if self.why_out(app_id, demand, offered) is None:
+                kept_out = self.kept_out(app_id)
+                if self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out}):
+                    return size
+                ever = ever or size
+        return ever or sizes[0]
 
     def kept_out(self, app_id: str, ending: bool = True) -> dict[str, str]:
         """Hosts where no new container of the app may start, with the reason; or machines that are bound to them.
@@ -146,16 +176,22 @@ class Eligibility:
         found = dict(s.closed)
         if len(s.refusals):
             found.update(s.refusals.avoided(app_id))
-        asks = [a for a, _ in standin.open_asks(s, app_id)] if app_id in s.foreign else list(s.asks.of(app_id).values())
+        asks = list(s.asks.of(app_id).values())
+        if app_id in s.foreign:
+            asks = [a for a, _ in standin.open_asks(s, app_id)]
         if self._mixed or any(a.only_on for a in asks):
             found.update(self._limits(app_id, asks))
         return found
 
     def _limits(self, app_id: str, asks: list[Ask]) -> dict[str, str]:
-        """Hosts that none of its asks admits; before it asks, those that are not of its queue's partition."""
+        """Hosts that none of its asks admits (of a gang of asks: not all); before it asks, those that are not of its
+        queue's partition."""
         s, app = self.s, self.s.yarn_apps.get(app_id)
+        if asks and app_id in s.foreign and standin.start_together(s, app_id):
+            return {h: "" for h in self._partitions if not all(standin.admits(s, a, h) for a in asks)}
         if asks:
-            asks = [a for a in asks if a.gpus == max(x.gpus for x in asks)]
+            size = self._sizes.get(app_id) or max(x.gpus for x in asks)
+            asks = [a for a in asks if a.gpus == size]
             return {h: "" for h in self._partitions if not any(standin.admits(s, a, h) for a in asks)}
         queue = s.queues.get(app.queue) if app is not None else None
         own = queue.default_partition if queue is not None else ""
@@ -168,7 +204,7 @@ class Eligibility:
         """
         if demand.gang_gpus <= 0:
             return None
-        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes
+        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, demand.members
         if shape not in self._never:
             self._never[shape] = self._too_large(demand)
         missing = self._never[shape] or self._no_such_cells(demand)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.facts import LeaseBorrowed
 from pycontrol.arbiter.idle_shares import shares_by_type
-from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.lease import Lease, Reservation
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot, Supply
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.model.topology import Machine, Topology
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 
 Ending = Mapping[str, Sequence[list[Lease]]]
 """App -> its gangs on offer."""
@@ -65,6 +65,15 @@ class Agenda:
         """These apps were awarded gangs that cells cannot hold: the others of the virtual cluster have another turn."""
         if lot.private and not without <= lot.without:
             self._without[lot.vc] = lot.without | without
+            self._own.appendleft(lot.vc)
+
+    def once_more(self, lot: Lot) -> None:
+        """An app without an Agent was served containers of one size: those of its other sizes come now, before anybody
+        borrows."""
+        if lot.whole:
+            self._whole.append(lot)
+        elif lot.private:
+            self._without[lot.vc] = lot.without
             self._own.appendleft(lot.vc)
 
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
@@ -188,16 +197,34 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
     return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
 
 
-def own_nothing(s: State, app_id: str) -> None:
-    """What an app without a guarantee was taken over with, before it could say so, is borrowed."""
-    held = {(x.gpu, x.grant_id) for x in s.leases_of(app_id) if x.guaranteed}
-    held |= {(x.gpu, x.grant_id) for x in s.reservations_of(app_id) if x.guaranteed}
-    if s.supply.whole or not held:
+def own_as_asked(s: State, app_id: str) -> None:
+    """What an app was taken over with, before it could say how it wants it, is borrowed where it may not own it.
+
+    It wants no guarantee; or a gang (a container of an app without an Agent) is to lie on one machine, and the cells
+    that were bound where it runs are several: its private cluster has no room for it.
+    """
+    supply = s.supply
+    if supply.whole:
         return
-    for grant_id in {grant_id for _, grant_id in held}:
-        s.supply.downgrade(grant_id)
-    for gpu, grant_id in sorted(held):
-        s.record(LeaseBorrowed(gpu, grant_id))
+    grants: dict[str, list[Lease | Reservation]] = {}
+    held: list[Lease | Reservation] = [*s.leases_of(app_id), *s.reservations_of(app_id)]
+    for x in held:
+        if x.guaranteed:
+            grants.setdefault(x.grant_id, []).append(x)
+    agent = s.agents.get(app_id)
+    for grant_id, claims in grants.items():
+        if agent is not None and agent.demand.scope is not Scope.MACHINE:
+            parts: list[list[Gpu]] = []
+        elif agent is not None:
+            parts = [[x.gpu for x in claims]]
+        else:
+            of = {x.gpu: s.container_at.get(x.gpu, "") for x in claims}
+            parts = [[gpu for gpu in of if of[gpu] == c] for c in sorted({*of.values()} - {""})]
+        split = any(len({supply.machine_of(gpu) for gpu in part}) > 1 for part in parts)
+        if split or (agent is not None and agent.demand.opportunistic):
+            supply.downgrade(grant_id)
+            for x in claims:
+                s.record(LeaseBorrowed(x.gpu, grant_id))
 
 
 def _count(ending: Ending) -> int:

@@ -26,7 +26,7 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
         return Reason(Pending.UNKNOWN, "its application master is starting" if starting else "")
     if record.finished_s is not None:
         return Reason(Pending.FINISHED, record.final_state)
-    for rung in (_your_error, _cluster, _starting, _cells, _last_round):
+    for rung in (_your_error, _cluster, _incomplete, _starting, _cells, _last_round):
         found = rung(a, app_id, now_s)
         if found is not None:
             return found
@@ -45,8 +45,11 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
         bad = len(a.bad_gpus)
         more = f" and {bad} bad ones" if bad else ""
         return Reason(Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
-    if a.ready and a.is_foreign(app_id) and gang > largest:
-        return Reason(Pending.NO_MACHINE_LARGE_ENOUGH, f"{gang} GPUs in one container, at most {largest} on a machine")
+    widest = max(demand.members, default=gang)
+    if a.ready and a.is_foreign(app_id) and widest > largest:
+        return Reason(
+            Pending.NO_MACHINE_LARGE_ENOUGH, f"{widest} GPUs in one container, at most {largest} on a machine"
+        )
     if a.ready:
         typed = a.rounds.typed(a.durable.apps[app_id].vc)
         return exceeds_types(demand, a.topology.gpus_by_host, a.topology, typed)
@@ -73,6 +76,11 @@ def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
 
 def _unplaced(a: Arbiter, app_id: str) -> list[str]:
     return [w.problem for w in a.workers.of(app_id) if not w.container_id]
+
+
+def _incomplete(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+    more = standin.missing(a, app_id) if a.is_foreign(app_id) else 0
+    return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {standin.GANG_TAG} says") if more else None
 
 
 def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:

@@ -1,15 +1,17 @@
-"""A plan's new gangs, moved off machines where their apps may not start any.
+"""A plan's new gangs, moved off machines where their apps may not start any, or where a container would be split.
 
-Policies share out GPUs and know nothing of machines that refuse one app, of labels and of locality. Where a plan puts
+Policies share out GPUs and know nothing of machines that refuse one app, of labels and of locality; auctions know
+nothing of the sizes of a gang's containers. Where a plan puts
 a gang where it may not start, the round's new gangs are placed anew: first those that are limited, then the others,
 each where the policy put it if that is still free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pycontrol.auction.placing import pack
 from pycontrol.model.auction import AppView, Gang, Plan, gang_gpus
 from pycontrol.model.topology import Topology
 from pycontrol.policies.pool import Pool
@@ -47,13 +49,13 @@ def relocate(
             else:
                 fresh.append(_New(k, view, gang, kept_out.get(award.app_id, NOWHERE)))
         stay.append(stay_here)
-    if not any(host in new.kept_out for new in fresh for host, _ in new.gang):
+    if all(map(_may_start, fresh)):
         return plan
     room = Pool(offered, topology)
     for gang in (g for gangs in stay for g in gangs):
         if room.holds(gang):
             room.take(gang)
-    for new in sorted(fresh, key=lambda n: not n.kept_out):
+    for new in sorted(fresh, key=lambda n: not (n.kept_out or _members(n))):
         new.place = _place(new, room)
         if new.place is not None:
             room.take(new.place)
@@ -66,12 +68,25 @@ def relocate(
     return replace(plan, awards=tuple(result), note="; ".join(filter(None, [plan.note, *lost])))
 
 
+def _members(new: _New) -> Sequence[int]:
+    demand = new.view.demand
+    return demand.members if gang_gpus(new.gang) == demand.gang_gpus else ()
+
+
+def _may_start(new: _New) -> bool:
+    """Whether its app may start there, and no container of it would be split."""
+    members = _members(new)
+    return not any(host in new.kept_out for host, _ in new.gang) and (
+        not members or pack(members, dict(new.gang)) is not None
+    )
+
+
 def _place(new: _New, room: Pool) -> Gang | None:
-    if room.holds(new.gang) and not any(host in new.kept_out for host, _ in new.gang):
+    if room.holds(new.gang) and _may_start(new):
         return new.gang
     open_ = {h: n for h, n in room.left.items() if n > 0 and h not in new.kept_out}
     free = Pool(open_, room.topology)
     demand, types = new.view.demand, {room.type_of(host) for host, _ in new.gang}
     wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
-    places = (free.place(gang_gpus(new.gang), demand.scope, gpu_type) for gpu_type in wishes)
+    places = (free.place(gang_gpus(new.gang), demand.scope, gpu_type, _members(new)) for gpu_type in wishes)
     return next((p for p in places if p is not None), None)

@@ -21,8 +21,8 @@ from pycontrol.arbiter.relocation import relocate
 from pycontrol.arbiter.round import Round, receipt
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
-from pycontrol.auction.bids import validate_bid, within_scope
-from pycontrol.model.auction import AppView, Bid, BidRow, Gang, Snapshot, as_gang
+from pycontrol.auction.bids import as_demanded, validate_bid
+from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
@@ -227,10 +227,17 @@ class Rounds:
         self._aside.pop(app_id, None)
         if app_id in r.ending:
             return False
-        why = r.eligibility.why_out(app_id, demand_of(self.s, app_id, now_s), r.offered)
+        why = r.eligibility.why_out(app_id, self._demand(app_id, now_s), r.offered)
         if why is not None:
             r.out[app_id] = why
         return why is not None
+
+    def _demand(self, app_id: str, now_s: float) -> Demand:
+        """What an app takes part with."""
+        r = self.current
+        assert r is not None
+        assert r.eligibility is not None
+        return r.eligibility.demand(app_id, r.offered, now_s)
 
     def _borrowers(self, lot: Lot) -> list[str]:
         """Apps to which the machines of a lot are due for what they borrow."""
@@ -266,7 +273,7 @@ class Rounds:
         assert r is not None
         if r.policy.asks_agents:
             apps = [a for a in r.rho if a not in r.out and a in s.durable.live]
-            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot) for a in apps}
+            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot, self._demand(a, now_s)) for a in apps}
         views = {}
         for app_id, gangs in r.ending.items():
             agent = s.agents.get(app_id)
@@ -285,7 +292,8 @@ class Rounds:
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self._stand_in(app_id, now_s)
-                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot)
+                demand = self._demand(app_id, now_s)
+                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot, demand)
         views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
         return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
 
@@ -348,7 +356,7 @@ class Rounds:
         if problem or bid is None:
             r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
         else:
-            r.bids[e.app_id] = within_scope(bid, r.views[e.app_id].demand.scope)
+            r.bids[e.app_id] = as_demanded(bid, r.views[e.app_id].demand)
         if not r.waiting:
             self._solve(now_s)
 
@@ -456,6 +464,8 @@ class Rounds:
             outcome, note = commit(s, work, plan, r.memory_key, now_s)
             if outcome.refused and self._agenda is not None:
                 self._agenda.again(r.lot, frozenset(outcome.refused))
+            elif self._agenda is not None and not r.ending and self._more_sizes(outcome):
+                self._agenda.once_more(r.lot)
             wanting = self._wanting(now_s)
             if wanting and s.gpus.open:
                 leases.close_open(s, now_s)
@@ -465,6 +475,11 @@ class Rounds:
             s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
         self._hand_out(receipt(self.s, r, outcome, note))
         self._go_on(now_s)
+
+    def _more_sizes(self, outcome: Outcome) -> bool:
+        """Whether an app that was served in this round asks for containers of another size, too."""
+        served = {x.app_id for x in outcome.granted}
+        return any(a in self.s.foreign and standin.sizes(self.s, a) for a in served)
 
     def _hand_out(self, x: Receipt) -> None:
         self.s.receipts.append(x)

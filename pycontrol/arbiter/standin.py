@@ -1,7 +1,9 @@
 """The stand-in bidder: a fair deal for apps that ask for GPUs and know nothing of Isonomy.
 
 It assumes as much work left as was attained, at least one lease of the whole demand. A gang is one
-container. Running containers are renewed outside the auction (see leases), so only asks are bid for.
+container; in one round it bids for containers of one size (`Eligibility.demand` says which). With the application tag
+`isonomy.gang` all containers that the app asks for are one gang, whatever their sizes; `isonomy.gang=5`: once it has
+asked for five. Running containers are renewed outside the auction (see leases), so only asks are bid for.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
-from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang
+from pycontrol.auction.placing import pack
+from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu, Scope
 
 STANDIN = "standin"
+GANG_TAG = "isonomy.gang"
+MOST_CONTAINERS = 1 << 20
 
 
 def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
@@ -24,6 +29,10 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
     A number is cut at what the cluster could hold.
     """
+    return [(ask, min(n, max(1, s.machines.gpus // ask.gpus))) for ask, n in _open(s, app_id)]
+
+
+def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
     app = s.yarn_apps.get(app_id)
     if app is None or app_id in s.doomed:
         return []
@@ -32,25 +41,66 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
     for ask in s.asks.of(app_id).values():
         left = ask.count - in_flight[ask.key]
         if ask.attempt_id == app.attempt_id and left > 0:
-            result.append((ask, min(left, max(1, s.machines.gpus // ask.gpus))))
+            result.append((ask, left))
     return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
 
 
 def waits(s: State, app_id: str) -> bool:
-    """Whether it has open asks."""
-    return bool(s.asks.of(app_id)) and bool(open_asks(s, app_id))
+    """Whether it has open asks that may be served now."""
+    return bool(s.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
 
 
-def demand(s: State, app_id: str, now_s: float) -> Demand:
-    """Its demand: containers it holds and asks for, of the size of its largest open ask that fits a machine."""
+def _tagged(s: State, app_id: str) -> str | None:
+    """What its tag says of its gang; None without one."""
+    app = s.yarn_apps.get(app_id)
+    found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()
+    return next((count for name, _, count in found if name == GANG_TAG), None)
+
+
+def start_together(s: State, app_id: str) -> bool:
+    """Whether the containers that it asks for are one gang, rather than each on its own."""
+    return _tagged(s, app_id) is not None
+
+
+def missing(s: State, app_id: str) -> int:
+    """Containers that an app has yet to ask for before its first gang can start."""
+    count = _tagged(s, app_id)
+    if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
+        return 0
+    return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _open(s, app_id)))
+
+
+def sizes(s: State, app_id: str) -> list[int]:
+    """The sizes of the containers that it asks for one by one and that fit a machine (if any does), largest first."""
+    if start_together(s, app_id):
+        return []
+    return list(dict.fromkeys(ask.gpus for ask, _ in _fitting(s, app_id)))
+
+
+def _fitting(s: State, app_id: str) -> list[tuple[Ask, int]]:
     asks = open_asks(s, app_id)
-    held = s.holding(app_id)
     largest = s.topology.largest_gpus
-    fitting = [entry for entry in asks if entry[0].gpus <= largest] or asks
-    size = fitting[0][0].gpus if fitting else max(1, held)
-    wanted = sum(n for ask, n in fitting if ask.gpus == size)
+    return [entry for entry in asks if entry[0].gpus <= largest] or asks
+
+
+def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+    """Its demand: what it holds, and its gang or the containers of one size that it asks for; 0: the largest size."""
+    held = s.holding(app_id)
+    members = tuple[int, ...]()
+    if start_together(s, app_id):
+        asks = _open(s, app_id)
+        whole = size = sum(ask.gpus * n for ask, n in asks)
+        wanted = int(whole > 0)
+        if whole <= s.machines.gpus:  # else it is too large as it is
+            members = tuple(ask.gpus for ask, n in asks for _ in range(n))
+    else:
+        asks = _fitting(s, app_id)
+        whole = sum(ask.gpus * n for ask, n in asks)
+        size = size or (asks[0][0].gpus if asks else 0)
+        wanted = sum(n for ask, n in asks if ask.gpus == size)
+    size = size or max(1, held)
     attained = s.attained_gpu_s(app_id, now_s)
-    work_left = max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, held + wanted * size))
+    work_left = max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, held + whole))
     return Demand(
         gang_gpus=size,
         gangs=wanted + -(-held // size),
@@ -58,14 +108,16 @@ def demand(s: State, app_id: str, now_s: float) -> Demand:
         work_left_gpu_s=work_left,
         work_total_gpu_s=attained + work_left,
         work_done_gpu_s=attained,
-        scope=Scope.MACHINE,
+        scope=Scope.CLUSTER if members else Scope.MACHINE,
+        members=members,
     )
 
 
 def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
     """rho = T_sh / T_id with this many GPUs; with none the projected one (one lease, then a single gang)."""
     app, want = s.durable.apps[app_id], demand(s, app_id, now_s)
-    parallel = max(1, min(s.gpus_of(app.vc), want.gpus))
+    whole = s.holding(app_id) + sum(ask.gpus * n for ask, n in _fitting(s, app_id))
+    parallel = max(1, min(s.gpus_of(app.vc), max(whole, want.gpus)))
     t_id_s = want.work_total_gpu_s / parallel * s.durable.n_avg(app_id, now_s)
     elapsed_s = max(0.0, now_s - app.submitted_s)  # the ResourceManager's clock may be ahead
     if gpus:
@@ -74,29 +126,50 @@ def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
 
 
 def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:
-    """One row for each number of further containers that the offer can hold."""
-    size = view.demand.gang_gpus
-    room = min(view.unmet_gpus // size, sum(n // size for n in offered.values()))
+    """One row for each number of further containers that the offer can hold, or one for its gang."""
+    d = view.demand
+    size = d.gang_gpus
+    room = int(pack(d.members, offered) is not None) if d.members else sum(n // size for n in offered.values())
     rows = tuple(
-        BidRow(rho(s, view.app_id, view.kept_gpus + q * size, now_s), (), q, size, Scope.MACHINE)
-        for q in range(1, room + 1)
+        BidRow(rho(s, view.app_id, view.kept_gpus + q * size, now_s), (), q, size, d.scope)
+        for q in range(1, min(view.unmet_gpus // size, room) + 1)
     )
     return Bid(view.app_id, rho(s, view.app_id, view.kept_gpus, now_s), rows)
 
 
-def ask_for(s: State, app_id: str, gang: Gang) -> Ask | None:
-    """An open ask that a container on these GPUs would carry."""
+def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
+    """The open asks that containers on these GPUs would carry, one for each container; empty if none do.
+
+    The places of the gang may be machines of a virtual cluster, of which only the GPUs' number counts here.
+    """
+    asks = _open(s, app_id)
+    if start_together(s, app_id):
+        members = [ask for ask, n in asks for _ in range(n)] if gang_gpus(gang) <= s.machines.gpus else []
+        whole = sum(ask.gpus for ask in members) == gang_gpus(gang)
+        return members if whole and pack([ask.gpus for ask in members], dict(gang)) is not None else []
     if len(gang) != 1:
-        return None
-    ((host, gpus),) = gang
-    return next((a for a, _ in open_asks(s, app_id) if a.gpus == gpus and admits(s, a, host)), None)
+        return []
+    ((place, gpus),) = gang
+    alike = [ask for ask, _ in asks if ask.gpus == gpus]
+    known = s.node_of(place) is not None
+    return [ask for ask in alike if not known or admits(s, ask, place)][:1]
 
 
-def assign(s: State, app_id: str, gpus: Sequence[Gpu], ask: Ask) -> None:
-    """Plans the container of an ask on awarded GPUs."""
-    worker_id = s.new_id(f"{STANDIN}-{app_id}-")
-    plan = WorkerPlan(worker_id, worker_id, tuple(sorted(gpus)), ask.allocation_request_id)
-    s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
+def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> bool:
+    """Plans the containers of these asks on awarded GPUs, to start together; False where one may not start there."""
+    on: dict[str, list[Gpu]] = {}
+    for gpu in sorted(gpus):
+        on.setdefault(gpu.host, []).append(gpu)
+    hosts = pack([ask.gpus for ask in asks], {host: len(here) for host, here in on.items()})
+    if hosts is None or not all(admits(s, ask, host) for ask, host in zip(asks, hosts, strict=True)):
+        return False
+    job_id = s.new_id(f"{STANDIN}-{app_id}-")
+    for k, (ask, host) in enumerate(zip(asks, hosts, strict=True)):
+        mine, on[host] = on[host][: ask.gpus], on[host][ask.gpus :]
+        worker_id = f"{job_id}.{k}" if k else job_id
+        plan = WorkerPlan(worker_id, job_id, tuple(mine), ask.allocation_request_id)
+        s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
+    return True
 
 
 def admits(s: State, ask: Ask, host: str) -> bool:

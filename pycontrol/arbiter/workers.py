@@ -73,7 +73,11 @@ def place_ready(s: State, now_s: float) -> None:
         if s.workers.in_flight and s.workers.in_flight + len(gang) > PLACEMENTS_MAX:
             s.placements_full_s = now_s
             return
+        whole = len(gang)
         gang = [w for w in gang if not _dropped_as_void(s, w)]
+        if len(gang) < whole and gang and gang[0].use_id == standin.STANDIN:
+            _leave(s, gang, now_s)  # an Agent mends its gang itself
+            continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
             for worker, ask in zip(gang, asks, strict=True):
@@ -90,6 +94,18 @@ def _dropped_as_void(s: State, worker: Worker) -> bool:
             s.drop_worker(worker)
             return True
     return False
+
+
+def _leave(s: State, gang: list[Worker], now_s: float) -> None:
+    """Gives back what is left to the containers of a gang that would start without some of its GPUs."""
+    why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
+    for worker in gang:
+        s.drop_worker(worker)
+        mine = s.durable.leases_by_app.get(worker.app_id, {})
+        coming = [x for x in s.reservations_of(worker.app_id) if x.gpu in worker.plan.gpus]
+        leases.cancel_reservations(s, coming, now_s, why)
+        leases.take_back(s, [mine[g] for g in worker.plan.gpus if g in mine], now_s, now_s + s.lead_s, why)
+    s.want_round(now_s + s.settings.settle_s)
 
 
 def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:

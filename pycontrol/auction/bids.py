@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from pycontrol.model.auction import AppView, Bid, BidRow, Snapshot
+from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Snapshot
 from pycontrol.model.topology import Scope
 
 ROWS_MAX = 512
@@ -31,11 +31,13 @@ def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
     return ""
 
 
-def within_scope(bid: Bid, scope: Scope) -> Bid:
-    """The bid with no row in a wider scope than its app's gangs may have."""
-    if all(row.scope <= scope for row in bid.rows):
+def as_demanded(bid: Bid, demand: Demand) -> Bid:
+    """The bid with no new gangs in a wider scope, or of another GPU type, than its app's gangs may have."""
+    scope, kind = demand.scope, demand.gpu_type
+    if all(row.scope <= scope and (not kind or row.gpu_type == kind) for row in bid.rows):
         return bid
-    return replace(bid, rows=tuple(replace(row, scope=min(row.scope, scope)) for row in bid.rows))
+    rows = (replace(r, scope=min(r.scope, scope)) for r in bid.rows if not kind or r.gpu_type in ("", kind))
+    return replace(bid, rows=tuple(replace(r, gpu_type=kind, mixes=False) if kind else r for r in rows))
 
 
 def _positive(value: float) -> bool:

@@ -85,7 +85,7 @@ def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -
             return gang
     if not 0 < demand.gang_gpus <= cap_gpus:
         return None
-    return room.place(demand.gang_gpus, demand.scope, fitting(demand, room.topology))
+    return room.place(demand.gang_gpus, demand.scope, fitting(demand, room.topology), demand.members)
 
 
 class Caps:

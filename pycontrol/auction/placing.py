@@ -26,12 +26,50 @@ class Want:
     gpu_type: str = ""
 
 
-def place_gang(size: int, widest: Scope, free: Mapping[str, int], topology: Topology) -> Gang | None:
+TRIES_MAX = 2_000
+"""Steps of one search for room for a gang's members."""
+
+
+def place_gang(
+    size: int, widest: Scope, free: Mapping[str, int], topology: Topology, members: Sequence[int] = ()
+) -> Gang | None:
     """One gang on free GPUs, on one machine before one rack before the cluster; None if none fits.
 
-    Among machines, the one that it fills best; among equals, one that is partly used already.
+    Among machines, the one that it fills best; among equals, one that is partly used already. `members`: GPUs of each
+    of its containers, the largest first, where none of them may be split.
     """
-    return Room(dict(free), topology).place(size, widest)
+    return Room(dict(free), topology).place(size, widest, members)
+
+
+def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
+    """A host for each member, the largest first, none of them split; None if that is not found in `TRIES_MAX` steps.
+
+    The host that a member fills best is tried first, so that among sizes of which each divides the next one the first
+    try is right.
+    """
+    left = {h: n for h, n in free.items() if n > 0}
+    chosen: list[str] = []
+    tries = 0
+
+    def place(k: int) -> bool:
+        nonlocal tries
+        if k == len(members):
+            return True
+        need = members[k]
+        for n in sorted({n for n in left.values() if n >= need}):
+            tries += 1
+            if tries > TRIES_MAX:
+                return False
+            host = min(h for h, m in left.items() if m == n)
+            left[host] -= need
+            chosen.append(host)
+            if place(k + 1):
+                return True
+            chosen.pop()
+            left[host] += need
+        return False
+
+    return chosen if sum(members) <= sum(left.values()) and place(0) else None
 
 
 def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
@@ -73,7 +111,7 @@ class Room:
     def _whole(self, host: str, free: int) -> bool:
         return self.topology.gpus_by_host.get(host) == free
 
-    def place(self, size: int, widest: Scope) -> Gang | None:
+    def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
         """Where a gang would go; see `place_gang`."""
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
             heap = self.alike[n]
@@ -84,6 +122,9 @@ class Room:
         if widest is Scope.MACHINE:
             return None
         enough = [(n, rack) for rack, n in self.in_rack.items() if n >= size]
+        if members:
+            rooms = [{h: self.free[h] for h in self.hosts[rack]} for _, rack in sorted(enough)]
+            return _members_in([*rooms, self.free] if widest is Scope.CLUSTER else rooms, members)
         if enough:
             return fill(size, {h: self.free[h] for h in self.hosts[min(enough)[1]]})
         if widest is Scope.CLUSTER and sum(self.in_rack.values()) >= size:
@@ -108,6 +149,18 @@ class Room:
         heapq.heappush(self.alike[free], (whole, host))
 
 
+def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:
+    """The members together in the first of these rooms that holds them all."""
+    for room in rooms:
+        hosts = pack(members, room)
+        if hosts is not None:
+            gang = dict.fromkeys(hosts, 0)
+            for host, n in zip(hosts, members, strict=True):
+                gang[host] += n
+            return gang_of(gang)
+    return None
+
+
 class TypedRoom:
     """Free GPUs by host, for gangs of one GPU type each. Changes `free` in place."""
 
@@ -115,9 +168,9 @@ class TypedRoom:
         self.all, self.topology = Room(free, topology), topology
         self._of: dict[str, Room] = {}
 
-    def place(self, size: int, widest: Scope, types: Sequence[str]) -> Gang | None:
+    def place(self, size: int, widest: Scope, types: Sequence[str], members: Sequence[int] = ()) -> Gang | None:
         """Where a gang would go, the first type that has room; see `place_gang`."""
-        found = (self._room(t).place(size, widest) for t in types)
+        found = (self._room(t).place(size, widest, members) for t in types)
         return next((gang for gang in found if gang is not None), None)
 
     def fits(self, gang: Gang) -> bool:

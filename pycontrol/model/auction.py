@@ -84,6 +84,8 @@ class Demand:
     """What it owned runs on as borrowed, where the GPUs are idle, rather than being stopped (lazy preemption)."""
     mixes: bool = False
     """Whether one of its gangs may have GPUs of several types."""
+    members: tuple[int, ...] = ()
+    """GPUs of each container of a gang, the largest first, where each needs one machine; empty: split as it comes."""
 
     @property
     def gpus(self) -> int:

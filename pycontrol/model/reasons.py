@@ -43,6 +43,7 @@ class Pending(enum.StrEnum):
     LOST_AUCTION = "LostAuction"
     NOT_OFFERED = "NotOffered"
     OUTRANKED = "Outranked"
+    GANG_INCOMPLETE = "GangIncomplete"
     GATHERING = "Gathering"
     HELD_FOR_GANG = "HeldForGang"
     NO_FREE_GPUS = "NoFreeGpus"
@@ -83,6 +84,7 @@ SENTENCES = {
     Pending.LOST_AUCTION: "others gained more from the GPUs",
     Pending.NOT_OFFERED: "others are worse off and were offered the GPUs",
     Pending.OUTRANKED: "other apps came before it under its queue's policy",
+    Pending.GANG_INCOMPLETE: "it has yet to ask for containers of its gang",
     Pending.GATHERING: "GPUs are held until its gang is together",
     Pending.HELD_FOR_GANG: "the GPUs that are free are held for another app's gang",
     Pending.NO_FREE_GPUS: "no GPUs came free since it asked",

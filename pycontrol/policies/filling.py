@@ -24,8 +24,8 @@ from pycontrol.policies.pool import Pool
 
 MANY = 1 << 30
 """GPUs without a limit."""
-_Shape = tuple[int, Scope, str]
-"""GPUs, widest scope and GPU type of a new gang."""
+_Shape = tuple[int, Scope, str, tuple[int, ...]]
+"""GPUs, widest scope, GPU type and members of a new gang."""
 _Entry = tuple[tuple[int, float], float, str, int]
 """Priority (the highest first) and key, tie-break, app id, and the app's position in the snapshot."""
 
@@ -192,7 +192,7 @@ class _Filler:
 
     def _shape(self, i: int) -> _Shape:
         d = self.apps[i].demand
-        return d.gang_gpus, d.scope, d.gpu_type
+        return d.gang_gpus, d.scope, d.gpu_type, d.members
 
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
@@ -271,7 +271,7 @@ class _Filler:
         view, now = self.apps[i], self.apps[i].kept_gpus + self.picked.get(i, 0)
         d = view.demand
         sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
-        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, d.gpu_type) not in self.full]
+        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, d.gpu_type, d.members) not in self.full]
         if len(fitting) < 2:
             return fitting[0] if fitting else 0
         key = self.policy.key(view, now, self.offered)
@@ -344,7 +344,7 @@ class _Filler:
         """Where its new gang goes: an elastic one where it is fastest, on fewer GPUs if need be."""
         d = self.apps[pick.app].demand
         best, speed = None, 0.0
-        shapes = [(n, d.scope, d.gpu_type) for n in reversed(d.sizes) if n <= pick.gpus]
+        shapes = [(n, d.scope, d.gpu_type, d.members) for n in reversed(d.sizes) if n <= pick.gpus]
         if not shapes or (len(d.sizes) == 1 and pick.gpus != d.gang_gpus):
             return None
         for shape in shapes:
@@ -386,7 +386,7 @@ class _Filler:
         if not self.policy.migrates or pick.gpus not in d.sizes or old is Scope.MACHINE:
             return None
         self.spare.give(home)
-        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), d.gpu_type)
+        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), d.gpu_type, d.members)
         self.spare.take(home)
         if gang is None or not self.policy.moves(view, old, self._scope(gang), self.s.lease_s):
             return None

@@ -53,7 +53,9 @@ class Hosts:
         """A new gang of that type."""
         if self._room(job) < job.gpus:
             return False
-        gang = self.pool.place(job.gpus, self.view[job.job_id].demand.scope, gpu_type)
+        demand = self.view[job.job_id].demand
+        members = demand.members if job.gpus == demand.gang_gpus else ()
+        gang = self.pool.place(job.gpus, demand.scope, gpu_type, members)
         return gang is not None and self._take(job, gang)
 
     def hold(self, job: Job) -> None:

@@ -142,14 +142,14 @@ class _Giver:
         if not 0 < demand.gang_gpus <= min(cap, room.gpus):
             return None
         closed = self.kept_out(view.app_id)
-        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, closed
+        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, demand.members, closed
         if shape in full:
             return None
         open_ = room
         if closed.intersection(h for h, n in room.left.items() if n > 0):
             open_ = Pool({h: n for h, n in room.left.items() if h not in closed}, room.topology)
         for gpu_type in fitting(demand, self.s.topology):
-            found = open_.place(demand.gang_gpus, demand.scope, gpu_type)
+            found = open_.place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
             if found is not None:
                 return found
         full.add(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Self
 
@@ -41,13 +41,13 @@ class Pool:
         """All of them."""
         return self._all.gpus
 
-    def place(self, size: int, widest: Scope, gpu_type: str = "") -> Gang | None:
+    def place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> Gang | None:
         """Where a gang of `size` GPUs of that type (empty: any) goes, or None. Takes nothing."""
-        return self._hosts(gpu_type).place(size, widest)
+        return self._hosts(gpu_type).place(size, widest, members)
 
-    def has_place(self, size: int, widest: Scope, gpu_type: str = "") -> bool:
+    def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
         """Whether `place` finds one."""
-        return self._hosts(gpu_type).has_place(size, widest)
+        return self._hosts(gpu_type).has_place(size, widest, members)
 
     def holds(self, gang: Gang) -> bool:
         """Whether all its GPUs are left."""
@@ -113,19 +113,23 @@ class _Hosts(Room):
             if self.order is not None and left == n:
                 heappush(self.first, (self.order[host], host))
 
-    def has_place(self, size: int, widest: Scope) -> bool:
+    def has_place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> bool:
         """Whether `place` finds one."""
+        if members:
+            return super().place(size, widest, members) is not None
         if widest is Scope.CLUSTER or size > self.gpus:
             return size <= self.gpus
         if widest is Scope.RACK and any(n >= size for n in self.in_rack.values()):
             return True
         return super().place(size, Scope.MACHINE) is not None
 
-    def place(self, size: int, widest: Scope) -> Gang | None:
+    def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
         """Where a gang would go."""
         if size > self.gpus:
             return None
-        return super().place(size, widest) if self.order is None else self._first_fit(size, widest)
+        if self.order is None or members:
+            return super().place(size, widest, members)
+        return self._first_fit(size, widest)
 
     def _first_fit(self, size: int, widest: Scope) -> Gang | None:
         gang: dict[str, int] = {}

@@ -93,6 +93,8 @@ class Shadow:
             self._round(at_s, s, policy)
         self._declared(s)
         self._run(s.now_s, s, policy)
+        if any(v.ending_gangs for v in s.apps) and self._ending(s.now_s, s.lead_s):
+            self._round(s.now_s, s, policy)
 
     def _arrivals(self, s: Snapshot) -> list[tuple[float, list[AppView]]]:
         """New apps by the time from which they count."""
@@ -157,6 +159,12 @@ class Shadow:
                     first_s = min(first_s, *(max(self.at_s, end_s - lead_s) for _, end_s in app.gangs))
         return first_s
 
+    def _ending(self, now_s: float, lead_s: float) -> bool:
+        """Whether somebody waits for leases that a round now would decide about."""
+        horizon_s = _horizon_s(now_s, lead_s)
+        ends = (end_s for app in self.apps.values() for _, end_s in app.gangs)
+        return any(map(self._waits, self.apps.values())) and any(end_s <= horizon_s for end_s in ends)
+
     def _waits(self, app: ShadowApp) -> bool:
         return app.ended_s is None and len(app.gangs) < app.demand.gangs
 
@@ -188,7 +196,7 @@ class Shadow:
         live = {a: app for a, app in self.apps.items() if app.ended_s is None}
         free = {host: m.gpus for host, m in s.topology.machines.items()}
         views = []
-        horizon_s = at_s + s.lead_s + TINY
+        horizon_s = _horizon_s(at_s, s.lead_s)
         for app_id, app in live.items():
             ending = [gang for gang, end_s in app.gangs if end_s <= horizon_s]
             kept = [gang for gang, end_s in app.gangs if end_s > horizon_s]
@@ -221,6 +229,11 @@ class Shadow:
         )  # fmt: skip
 
 
+def _horizon_s(at_s: float, lead_s: float) -> float:
+    """A round decides about leases that end until then, as the Arbiter's rounds do (`Rounds._ending`)."""
+    return at_s + 1.5 * lead_s + TINY
+
+
 def _end_s(from_s: float, lease_s: float) -> float:
     """Leases end together, half a lease from their beginning or later."""
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
@@ -230,7 +243,8 @@ def _row(app: ShadowApp) -> dict[str, Any]:
     row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
     row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
     row["demand"] |= {
-        "scope": int(app.demand.scope), "slowdown": list(app.demand.slowdown), "speedups": dict(app.demand.speedups)
+        "scope": int(app.demand.scope), "slowdown": list(app.demand.slowdown), "speedups": dict(app.demand.speedups),
+        "members": list(app.demand.members),
     }  # fmt: skip
     row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
     return row
@@ -238,7 +252,9 @@ def _row(app: ShadowApp) -> dict[str, Any]:
 
 def _app(row: Mapping[str, Any]) -> ShadowApp:
     d = row["demand"]
-    demand = Demand(**{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"])})
+    demand = Demand(
+        **{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"]), "members": tuple(d["members"])}
+    )
     gangs = [(_gang(gang), end_s) for gang, end_s in row["gangs"]]
     return ShadowApp(**{**row, "demand": demand, "gangs": gangs})
 

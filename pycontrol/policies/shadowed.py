@@ -154,7 +154,7 @@ def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]
         take(f, () if stay else f.view.ending_gangs)
         d, mine = f.view.demand, got.setdefault(f.view.app_id, [])
         while len(mine) < _wanted(f):
-            gang = pool.place(d.gang_gpus, d.scope, d.gpu_type)
+            gang = pool.place(d.gang_gpus, d.scope, d.gpu_type, d.members)
             if gang is None:
                 break
             pool.take(gang)

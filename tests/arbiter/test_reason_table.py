@@ -380,6 +380,16 @@ def _() -> Mini:
     return m
 
 
+@case(Pending.GANG_INCOMPLETE)
+def _() -> Mini:
+    m = Mini()
+    app = YarnApp("a", "u", "root.q", "a", "YARN", m.now, frozenset({"isonomy.gang=2"}), "a_1")
+    m.send(ev.AppAdded(app))
+    m.send(ev.AskChanged(Ask(app.attempt_id, "a", 0, 1, 1)))
+    m.run(2)
+    return m
+
+
 @case(Pending.GATHERING)
 def _() -> Mini:
     return one(Mini(Holds("a")), gang=4)

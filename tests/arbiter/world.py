@@ -45,6 +45,8 @@ class FakeAgent:
     launches: dict[str, int] = field(default_factory=dict)
     current: dict[str, set[int]] = field(default_factory=dict)
     """The requests of each job's newest launch."""
+    plans: dict[str, ev.UsePlanned] = field(default_factory=dict)
+    """Each job's newest."""
     topologies: int = 0
     """How often it was told of the machines again."""
     silent: bool = False
@@ -222,6 +224,9 @@ class World:
     def do_SendRegistered(self, e: ev.SendRegistered) -> None:
         agent = self.agents[e.app_id]
         agent.held = {g for grant in e.grants for g in grant.gpus}
+        for job, plan in agent.plans.items():
+            if job in agent.running and set(agent.running[job]) <= agent.held:
+                self.at(0.02, lambda plan=plan: self.submit(plan))  # which a lost control plane may not have had
 
     def do_SendHosts(self, e: ev.SendHosts) -> None:
         self.agents[e.app_id].topologies += 1
@@ -274,7 +279,8 @@ class World:
             plans.append(ev.WorkerPlan(worker_id, job, here, next(agent.requests)))
         use_id = f"{job}/{agent.launches[job]}"
         agent.current[job] = {p.allocation_request_id for p in plans}
-        self.submit(ev.UsePlanned(agent.app_id, use_id, tuple(plans)))
+        agent.plans[job] = ev.UsePlanned(agent.app_id, use_id, tuple(plans))
+        self.submit(agent.plans[job])
         app = self.apps[agent.app_id]
         for plan in plans:
             ask = Ask(app.attempt_id, app.app_id, plan.allocation_request_id, len(plan.gpus), 1)
@@ -419,12 +425,30 @@ class World:
         self.submit(ev.AgentUp(name, app.attempt_id, "hyperband", agent.demand()))
         return agent
 
-    def add_foreign(self, name: str, gpus: int, count: int, queue: str = "root.q") -> None:
-        """An app that knows nothing of Isonomy."""
-        app = YarnApp(name, "u", queue, name, "YARN", self.now, frozenset(), f"{name}_1")
+    def add_foreign(
+        self,
+        name: str,
+        gpus: int,
+        count: int,
+        queue: str = "root.q",
+        more: Sequence[tuple[int, int]] = (),
+        tags: Sequence[str] = (),
+        priority: int = 0,
+    ) -> None:
+        """An app that knows nothing of Isonomy; `more`: (GPUs, count) of further asks."""
+        app = YarnApp(name, "u", queue, name, "YARN", self.now, frozenset(tags), f"{name}_1", priority)
         self.apps[name] = app
         self.submit(ev.AppAdded(app))
-        ask = Ask(app.attempt_id, name, 0, gpus, count)
+        for size, n in ((gpus, count), *more):
+            self.ask_more(name, size, n)
+
+    def ask_more(self, name: str, gpus: int, count: int, only_on: tuple[str, ...] = ()) -> None:
+        """So many more containers of an app without an Agent."""
+        app = self.apps[name]
+        ask = Ask(app.attempt_id, name, 0, gpus, count, only_on=only_on)
+        before = self.asks.get(ask.key)
+        if before is not None:
+            ask = dataclasses.replace(ask, count=count + before.count)
         self.asks[ask.key] = ask
         self.submit(ev.AskChanged(ask))
 

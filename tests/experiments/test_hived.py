@@ -131,6 +131,14 @@ def test_with_the_shadow_nobody_ends_a_lease_later_than_on_its_private_cluster(f
     assert {seed: late_s for seed, late_s in found.items() if late_s > LEASE_S + 60.0} == {}
 
 
+@pytest.mark.parametrize("seed", [8, 15])
+def test_with_the_shadow_nobody_ends_a_lease_later_under_a_policy_that_stops_jobs(seed: int) -> None:
+    """6,897 s late where it mirrored who ran there in the last moment of the leases rather than in the next ones."""
+    run = Runs(hived_safety.random_case(seed, 60), "tiresias")
+    late_s = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
+    assert late_s < 60.0
+
+
 def test_without_the_shadow_a_job_ends_later_for_what_was_borrowed() -> None:
     run = Runs(hived_safety.random_case(4, 60))
     assert max(s - run.private.finished_s[n] for n, s in run.hived.finished_s.items()) > 2 * LEASE_S

@@ -71,6 +71,18 @@ def found_apps() -> tuple[AppView, AppView]:
     return app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0)
 
 
+def test_a_round_before_the_leases_end_goes_by_who_has_the_next_ones() -> None:
+    """By the shadow of that moment who runs there would stay here for a lease more, which the private cluster, whose
+    rounds also take leases that end soon, does not give."""
+    tiresias = Shadowed(make("tiresias"))
+    home = (("m0", 4),)
+    first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), lead_s=10.0)
+    memory = tiresias.decide(first, {}, random.Random(0)).memory
+    views = app("a", 4, 4000.0, 0.0, 348.0, ending_gangs=(home,), attained_gpu_s=348.0), app("b", 4, 4000.0, 50.0)
+    round_s = dataclasses.replace(snapshot(87.0, 4, *views, memory=memory), lead_s=10.0)
+    assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["b"]
+
+
 def test_a_gang_stays_where_it_runs() -> None:
     home = (("m0", 2),)
     memory = decide(snapshot(0.0, 4, app("a", 2, 4000.0, 0.0), app("b", 2, 4000.0, 0.0))).memory

@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pycontrol.policies import registry
+
 TENANTS = ("root.a", "root.b")
 """The queues that own cells; `root.x` owns none."""
 STABLE = ("isonomy",)
 """Policies whose order of apps does not depend on what they borrowed, as long as no app outlasts its declared work."""
 POLICIES = (*STABLE, "tiresias", "themis", "gandiva", "srtf")
+ALL_POLICIES = tuple(registry.POLICIES)
+BID = ("themis", "worst_first")
+"""Policies that ask Agents, and so have no shadow."""
 LENGTH_S = 300
 FAILOVERS = ("crash", "takeover", "lost journal")
 GPU = "gpu"
@@ -35,6 +40,10 @@ class Ask:
     priority: int = 0
     foreign: bool = False
     """It has no Agent: a stand-in bids for its containers, each of which is a gang."""
+    more: tuple[tuple[int, int], ...] = ()
+    """(GPUs, count) of its further containers; it has no Agent."""
+    one_gang: bool = False
+    """All its containers are one gang; it has no Agent."""
     opportunistic: bool = False
     lazy: bool = False
     within: str = ""
@@ -43,7 +52,12 @@ class Ask:
     @property
     def private(self) -> bool:
         """Whether its private cluster says what it is due."""
-        return not (self.foreign or self.opportunistic or self.within or self.pinned)
+        return not (self.opportunistic or self.within or self.pinned)
+
+    @property
+    def parts(self) -> int:
+        """Gangs, or containers where it has no Agent."""
+        return self.gangs + sum(n for _, n in self.more)
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,8 @@ class Case:
     """A cell of nobody's that a tenant owns from then on (`cells apply`)."""
     lent: tuple[int, Cell, str] | None = None
     """A cell that its owner lends to another tenant, from the beginning until then."""
+    shadow: bool = False
+    """Whether the virtual clusters keep their private clusters' schedules."""
     vanishes_s: int | None = None
     """When the third tenant, `root.c`, leaves the cells file."""
     length_s: int = LENGTH_S
@@ -156,6 +172,7 @@ class Case:
                 ],
                 "pinned": [pin_of(c) for c in cells if c.owner == queue and c.pinned],
                 "policy": self.policy,
+                "shadow": self.shadow,
             }
         return {"cell_types": types, "physical_cells": physical, "virtual_clusters": owners}
 
@@ -163,6 +180,10 @@ class Case:
         """GPUs are called by their type."""
         kind = next(k for k in self.kinds if k.names[-1] == chain or f"rack-{k.names[-1]}" == chain)
         return kind.gpu_type if name == kind.names[0] else name
+
+    def type_of(self, cell: Cell) -> str:
+        """The type of a cell as the file has it."""
+        return self._type(cell.kind, self.chain_of(cell))
 
     def chain_of(self, cell: Cell) -> str:
         """The chain that a cell is in."""
@@ -236,7 +257,33 @@ def draw(seed: int) -> Case:
         cells = [_to_c(c) if not c.owner and rng.random() < 0.5 else c for c in cells]
         more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
     plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
-    return _dressed(random.Random(f"{seed} dressed"), plain)
+    return _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
+
+
+def _odd(rng: random.Random, case: Case) -> Case:
+    """The case with tenants' apps that have no Agents, any policy, a shadow, or a loan and then no journal."""
+    if rng.random() < 0.5:
+        return case
+    if rng.random() < 0.5:
+        case = replace(case, asks=tuple(_without_agent(rng, case, ask) for ask in case.asks))
+    if rng.random() < 0.4:
+        case = replace(case, policy=rng.choice(ALL_POLICIES))
+    if case.policy not in BID and rng.random() < 0.25:
+        case = replace(case, shadow=True)
+    if case.lent and rng.random() < 0.6:
+        case = replace(case, failovers=((rng.randint(20, case.lent[0] - 20), "lost journal"),))
+    return case
+
+
+def _without_agent(rng: random.Random, case: Case, ask: Ask) -> Ask:
+    """An app whose master asks YARN for containers, of one size or of several, one by one or as one gang."""
+    largest = max((c.gpus // len(c.hosts) for c in case.cells if c.owner == ask.queue), default=1)
+    if rng.random() < 0.5 or ask.gang_gpus > largest or ask.within or ask.pinned or ask.opportunistic:
+        return ask
+    sizes = rng.sample(range(1, largest + 1), rng.randint(0, min(2, largest)))
+    more = tuple((g, rng.randint(1, 2)) for g in sizes if g != ask.gang_gpus)
+    plain = Ask(ask.name, ask.queue, ask.gang_gpus, ask.gangs, ask.start_s, ask.end_s, priority=ask.priority)
+    return replace(plain, foreign=True, more=more, one_gang=rng.random() < 0.4)
 
 
 def _dressed(rng: random.Random, case: Case) -> Case:

@@ -18,17 +18,18 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.standin import GANG_TAG
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
-from pycontrol.model.cluster import Ask as YarnAsk
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from pycontrol.policies.shadowed import Shadowed
 from tests.arbiter.world import FakeAgent, World
 from tests.arbiter.world import node as node_of
 from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
@@ -85,7 +86,11 @@ class Watched(World):
             lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed
         )
         policy: Policy = registry.make(case.policy)
-        mine = ByVirtualCluster(policy) if supply else Prioritised(policy, {a.name: a.priority for a in case.asks})
+        mine = (
+            ByVirtualCluster(Shadowed(policy) if case.shadow else policy)
+            if supply
+            else Prioritised(policy, {a.name: a.priority for a in case.asks})
+        )
         super().__init__(mine, case.seed, how, supply, machines)
 
     def ask(self, ask: Ask) -> None:
@@ -97,7 +102,8 @@ class Watched(World):
 
     def _submit(self, ask: Ask) -> None:
         if ask.foreign:
-            self.add_foreign(ask.name, ask.gang_gpus, ask.gangs, ask.queue)
+            tags = (GANG_TAG,) if ask.one_gang else ()
+            self.add_foreign(ask.name, ask.gang_gpus, ask.gangs, ask.queue, ask.more, tags, ask.priority)
             return
         work = WORK_GPU_S if ask.work_gpu_s is None else ask.work_gpu_s
         wishes: dict[str, Any] = {"gpu_type": ask.gpu_type, "lazy": ask.lazy, "opportunistic": ask.opportunistic}
@@ -126,23 +132,15 @@ class Watched(World):
         self._note(container.app_id)
         ask = self.asked[container.app_id]
         if ask.foreign and container.app_id in self.apps:
-            self.at(0.5, lambda: self._ask_again(ask))
-
-    def _ask_again(self, ask: Ask) -> None:
-        """As masters do whose container was preempted."""
-        app = self.apps.get(ask.name)
-        if app is not None:
-            before = next((a for a in self.asks.values() if a.app_id == ask.name), None)
-            again = YarnAsk(app.attempt_id, ask.name, 0, ask.gang_gpus, 1 + (before.count if before else 0))
-            self.asks[again.key] = again
-            self.submit(ev.AskChanged(again))
+            self.at(0.5, lambda: ask.name in self.apps and self.ask_more(ask.name, len(container.gpus), 1))
 
     def _note(self, app_id: str) -> None:
         if self.asked[app_id].foreign:
-            return
-        agent = self.agents[app_id]
-        live = {g for c in self.containers.values() if c.app_id == app_id for g in c.gpus}
-        n = sum(set(gpus) <= live for gpus in agent.running.values())
+            n = sum(c.app_id == app_id for c in self.containers.values())
+        else:
+            agent = self.agents[app_id]
+            live = {g for c in self.containers.values() if c.app_id == app_id for g in c.gpus}
+            n = sum(set(gpus) <= live for gpus in agent.running.values())
         log = self.log[app_id]
         if log[-1][1] != n:
             log.append((self.now - 1000.0, n))
@@ -199,7 +197,7 @@ class Shared(Watched):
 
     def lend(self, cell: Cell, chain: str, to: str, end_s: float) -> None:
         """An exchange of one cell that is made at once."""
-        lot = (chain, cell.kind, 1)
+        lot = (chain, self.case.type_of(cell), 1)
         self.submit(ev.ExchangePosted("offer", "o1", cell.owner, lot, end_s=end_s))
         self.submit(ev.ExchangePosted("request", "q1", to, lot, end_s=end_s))
         assert isinstance(self.supply, CellSupply)
@@ -256,6 +254,12 @@ def play_shared(case: Case) -> Shared:
     return w
 
 
+def loan_end_s(case: Case) -> float:
+    """When the lent cell is its owner's again: in time, or once the journal that has the deal is lost."""
+    assert case.lent is not None
+    return min([case.lent[0], *(at_s for at_s, kind in case.failovers if kind == "lost journal")])
+
+
 def play_private(case: Case, queue: str) -> Watched:
     """What happens on the private cluster of a queue."""
     w = Watched(case, case.private(queue), None)
@@ -276,7 +280,7 @@ def _later(case: Case, queue: str) -> list[tuple[float, Cell]]:
     if case.gained and case.gained[1].owner == queue:
         found.append(case.gained)
     if case.lent and case.lent[1].owner == queue:
-        found.append(case.lent[:2])
+        found.append((loan_end_s(case), case.lent[1]))
     return found
 
 
@@ -305,8 +309,8 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
     if case.lent and case.lent[2] == queue:
-        until_s = case.lent[0]
-    if case.policy not in STABLE:
+        until_s = loan_end_s(case)
+    if case.policy not in STABLE or case.shadow:
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
@@ -317,7 +321,8 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
             agent = shared.arbiter.durable.apps.get(ask.name)
             why = reason(shared.arbiter, ask.name, shared.now).sentence if agent else ""
             found.append(
-                f"{ask.name} ({ask.gangs} x {ask.gang_gpus} GPUs{' together' if ask.together else ''}, {queue}) runs"
+                f"{ask.name} ({ask.gangs} x {ask.gang_gpus} GPUs{' together' if ask.together else ''}{ask.more or ''}"
+                f"{' as one' if ask.one_gang else ''}, {queue}) runs"
                 f" {here} of {have} gangs from {since_s:.0f} s on for {gap_s:.0f} s; at the end: {why}"
             )
     return found
@@ -325,7 +330,7 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
 
 def _first_wait_s(log: Sequence[tuple[float, int]], ask: Ask) -> float:
     """When the private cluster first lets the app wait."""
-    full = next((at_s for at_s, n in log if n >= ask.gangs), None)
+    full = next((at_s for at_s, n in log if n >= ask.parts), None)
     return ask.start_s if full is None or full > ask.start_s + 4 else math.inf
 
 
@@ -384,10 +389,14 @@ def _smaller(case: Case) -> list[Case]:
                   for k in range(len(case.failovers))]  # fmt: skip
     tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "vanishes_s")
               if getattr(case, name) is not None]  # fmt: skip
+    tries += [dataclasses.replace(case, shadow=False)] if case.shadow else []
     for ask in case.asks:
         if ask.gangs > 1:
             fewer = dataclasses.replace(ask, gangs=1)
             tries.append(dataclasses.replace(case, asks=tuple(fewer if a is ask else a for a in case.asks)))
+        less = [dataclasses.replace(ask, **{name: value}) for name, value in (("more", ()), ("one_gang", False))
+                if getattr(ask, name) != value]  # fmt: skip
+        tries += [dataclasses.replace(case, asks=tuple(a if b is ask else b for b in case.asks)) for a in less]
         plain = Ask(ask.name, ask.queue, ask.gang_gpus, ask.gangs, ask.start_s, ask.end_s, ask.together)
         if plain != ask:
             tries.append(dataclasses.replace(case, asks=tuple(plain if a is ask else a for a in case.asks)))

@@ -106,6 +106,19 @@ def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None
     assert not complaints(found)
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_was_borrowed_beyond_the_private_cluster_is_borrowed_after_a_lost_journal(foreign: bool) -> None:
+    """Two cells of one GPU on one host are no machine of two, though a container that runs there says so: seed 872."""
+    cells = (
+        cell("gpu", 1, "root.b", "n0"), cell("gpu", 1, "root.b", "n0", 1), cell("gpu", 1, "", "n0", 2),
+        cell("gpu", 1, "", "n0", 3), cell("node", 4, "root.a", "n1"),
+    )  # fmt: skip
+    wide = Ask("b1", "root.b", 2, 1, 5, EVER_S, together=True, foreign=foreign)
+    asks = Ask("a", "root.a", 4, 1, 0, EVER_S), wide, Ask("x", "root.x", 1, 2, 20, EVER_S)
+    found = case(NODES, cells, *asks, Ask("b0", "root.b", 1, 2, 80, EVER_S))
+    assert not complaints(dataclasses.replace(found, failovers=((50, "lost journal"),)))
+
+
 def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     """Its revoked lease was renewed as those are that nobody wants: seeds 16, 92, 104, 106, 157, 209 and 215."""
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))

@@ -95,7 +95,7 @@ def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: 
         kinds = {m.gpu_type for m in hosts.values()} if one_type else {""}
         for kind in kinds:
             here = {h: n for h, n in unused.items() if kind in ("", hosts[h].gpu_type)}
-            assert place_gang(d.gang_gpus, d.scope, here, s.topology) is None, f"{v.app_id} could use more"
+            assert place_gang(d.gang_gpus, d.scope, here, s.topology, d.members) is None, f"{v.app_id} could use more"
 
 
 def check_renewals(s: Snapshot, plan: Plan) -> None:

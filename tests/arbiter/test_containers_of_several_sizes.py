@@ -1,0 +1,186 @@
+"""Apps without an Agent that ask for containers of several sizes: one by one, or as one gang."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.standin import GANG_TAG
+from pycontrol.arbiter.state import Settings
+from pycontrol.auction.placing import pack
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model.cluster import Container
+from pycontrol.model.reasons import Pending
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.registry import make
+from tests.arbiter.world import World
+
+SETTINGS = Settings(lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
+TWO = (("n1", "r", 4), ("n2", "r", 4))
+CELLS = """
+levels: {pair: 2, node: 2}
+hosts: [n1, n2]
+virtual_clusters: {root.a: {node: 1, pair: 1}}
+"""
+POLICIES = ("isonomy", "themis", "tiresias", "worst_first", "oef", "drf", "gandiva")
+
+
+def world(policy: str = "isonomy", cells: bool = False, machines: Sequence[tuple[str, str, int]] = TWO) -> World:
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
+    chosen = make(policy)
+    return World(ByVirtualCluster(chosen) if cells else chosen, 0, SETTINGS, supply, machines)
+
+
+def sizes(w: World, app_id: str) -> list[int]:
+    return sorted(len(c.gpus) for c in w.containers.values() if c.app_id == app_id)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cells", [False, True])
+def test_an_app_gets_containers_of_each_size_that_it_asks_for(policy: str, cells: bool) -> None:
+    w = world(policy, cells)
+    w.add_foreign("a", 4, 1, "root.a", [(1, 2)])
+    w.run(30)
+    assert sizes(w, "a") == [1, 1, 4]
+    assert all(x.guaranteed for x in w.arbiter.leases_of("a"))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_small_containers_do_not_wait_for_a_large_one(policy: str) -> None:
+    w = world(policy, machines=(*TWO, ("n3", "r", 4)))
+    w.add_foreign("whole", 4, 1)
+    w.add_foreign("other", 3, 2)
+    w.run(10)
+    w.add_foreign("a", 4, 1, more=[(1, 2)])
+    w.run(30)
+    assert sizes(w, "a") == [1, 1]
+    w.end_app("whole")
+    w.run(60)
+    assert sizes(w, "a") == [1, 1, 4]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cells", [False, True])
+def test_containers_of_a_gang_start_together(policy: str, cells: bool) -> None:
+    w = world(policy, cells)
+    w.add_foreign("other", 2, 1, "root.a")
+    w.run(10)
+    started: Counter[float] = Counter()
+    runs = w.container_runs
+
+    def container_runs(c: Container) -> None:
+        started.update([w.now] if c.app_id == "a" else [])
+        runs(c)
+
+    w.container_runs = container_runs  # type: ignore[method-assign]
+    w.add_foreign("a", 4, 1, "root.a", [(1, 4)], [GANG_TAG])
+    w.run(40)
+    assert sizes(w, "a") == []
+    w.end_app("other")
+    w.run(80)
+    assert sizes(w, "a") == [1, 1, 1, 1, 4]
+    assert len(started) <= 1
+    w.add_foreign("b", 2, 1, "root.a", [(1, 2)], [GANG_TAG])
+    w.end_app("a")
+    w.run(120)
+    assert sizes(w, "b") == [1, 1, 2]
+
+
+def test_no_container_of_a_gang_is_split() -> None:
+    """Three GPUs on each of two machines are six, but no four on one."""
+    w = world()
+    w.add_foreign("one", 1, 1)
+    w.run(10)
+    w.add_foreign("two", 4, 1)
+    w.run(20)
+    w.end_app("one")
+    w.add_foreign("three", 2, 1)
+    w.run(30)
+    w.add_foreign("a", 4, 1, more=[(1, 1)], tags=[GANG_TAG])
+    w.run(60)
+    assert sizes(w, "a") == []
+    w.end_app("two")
+    w.run(90)
+    assert sizes(w, "a") == [1, 4]
+
+
+def test_a_gang_waits_until_all_its_containers_are_asked_for() -> None:
+    w = world()
+    w.add_foreign("a", 2, 1, tags=[f"{GANG_TAG}=3"])
+    w.run(10)
+    assert sizes(w, "a") == []
+    why = reason(w.arbiter, "a", w.now)
+    assert (why.code, why.detail) == (Pending.GANG_INCOMPLETE, "2 more, as its tag isonomy.gang says")
+    w.ask_more("a", 1, 2)
+    w.run(20)
+    assert sizes(w, "a") == [1, 1, 2]
+    w.container_ends(next(iter(w.containers)))
+    w.ask_more("a", 1, 1)
+    w.run(40)
+    assert len(sizes(w, "a")) == 3
+
+
+@pytest.mark.parametrize("tag", [GANG_TAG, f"{GANG_TAG}=x", f"{GANG_TAG}=-1", f"{GANG_TAG}=0"])
+def test_a_tag_without_a_number_means_what_is_asked_for(tag: str) -> None:
+    w = world()
+    w.add_foreign("a", 2, 1, more=[(1, 1)], tags=[tag])
+    w.run(20)
+    assert sizes(w, "a") == [1, 2]
+
+
+def test_a_size_is_asked_for_only_where_it_may_start() -> None:
+    w = world()
+    w.add_foreign("a", 1, 1)
+    w.run(10)
+    w.add_foreign("b", 4, 1)
+    w.run(20)
+    w.add_foreign("c", 2, 1)  # n2 has no room now, n1 one GPU
+    w.run(30)
+    held = {h: 4 - len(w.arbiter.gpus.free.on(h)) for h in ("n1", "n2")}
+    full = next(h for h, n in held.items() if n == 4)
+    w.ask_more("a", 3, 1, (full,))
+    w.ask_more("a", 1, 1)
+    w.run(50)
+    assert sizes(w, "a") == [1, 1]
+    w.end_app("b")
+    w.run(80)
+    assert sizes(w, "a") == [1, 1, 3]
+    assert {g.host for c in w.containers.values() if len(c.gpus) == 3 for g in c.gpus} == {full}
+
+
+def test_an_app_without_an_agent_owns_cells_of_its_queue() -> None:
+    """The machines of a virtual cluster are no hosts: no ask was found for them, and it could only borrow."""
+    w = world(cells=True)
+    w.add_foreign("stranger", 1, 8, "root.x")
+    w.run(10)
+    w.add_foreign("a", 4, 1, "root.a", [(2, 1)])
+    w.run(40)
+    assert sizes(w, "a") == [2, 4]
+    assert all(x.guaranteed for x in w.arbiter.leases_of("a"))
+
+
+@given(st.lists(st.integers(1, 4), max_size=5), st.lists(st.integers(0, 6), max_size=4))
+def test_members_are_packed_where_they_can_be(members: list[int], rooms: list[int]) -> None:
+    members.sort(reverse=True)
+    free = {f"n{k}": n for k, n in enumerate(rooms)}
+    found = pack(members, free)
+    assert (found is not None) == fits(members, rooms)
+    used = Counter[str]()
+    for host, n in zip(found or (), members, strict=False):
+        used[host] += n
+    assert all(n <= free[host] for host, n in used.items())
+
+
+def fits(members: list[int], rooms: list[int]) -> bool:
+    if not members:
+        return True
+    first, *rest = members
+    tries = ([*rooms[:k], n - first, *rooms[k + 1 :]] for k, n in enumerate(rooms) if n >= first)
+    return any(fits(rest, left) for left in tries)
