@@ -162,8 +162,8 @@ class OefDemo(Demo):
         total = dict.fromkeys(self.types, 0.0)
         for span in self.history().leases():
             if span.app_id == app_id:
-                until_s = min(end_s, span.end_s if span.end_s is not None else end_s)
-                total[self.type_of[span.gpu.host]] += max(0.0, until_s - max(begin_s, span.start_s))
+                until_s = min(end_s, span.ended_s if span.ended_s is not None else end_s)
+                total[self.type_of[span.gpu.host]] += max(0.0, until_s - max(begin_s, span.granted_s))
         return [total[t] / (end_s - begin_s) for t in self.types]
 
     def types_used(self, name: str) -> set[str]:

@@ -9,7 +9,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from pycontrol.arbiter.facts import (
     FACTS,
@@ -30,6 +30,7 @@ from pycontrol.arbiter.facts import (
     LeaseRevoking,
     LeaseStarted,
     NextDropped,
+    OfGpu,
     PolicyMemory,
     Restored,
     RoundHeld,
@@ -39,16 +40,13 @@ from pycontrol.arbiter.lease import (
     REVOKING,
     Lease,
     Reservation,
-    after,
     dump_lease,
     dump_reservation,
-    granted,
     load_lease,
     load_reservation,
-    reserved,
 )
+from pycontrol.arbiter.lease_table import LeaseTable
 from pycontrol.fairness.contention import Clock
-from pycontrol.model.topology import Gpu
 
 
 @dataclass(slots=True)
@@ -102,12 +100,10 @@ class Durable:
         """Those of `apps` that have not ended, in the order of their arrival."""
         self.ended: OrderedDict[str, AppRecord] = OrderedDict()
         """Those that have, in the order of their end."""
-        self.leases: dict[Gpu, Lease] = {}
-        self.reservations: dict[Gpu, Reservation] = {}
-        self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
-        self.reservations_by_app: dict[str, dict[Gpu, Reservation]] = {}
-        self.held: dict[str, int] = {}
-        """App -> GPUs that it holds or was promised, less those that it is losing."""
+        self._table = LeaseTable()
+        self.leases, self.reservations = self._table.leases, self._table.reservations
+        self.leases_by_app, self.reservations_by_app = self._table.leases_by_app, self._table.reservations_by_app
+        self.held = self._table.held
         self.switches: set[str] = set()
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
@@ -129,6 +125,10 @@ class Durable:
     def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
         self.clocks[vc] = self.clocks.get(vc, Clock()).turned(now_s, change)
         return self.clocks[vc].value
+
+    def put(self, lease: Lease) -> None:
+        """Takes a lease as it is, instead of the GPU's present one of the same app."""
+        self._table.put(lease)
 
     def claims(self) -> list[Lease | Reservation]:
         """All leases, then all reservations."""
@@ -164,60 +164,52 @@ class Durable:
             self.ended[f.app_id] = app
         app.final_state = f.final_state or app.final_state
 
+    def _changed(self, f: OfGpu) -> Lease:
+        """The GPU's lease before the fact; raises KeyError where it had none."""
+        before = self._table.take(f).before
+        if before is None:
+            raise KeyError(f.gpu)
+        return before
+
     def _on_LeaseGranted(self, f: LeaseGranted) -> None:
-        if f.after_current:
-            self._reserve(reserved(f))
-        else:
-            self.put(granted(f))
-        self._hold(f.app_id, 1)
+        self._table.take(f)
         self.apps[f.app_id].leases += 1
 
-    def _reserve(self, x: Reservation) -> None:
-        self.reservations[x.gpu] = x
-        self.reservations_by_app.setdefault(x.app_id, {})[x.gpu] = x
-
-    def put(self, lease: Lease) -> None:
-        """Takes a lease as it is, instead of the GPU's present one; of the same app, if there is one."""
-        self.leases[lease.gpu] = lease
-        self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
-
-    def _hold(self, app_id: str, change: int) -> None:
-        held = self.held.get(app_id, 0) + change
-        if held:
-            self.held[app_id] = held
-        else:
-            self.held.pop(app_id, None)
-
     def _on_LeaseStarted(self, f: LeaseStarted) -> None:
-        self.put(after(self.leases[f.gpu], f))
+        self._changed(f)
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> None:
-        lease = self.leases[f.gpu]
-        self.put(after(lease, f))
+        lease = self._changed(f)
         if f.counted:
             self.apps[lease.app_id].renewals += 1
 
     def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
-        lease = self.leases[f.gpu]
-        if lease.state != REVOKING and lease.container_id:
-            self.apps[lease.app_id].revocations += 1
-        if lease.state != REVOKING:
-            self._hold(lease.app_id, -1)
-        self.put(after(lease, f))
+        before = self._changed(f)
+        if before.state != REVOKING and before.container_id:
+            self.apps[before.app_id].revocations += 1
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
-        lease, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
-        if lease is not None and f.grant_id in ("", lease.grant_id):
-            self.put(after(lease, f))
-        if reservation is not None and f.grant_id in ("", reservation.grant_id):
-            self._reserve(dataclasses.replace(reservation, guaranteed=False))
+        self._table.take(f)
 
     def _on_LeaseOwned(self, f: LeaseOwned) -> None:
-        lease, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
-        if lease is not None and f.grant_id == lease.grant_id:
-            self.put(after(lease, f))
-        if reservation is not None and f.grant_id == reservation.grant_id:
-            self._reserve(dataclasses.replace(reservation, guaranteed=True))
+        self._table.take(f)
+
+    def _on_LeaseIdle(self, f: LeaseIdle) -> None:
+        self._attain(self._changed(f), f.at_s)
+
+    def _on_LeaseEnded(self, f: LeaseEnded) -> None:
+        ended = self._table.take(f).before
+        if ended is not None:
+            self._attain(ended, f.at_s)
+
+    def _on_NextDropped(self, f: NextDropped) -> None:
+        self._table.take(f)
+
+    def _attain(self, lease: Lease, now_s: float) -> None:
+        if lease.started_s is not None:
+            app = self.apps[lease.app_id]
+            app.attained_gpu_s += lease.attained_gpu_s(now_s)
+            app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
 
     def _on_AppMoved(self, f: AppMoved) -> None:
         """Its clock goes on in the new virtual cluster from where it stood in the old one."""
@@ -226,35 +218,6 @@ class Durable:
             since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
             app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
         app.vc, app.queue = f.vc, f.queue or app.queue
-
-    def _on_LeaseIdle(self, f: LeaseIdle) -> None:
-        lease = self.leases[f.gpu]
-        self._attain(lease, f.at_s)
-        self.put(after(lease, f))
-
-    def _on_LeaseEnded(self, f: LeaseEnded) -> None:
-        ended = self.leases.pop(f.gpu, None)
-        if ended is not None:
-            self._attain(ended, f.at_s)
-            _drop(self.leases_by_app, ended)
-            if ended.state != REVOKING:
-                self._hold(ended.app_id, -1)
-        reservation = self.reservations.pop(f.gpu, None)
-        if reservation is not None:
-            _drop(self.reservations_by_app, reservation)
-            self.put(reservation.begun(f.at_s))
-
-    def _attain(self, lease: Lease, now_s: float) -> None:
-        if lease.started_s is not None:
-            app = self.apps[lease.app_id]
-            app.attained_gpu_s += lease.attained_gpu_s(now_s)
-            app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
-
-    def _on_NextDropped(self, f: NextDropped) -> None:
-        dropped = self.reservations.pop(f.gpu, None)
-        if dropped is not None:
-            _drop(self.reservations_by_app, dropped)
-            self._hold(dropped.app_id, -1)
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -345,11 +308,9 @@ class Durable:
         ended = [(a.finished_s, a) for a in state.apps.values() if a.finished_s is not None]
         state.ended = OrderedDict((a.app_id, a) for _, a in sorted(ended, key=lambda x: x[0]))
         for lease in map(load_lease, data["leases"]):
-            state.put(lease)
-            state._hold(lease.app_id, lease.state != REVOKING)
+            state._table.load(lease)
         for reservation in map(load_reservation, data["next"]):
-            state._reserve(reservation)
-            state._hold(reservation.app_id, 1)
+            state._table.load(reservation)
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
@@ -369,13 +330,3 @@ class Durable:
 
 
 _FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
-
-
-T = TypeVar("T", Lease, Reservation)
-
-
-def _drop(by_app: dict[str, dict[Gpu, T]], x: T) -> None:
-    mine = by_app[x.app_id]
-    del mine[x.gpu]
-    if not mine:
-        del by_app[x.app_id]

@@ -206,6 +206,10 @@ Fact = (
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
     | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten
 )  # fmt: skip
+OfGpu = (
+    LeaseStarted | LeaseGranted | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed | LeaseOwned
+    | NextDropped
+)  # fmt: skip
 OF_GPU = (
     LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, LeaseOwned,
     NextDropped,

@@ -15,8 +15,9 @@ from typing import Any
 
 from pycontrol.audit.evidence import Evidence, Stay, YarnRecords
 from pycontrol.audit.guarantees import strangers
-from pycontrol.audit.history import Change, History, Span
+from pycontrol.audit.history import History, Size
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.spans import Span
 
 CLOCK_S = 2.0
 """Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
@@ -101,7 +102,7 @@ def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findi
             "lease_lost", "no ResourceManager log: an app's end is known from the journal alone", essential=False
         )
     for span in leases:
-        if span.end_s is not None:
+        if span.ended_s is not None:
             continue
         ends = [e[span.app_id] for e in (history.ended_s, yarn.finished_s) if span.app_id in e]
         if ends and min(ends) + RELEASE_S < now_s:
@@ -129,14 +130,14 @@ def _gangs(history: History, now_s: float, deadline_s: float, found: Findings) -
         found.skip("gang_split", f"the journal has no award of {', '.join(sorted(unknown))}")
 
 
-def _split_since(changes: list[Change], sizes: set[int], deadline_s: float, now_s: float) -> Change | None:
+def _split_since(changes: list[Size], sizes: set[int], deadline_s: float, now_s: float) -> Size | None:
     """The first time from which only a part of a gang ran for too long."""
-    since: Change | None = None
+    since: Size | None = None
     for change in changes:
         if since is not None and change.at_s - since.at_s > deadline_s:
             return since
         whole = change.gpus == 0 or change.gpus in sizes
-        since = None if whole else Change(since.at_s if since else change.at_s, change.gpus)
+        since = None if whole else Size(since.at_s if since else change.at_s, change.gpus)
     return since if since is not None and now_s - since.at_s > deadline_s else None
 
 
@@ -199,21 +200,21 @@ def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None
             if span is None:
                 what = f"{stay.container_id}: GPU {gpu} was not leased to {stay.app_id or 'its app'}"
                 found.wrong("container_without_lease", what, stay.start_s)
-            elif span.end_s is not None and (stay.end_s is None or stay.end_s > span.end_s + CLOCK_S):
+            elif span.ended_s is not None and (stay.end_s is None or stay.end_s > span.ended_s + CLOCK_S):
                 if span.on_lost_node:  # nobody could reach it; the GPU left the pool with its machine
                     on_lost_nodes += 1
                     continue
                 what = (f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
-                        f" the container {_end(stay, span.end_s)}")  # fmt: skip
-                found.wrong("container_without_lease", what, span.end_s)
+                        f" the container {_end(stay, span.ended_s)}")  # fmt: skip
+                found.wrong("container_without_lease", what, span.ended_s)
     found.checked["outlived_on_lost_nodes"] = on_lost_nodes
 
 
 def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
     """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one."""
     for span in reversed(history.spans.get(gpu, [])):
-        begun = span.start_s - CLOCK_S <= stay.start_s
-        if span.app_id == stay.app_id and begun and (span.end_s is None or stay.start_s <= span.end_s + CLOCK_S):
+        begun = span.granted_s - CLOCK_S <= stay.start_s
+        if span.app_id == stay.app_id and begun and (span.ended_s is None or stay.start_s <= span.ended_s + CLOCK_S):
             return span
     return None
 

@@ -6,7 +6,7 @@ itself, then it is killed (HiveD, sharing safety).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.facts import (
@@ -25,6 +25,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.spans import Change
 
 
 @dataclass(slots=True)
@@ -52,15 +53,14 @@ class Claims:
     vc_of: dict[str, str] = field(default_factory=dict)
     """By application."""
     _open: dict[Gpu, Claim] = field(default_factory=dict)
-    _holder: dict[Gpu, str] = field(default_factory=dict)
-    _next: dict[Gpu, str] = field(default_factory=dict)
     _changed_s: dict[str, float] = field(default_factory=dict)
     """Virtual cluster -> when any of its apps last lost GPUs: its cells may have come free by that."""
     _all_changed_s: float = 0.0
     """When cells were lent or given back, or an operator did something."""
 
-    def take(self, fact: Fact, time_s: float) -> None:
-        """The next fact."""
+    def take(self, fact: Fact, time_s: float, changes: Sequence[Change]) -> None:
+        """The next fact, and what it made of leases."""
+        span = changes[0].span if changes else None
         match fact:
             case AppArrived() | AppMoved():
                 self.vc_of[fact.app_id] = fact.vc
@@ -73,16 +73,17 @@ class Claims:
                 if not fact.counted and fact.gpu in self._open:  # none ends before two leads have passed
                     self._open[fact.gpu].still_s = max(self._open[fact.gpu].still_s, fact.end_s)
             case LeaseRevoking():
-                self._changed(self._holder.get(fact.gpu, ""), time_s)
+                self._changed(span.app_id if span is not None else "", time_s)
             case NextDropped():
-                self._changed(self._next.pop(fact.gpu, ""), time_s)
+                dropped = changes[0].reservation if changes else None
+                self._changed(dropped.app_id if dropped is not None else "", time_s)
                 self._close(fact.gpu, time_s)
             case LeaseStarted():
                 claim = self._open.get(fact.gpu)
-                if claim is not None and self._holder.get(fact.gpu) == claim.app_id:
+                if claim is not None and span is not None and span.app_id == claim.app_id:
                     self._close(fact.gpu, time_s)
             case LeaseEnded():
-                self._ended(fact.gpu, time_s)
+                self._ended(fact.gpu, time_s, changes)
             case RoundHeld():
                 self._held(fact.receipt)
 
@@ -90,24 +91,19 @@ class Claims:
         self._changed_s[self.vc_of.get(app_id, "")] = time_s
 
     def _granted(self, fact: LeaseGranted, time_s: float) -> None:
-        if fact.after_current:
-            self._next[fact.gpu] = fact.app_id
-        else:
-            self._holder[fact.gpu] = fact.app_id
         self._close(fact.gpu, time_s)
         vc = self.vc_of.get(fact.app_id, "")
         if fact.guaranteed and vc:
             claim = self._open[fact.gpu] = Claim(fact.gpu, fact.app_id, vc, time_s)
             self.made.append(claim)
 
-    def _ended(self, gpu: Gpu, time_s: float) -> None:
-        app_id = self._holder.pop(gpu, "")
-        self._changed(app_id, time_s)
-        following = self._next.pop(gpu, "")
-        if following:
-            self._holder[gpu] = following
+    def _ended(self, gpu: Gpu, time_s: float, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.before is not None:
+                self._changed(change.before.app_id, time_s)
+        begun = changes[-1].reservation if changes else None
         claim = self._open.get(gpu)
-        if claim is not None and claim.app_id != following:
+        if claim is not None and (begun is None or claim.app_id != begun.app_id):
             self._close(gpu, time_s)
 
     def _close(self, gpu: Gpu, time_s: float) -> None:

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import (
-    AllocationChanged,
-    AppArrived,
-    AppEnded,
-    Fact,
-    LeaseBorrowed,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseIdle,
-    LeaseRevoking,
-    LeaseStarted,
-    NextDropped,
-    Restored,
-)
+from pycontrol.arbiter.facts import OF_GPU, AllocationChanged, AppArrived, AppEnded, Fact, Restored
 from pycontrol.audit.report import quantile
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.spans import Change, Journal, Span, SpanFold, changes_of
 
 KEYS = ("user", "queue", "vc", "app", "name", "kind")
 HOUR_S = 3600.0
-
-
-@dataclass(slots=True)
-class _Lease:
-    app_id: str
-    held_s: float
-    """Since when it is counted."""
-    guaranteed: bool = True
-    job_id: str = ""
-    started_s: float | None = None
-    revoking_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -75,21 +53,25 @@ class Usage:
     apps: dict[str, AppUsage] = field(default_factory=dict)
     unknown: int = 0
     """Facts about leases whose grant is no longer in the journal."""
-    _open: dict[Gpu, _Lease] = field(default_factory=dict)
-    _next: dict[Gpu, tuple[str, bool]] = field(default_factory=dict)
+    _fold: SpanFold = field(default_factory=SpanFold)
+    _counted_s: dict[Gpu, float] = field(default_factory=dict)
+    """Until when an open lease's time is counted as held."""
     _launched: set[tuple[str, str]] = field(default_factory=set)
 
-    def read(self, facts: Iterable[tuple[int, float, Fact]]) -> None:
-        """A journal's facts in their order, from its beginning."""
-        for _, time_s, fact in facts:
-            if time_s > self.until_s:
-                break
+    def read(self, *journals: Journal) -> None:
+        """The facts of control planes that followed each other, in their order, from the beginning."""
+        within = (takewhile(lambda row: row[1] <= self.until_s, facts) for facts in journals)
+        for time_s, fact, changes in changes_of(self._fold, *within):
             self._take(fact, time_s)
+            self.unknown += isinstance(fact, OF_GPU) and not changes
+            for change in changes:
+                self._changed(change, time_s)
 
     def close(self) -> None:
         """Counts the leases that have not ended."""
-        for gpu in list(self._open):
-            self._end(gpu, self.until_s, closing=True)
+        for span in self._fold.open.values():
+            self._stop(span, self.until_s)
+            self._hold(span, self.until_s)
 
     def _span_s(self, begin_s: float, end_s: float) -> float:
         return max(0.0, min(end_s, self.until_s) - max(begin_s, self.since_s))
@@ -105,78 +87,54 @@ class Usage:
             case AppEnded():
                 if fact.app_id in self.apps:
                     self.apps[fact.app_id].ended_s = fact.at_s
-            case LeaseGranted():
-                if fact.after_current:
-                    self._next[fact.gpu] = fact.app_id, fact.guaranteed
-                else:
-                    self._end(fact.gpu, fact.at_s)
-                    self._open[fact.gpu] = _Lease(fact.app_id, min(fact.at_s, time_s), fact.guaranteed)
-            case NextDropped():
-                self._next.pop(fact.gpu, None)
             case AllocationChanged():
                 self._restarted(fact)
-            case LeaseStarted() | LeaseIdle() | LeaseRevoking() | LeaseBorrowed() | LeaseEnded():
-                lease = self._open.get(fact.gpu)
-                if lease is None:
-                    self.unknown += 1
-                else:
-                    self._of_lease(fact, lease, time_s)
 
     def _know(self, app_id: str, name: str, user: str, queue: str, vc: str, kind: str, submitted_s: float) -> None:
         if app_id not in self.apps:
             self.apps[app_id] = AppUsage(app_id, name, user, queue, vc, kind, submitted_s)
 
-    def _of_lease(self, fact: Fact, lease: _Lease, time_s: float) -> None:
-        app = self.apps.get(lease.app_id)
-        match fact:
-            case LeaseStarted():
-                lease.started_s = fact.at_s if lease.started_s is None else lease.started_s
-                lease.job_id = fact.job_id or lease.job_id
-                if app is not None and app.first_s is None:
-                    app.first_s = fact.at_s
-            case LeaseIdle():
-                self._stop(lease, fact.at_s)
-            case LeaseRevoking():
-                if app is not None and lease.started_s is not None and lease.revoking_s is None:
-                    app.revocations += self.since_s <= time_s
-                lease.revoking_s = time_s if lease.revoking_s is None else lease.revoking_s
-            case LeaseBorrowed():
-                self._hold(lease, time_s)
-                lease.held_s, lease.guaranteed = time_s, False
-            case LeaseEnded():
-                self._end(fact.gpu, fact.at_s)
-                following = self._next.pop(fact.gpu, None)
-                if following is not None:
-                    self._open[fact.gpu] = _Lease(following[0], fact.at_s, following[1])
+    def _changed(self, change: Change, time_s: float) -> None:
+        before, after = change.before, change.after
+        if after is None:
+            return
+        if before is None:
+            self._counted_s[after.gpu] = after.granted_s
+            return
+        app = self.apps.get(after.app_id)
+        if app is not None and after.running_s is not None and app.first_s is None:
+            app.first_s = after.running_s
+        if app is not None and before.running_s is not None and before.revoking_s is None:
+            app.revocations += after.revoking_s is not None and self.since_s <= time_s
+        if before.running_s is not None and after.running_s is None:
+            self._stop(before, after.gone_s)
+        if after.ended_s is not None:
+            self._hold(before, after.ended_s)
+        elif before.lease.guaranteed != after.lease.guaranteed:
+            self._hold(before, time_s)
 
-    def _hold(self, lease: _Lease, at_s: float) -> None:
-        app = self.apps.get(lease.app_id)
+    def _hold(self, span: Span, at_s: float) -> None:
+        app = self.apps.get(span.app_id)
         if app is not None:
-            held_s = self._span_s(lease.held_s, at_s)
+            held_s = self._span_s(self._counted_s[span.gpu], at_s)
             app.held_gpu_s += held_s
-            app.borrowed_gpu_s += 0.0 if lease.guaranteed else held_s
+            app.borrowed_gpu_s += 0.0 if span.lease.guaranteed else held_s
             app.seen |= held_s > 0
+        self._counted_s[span.gpu] = at_s
 
-    def _stop(self, lease: _Lease, at_s: float) -> None:
+    def _stop(self, span: Span, at_s: float) -> None:
         """Its container is gone."""
-        app = self.apps.get(lease.app_id)
-        if app is not None and lease.started_s is not None:
-            app.used_gpu_s += self._span_s(lease.started_s, at_s)
-            if lease.revoking_s is not None:
-                app.lost_gpu_s += self._span_s(lease.revoking_s, at_s)
-        lease.started_s = None
-
-    def _end(self, gpu: Gpu, at_s: float, closing: bool = False) -> None:
-        lease = self._open.pop(gpu, None)
-        if lease is not None:
-            self._stop(lease, at_s)
-            self._hold(lease, at_s)
+        app = self.apps.get(span.app_id)
+        if app is not None and span.running_s is not None:
+            app.used_gpu_s += self._span_s(span.running_s, at_s)
+            if span.revoking_s is not None:
+                app.lost_gpu_s += self._span_s(span.revoking_s, at_s)
 
     def _restarted(self, fact: AllocationChanged) -> None:
         """A job trains: what it took since the grant is lost, but for its first launch."""
         key = fact.app_id, fact.job_id
         if key in self._launched:
-            gpus = sum(x.app_id == fact.app_id and x.job_id == fact.job_id for x in self._open.values())
+            gpus = sum((x.app_id, x.job_id) == key for x in self._fold.open.values())
             app = self.apps.get(fact.app_id)
             if app is not None:
                 app.lost_gpu_s += gpus * self._span_s(fact.at_s - fact.seconds, fact.at_s)
@@ -223,13 +181,10 @@ def _value(app: AppUsage, key: str) -> str:
     return str(getattr(app, "app_id" if key == "app" else key))
 
 
-def usage(
-    journals: Iterable[Iterable[tuple[int, float, Fact]]], by: Sequence[str], since_s: float, until_s: float
-) -> Mapping[str, Any]:
+def usage(journals: Iterable[Journal], by: Sequence[str], since_s: float, until_s: float) -> Mapping[str, Any]:
     """The accounting of these journals, of control planes that followed each other."""
     found = Usage(since_s, until_s)
-    for facts in journals:
-        found.read(facts)
+    found.read(*journals)
     found.close()
     everything = found.table(())
     return {

@@ -9,18 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pycontrol.arbiter.facts import (
-    AppArrived,
-    AppChanged,
-    AppEnded,
-    Fact,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseStarted,
-    NextDropped,
-    RoundHeld,
-)
-from pycontrol.model.topology import Gpu
+from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
+from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
 
@@ -77,12 +67,10 @@ def _gpu_seconds(app: Mapping[str, Any]) -> float:
     return float(next((e["value"] for e in entries if e.get("key") == GPU), 0))
 
 
-def of_journal(facts: Iterable[tuple[int, float, Fact]], since_s: float, source: str) -> Recorded:
+def of_journal(facts: Journal, since_s: float, source: str) -> Recorded:
     """From the journal: work as the Agents reported it, gangs as rounds awarded them, starts and ends as they were."""
     seen: dict[str, _Seen] = {}
-    holder: dict[Gpu, str] = {}
-    following: dict[Gpu, str] = {}
-    for _, _time_s, fact in facts:
+    for _, fact, changes in changes_of(SpanFold(), facts):
         match fact:
             case AppArrived():
                 seen[fact.app_id] = _Seen(fact.app_id, fact.queue, fact.user, fact.submitted_s)
@@ -96,14 +84,8 @@ def of_journal(facts: Iterable[tuple[int, float, Fact]], since_s: float, source:
                 for award in fact.receipt.done.awards:
                     if award.app_id in seen:
                         seen[award.app_id].gangs += [sum(n for _, n in gang) for gang in award.gangs]
-            case LeaseGranted():
-                (following if fact.after_current else holder)[fact.gpu] = fact.app_id
-            case NextDropped():
-                following.pop(fact.gpu, None)
-            case LeaseEnded():
-                holder[fact.gpu] = following.pop(fact.gpu, "")
-            case LeaseStarted():
-                first = seen.get(holder.get(fact.gpu, ""))
+            case LeaseStarted() if changes and (span := changes[0].after) is not None:
+                first = seen.get(span.app_id)
                 if first is not None and first.started_s is None:
                     first.started_s = fact.at_s
     whole = [x for x in seen.values() if x.gpu_s > 0 and x.ended_s is not None and x.submitted_s >= since_s]

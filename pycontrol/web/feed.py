@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
@@ -36,6 +36,7 @@ from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.spans import Spans
 from pycontrol.queries.trends import Trends
 from pycontrol.runtime.journal import Journal
+from pycontrol.runtime.spans import Change
 from pycontrol.web.notify import Notifier
 
 EVENTS_KEPT = 2000
@@ -60,14 +61,10 @@ class Feed:
         """Is told of the same facts, where it is set."""
         self.trends = Trends()
         self.spans = Spans(durable, past)
-        self._holder: dict[Gpu, str] = {}
-        self._next: dict[Gpu, str] = {}
         self._names: dict[str, str] = {}
         self._deals: dict[str, str] = {}
         """What each deal in force is about."""
         if durable is not None:
-            self._holder = {g: x.app_id for g, x in durable.leases.items()}
-            self._next = {g: x.app_id for g, x in durable.reservations.items()}
             self._names = {x.app_id: x.name for x in durable.apps.values()}
             self._deals = _deals(durable.exchange)
         self._changed = threading.Condition()
@@ -81,13 +78,14 @@ class Feed:
         self._journal.append(facts, now_s)
         if not facts:
             return
-        about = [(fact, self.spans.take(fact, now_s)) for fact in facts]
+        changed = [(fact, self.spans.take(fact, now_s)) for fact in facts]
+        about = [(fact, changes[0].span if changes else None) for fact, changes in changed]
         for fact, span in about:
             self.metrics.observe(fact, now_s, span)
         if self.notifier is not None:
             self.notifier.take(about, now_s)
         with self._changed:
-            for event in self._merged(facts, now_s):
+            for event in self._merged(changed, now_s):
                 self._seq += 1
                 self._events.append({"seq": self._seq, **event})
             self._changed.notify_all()
@@ -108,11 +106,11 @@ class Feed:
 
     # ---- facts as events
 
-    def _merged(self, facts: list[Fact], now_s: float) -> list[dict[str, Any]]:
+    def _merged(self, facts: Iterable[tuple[Fact, Sequence[Change]]], now_s: float) -> list[dict[str, Any]]:
         """One event for the GPUs to which the same happened."""
         merged: dict[tuple[str, ...], dict[str, Any]] = {}
-        for fact in facts:
-            described = self._describe(fact)
+        for fact, changes in facts:
+            described = self._describe(fact, changes)
             if described is None:
                 continue
             app_id, text, gpu = described
@@ -126,7 +124,7 @@ class Feed:
             event["text"] = f"{name}: {text}{gpus}" if app_id else f"{text}{gpus}"
         return list(merged.values())
 
-    def _describe(self, fact: Fact) -> tuple[str, str, Gpu | None] | None:
+    def _describe(self, fact: Fact, changes: Sequence[Change]) -> tuple[str, str, Gpu | None] | None:
         """(app, what happened, GPU); None for what only the journal needs."""
         match fact:
             case AppArrived():
@@ -148,7 +146,7 @@ class Feed:
                 return self._exchanged(fact)
             case AllocationChanged():
                 return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
-        return self._describe_lease(fact)
+        return _describe_lease(fact, changes[0] if changes else Change(None, None))
 
     def _exchanged(self, fact: ExchangeChanged) -> tuple[str, str, Gpu | None] | None:
         before, self._deals = self._deals, _deals(fact.values)
@@ -156,28 +154,27 @@ class Feed:
         over = [f"over: {text}" for name, text in before.items() if name not in self._deals]
         return ("", f"exchange {'; '.join([*over, *made])}", None) if over or made else None
 
-    def _describe_lease(self, fact: Fact) -> tuple[str, str, Gpu | None] | None:
-        match fact:
-            case LeaseGranted():
-                (self._next if fact.after_current else self._holder)[fact.gpu] = fact.app_id
-                return fact.app_id, "is next on" if fact.after_current else "granted", fact.gpu
-            case NextDropped():
-                return self._next.pop(fact.gpu, ""), f"is no longer next ({fact.reason}) on", fact.gpu
-            case LeaseEnded():
-                app_id = self._holder.pop(fact.gpu, "")
-                if fact.gpu in self._next:
-                    self._holder[fact.gpu] = self._next.pop(fact.gpu)
-                return app_id, f"lease ended ({fact.reason}) of", fact.gpu
-            case LeaseStarted():
-                job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
-                return self._holder.get(fact.gpu, ""), f"{job}runs on", fact.gpu
-            case LeaseExtended():
-                return self._holder.get(fact.gpu, ""), "renewed" if fact.counted else "prolonged", fact.gpu
-            case LeaseRevoking():
-                return self._holder.get(fact.gpu, ""), f"must give back ({fact.reason})", fact.gpu
-            case LeaseIdle():
-                return self._holder.get(fact.gpu, ""), "container ended on", fact.gpu
-        return None
+
+def _describe_lease(fact: Fact, change: Change) -> tuple[str, str, Gpu | None] | None:
+    app_id = change.span.app_id if change.span is not None else ""
+    match fact:
+        case LeaseGranted():
+            return fact.app_id, "is next on" if fact.after_current else "granted", fact.gpu
+        case NextDropped():
+            dropped = change.reservation.app_id if change.reservation is not None else ""
+            return dropped, f"is no longer next ({fact.reason}) on", fact.gpu
+        case LeaseEnded():
+            return app_id if change.before is not None else "", f"lease ended ({fact.reason}) of", fact.gpu
+        case LeaseStarted():
+            job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
+            return app_id, f"{job}runs on", fact.gpu
+        case LeaseExtended():
+            return app_id, "renewed" if fact.counted else "prolonged", fact.gpu
+        case LeaseRevoking():
+            return app_id, f"must give back ({fact.reason})", fact.gpu
+        case LeaseIdle():
+            return app_id, "container ended on", fact.gpu
+    return None
 
 
 def _switched(fact: Switched) -> str:
