@@ -24,11 +24,17 @@ def work_left(scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, 
 
 
 def app_work(
-    phases: tuple[Phase, ...], gang_gpus: int, widest: int, c: pb.Contention, done_gpu_s: float, speed: float = 1.0
+    phases: tuple[Phase, ...],
+    gang_gpus: int,
+    widest: int,
+    c: pb.Contention,
+    done_gpu_s: float,
+    speed: float = 1.0,
+    job_gpus_max: int = 0,
 ) -> AppWork:
     """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it."""
-    elapsed_s = c.now_s - c.submitted_s
-    return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed)
+    elapsed_s, most = c.now_s - c.submitted_s, job_gpus_max
+    return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed, most)
 
 
 def message(bid: Bid, round_id: str) -> pb.Bid:

@@ -140,9 +140,12 @@ class Brain(AgentState):
         trial = self.speeds.trial()
         if len(types) == 1 and "" not in types:
             (gpu_type,) = types
-            serial_s = p.iter_time_s * len(job.gpus) / self.profiler.slowdown(scope)
+            serial_s = p.iter_time_s * len(job.gpus) / self.profiler.slowdown(scope) * self.scaling.of(len(job.gpus))
             self.speeds.ran(job.use_id, gpu_type, p.step, serial_s, warm)
-        self.profiler.add(job.job_id, p.iter_time_s * self.speeds.of(types), len(job.gpus), scope)
+        at_par_s = p.iter_time_s * self.speeds.of(types)
+        if self.spec.elastic and warm:
+            self.scaling.add(job.job_id, len(job.gpus), at_par_s * len(job.gpus) / self.profiler.slowdown(scope))
+        self.profiler.add(job.job_id, at_par_s * self.scaling.of(len(job.gpus)), len(job.gpus), scope)
         after = self.speeds.trial()
         if trial != after:
             self.changed = True
@@ -151,7 +154,8 @@ class Brain(AgentState):
 
     def _keep_speeds(self) -> None:
         self.speeds.worth_keeping = False
-        known = {"job_type": self.spec.job_type, **self.speeds.dump(), "slowdowns": self.profiler.kept()}
+        known = {"job_type": self.spec.job_type, **self.speeds.dump(), "slowdowns": self.profiler.kept(),
+                 "efficiency": self.scaling.kept()}  # fmt: skip
         self.out.append(KeepSpeeds(file_of(self.spec.job_type), known))
 
     def recall(self, known: Mapping[str, Any]) -> None:
@@ -160,6 +164,7 @@ class Brain(AgentState):
         ValueError, KeyError, TypeError or AttributeError where it is no such thing.
         """
         self.speeds.restore(known)
+        self.scaling.recall(known.get("efficiency") or {})
         if self.spec.slowdown == SLOWDOWN_PRIOR:
             self.profiler.recall(known.get("slowdowns") or {})
 
@@ -291,7 +296,7 @@ class Brain(AgentState):
     def _done(self, best: str | None, now_s: float) -> None:
         self.done_said = True
         self.mark()
-        if (len(self.speeds.types) > 1 and self.speeds.profile.times) or self.profiler.kept():
+        if (len(self.speeds.types) > 1 and self.speeds.profile.times) or self.profiler.kept() or self.scaling.kept():
             self._keep_speeds()
         winner = self.jobs[best] if best is not None else None
         self.send(progress=report.progress(self))

@@ -47,7 +47,7 @@ def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     job.since_s = max(now_s, *(s.held[g].available_s for g in gpus))
     job.first_step_s = job.settle_s = 0.0
     job.stop_deadline_s = job.stop_again_s = 0.0
-    job.stop_reason, job.stop_failed = "", False
+    job.stop_reason, job.stop_failed, job.settled = "", False, False
     job.workers = []
     sizes = count_by_host(gpus)
     for rank, host in enumerate(sorted(sizes, key=lambda h: (-sizes[h], h))):

@@ -85,6 +85,8 @@ class Job:
     stop_again_s: float = 0.0
     """When containers that are still there are stopped (again)."""
     stop_reason: str = ""
+    settled: bool = False
+    """An elastic job that found no place where growing would pay: it asks for no more before its lease's end."""
     stop_failed: bool = False
     """Stopped because a worker failed."""
     workers: list[Worker] = field(default_factory=list)

@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from pycontrol.agentlogic.allocation import allocate
+from pycontrol.agentlogic.elastic import Running, compose
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.state import AgentState, Held, gpus_in
+
+GROW_GRACE_S = 60.0
+"""For the checkpoint of a gang that grows: nobody waits for its GPUs."""
 
 
 def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
@@ -50,6 +54,11 @@ def granted(s: AgentState, m: pb.Grant) -> None:
         s.held[gpu] = _held(m)
     if not m.renewal:
         s.mark()
+    elif s.spec.elastic:
+        renewed = gpus_in(m.gpus)
+        for job in s.jobs.values():
+            job.settled = job.settled and renewed.isdisjoint(job.gpus)
+        s.report_due = True
 
 
 def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
@@ -88,12 +97,46 @@ def assign(s: AgentState, now_s: float) -> None:
     if not idle:
         return
     waiting = {job.job_id: left for job, left in _waiting(s)}
+    if s.spec.elastic:
+        _compose(s, idle, waiting, now_s)
+        return
     grants = {gpu: held.grant_id for gpu, held in s.held.items()} if s.spec.within else {}
     spec = s.spec
     found = allocate(idle, waiting, _stopping(s), available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
     for job_id, gpus in found.launches:
         gangs.launch(s, s.job(job_id), list(gpus), now_s)
     s.give_back(found.unused, "no job can use them")
+
+
+def _compose(s: AgentState, idle: list[Gpu], waiting: dict[str, float], now_s: float) -> None:
+    """The same for elastic jobs: gangs of several sizes, and those under way may grow."""
+    elastic = s.elastic()
+    assert elastic is not None
+    stopping = sum(j.state == jobs.STOPPING for j in s.jobs.values())
+    found = compose(idle, waiting, stopping, growing(s), available_s(s), elastic, s.spec.scope, s.topology)
+    for job_id, gpus in found.allocation.launches:
+        gangs.launch(s, s.job(job_id), list(gpus), now_s)
+    for job_id in found.grow:
+        why = f"grows: more than its {len(s.job(job_id).gpus)} GPUs are free for it"
+        gangs.stop(s, s.job(job_id), now_s + GROW_GRACE_S, why, now_s)
+    if found.allocation.unused:
+        for job in s.jobs.values():
+            job.settled = job.active
+    s.give_back(found.allocation.unused, "no job can use them")
+
+
+def growing(s: AgentState) -> list[Running]:
+    """The gangs under way that are not about to end, with what their jobs have left. What only now starts stays."""
+    mine = [j for j in s.jobs.values() if j.state in (jobs.STARTING, jobs.RUNNING)]
+    return [Running(j.job_id, tuple(j.gpus), left_gpu_s(s, j), j.settled or not j.first_step_s) for j in mine]
+
+
+def left_gpu_s(s: AgentState, job: Job) -> float:
+    """Serial GPU-seconds; where only the script knows its end as much again as was done, a lease's worth at least."""
+    serial_s, until = s.profile().serial_s(job.job_id), s.scheduler.until_step(job.job_id)
+    if not until:
+        return max(job.step * serial_s, s.contention.lease_s * s.spec.gang_gpus)
+    return max(0, until - job.step) * serial_s
 
 
 def available_s(s: AgentState) -> dict[Gpu, float]:
@@ -103,9 +146,7 @@ def available_s(s: AgentState) -> dict[Gpu, float]:
 
 def _waiting(s: AgentState) -> list[tuple[Job, float]]:
     """Jobs without a gang, with the serial GPU-seconds that they have left."""
-    profile, until = s.profile(), s.scheduler.until_step
-    jobs_left = (job for job in map(s.job, s.scheduler.runnable()) if not job.active)
-    return [(j, (until(j.job_id) - j.step) * profile.serial_s(j.job_id)) for j in jobs_left]
+    return [(j, left_gpu_s(s, j)) for j in map(s.job, s.scheduler.runnable()) if not j.active]
 
 
 def _stopping(s: AgentState) -> list[list[Gpu]]:

@@ -8,6 +8,7 @@ from collections.abc import Set
 from datetime import UTC, datetime
 
 from pycontrol.agentlogic import offers
+from pycontrol.agentlogic.elastic import wanted_gpus
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.gangs import AppWork
@@ -16,6 +17,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES
 from submarine_patch.agent.state import AgentState, gpus_in
 
@@ -37,19 +39,19 @@ def work(s: AgentState, c: pb.Contention) -> AppWork:
     done, gang = done_gpu_s(s), s.spec.gang_gpus
     phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
     speed = mean_speed(s.speeds.vector(), s.topology)
-    return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed)
+    return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed, s.spec.job_gpus_max)
 
 
 def demand(s: AgentState) -> pb.Demand:
     """What the app could use now."""
     runnable = len(s.scheduler.runnable()) if s.ending is None else 0
     trial = s.speeds.trial()
-    done = done_gpu_s(s)
+    done, elastic = done_gpu_s(s), s.elastic()
     left = work(s, s.contention).left_gpu_s if runnable else 0.0
     return pb.Demand(
         gang_gpus=s.spec.gang_gpus,
-        gangs=min(1, runnable) if trial else runnable,
-        job_demand_max=s.spec.gang_gpus,
+        gangs=min(1, runnable) if trial else _gangs(s, runnable),
+        job_demand_max=s.spec.gang_gpus if elastic is None else elastic.sizes[-1],
         work_left_gpu_s=left,
         work_total_gpu_s=done + left,
         work_done_gpu_s=done,
@@ -65,6 +67,15 @@ def demand(s: AgentState) -> pb.Demand:
         lazy_preemption=s.spec.lazy_preemption,
         mixes=s.spec.mix_types,
     )
+
+
+def _gangs(s: AgentState, runnable: int) -> int:
+    """Gangs that it could use now; of elastic jobs the smallest ones are counted."""
+    elastic = s.elastic()
+    if elastic is None or not runnable:
+        return runnable
+    under_way = growing(s)
+    return wanted_gpus(max(0, runnable - len(under_way)), under_way, elastic, s.topology) // s.spec.gang_gpus
 
 
 def loss_rate(s: AgentState) -> float:
@@ -85,9 +96,16 @@ def gangs(s: AgentState) -> list[RunningGang]:
     active = [j for j in s.jobs.values() if j.active]
     known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
     return [
-        RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)), j.job_id in known)
+        RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)) / _size(s, j),
+                    j.job_id in known)
         for j in active
-    ]
+    ]  # fmt: skip
+
+
+def _size(s: AgentState, job: Job) -> float:
+    """How many smallest gangs its gang is as fast as."""
+    gpus = len(job.gpus)
+    return gpus * s.scaling.of(gpus) / s.spec.gang_gpus if s.spec.elastic else 1.0
 
 
 def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
@@ -125,6 +143,7 @@ def offer(s: AgentState, m: pb.Offer) -> None:
         m.contention.lease_s,
         s.speeds.vector(),
         s.spec.mix_types,
+        s.elastic(),
     )
     s.send(bid=bids.message(bid, m.round_id))
 

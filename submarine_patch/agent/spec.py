@@ -91,6 +91,8 @@ class AppSpec:
     """The part of iteration_s that a faster virtual GPU makes faster."""
     notify: str = ""
     """Where JSON is posted when the app starts, loses GPUs, ends or fails."""
+    job_gpus_max: int = 0
+    """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
     def files_at(self, where: str) -> Files:
         """A folder of the app."""
@@ -100,6 +102,11 @@ class AppSpec:
     def scope(self) -> Scope:
         """The widest in which a gang may run."""
         return WITHIN.get(self.within, Scope.CLUSTER)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its jobs run on more GPUs or fewer."""
+        return self.job_gpus_max > self.gang_gpus
 
     @property
     def lower_is_better(self) -> bool:
@@ -160,6 +167,7 @@ class AppSpec:
             pinned=given.get("pinned", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
             notify=given.get("notify", ""),
+            job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 
     def command(self, configuration: Mapping[str, str]) -> str:
@@ -172,6 +180,17 @@ class AppSpec:
         if "%hyperparameters%" in command:
             command, used = command.replace("%hyperparameters%", options), True
         return command if used or not options else f"{command} {options}"
+
+
+def gpus_range(text: str) -> tuple[int, int]:
+    """Fewest and most GPUs of a job from "1:8" or "4"; (0, 0) where nothing is said; ValueError where it is neither."""
+    least, colon, most = text.strip().partition(":")
+    if not text.strip():
+        return 0, 0
+    found = int(least), int(most if colon else least)
+    if not 1 <= found[0] <= found[1] or found[1] % found[0]:
+        raise ValueError(f"isonomy.gpus_per_job={text}: must be like 4, or 1:8 (the most a multiple of the fewest)")
+    return found
 
 
 def speedups_of(text: str) -> dict[str, float]:

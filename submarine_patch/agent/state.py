@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.slowdown import Profiler
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -14,6 +15,7 @@ from submarine_patch.agent import jobs, schedulers
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.messages import Command, Notify, ToArbiter, ToShell
 from submarine_patch.agent.profiler import JobProfile
+from submarine_patch.agent.scaling import Scaling
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
 
@@ -45,6 +47,7 @@ class AgentState:
         self.attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
         self.profiler = Profiler(spec.iteration_s, spec.slowdown)
         self.speeds = Speeds(spec)
+        self.scaling = Scaling(spec.gang_gpus)
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
         self.jobs: dict[str, Job] = {}
         self.held: dict[Gpu, Held] = {}
@@ -89,6 +92,7 @@ class AgentState:
             "scheduler": self.scheduler.dump(),
             "profiler": self.profiler.dump(),
             "speeds": self.speeds.dump(),
+            "scaling": self.scaling.dump(),
             "jobs": [j.dump() for j in self.jobs.values()],
             "restart_s": self.restart_s,
             "ending": self.ending,
@@ -99,6 +103,7 @@ class AgentState:
     def _restore(self, saved: Mapping[str, Any]) -> None:
         self.profiler.restore(saved["profiler"])
         self.speeds.restore(saved.get("speeds", {"times": {}}))
+        self.scaling.restore(saved.get("scaling", ()))
         self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
         self.restart_s = saved["restart_s"]
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
@@ -180,6 +185,14 @@ class AgentState:
     def profile(self) -> JobProfile:
         """What is known of jobs' speed and progress."""
         return JobProfile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})
+
+    def elastic(self) -> Elastic | None:
+        """How its jobs run on more GPUs and fewer; None where they do not."""
+        if not self.spec.elastic:
+            return None
+        near, rack, far = (self.profiler.slowdown(scope) for scope in Scope)
+        efficiency = self.scaling.efficiency()
+        return Elastic(self.spec.gang_gpus, self.spec.job_gpus_max, (near, rack, far), self.restart_s, efficiency)
 
     def heard_all(self, now_s: float) -> None:
         """After a silence that was not theirs, all workers get their time again."""

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.spec import APP_SCHEDULERS, SAMPLERS, WITHIN, speedups_of
+from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, WITHIN, gpus_range, speedups_of
 from submarine_patch.cli.errors import UsageError
 
 MODES = ("min", "max")
@@ -29,7 +29,6 @@ KEYS_OF = {
 }
 """Keys that mean something to these schedulers only."""
 WHOLE_KEYS = {
-    "gpus_per_job": 1,
     "max_iterations": 1,
     "min_iterations": 1,
     "eta": 2,
@@ -62,6 +61,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     if conf.get("notify") and not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", conf["notify"]):
         raise UsageError(f"isonomy.notify={conf['notify']}: must be an address like https://hooks.example.com/t1")
     whole = {key: _whole(conf, key, least) for key, least in WHOLE_KEYS.items()}
+    _gpus_per_job(conf)
     _which_gpus(conf)
     _positive(conf, "iteration_s")
     _slowdown(conf)
@@ -81,6 +81,21 @@ def check_group(conf: Mapping[str, str]) -> None:
     if least > most:
         raise UsageError(f"isonomy.min_iterations={least}: above isonomy.max_iterations={most}")
     load_search_space(Path(conf["search_space"]))
+
+
+def _gpus_per_job(conf: Mapping[str, str]) -> None:
+    """A number, or a range for elastic jobs."""
+    text = conf.get("gpus_per_job", "")
+    if ":" not in text:
+        _whole(conf, "gpus_per_job", 1)
+        return
+    try:
+        gpus_range(text)
+    except ValueError as e:
+        wrong = f"isonomy.gpus_per_job={text}: must be like 4, or 1:8 (the most a multiple of the fewest)"
+        raise UsageError(wrong) from e
+    if conf.get("within") in CELL_TYPES:
+        raise UsageError(f"isonomy.gpus_per_job={text}: jobs within one {conf['within']} have as many GPUs throughout")
 
 
 def load_search_space(file: Path) -> dict[str, Any]:

@@ -34,7 +34,11 @@ GROUP_OPTIONS = (
         "max: 0.1, log: true}, batch: {type: choice, values: [32, 64]}, "
         "layers: {type: int, min: 1, max: 3}}",
     ),
-    Option("gpus-per-job", "N", "GPUs of one job, on one machine or several; default: workers x gpu"),
+    Option(
+        "gpus-per-job",
+        "N|MIN:MAX",
+        "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: as many as are free for it",
+    ),
     Option("max-iterations", "N", "most iterations of one job"),
     Option(
         "min-iterations",

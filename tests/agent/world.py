@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
@@ -90,6 +91,11 @@ class World:
         """By job: the step of its newest checkpoint."""
         self._ids = 0
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """GPUs that a gang may have."""
+        return gang_sizes(self.spec.gang_gpus, max(self.spec.gang_gpus, self.spec.job_gpus_max))
+
     # ---- the Brain
 
     def tell(self, event: Event) -> list[Command]:
@@ -153,7 +159,7 @@ class World:
         assert sum(len(w.gpu_ids) for w in use.workers) == len(planned), "a GPU is planned twice"
         if any(w.worker_id == p.worker_id for w in use.workers for p in self.plans.values()):
             return pb.UseReply(use_id=use.use_id, accepted=True)
-        assert len(planned) == self.spec.gang_gpus, "a gang is whole"
+        assert len(planned) in self.sizes, "a gang is whole"
         if self.refuse_plans:
             self.refuse_plans -= 1
             return pb.UseReply(use_id=use.use_id, reason="GPU is still used")
@@ -323,7 +329,7 @@ class World:
         used = [g for j in self.brain.jobs.values() for g in j.gpus]
         assert len(used) == len(set(used)), "a GPU in two launches"
         for job in self.brain.jobs.values():
-            assert not job.workers or len(job.gpus) == self.spec.gang_gpus, "a gang is not whole"
+            assert not job.workers or len(job.gpus) in self.sizes, "a gang is not whole"
             assert len(set(job.hosts)) == len(job.hosts), "two workers of a gang on one machine"
         launched = [g for c in self.containers.values() for g in c.gpus]
         assert len(launched) == len(set(launched)), "a GPU in two containers"

@@ -179,6 +179,8 @@ def test_a_good_group_is_accepted(space: Path) -> None:
         ({"gpu_bound": "1.5"}, "isonomy.gpu_bound=1.5: must be a number from 0 to 1"),
         ({"notify": "ftp://x"}, "isonomy.notify=ftp://x: must be an address"),
         ({"gpus_per_job": "0"}, "must be a whole number, at least 1"),
+        ({"gpus_per_job": "8:1"}, "must be like 4, or 1:8"),
+        ({"gpus_per_job": "1:8", "within": "switch"}, "jobs within one switch have as many GPUs throughout"),
         ({"seed": "1.5"}, "must be a whole number, at least 0"),
         ({"iteration_s": "nan"}, "must be a number above 0"),
         ({"slowdown": "1.2,1.1,1.3"}, "three numbers from 1.0"),

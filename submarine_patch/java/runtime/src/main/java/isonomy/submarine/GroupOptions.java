@@ -12,7 +12,7 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
  *
  * @param appScheduler one of {@link #APP_SCHEDULERS}
  * @param searchSpace the parameters of the search space file
- * @param gpusPerJob GPUs of one job (its gang)
+ * @param gpusPerJob GPUs of one job (its gang), the fewest where it is elastic: 1:8
  * @param maxIterations most iterations of one job (R of Hyperband)
  * @param minIterations iterations of the lowest rung (r)
  * @param eta one of eta jobs goes on to the next rung
@@ -102,7 +102,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     }
     values.checkPassedOn();
     Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
-    return new GroupOptions(appScheduler, space, values.whole("gpus_per_job", 1, null), maxIterations,
+    return new GroupOptions(appScheduler, space, values.gpusPerJob(), maxIterations,
         minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
         values.metric(), values.whole("seed", 0, 0L),
         values.whole("max_retries", 0, 3L), values.positive("iteration_s"), values.slowdown(),
@@ -159,6 +159,22 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         // reported below, with the range
       }
       throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
+    }
+
+    /** The fewest GPUs of a job: of 4, or 1:8. */
+    Long gpusPerJob() throws UserError {
+      String value = text("gpus_per_job");
+      int colon = value == null ? -1 : value.indexOf(':');
+      if (colon < 0) {
+        return whole("gpus_per_job", 1, null);
+      }
+      double least = real(value.substring(0, colon));
+      double most = real(value.substring(colon + 1));
+      if (!(least >= 1 && most >= least && most <= Integer.MAX_VALUE && least % 1 == 0 && most % least == 0)) {
+        throw new UserError("--conf isonomy.gpus_per_job=" + value
+            + ": must be like 4, or 1:8 (the most a multiple of the fewest)");
+      }
+      return (long) least;
     }
 
     /** The name of a value that the training reports. */

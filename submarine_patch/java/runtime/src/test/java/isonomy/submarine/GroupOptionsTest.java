@@ -58,6 +58,13 @@ class GroupOptionsTest {
   }
 
   @Test
+  void anElasticJobHasItsFewestGpusAndTheAgentReadsTheRest() throws Exception {
+    GroupOptions group = GroupOptions.parse(List.of("isonomy.gpus_per_job=2:8"));
+    assertEquals(2, group.gpusPerJob());
+    assertEquals("2:8", group.isonomyConf().get("isonomy.gpus_per_job"));
+  }
+
+  @Test
   void aSchedulerOfAnotherDistributionIsTheAgentsToKnow() throws Exception {
     List<String> pairs = List.of("isonomy.search_space=" + space, "isonomy.max_iterations=9");
     List<String> acme = new ArrayList<>(pairs);
@@ -74,6 +81,9 @@ class GroupOptionsTest {
       isonomy.gpus-per-job=2              | --conf isonomy.gpus-per-job: unknown key; the nearest known one is isonomy.gpus_per_job
       isonomy.app_scheduler=hyperbandd    | --conf isonomy.app_scheduler=hyperbandd: must be one of single, hyperband, successive_halving, asha, median, curve, optuna
       isonomy.gpus_per_job=0              | --conf isonomy.gpus_per_job=0: must be a whole number, at least 1
+      isonomy.gpus_per_job=8:1            | --conf isonomy.gpus_per_job=8:1: must be like 4, or 1:8 (the most a multiple of the fewest)
+      isonomy.gpus_per_job=2:7            | --conf isonomy.gpus_per_job=2:7: must be like 4, or 1:8 (the most a multiple of the fewest)
+      isonomy.gpus_per_job=1:             | --conf isonomy.gpus_per_job=1:: must be like 4, or 1:8 (the most a multiple of the fewest)
       isonomy.seed=x                      | --conf isonomy.seed=x: must be a whole number, at least 0
       isonomy.iteration_s=NaN             | --conf isonomy.iteration_s=NaN: must be a number above 0
       isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha, median, curve, optuna
