@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned, PolicyMemory
+from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
@@ -45,10 +45,8 @@ def round_of(grant_id: str) -> str:
     return grant_id.rpartition(".")[0]
 
 
-def commit(s: State, work: Work, plan: Plan, memory_key: str, now_s: float) -> tuple[Outcome, str]:
+def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str]:
     """Carries the plan out on the state as it is now; returns what became of it, and what is to be noted."""
-    if dict(plan.memory) != dict(s.durable.memory.get(memory_key, {})):
-        s.record(PolicyMemory(dict(plan.memory), memory_key))
     return _Commit(s, work, now_s).run(plan)
 
 

@@ -17,6 +17,7 @@ from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import Agenda, borrowers
+from pycontrol.arbiter.memory import remember, remembered
 from pycontrol.arbiter.relocation import relocate
 from pycontrol.arbiter.round import Round, receipt
 from pycontrol.arbiter.state import State
@@ -315,7 +316,7 @@ class Rounds:
             r.out[app_id] = Reason(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         r.waiting.clear()
         r.views = self._views(now_s)
-        memory, present = s.durable.memory.get(r.memory_key, {}), self._present(r.lot)
+        memory, present = remembered(s, r.memory_key, r.policy.name), self._present(r.lot)
         r.snapshot = Snapshot(
             r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
             s.lease_s_of(r.lot.vc), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
@@ -461,7 +462,8 @@ class Rounds:
             borrowing = self._borrowers(r.lot)
             moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
             work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
-            outcome, note = commit(s, work, plan, r.memory_key, now_s)
+            remember(s, r.memory_key, r.policy.name, plan.memory)
+            outcome, note = commit(s, work, plan, now_s)
             if outcome.refused and self._agenda is not None:
                 self._agenda.again(r.lot, frozenset(outcome.refused))
             elif self._agenda is not None and not r.ending and self._more_sizes(outcome):

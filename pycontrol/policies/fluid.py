@@ -83,7 +83,7 @@ class Fluid:
     @classmethod
     def from_json(cls, memory: Mapping[str, Any]) -> Fluid | None:
         """What a plan remembered; None where it is nothing of this kind."""
-        if "at_s" not in memory:
+        if not {"at_s", "apps"} <= memory.keys():
             return None
         return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in memory["apps"].items()})
 

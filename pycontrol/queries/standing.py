@@ -14,6 +14,7 @@ from typing import Any
 from pycontrol.arbiter.audience import view
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lots import private_lot
+from pycontrol.arbiter.memory import remembered
 from pycontrol.arbiter.standin import rho as standin_rho
 from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import AppView, Snapshot
@@ -76,7 +77,7 @@ def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snaps
     """A round about all machines: of the virtual cluster, or of the cluster where there are none."""
     vc, topology = lot.vc, lot.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
-    memory = policy_memory(a.durable.memory.get(vc, {}))
+    memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
         queues={} if lot.private else a.queues, vc=vc, memory=memory, present=present,

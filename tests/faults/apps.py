@@ -12,7 +12,7 @@ from submarine_patch.agent.brain import Brain
 from submarine_patch.agent.messages import Command, End, LinkLost, Publish, Published, Refused, Tick, ToArbiter, ToShell
 from submarine_patch.agent.spec import AppSpec
 from tests.faults.clock import Life, Sim, Stream, Violation
-from tests.faults.nodes import Run
+from tests.faults.nodes import EXIT_LOST, Run
 from tests.faults.plugin import Key
 from tests.faults.records import App, RmContainer, Told
 from tests.faults.workers import Worker
@@ -21,6 +21,7 @@ AM_HEARTBEAT_S = 0.25
 AGENT_TICK_S = 0.5
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 SAVE_S = (0.02, 0.4)
+LOST_S = 60.0
 
 
 class Master:
@@ -377,6 +378,16 @@ class ForeignMaster(Master):
     def start(self) -> None:
         super().start()
         self.ask(self.key, self.gpus, 64, self.left)
+        self.sim.every(LOST_S, self._look_for_lost, self.life)
+
+    def _look_for_lost(self) -> None:
+        """Of a container that was lost together with the ResourceManager nobody tells."""
+        rm, nms = self.world.rm, self.world.nms.values()
+        if rm is None or not rm.ready:
+            return
+        for container_id in [c for c in self.held if c not in rm.containers and all(c not in n.runs for n in nms)]:
+            del self.held[container_id]
+            self.completed(container_id, EXIT_LOST, "nobody knows it any more")
 
     def allocated(self, container: RmContainer) -> None:
         asked = self.asks.get(self.key)

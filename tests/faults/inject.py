@@ -357,8 +357,10 @@ class Injector:
         self._until(f, lambda: self._surely("resume"))
 
     def _surely(self, path: str, **params: str) -> None:
-        """Again until the control plane is there."""
-        found = self.world.plane.query("POST", path, params, "root", True)
+        """Again until the control plane is there, beside a ResourceManager, through which people reach it."""
+        plane = self.world.plane
+        there = self.world.rm is not None and plane.up and plane.endpoint.connected
+        found = plane.query("POST", path, params, "root", True) if there else {}
         self.world.disturb()
         if found.get("status") != 200:
             self.sim.at(1.0, lambda: self._surely(path, **params))

@@ -223,7 +223,7 @@ class Oracles:
 
     @property
     def calm_s(self) -> float:
-        """Seconds since control plane, RM and what is between them were last disturbed; 0 while nothing gets through."""
+        """Seconds since control plane, RM and what is between them were disturbed; 0 while nothing gets through."""
         name = self.world.plane.name
         if not (self.world.net.open("rm", name) and self.world.net.open(name, "rm")):
             return 0.0
