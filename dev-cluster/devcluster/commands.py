@@ -18,7 +18,7 @@ import requests
 
 from devcluster import kerberos, lifecycle, prerequisites, processes, readiness
 from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, Layout, Options
+from devcluster.layout import BUILD, HADOOP, Layout, Options
 from pycontrol.config import ConfigError
 
 CLASSES = {
@@ -67,6 +67,8 @@ def command(function: Callable[..., None]) -> click.Command:
 @click.option("--off", is_flag=True, help="Our plugin, behaving as plain CapacityScheduler.")
 @click.option("--standby", is_flag=True, help="A second ResourceManager that takes over, and a ZooKeeper.")
 @click.option("--secure", is_flag=True, help="Kerberos: a KDC, and tickets for you, alice and bob.")
+@click.option("--hadoop", default=HADOOP, show_default=True, help="Version, from Maven: 3.3.6, 3.4.2.")
+@click.option("--java", default="", help="JAVA_HOME of daemons and containers (11 suffices below 3.5); else yours.")
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="A value of confs/defaults.yaml.")
 @click.option("--fresh", is_flag=True, help="Forget all earlier state, HDFS too.")
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then take it down.")
@@ -78,12 +80,14 @@ def up(
     off: bool,
     standby: bool,
     secure: bool,
+    hadoop: str,
+    java: str,
     settings: tuple[str, ...],
     fresh: bool,
     foreground: bool,
 ) -> None:
     """Bring up what does not run yet: NameNode, DataNode, ResourceManager, one NodeManager a machine."""
-    asked = Options(plain, off, gpus, standby, secure, settings)
+    asked = Options(plain, off, gpus, standby, secure, hadoop, java, settings)
     if fresh:
         _purge(layout)
     lifecycle.up(layout, None if asked == Options() else asked, topology, say)
@@ -171,7 +175,7 @@ def kill(layout: Layout, role: str) -> None:
     pid = processes.kill(layout, role)
     if pid is None:
         raise DevClusterError(f"{role} does not run")
-    lifecycle.save(cluster, prerequisites.java_home())
+    lifecycle.save(cluster)
     say(f"{role} ({pid}) killed; dev-cluster/start {role} starts it again")
 
 
@@ -207,7 +211,7 @@ def hadoop(layout: Layout, tool: str, arguments: tuple[str, ...]) -> None:
     """Run a Hadoop client: fs, dfsadmin, application, node, nodeattributes, rmadmin, distributedshell, or a class."""
     cluster = lifecycle.existing(layout)
     home = prerequisites.java_home()
-    jars = BUILD / "hadoop"
+    jars = cluster.jars
     class_path = f"{layout.conf}:{jars}/lib/*:{jars}/client-extra/*"
     if tool == "distributedshell":
         jar = next((jars / "client-extra").glob("hadoop-yarn-applications-distributedshell-*.jar"))

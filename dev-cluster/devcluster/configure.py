@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from devcluster import REPO, kerberos
-from devcluster.layout import BUILD, LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
+from devcluster.layout import LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
 from devcluster.processes import ZOO_CFG
 from pycontrol.config import MachineSpec
 from pycontrol.hadoopconf import render
@@ -69,7 +69,7 @@ def _standby(cluster: Cluster, shared: dict[str, Any], settings: Any) -> None:
 
 def _shared(cluster: Cluster) -> dict[str, Any]:
     layout, at, user = cluster.layout, cluster.address, getpass.getuser()
-    jars = BUILD / "hadoop"
+    jars = cluster.jars
     machines = cluster.spec.machines
     pair = cluster.options.standby
     return {
@@ -96,6 +96,7 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
         },
         "yarn": {
             "scheduler": "capacity" if cluster.options.plain else "isonomy",
+            "hadoop": ".".join(cluster.options.hadoop.split(".")[:2]),
             "mode": "off" if cluster.options.off else "on",
             "admin_acl": user,
             "rm_host": LOCALHOST,

@@ -17,6 +17,8 @@ from devcluster.errors import DevClusterError
 from pycontrol.config import TopologySpec, load_topology_spec
 
 BUILD = REPO / "build"
+HADOOP = "3.5.0"
+"""The version of dev-cluster/pom.xml, which runs unless another one is asked for."""
 LOCALHOST = "127.0.0.1"
 NAMENODE, DATANODE, RESOURCEMANAGER = "namenode", "datanode", "resourcemanager"
 STANDBY, ZOOKEEPER, KDC = "resourcemanager-2", "zookeeper", "kdc"
@@ -34,6 +36,9 @@ class Options:
     gpus: str = "virtual"
     standby: bool = False
     secure: bool = False
+    hadoop: str = HADOOP
+    java: str = ""
+    """JAVA_HOME of daemons and containers; empty: as clients."""
     settings: tuple[str, ...] = ()
 
 
@@ -145,6 +150,11 @@ class Cluster:
         return f"{host}:{self.ports[port]}"
 
     @property
+    def jars(self) -> Path:
+        """Hadoop's: lib, and client-extra for clients and containers only."""
+        return jars_of(self.options.hadoop)
+
+    @property
     def rm_web(self) -> str:
         """URL of the ResourceManager's web app; of a pair both, joined by a comma."""
         return ",".join(self.web(r) for r in self.resourcemanagers)
@@ -168,7 +178,7 @@ class Cluster:
 
     def save(self, pids: dict[str, int | None], java_home: str, env: Mapping[str, str]) -> None:
         """Writes cluster.json."""
-        lib, extra = BUILD / "hadoop" / "lib", BUILD / "hadoop" / "client-extra"
+        lib, extra = self.jars / "lib", self.jars / "client-extra"
         value = {
             "dir": str(self.layout.root),
             "conf": str(self.layout.conf),
@@ -201,6 +211,11 @@ class Cluster:
         part = self.layout.description.with_suffix(".part")
         part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         os.replace(part, self.layout.description)
+
+
+def jars_of(hadoop: str) -> Path:
+    """Where the jars of a version lie."""
+    return BUILD / ("hadoop" if hadoop == HADOOP else f"hadoop-{hadoop}")
 
 
 def load(layout: Layout) -> Cluster | None:

@@ -49,12 +49,14 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
     """Brings up what does not run. `options` None: as the cluster runs, or the defaults."""
     begin = time.monotonic()
     with interruptible(), layout.lock():
-        java_home = prerequisites.java_home()
-        prerequisites.hadoop_jars(say)
-        if options and options.secure:
+        asked = options or Options()
+        prerequisites.daemons_java(asked.hadoop, asked.java)
+        prerequisites.hadoop_jars(asked.hadoop, say)
+        if asked.secure:
             prerequisites.kdc_jars(say)
         running = bool(processes.find_daemons(layout))
         cluster = _existing(layout, options, topology) if running else _fresh(layout, options, topology)
+        java_home = prerequisites.daemons_java(cluster.options.hadoop, cluster.options.java)
         if not cluster.options.plain:
             for role in (RESOURCEMANAGER, cluster.nodemanagers[0]):
                 prerequisites.plugin_jar(role)
@@ -75,9 +77,9 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
 
 def start_role(layout: Layout, name: str, say: Say) -> None:
     """Starts one role of a cluster that exists."""
-    java_home = prerequisites.java_home()
     with layout.lock():
         cluster = existing(layout)
+        java_home = prerequisites.daemons_java(cluster.options.hadoop, cluster.options.java)
         role = cluster.role(name)
         if processes.pid_of(layout, role) is not None:
             raise DevClusterError(f"{role} runs already; kill it first with dev-cluster/kill {role}")
@@ -111,7 +113,7 @@ def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cl
     cluster = Cluster(layout, options, chosen, spec)
     _forget_applications(layout)
     configure.configure(cluster)
-    save(cluster, prerequisites.java_home())
+    save(cluster)
     return cluster
 
 
@@ -145,14 +147,14 @@ def _start(cluster: Cluster, roles: list[str], await_roles: list[str], java_home
     for role in hdfs:
         started[role] = processes.start(cluster, role, java_home)
     readiness.wait(cluster, await_roles, started, say)
-    save(cluster, java_home)
+    save(cluster)
 
 
-def save(cluster: Cluster, java_home: Path) -> None:
+def save(cluster: Cluster) -> None:
     """cluster.json with the present process ids."""
     pids = {r: processes.pid_of(cluster.layout, r) for r in cluster.roles}
     env = kerberos.clients_environment(cluster) if cluster.options.secure else {}
-    cluster.save(pids, str(java_home), env)
+    cluster.save(pids, str(prerequisites.java_home()), env)
 
 
 def down(layout: Layout, say: Say) -> None:

@@ -37,7 +37,7 @@ _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIB
 
 def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
     """The command line of a role's JVM: a small one, its temporary files in the cluster's directory."""
-    root, jars = cluster.layout.root, BUILD / "hadoop"
+    root, jars = cluster.layout.root, cluster.jars
     kind = role.split("-")[0]
     plugin = None if cluster.options.plain else prerequisites.plugin_jar(role)
     class_path = [str(cluster.layout.conf_of(role)), str(root / "web"), f"{jars}/lib/*"]
@@ -51,6 +51,7 @@ def java_command(cluster: Cluster, role: str, java_home: Path) -> list[str]:
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-XX:-UsePerfData",
+        *prerequisites.opens(cluster.options.hadoop),
         "-Djava.net.preferIPv4Stack=true",
         f"-Djava.io.tmpdir={root}/tmp",
         f"-Dhadoop.log.dir={root}/log",

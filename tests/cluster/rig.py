@@ -72,6 +72,10 @@ class Rig:
         found = self._ask("apps").get("apps") or {}
         return next((a for a in found.get("app", []) if a["name"] == name), {})
 
+    def info(self) -> dict[str, Any]:
+        """The ResourceManager's word on itself."""
+        return dict(self._ask("info")["clusterInfo"])
+
     def _ask(self, path: str, **params: str) -> dict[str, Any]:
         """Of a pair the first ResourceManager that answers; one that stands by names the active one."""
         for base in self.cluster["rm_web"].split(","):
