@@ -13,6 +13,8 @@ from pycontrol.negotiate import Negotiate, NegotiateError, token
 REALM = "ISONOMY.DEV"
 SERVICES = ("nn", "dn", "rm", "nm")
 USERS = ("alice", "bob")
+PROXY = "isonomy"
+"""Whom the NameNode lets ask for tokens of users: the control plane."""
 """Beside who runs the cluster, its superuser; each has a ticket cache of its own."""
 MAIN = "org.apache.hadoop.minikdc.MiniKdc"
 
@@ -63,7 +65,7 @@ def arguments(cluster: Cluster) -> list[str]:
     """MiniKdc's: its folder, properties, the keytab it makes, the principals."""
     work = cluster.layout.data / KDC
     hosts = sorted({"localhost", *cluster.hosts.values()})
-    names = [getpass.getuser(), *USERS, *(f"{s}/localhost" for s in SERVICES), *(f"HTTP/{h}" for h in hosts)]
+    names = [getpass.getuser(), *USERS, PROXY, *(f"{s}/localhost" for s in SERVICES), *(f"HTTP/{h}" for h in hosts)]
     return [str(work), str(folder(cluster) / "kdc.properties"), str(keytab(cluster)), *names]
 
 
@@ -89,6 +91,8 @@ def settings(cluster: Cluster) -> dict[str, Any]:
         "http_secret_file": str(at / "http.secret"),
         "https": False,
         "unsafe_ports": True,
+        "proxy_users": {name: {"hosts": "*", "users": "*"} for name in (PROXY, user)},
+        "rm_proxy": True,
         "container_java_options": environment(cluster)["JDK_JAVA_OPTIONS"],
     }
     for role, service in zip(("namenode", "datanode", "rm", "nm"), SERVICES, strict=True):

@@ -16,6 +16,11 @@ LEAD_FRACTION = 0.2
 """A round's lead is at most this part of the lease."""
 
 
+def on_loopback(host: str) -> bool:
+    """Whether nobody outside of this machine reaches what listens there."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 class Tls(Section):
     """PEM files of the Agents' gRPC server; `ca` is what Agents trust."""
 
@@ -59,25 +64,39 @@ class Standin(Section):
     revocable: bool = False
 
 
-class Standby(Section):
-    """Where apps and fairness clocks are kept for the control plane of a standby ResourceManager (HDFS)."""
+class WebHdfs(Section):
+    """The control plane's own way to HDFS."""
 
     webhdfs: Annotated[str, Field(pattern=r"^https?://\S+$")]
     """The NameNode's web address; several, joined by ;, where there are several."""
-    folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
-    user: Annotated[str, Field(min_length=1)] | None = None
-    """HDFS user without Kerberos; default: the one that runs the control plane."""
     principal: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")] | None = None
     """With Kerberos: who it is, by the keytab; default: the ticket cache."""
     keytab: FilePath | None = None
     ca: FilePath | None = None
     """PEM certificate by which an https address is known; default: those that the machine trusts."""
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if (self.principal is None) != (self.keytab is None):
+            raise ValueError("principal and keytab: give both or neither")
+        return self
+
+
+class HdfsTokens(WebHdfs):
+    """Who asks HDFS for tokens of the users whose apps outlive theirs; a proxy user of the NameNode
+    (docs/decisions/008-hdfs-tokens-past-seven-days.md)."""
+
+
+class Standby(WebHdfs):
+    """Where apps and fairness clocks are kept for the control plane of a standby ResourceManager (HDFS)."""
+
+    folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
+    user: Annotated[str, Field(min_length=1)] | None = None
+    """HDFS user without Kerberos; default: the one that runs the control plane."""
     every_s: Seconds = 60.0
 
     @model_validator(mode="after")
-    def _one_identity(self) -> Standby:
-        if (self.principal is None) != (self.keytab is None):
-            raise ValueError("principal and keytab: give both or neither")
+    def _user_or_principal(self) -> Self:
         if self.principal is not None and self.user is not None:
             raise ValueError("user: is the principal's with Kerberos; leave it out")
         return self
@@ -156,6 +175,8 @@ class Config(Section):
     standin: Standin = Standin()
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
+    hdfs_tokens: HdfsTokens | None = None
+    """Without it an app's checkpoints end with the HDFS token of its submission (Hadoop's default: seven days)."""
     journal: JournalKeeping = JournalKeeping()
     notify: Notify | None = None
     metrics: MetricsListener | None = None
@@ -182,6 +203,12 @@ class Config(Section):
             raise ValueError(f"lead_s: must be at most a fifth of lease_s, {limit_s:g} (got {self.lead_s:g})")
         return self
 
+    @model_validator(mode="after")
+    def _tokens_are_not_read_on_the_way(self) -> Self:
+        if self.hdfs_tokens is not None and self.agents.tls is None and not on_loopback(self.agents.host):
+            raise ValueError("hdfs_tokens: users' HDFS tokens would cross the network in the clear; set agents.tls")
+        return self
+
     @property
     def journal_file(self) -> Path:
         """The SQLite journal."""
@@ -200,4 +227,10 @@ def load_config(path: Path | str) -> Config:
         tls = Tls(cert=base / agents.tls.cert, key=base / agents.tls.key, ca=base / agents.tls.ca)
         agents = agents.model_copy(update={"tls": tls})
     topology = base / config.topology if config.topology else None
-    return config.model_copy(update={"state_dir": state_dir, "bridge": bridge, "agents": agents, "topology": topology})
+    made: dict[str, Any] = {"state_dir": state_dir, "bridge": bridge, "agents": agents, "topology": topology}
+    for name in ("standby", "hdfs_tokens"):
+        at: WebHdfs | None = getattr(config, name)
+        if at is not None:
+            files = {key: base / path for key in ("keytab", "ca") if (path := getattr(at, key)) is not None}
+            made[name] = at.model_copy(update=files)
+    return config.model_copy(update=made)

@@ -25,6 +25,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
+from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.standby_store import Kept, KeptError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import ClusterSnapshot, Event
@@ -166,6 +167,7 @@ class ControlPlane:
             lambda done: self._driver.after(done),
             serving=lambda: keep is None or endpoint.connected,
             failed=lambda e: self._fail("the Agents' server ended", e),
+            hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
         )
         endpoint = BridgeEndpoint(
             self._from_cluster,

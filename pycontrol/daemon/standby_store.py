@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,12 +19,10 @@ from hdfs import HdfsError, InsecureClient
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.config import Standby
-from pycontrol.negotiate import Negotiate
+from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
 
 VERSION = 2
 KEEP = 3
-TIMEOUT_S = (3.0, 10.0)
-"""To connect, and to wait for each answer."""
 log = structlog.get_logger("isonomy.kept")
 _NAME = re.compile(r"^clocks-\d{15}\.json$")
 
@@ -51,12 +48,8 @@ class Kept:
     def __init__(self, at: Standby) -> None:
         self.folder = at.folder.rstrip("/")
         self._where = f"{at.webhdfs}{self.folder}"
-        session = requests.Session()
-        session.trust_env = False
-        session.verify = str(at.ca) if at.ca else os.environ.get("REQUESTS_CA_BUNDLE") or True
-        session.auth = Negotiate(at.principal or "", str(at.keytab or ""))
         self._hdfs = InsecureClient(
-            at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session
+            at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session_of(at)
         )  # a secure cluster asks for a ticket, and looks at no name
 
     def put(self, kept: KeptState, now_s: float) -> None:

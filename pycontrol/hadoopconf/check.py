@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from pycontrol.config import Config, ConfigError, load_config, load_topology_spec
+from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
 from pycontrol.hadoopconf import secure, sitechecks
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import YARN
@@ -82,7 +82,7 @@ def _has_racks(file: Path) -> bool:
 def _isonomy_yaml(file: Path, seen: Seen) -> Iterator[Finding]:
     config = seen.config = registry.checked(load_config(file), file.name)
     name = file.name
-    if config.bridge.host not in ("localhost", "::1") and not config.bridge.host.startswith("127."):
+    if not on_loopback(config.bridge.host):
         yield error(name, "bridge.host", f"must be a loopback address (got {config.bridge.host})")
     if config.bridge.port == config.agents.port:
         yield error(name, "agents.port", f"is that of the bridge too ({config.bridge.port}); choose another")

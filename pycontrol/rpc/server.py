@@ -19,7 +19,7 @@ from pycontrol.rpc import translate
 from pycontrol.rpc.admission import OWNER_WAIT_S, STREAMS_MAX, WAITING_MAX, Admission, Owners
 from pycontrol.rpc.budget import Ledger, Limits
 from pycontrol.rpc.intake import Intake
-from pycontrol.rpc.service import STANDING_BY, ArbiterService
+from pycontrol.rpc.service import STANDING_BY, ArbiterService, HdfsTokens
 from pycontrol.rpc.sessions import Sessions
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -80,6 +80,7 @@ class AgentServer:
         owner_wait_s: float = OWNER_WAIT_S,
         serving: Callable[[], bool] = lambda: True,
         failed: Callable[[BaseException], None] = lambda e: None,
+        hdfs_tokens: HdfsTokens | None = None,
     ) -> None:
         """`after(done)` calls `done` once all that was submitted before is handled. `failed` is told if the server
         ends by itself: the process is to end, too, and be started again."""
@@ -89,7 +90,7 @@ class AgentServer:
         self._topology = topology
         admission = Admission(tokens, owners, owner_wait_s)
         self._service = ArbiterService(
-            admission, Sessions(Ledger(limits)), Intake(after), submit, topology, first_message_s, serving
+            admission, Sessions(Ledger(limits)), Intake(after), submit, topology, first_message_s, serving, hdfs_tokens
         )
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None

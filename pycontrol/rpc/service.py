@@ -24,11 +24,19 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 
 TOKEN_KEY = "isonomy-token"
+Token = tuple[str, float]
+"""An HDFS token as WebHDFS takes it, and when it ends, Unix seconds."""
+HdfsTokens = Callable[[str, str], Token]
+"""A new one for an app of a user; blocks, from any thread; raises NoHdfsToken."""
 STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
 
 M = TypeVar("M", bound=Sized)
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("isonomy.rpc")
+
+
+class NoHdfsToken(Exception):
+    """HDFS gives none; one line."""
 
 
 class ArbiterService(agent_pb2_grpc.ArbiterServicer):
@@ -43,8 +51,9 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         topology: Callable[[], Topology],
         first_message_s: float,
         serving: Callable[[], bool],
+        hdfs_tokens: HdfsTokens | None = None,
     ) -> None:
-        self.sessions = sessions
+        self.sessions, self._hdfs_tokens = sessions, hdfs_tokens
         self._serving, self._intake = serving, intake
         self._admission, self._submit, self._topology = admission, submit, topology
         self._first_message_s = first_message_s
@@ -149,6 +158,18 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             self.sessions.from_worker(stream.app_id, relayed.worker_message(message))
 
     # ---- both
+
+    async def HdfsToken(self, request: pb.HdfsTokenRequest, context: Context) -> pb.HdfsTokenReply:
+        """A new HDFS token of the user whose app it is."""
+        async with self._admitted(context) as claims:
+            if self._hdfs_tokens is None:
+                await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this control plane renews no HDFS tokens")
+            try:
+                token, ends_s = await asyncio.to_thread(self._hdfs_tokens, claims.app_id, claims.user)
+            except NoHdfsToken as e:
+                log.warning("no HDFS token", app_id=claims.app_id, user=claims.user, why=str(e))
+                await _abort(context, grpc.StatusCode.UNAVAILABLE, str(e))
+        return pb.HdfsTokenReply(token=token, ends_s=ends_s)
 
     @contextlib.asynccontextmanager
     async def _admitted(self, context: Context) -> AsyncIterator[Claims]:

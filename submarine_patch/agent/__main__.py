@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pycontrol.web.poster import Poster
@@ -22,6 +23,7 @@ from submarine_patch.agent.messages import (
     Command,
     End,
     Event,
+    HasToken,
     KeepSpeeds,
     LinkLost,
     Notify,
@@ -36,13 +38,14 @@ from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model
-from submarine_patch.worker.credentials import CredentialsError, hdfs_token, read_secret, validity_s
-from submarine_patch.worker.webhdfs import ca_file
+from submarine_patch.worker.credentials import CredentialsError, read_secret
+from submarine_patch.worker.tokens import HdfsToken, of_container
 
 TICK_S = 0.5
 INBOX = 10_000
 CLOSE_S = 5.0
 PUBLISH_TRIES = 3
+TOKEN_LOOK_S = 60.0
 SHELL_GONE = 70
 QUIET = {"progress", "rho"}
 log = logging.getLogger("isonomy.agent")
@@ -58,10 +61,9 @@ class Agent:
         self.store = StateStore(files or spec.files_at(staging), attempt)
         saved = self.store.load() if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
-        token_of_hdfs = hdfs_token()
-        validity = validity_s(token_of_hdfs) if token_of_hdfs is not None else None
-        if validity is not None:
-            self.brain.has_token(*validity)
+        self._hdfs_token = of_container()
+        if self._hdfs_token is not None:
+            self.brain.has_token(self._hdfs_token.issued_s, self._hdfs_token.ends_s)
         where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"
         self.speeds = SpeedStore(spec.files_at(where))
         if saved:
@@ -74,7 +76,7 @@ class Agent:
         self.session = ArbiterSession(
             spec.arbiter,
             token,
-            ca_file(spec.ca) if spec.ca else None,
+            spec.ca.encode() or None,
             self._register,
             self._deliver,
             lambda: self.inbox.put(LinkLost()),
@@ -110,6 +112,9 @@ class Agent:
         self._take(self.shell.poll())
         threading.Thread(target=self._poll_shell, name="shell", daemon=True).start()
         self.session.start()
+        if self._hdfs_token is not None:
+            watched = (self._hdfs_token, self.inbox.put)
+            threading.Thread(target=watch_token, args=watched, name="token", daemon=True).start()
         if self.spec.notify:
             self.poster.start()
         while True:
@@ -194,6 +199,17 @@ class Agent:
             self.inbox.put(event)
 
 
+def watch_token(token: HdfsToken, tell: Callable[[Event], None]) -> None:
+    """An app that writes nothing for long gets its new tokens, too, and its mind knows when they end."""
+    while True:
+        before_s = token.ends_s
+        token.url()
+        if token.ends_s != before_s:
+            log.info("the app's HDFS token ends at %.0f now", token.ends_s)
+            tell(HasToken(token.issued_s, token.ends_s))
+        time.sleep(min(TOKEN_LOOK_S, max(TICK_S, (token.ends_s - time.time()) / 10.0)))
+
+
 def _short(message: object) -> str:
     text = " ".join(str(message).split())
     return text if len(text) <= 300 else text[:297] + "..."
@@ -217,6 +233,8 @@ def main() -> int:
         greeting = json.loads(sys.stdin.readline())
         spec = AppSpec.load(Path(FILE))
         token = read_secret("isonomy.token").decode()
+        # as in a worker's environment: HDFS tokens are asked for there
+        os.environ.update({"ISONOMY_ARBITER": spec.arbiter, "ISONOMY_ARBITER_CA": spec.ca})
         shell = Shell(int(greeting["port"]), greeting["token"])
         attempt = int(greeting.get("attempt") or _attempt(os.environ.get("CONTAINER_ID", "")))
     except (OSError, KeyError, ValueError, CredentialsError) as e:

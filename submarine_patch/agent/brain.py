@@ -16,7 +16,17 @@ from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs, jobs, leases, report, results
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
-from submarine_patch.agent.messages import Command, End, Event, KeepSpeeds, LinkLost, Publish, Published, Refused
+from submarine_patch.agent.messages import (
+    Command,
+    End,
+    Event,
+    HasToken,
+    KeepSpeeds,
+    LinkLost,
+    Publish,
+    Published,
+    Refused,
+)
 from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
@@ -50,6 +60,8 @@ class Brain(AgentState):
             self._refused(event, now_s)
         elif isinstance(event, Published):
             self._publish_done(event)
+        elif isinstance(event, HasToken):
+            self.has_token(event.issued_s, event.ends_s)
         self._tick(now_s)
         out, self.out = self.out, []
         return out

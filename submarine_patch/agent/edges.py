@@ -44,12 +44,12 @@ class ArbiterSession:
         self,
         address: str,
         token: str,
-        ca_file: str | None,
+        ca_pem: bytes | None,
         register: Callable[[], pb.AgentMessage],
         deliver: Callable[[pb.ArbiterMessage], None],
         lost: Callable[[], None],
     ) -> None:
-        self._addresses, self._ca_file = address.split(","), ca_file
+        self._addresses, self._ca_pem = address.split(","), ca_pem
         """Of a pair of control planes both; one serves at a time."""
         self._metadata = (("isonomy-token", token),)
         self._register, self._deliver, self._lost = register, deliver, lost
@@ -87,7 +87,7 @@ class ArbiterSession:
         """By address, what was said already."""
         while True:
             try:
-                with channel_to(self._addresses[0], self._ca_file) as channel:
+                with channel_to(self._addresses[0], self._ca_pem) as channel:
                     stub = agent_pb2_grpc.ArbiterStub(channel)  # type: ignore[no-untyped-call]
                     for message in stub.Session(self._messages(self._outbox), metadata=self._metadata):
                         failures, problems = 0, {}

@@ -39,7 +39,15 @@ class Published:
     missing: bool = False
 
 
-Event = pb.ArbiterMessage | am.AmEvent | Tick | LinkLost | Refused | Published
+@dataclass(frozen=True, slots=True)
+class HasToken:
+    """The app has a new HDFS token; Unix seconds."""
+
+    issued_s: float
+    ends_s: float
+
+
+Event = pb.ArbiterMessage | am.AmEvent | Tick | LinkLost | Refused | Published | HasToken
 
 # ---- commands
 

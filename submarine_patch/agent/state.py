@@ -117,6 +117,8 @@ class AgentState:
     def has_token(self, issued_s: float, ends_s: float) -> None:
         """The app's HDFS token; from a day, or a quarter of its life, before its end notes say so."""
         self.token_ends_s, self.token_warns_s = ends_s, ends_s - min(TOKEN_WARNING_S, (ends_s - issued_s) / 4.0)
+        self.report_due = self.report_due or self.token_told
+        self.token_told = False
 
     def restarted(self, now_s: float) -> None:
         """The containers of an earlier attempt are told of soon."""

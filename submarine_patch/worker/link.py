@@ -164,13 +164,11 @@ class Link:
         return grpc.aio.secure_channel(self._addresses[0], trust, options=_OPTIONS)
 
 
-def channel_to(address: str, ca_file: str | None) -> grpc.Channel:
-    """A blocking channel to host:port, over TLS where `ca_file` names the authority to trust."""
-    if not ca_file:
+def channel_to(address: str, ca_pem: bytes | None) -> grpc.Channel:
+    """A blocking channel to host:port, over TLS where there is an authority to trust."""
+    if not ca_pem:
         return grpc.insecure_channel(address, _OPTIONS)
-    with open(ca_file, "rb") as f:
-        trust = grpc.ssl_channel_credentials(f.read())
-    return grpc.secure_channel(address, trust, _OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_pem), _OPTIONS)
 
 
 def _say(text: str) -> None:

@@ -49,7 +49,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError(f"the secret {TOKEN_ALIAS} is not ASCII") from e
     return Settings(
         arbiter=arbiter,
-        ca_pem=_ca(env.get("ISONOMY_ARBITER_CA", "")),
+        ca_pem=ca_pem(env.get("ISONOMY_ARBITER_CA", "")),
         token=token.strip(),
         worker_id=_needed(env, "ISONOMY_WORKER_ID"),
         host=env.get("ISONOMY_HOST") or env.get("NM_HOST") or socket.getfqdn(),
@@ -78,7 +78,7 @@ def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def _ca(text: str) -> bytes | None:
+def ca_pem(text: str) -> bytes | None:
     """PEM text, or the path of a file that has it."""
     if not text:
         return None

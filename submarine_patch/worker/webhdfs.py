@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from typing import Any
 
-from submarine_patch.worker.credentials import hdfs_token, url_string
+from submarine_patch.worker.tokens import HdfsToken, of_container
 
 TIMEOUT_S = (5.0, 20.0)
 """To connect to WebHDFS, and to wait for each answer."""
@@ -19,16 +19,34 @@ _SECRET = re.compile(r"(?i)\b(delegation|signature)=[^&\s'\")]+")
 
 def client(webhdfs: str, user: str, ca: str = "") -> Any:
     """A client of the package hdfs; `ca` is PEM text. CredentialsError where the container's tokens are damaged."""
-    import requests
     from hdfs import InsecureClient, TokenClient
 
-    session = requests.Session()
+    token = of_container()
+    session = _session(token)
     session.trust_env = False  # like Hadoop's clients: no proxy and no .netrc; it would overrule `verify`, too
     session.verify = ca_file(ca) if ca else os.environ.get("REQUESTS_CA_BUNDLE") or True
-    token = hdfs_token()
     if token is not None:
-        return TokenClient(webhdfs, url_string(token), timeout=TIMEOUT_S, session=session)
+        return TokenClient(webhdfs, token.url(), timeout=TIMEOUT_S, session=session)
     return InsecureClient(webhdfs, user=user, timeout=TIMEOUT_S, session=session)
+
+
+def _session(token: HdfsToken | None) -> Any:
+    """With each request the token as it is then."""
+    import requests
+
+    class Session(requests.Session):
+        def request(self, *arguments: Any, **options: Any) -> requests.Response:
+            if token is None:
+                return super().request(*arguments, **options)
+            url = token.url()
+            self.params = {"delegation": url}
+            reply = super().request(*arguments, **options)
+            again = reply.status_code in (401, 403) and not options.get("data") and "InvalidToken" in reply.text
+            if again and token.refused(url):
+                return self.request(*arguments, **options)
+            return reply
+
+    return Session()
 
 
 @cache

@@ -12,6 +12,7 @@ from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import results
 from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.messages import HasToken
 from submarine_patch.agent.report import progress as reported
 from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, started
 
@@ -135,6 +136,10 @@ def test_the_user_hears_of_a_tokens_end_before_it() -> None:
     note = reported(world.brain).jobs[0].note
     assert note.startswith("the app's HDFS token ends at 1970-01-01 00:23 UTC")
     assert note.endswith("no checkpoint can be written after that")
+    world.brain.handle(HasToken(world.now_s, world.now_s + 400.0), world.now_s)
+    assert reported(world.brain).jobs[0].note == "", "it has a new one"
+    world.pass_time(310)
+    assert "HDFS token ends" in reported(world.brain).jobs[0].note
 
 
 def test_jobs_are_compared_by_any_metric() -> None:

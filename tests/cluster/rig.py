@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from requests.auth import AuthBase
 
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -21,6 +22,9 @@ SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30",
 
 class Rig:
     """Cluster, control plane, clients."""
+
+    login: AuthBase | None = None
+    """What web apps of a secure cluster are shown."""
 
     def __init__(self, folder: Path, policy: str = "themis", *options: str) -> None:
         self.folder = folder
@@ -80,7 +84,7 @@ class Rig:
         """Of a pair the first ResourceManager that answers; one that stands by names the active one."""
         for base in self.cluster["rm_web"].split(","):
             try:
-                reply = requests.get(f"{base}/ws/v1/cluster/{path}", params=params, timeout=10)
+                reply = requests.get(f"{base}/ws/v1/cluster/{path}", params=params, timeout=10, auth=self.login)
                 return dict(reply.json()) if reply.ok else {}
             except (requests.RequestException, ValueError):
                 continue

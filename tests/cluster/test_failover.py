@@ -25,11 +25,11 @@ LOOK_S = 0.5
 class Pair(Rig):
     """Both control planes run under a supervisor, which starts what has ended again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.planes: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise)
-        super().__init__(folder, "themis", "--standby")
+        super().__init__(folder, "themis", "--standby", *options)
         (folder / "space.yaml").write_text(SPACE)
 
     def serve(self, policy: str = "themis") -> None:
@@ -62,7 +62,7 @@ class Pair(Rig):
         """A resource of this very ResourceManager; {} while it is not to be had."""
         try:
             url = f"{self.cluster['roles'][rm]['web']}/ws/v1/cluster/{path}"
-            return dict(requests.get(url, timeout=2, allow_redirects=False).json())
+            return dict(requests.get(url, timeout=2, allow_redirects=False, auth=self.login).json())
         except (requests.RequestException, ValueError):
             return {}
 

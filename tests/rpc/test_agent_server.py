@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -27,6 +28,7 @@ from pycontrol.rpc import admission
 from pycontrol.rpc import server as server_module
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, ServerError
+from pycontrol.rpc.service import NoHdfsToken
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -83,13 +85,14 @@ class Peer:
 class Site:
     """A server, its events, and its clients."""
 
-    def __init__(self, tls: Tls | None = None, first_message_s: float = 5.0) -> None:
+    def __init__(self, tls: Tls | None = None, first_message_s: float = 5.0, hdfs_tokens: Any = None) -> None:
         self.events: queue.Queue = queue.Queue()
         self.owners = {APP: Owner("ann", time.time() - 5), OTHER: Owner("ann", time.time() - 5)}
         """What YARN knows."""
         self.server = AgentServer(
             "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get,
             lambda done: done(), first_message_s=first_message_s, owner_wait_s=1.0,
+            hdfs_tokens=hdfs_tokens,
         )  # fmt: skip
         self.server.start()
         address = f"localhost:{self.server.port}"
@@ -456,3 +459,39 @@ def _reaches(port: int) -> bool:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
         peer.settimeout(0.2)
         return not _is_closed(peer)
+
+
+def hdfs_token(site: Site, user: str = "ann") -> pb.HdfsTokenReply:
+    token = TOKENS.issue(APP, user, 60, time.time())
+    metadata = [("isonomy-token", token)]
+    return site.stub.HdfsToken(pb.HdfsTokenRequest(), metadata=metadata, timeout=WAIT_S)
+
+
+def test_an_app_gets_its_own_users_hdfs_token() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def give(app_id: str, user: str) -> tuple[str, float]:
+        asked.append((app_id, user))
+        if len(asked) == 2:
+            raise NoHdfsToken("the NameNode is away")
+        return "url-string", 99.0
+
+    site = Site(hdfs_tokens=give)
+    try:
+        reply = hdfs_token(site)
+        assert (reply.token, reply.ends_s) == ("url-string", 99.0)
+        with pytest.raises(grpc.RpcError, match="the NameNode is away") as raised:
+            hdfs_token(site)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.RpcError) as raised:
+            hdfs_token(site, "mallory")
+        assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert asked == [(APP, "ann")] * 2
+    finally:
+        site.close()
+
+
+def test_a_control_plane_without_a_keytab_gives_no_hdfs_tokens(site: Site) -> None:
+    with pytest.raises(grpc.RpcError, match="renews no HDFS tokens") as raised:
+        hdfs_token(site)
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -82,9 +82,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _known(self, options: dict[str, str]) -> bool:
-        """A secure cluster's answer to who has no token: 401 with a page."""
-        if self.hdfs.token in ("", options.get("delegation", "")):
+        """A secure cluster's answer to who has no token: 401 with a page; to who has a wrong one, what it is."""
+        shown = options.get("delegation", "")
+        if self.hdfs.token in ("", shown):
             return True
+        if shown:
+            self._refuse(403, "SecurityException", "Failed to obtain user group information: InvalidToken: expired")
+            return False
         self.send_response(401)
         self.send_header("WWW-Authenticate", "Negotiate")
         self.send_header("Content-Type", "text/html")

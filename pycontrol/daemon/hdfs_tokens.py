@@ -1,0 +1,85 @@
+"""HDFS tokens for apps that outlive the one of their submission: asked for as a proxy user of the NameNode.
+
+WebHDFS gives an open one (GETDELEGATIONTOKEN with `doas`), of which its renewer learns the end by renewing it. Tokens
+are in memory alone, and an app gets its own user's only (decision 8).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import requests
+import structlog
+
+from pycontrol.config import HdfsTokens as Settings
+from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
+from pycontrol.rpc.service import NoHdfsToken, Token
+
+APPS_MAX = 4096
+"""Apps whose token is remembered."""
+log = structlog.get_logger("isonomy.hdfs_tokens")
+
+
+class HdfsTokens:
+    """Tokens by app; one is given again until half its life is over, so that a gang asks HDFS once."""
+
+    def __init__(self, at: Settings, now_s: Callable[[], float] = time.time) -> None:
+        self._bases = at.webhdfs.split(";")
+        self._session, self._renewer = session_of(at), at.principal or ""
+        self._now_s = now_s
+        self._one_at_a_time = threading.Lock()
+        self._given: OrderedDict[str, tuple[float, Token]] = OrderedDict()
+        """By app: when half of the token's life is over, and the token."""
+
+    def of(self, app_id: str, user: str) -> Token:
+        """A token of this user; from any thread; NoHdfsToken."""
+        if not self._one_at_a_time.acquire(timeout=sum(TIMEOUT_S)):
+            raise NoHdfsToken("HDFS is slow to give tokens; ask again")
+        try:
+            half_s, token = self._given.get(app_id, (0.0, ("", 0.0)))
+            if self._now_s() >= half_s:
+                asked_s = self._now_s()
+                token = self._new(user)
+                self._given[app_id] = (asked_s + (token[1] - asked_s) / 2.0, token)
+                log.info("an app has a new HDFS token", app_id=app_id, user=user, ends_s=token[1])
+            self._given.move_to_end(app_id)
+            if len(self._given) > APPS_MAX:
+                self._given.popitem(last=False)
+            return token
+        finally:
+            self._one_at_a_time.release()
+
+    def _new(self, user: str) -> Token:
+        found = self._call("GET", op="GETDELEGATIONTOKEN", doas=user, renewer=self._renewer)
+        try:
+            token = str(found["Token"]["urlString"])
+            ends_ms = self._call("PUT", op="RENEWDELEGATIONTOKEN", token=token)["long"]
+            return token, float(ends_ms) / 1000.0
+        except (LookupError, TypeError, ValueError) as e:
+            raise NoHdfsToken("HDFS answers with no delegation token") from e
+
+    def _call(self, method: str, **params: str) -> Any:
+        """The active NameNode's answer. What is said of a failure has no URL, for that has the token."""
+        why = ""
+        for base in self._bases:
+            try:
+                reply = self._session.request(method, f"{base}/webhdfs/v1/", params=params, timeout=TIMEOUT_S)
+                if reply.ok:
+                    return reply.json()
+                why = f"{params['op']}: {reply.status_code} {_exception(reply)}"
+            except (requests.RequestException, ValueError) as e:
+                why = f"{params['op']}: {type(e).__name__}"
+        raise NoHdfsToken(f"{self._bases[0]}: {why}")
+
+
+def _exception(reply: requests.Response) -> str:
+    """What HDFS says, on one line."""
+    try:
+        told = reply.json()["RemoteException"]
+        return " ".join(f"{told['exception']}: {told['message']}".split())[:200]
+    except (LookupError, TypeError, ValueError):
+        return reply.reason or ""

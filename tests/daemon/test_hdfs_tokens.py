@@ -1,0 +1,112 @@
+"""New HDFS tokens of users, asked of a NameNode that is played here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from pycontrol.config import HdfsTokens as Settings
+from pycontrol.daemon.hdfs_tokens import HdfsTokens
+from pycontrol.rpc.service import NoHdfsToken
+
+LIFE_S = 100.0
+
+
+class NameNode:
+    """Gives tokens that name whose they are, and how many it gave before."""
+
+    def __init__(self) -> None:
+        self.now_s, self.given = 1000.0, 0
+        self.asked: list[dict[str, str]] = []
+        self.standby = self.odd = False
+        name_node = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _do(self) -> None:
+                query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
+                status, answer = name_node.answer(self.command, query)
+                body = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_PUT = _do
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, method: str, query: dict[str, str]) -> tuple[int, Any]:
+        self.asked.append(query)
+        if self.standby or query.get("doas") == "root":
+            return 403, {"RemoteException": {"exception": "StandbyException", "message": "not\nallowed"}}
+        if self.odd:
+            return 200, {"Token": None}
+        if (method, query["op"]) == ("GET", "GETDELEGATIONTOKEN"):
+            self.given += 1
+            return 200, {"Token": {"urlString": f"{query['doas']}-{self.given}"}}
+        assert (method, query["op"]) == ("PUT", "RENEWDELEGATIONTOKEN")
+        return 200, {"long": (self.now_s + LIFE_S) * 1000}
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def name_node() -> Iterator[NameNode]:
+    made = NameNode()
+    yield made
+    made.close()
+
+
+def tokens(name_node: NameNode, *before: str) -> HdfsTokens:
+    at = Settings(webhdfs=";".join((*before, name_node.url)))
+    return HdfsTokens(at, lambda: name_node.now_s)
+
+
+def test_an_app_has_its_users_token_until_half_of_its_life_is_over(name_node: NameNode) -> None:
+    found = tokens(name_node)
+    assert found.of("a1", "ann") == ("ann-1", 1100.0)
+    assert found.of("a2", "bob") == ("bob-2", 1100.0)
+    name_node.now_s += 49.0
+    assert found.of("a1", "ann") == ("ann-1", 1100.0)
+    name_node.now_s += 2.0
+    assert found.of("a1", "ann") == ("ann-3", 1151.0)
+    assert [q["token"] for q in name_node.asked if q["op"] == "RENEWDELEGATIONTOKEN"] == ["ann-1", "bob-2", "ann-3"]
+
+
+def test_of_two_name_nodes_the_active_one_is_asked(name_node: NameNode) -> None:
+    other = NameNode()
+    other.standby = True
+    try:
+        assert tokens(name_node, other.url).of("a1", "ann") == ("ann-1", 1100.0)
+        assert other.asked
+    finally:
+        other.close()
+
+
+def test_a_refusal_is_one_line_without_a_token_and_the_next_try_is_a_new_one(name_node: NameNode) -> None:
+    found = tokens(name_node)
+    with pytest.raises(NoHdfsToken, match=r"GETDELEGATIONTOKEN: 403 StandbyException: not allowed$"):
+        found.of("a1", "root")
+    name_node.odd = True
+    with pytest.raises(NoHdfsToken, match="no delegation token"):
+        found.of("a1", "ann")
+    name_node.odd = False
+    assert found.of("a1", "ann")[0] == "ann-1"
+    name_node.close()
+    name_node.now_s += 60.0
+    with pytest.raises(NoHdfsToken) as raised:
+        found.of("a1", "ann")
+    assert "doas" not in str(raised.value)
