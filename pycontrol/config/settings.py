@@ -84,7 +84,7 @@ class WebHdfs(Section):
 
 class HdfsTokens(WebHdfs):
     """Who asks HDFS for tokens of the users whose apps outlive theirs; a proxy user of the NameNode
-    (docs/decisions/008-hdfs-tokens-past-seven-days.md)."""
+    (docs/decisions/009-hdfs-tokens-past-seven-days.md)."""
 
 
 class Standby(WebHdfs):

@@ -1,7 +1,7 @@
 """HDFS tokens for apps that outlive the one of their submission: asked for as a proxy user of the NameNode.
 
 WebHDFS gives an open one (GETDELEGATIONTOKEN with `doas`), of which its renewer learns the end by renewing it. Tokens
-are in memory alone, and an app gets its own user's only (decision 8).
+are in memory alone, and an app gets its own user's only (decision 9).
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from pycontrol.config import Config
+from pycontrol.config import Config, on_loopback
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, YARN
 from pycontrol.hadoopconf.production import auth_to_local
@@ -30,7 +31,7 @@ def together(sites: Sites, config: Config | None) -> Iterator[Finding]:
     if YARN in sites:
         yield from _yarn(sites[YARN])
     if config is not None:
-        yield from _isonomy(config)
+        yield from _isonomy(config, sites[CORE])
 
 
 def _core(site: Mapping[str, str]) -> Iterator[Finding]:
@@ -89,9 +90,8 @@ def _yarn(site: Mapping[str, str]) -> Iterator[Finding]:
                 yield error(YARN, key, "is missing: with Kerberos the daemon cannot log in")
 
 
-def _isonomy(config: Config) -> Iterator[Finding]:
-    here = config.agents.host in ("localhost", "::1") or config.agents.host.startswith("127.")
-    if config.agents.tls is None and not here:
+def _isonomy(config: Config, core: Mapping[str, str]) -> Iterator[Finding]:
+    if config.agents.tls is None and not on_loopback(config.agents.host):
         yield error(
             ISONOMY, "agents.tls", "is missing: in a secure cluster apps' tokens would cross the network in the clear"
         )
@@ -99,3 +99,23 @@ def _isonomy(config: Config) -> Iterator[Finding]:
         yield error(ISONOMY, "standby.user", "means nothing with Kerberos; set standby.principal and standby.keytab")
     elif config.standby is not None and config.standby.principal is None:
         yield note(ISONOMY, "standby.principal", "is not set: a ticket cache must be kept for the control plane")
+    tokens = config.hdfs_tokens
+    if tokens is None:
+        yield note(ISONOMY, "hdfs_tokens", "is not set: apps write no checkpoints past their HDFS token's seven days")
+    elif tokens.principal is None:
+        yield note(ISONOMY, "hdfs_tokens.principal", "is not set: a ticket cache must be kept for the control plane")
+    else:
+        yield from _proxy_user(core, tokens.principal)
+
+
+def _proxy_user(core: Mapping[str, str], principal: str) -> Iterator[Finding]:
+    """The NameNode reads these keys; what auth_to_local makes of a principal is its first part, by default."""
+    name = re.split("[/@]", principal)[0]
+    keys = {end: f"hadoop.proxyuser.{name}.{end}" for end in ("hosts", "users", "groups")}
+    who = core.get(keys["users"]) or core.get(keys["groups"])
+    if not core.get(keys["hosts"]) or not who:
+        missing = keys["hosts"] if who else keys["groups"]
+        yield error(CORE, missing, f"is missing: the NameNode gives {name} no tokens of users (hdfs_tokens)")
+    for end, key in keys.items():
+        if core.get(key) == "*":
+            yield note(CORE, key, f"is *: whoever has {name}'s keytab may act for anybody; name the {end}")

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli.config import config_group
+from pycontrol.config import ConfigError, load_config
 from pycontrol.hadoopconf import check, render, secure
 from pycontrol.hadoopconf.production import auth_to_local, capacity_scheduler, yarn_site
 from tests.hadoopconf import samples
@@ -84,6 +85,53 @@ def test_a_rendered_secure_cluster_has_no_errors(tmp_path: Path) -> None:
         changed = {**over, section: {**over[section], key: False if key == "https" else None}}  # type: ignore[dict-item]
         render.write(render.render(changed), tmp_path / key)
         assert [f.key for f in check.check(tmp_path / key) if f.level == "error"] == [finding]
+
+
+def test_who_asks_for_users_tokens_must_be_a_proxy_user_and_of_no_more_than_named_ones(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.write_text("x")
+    pem.chmod(0o600)
+    own = {**{f"tls_{k}": str(pem) for k in ("cert", "key", "ca")}, "tokens_webhdfs": "https://nn:9871",
+           "tokens_principal": "isonomy/rm@EXAMPLE.ORG", "tokens_keytab": str(pem)}  # fmt: skip
+
+    def found(k: int, may: dict[str, str]) -> list[tuple[str, str]]:
+        over = {"security": {"kerberos": True, "proxy_users": {"isonomy": may}}, "isonomy": own}
+        render.write(render.render(over), tmp_path / str(k))
+        return [(f.level, f.key) for f in check.check(tmp_path / str(k)) if "proxyuser" in f.key]
+
+    key = "hadoop.proxyuser.isonomy."
+    assert found(1, {"hosts": "rm", "groups": "research"}) == []
+    assert found(2, {}) == [("error", f"{key}groups")]
+    assert found(3, {"users": "ann"}) == [("error", f"{key}hosts")]
+    assert found(4, {"hosts": "*", "users": "*"}) == [("note", f"{key}hosts"), ("note", f"{key}users")]
+
+
+def test_tokens_of_users_do_not_cross_the_network_in_the_clear(tmp_path: Path) -> None:
+    file = tmp_path / "isonomy.yaml"
+    own = "hdfs_tokens: {webhdfs: 'http://n:1', principal: a@R, keytab: k}\nstate_dir: s\n"
+    file.write_text(f"{own}agents: {{host: 0.0.0.0}}")
+    with pytest.raises(ConfigError, match=r"in the clear; set agents\.tls"):
+        load_config(file)
+    file.write_text(f"{own}agents: {{host: 127.0.0.1}}")
+    tokens = load_config(file).hdfs_tokens
+    assert tokens is not None
+    assert tokens.keytab == tmp_path / "k", "relative to the file"
+
+
+def test_containers_are_confined_to_their_gpus_where_that_is_asked_for() -> None:
+    asked = {"executor": "linux", "linux_confine": True, "gpus": 3, "linux_path": "/opt/container-executor"}
+    files = render.render({"nodemanager": asked})
+    site = files["yarn-site.xml"]
+    assert f"<name>{NM}linux-container-executor.resources-handler.class</name>" in site
+    assert "<value>isonomy.nm.GpuDevices</value>" in site
+    assert "<value>/opt/container-executor</value>" in site
+    assert "<value>0,1,2</value>" in site
+    cfg = files["container-executor.cfg"]
+    assert "yarn-hierarchy=/hadoop-yarn" in cfg
+    assert "gpu.allowed-device-minor-numbers=0,1,2\n" in cfg
+    plain = render.render({"nodemanager": {"executor": "linux"}})
+    assert "GpuDevices" not in plain["yarn-site.xml"]
+    assert "[gpu]" not in plain["container-executor.cfg"]
 
 
 def test_a_simple_cluster_is_asked_for_none_of_it() -> None:

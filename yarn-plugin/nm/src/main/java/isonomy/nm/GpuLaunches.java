@@ -102,8 +102,7 @@ final class GpuLaunches {
   /** Overrides what the AM wrote: only the token, signed by the ResourceManager, says which GPUs are visible. */
   void visible(Map<String, String> environment, LinkedHashSet<String> nmVars) {
     String id = environment.get("CONTAINER_ID");
-    Container container = id == null ? null : nm.getContainers().get(ContainerId.fromString(id));
-    GpuUse use = container == null ? null : use(container);
+    GpuUse use = id == null ? null : use(ContainerId.fromString(id));
     if (use != null && use.isUnmanaged()) {
       return;
     }
@@ -113,6 +112,12 @@ final class GpuLaunches {
       environment.put(LEASE, use.lease());
       nmVars.add(LEASE);
     }
+  }
+
+  /** Null for a container that the NodeManager does not know. */
+  GpuUse use(ContainerId id) {
+    Container container = nm.getContainers().get(id);
+    return container == null ? null : use(container);
   }
 
   int launch(Container container, Launch launch) throws IOException, ConfigurationException {

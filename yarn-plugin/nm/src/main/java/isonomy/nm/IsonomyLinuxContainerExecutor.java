@@ -26,6 +26,11 @@ public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor implem
     ExecutorAttributes.addTo(getConf());
   }
 
+  /** What a container may use of the GPUs; null where it is not known. */
+  GpuUse use(ContainerId id) {
+    return gpus.use(id);
+  }
+
   @Override
   public String leader(ContainerId id) {
     return getProcessId(id);

@@ -17,6 +17,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.FileUtil;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.records.LocalResource;
 import org.apache.hadoop.yarn.api.records.LocalResourceType;
 import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
@@ -41,9 +42,14 @@ final class Staging {
     return folder;
   }
 
+  /** The job's staging area is private, too: by default its checkpoints and its model lie there. */
   void create() throws IOException {
     fs.mkdirs(folder, PRIVATE);
     fs.setPermission(folder, PRIVATE);
+    Path area = folder.getParent();
+    if (fs.getFileStatus(area).getOwner().equals(UserGroupInformation.getCurrentUser().getShortUserName())) {
+      fs.setPermission(area, PRIVATE);
+    }
   }
 
   void delete() {
