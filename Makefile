@@ -30,7 +30,8 @@ python-lane:
 	  && $(MAKE) --no-print-directory compiled-test
 
 java-lane:
-	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory cluster-test
+	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory hadoop-test-short \
+	  && $(MAKE) --no-print-directory cluster-test
 
 setup: $(VENV)/.ready
 
@@ -56,6 +57,11 @@ java-test: java
 # Hadoop's own tests of the CapacityScheduler, with the plugin in its place and without; minutes a class, so apart.
 hadoop-test: java
 	yarn-plugin/hadoop-tests/run
+
+# One short class of them, for `make test`.
+.PHONY: hadoop-test-short
+hadoop-test-short: java
+	yarn-plugin/hadoop-tests/run --alone TestApplicationLimits
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -96,7 +96,8 @@ def main() -> None:
         if options.wheelhouse:
             (wheel,) = Path(folder).glob("isonomy-*.whl")
             house = Path(folder, "wheelhouse")
-            subprocess.run([*pip, "download", "-d", str(house), "--only-binary=:all:", str(wheel)], check=True)
+            # `wheel`, not `download`: some dependencies (docopt of hdfs) are published as sources alone
+            subprocess.run([*pip, "wheel", "--prefer-binary", "-w", str(house), str(wheel)], check=True)
             (house / wheel.name).unlink(missing_ok=True)
         data = archive(name, contents(Path(folder)), when_s)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,16 @@ from pycontrol.config import Config, ConfigError, parse
 from pycontrol.policies import registry
 from pycontrol.words import suggest
 
-FREE_FORM = frozenset({"security.proxy_users", "core.racks", "yarn.rm_hosts", "isonomy.exchange", "isonomy.policy_options", "queues.leaves"})
+FREE_FORM = frozenset(
+    {
+        "security.proxy_users",
+        "core.racks",
+        "yarn.rm_hosts",
+        "isonomy.exchange",
+        "isonomy.policy_options",
+        "queues.leaves",
+    }
+)
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
 
 HADOOP_VERSIONS = ("3.3", "3.4", "3.5")
