@@ -62,7 +62,7 @@ def archive(name: str, files: Mapping[str, Path], epoch_s: int) -> bytes:
     sums = "".join(f"{hashlib.sha256(data[place]).hexdigest()}  {place}\n" for place in sorted(data))
     data["SHA256SUMS"] = sums.encode()
     tar_bytes, packed = io.BytesIO(), io.BytesIO()
-    with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(fileobj=tar_bytes, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for place in sorted(data):
             entry = tarfile.TarInfo(f"{name}/{place}")
             entry.size, entry.mtime = len(data[place]), epoch_s

@@ -99,7 +99,7 @@ def token(host: str, principal: str = "", keytab: str = "", tickets: str = "") -
     try:
         _import_name(f"HTTP@{host}", _SERVICE, name)
         if principal:
-            _acquire(principal, keytab, tickets or f"MEMORY:isonomy-{principal}", credential)
+            _acquire(principal, keytab, tickets or f"MEMORY:isonomy-{principal}-{keytab}", credential)
         major = gss.gss_init_sec_context(
             ctypes.byref(minor), credential, ctypes.byref(context), name, ctypes.byref(_SPNEGO),
             ctypes.c_uint32(0), ctypes.c_uint32(0), None, None, None, ctypes.byref(out), None, None)  # fmt: skip

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+LONG = "charset_normalizer-3.4.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl"
+"""A name as PyPI has them, too long for the oldest format of tar."""
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -30,6 +32,8 @@ def wheels(tmp_path: Path, dist: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
     """A wheel, and jars where this checkout has not built them."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "isonomy-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
+    (tmp_path / "wheels" / "wheelhouse").mkdir()
+    (tmp_path / "wheels" / "wheelhouse" / LONG).write_bytes(b"long")
     for jar in dist.JARS:
         (tmp_path / jar).write_bytes(jar.encode())
     monkeypatch.setattr(dist, "JARS", {jar: str(tmp_path) for jar in dist.JARS})
@@ -58,7 +62,8 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
         "confs/nodemanager/isonomy-bad-gpus",
         *(f"confs/templates/{f.name}" for f in (REPO / "confs" / "templates").iterdir()),
         "jars/isonomy-am.jar", "jars/isonomy-submarine-runtime.jar", "jars/isonomy-yarn-nm.jar",
-        "jars/isonomy-yarn-rm.jar", "python/isonomy-0.1.0-py3-none-any.whl", "systemd/isonomy.service",
+        "jars/isonomy-yarn-rm.jar", "python/isonomy-0.1.0-py3-none-any.whl", f"python/wheelhouse/{LONG}",
+        "systemd/isonomy.service",
     }  # fmt: skip
     assert modes["isonomy-0.1.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
 
