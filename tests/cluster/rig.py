@@ -23,19 +23,25 @@ SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30",
 class Rig:
     """Cluster, control plane, clients."""
 
+    repo, bin = REPO, BIN
+    """The checkout whose dev-cluster, control plane and clients these are."""
     login: AuthBase | None = None
     """What web apps of a secure cluster are shown."""
 
     def __init__(self, folder: Path, policy: str = "themis", *options: str) -> None:
         self.folder = folder
-        words = [str(REPO / "dev-cluster/up"), "--dir", str(folder), "--fresh", *options]
+        words = [str(self.repo / "dev-cluster/up"), "--dir", str(folder), "--fresh", *options]
         for setting in SETTINGS:
             words += ["--set", setting]
         subprocess.run(words, check=True, timeout=400)
         self.cluster = json.loads((folder / "cluster.json").read_text())
         self.env = {**os.environ, **self.cluster["env"]}
         self.control: subprocess.Popen[bytes] | None = None
-        self.serve(policy)
+        try:
+            self.serve(policy)
+        except BaseException:  # nobody else would end what runs
+            self.down()
+            raise
 
     def serve(self, policy: str = "themis") -> None:
         """Starts the control plane and waits until it is ready."""
@@ -45,7 +51,7 @@ class Rig:
     def control_plane(self, config: str, policy: str = "themis") -> subprocess.Popen[bytes]:
         """A control plane whose ports are open."""
         with (self.folder / "log" / "control-plane.log").open("ab") as log:
-            words = [str(BIN / "isonomy"), "serve", "--config", config, "--policy", policy]
+            words = [str(self.bin / "isonomy"), "serve", "--config", config, "--policy", policy]
             started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
         assert started.stdout is not None
         assert started.stdout.readline().startswith(b"ready")
@@ -60,11 +66,11 @@ class Rig:
     def down(self) -> None:
         """Leaves nothing running."""
         self.stop()
-        subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=True, timeout=120)
+        subprocess.run([str(self.repo / "dev-cluster/down"), "--dir", str(self.folder)], check=True, timeout=120)
 
     def dev(self, verb: str, role: str) -> None:
         """dev-cluster/kill or start of a role."""
-        words = [str(REPO / "dev-cluster" / verb), "--dir", str(self.folder), role]
+        words = [str(self.repo / "dev-cluster" / verb), "--dir", str(self.folder), role]
         subprocess.run(words, check=True, timeout=120)
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
@@ -106,7 +112,7 @@ class Rig:
     def submit(self, name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50) -> None:
         """A job of two GPUs whose training takes about so long; `more` makes a group of it."""
         words = [
-            str(BIN / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
+            str(self.bin / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
             "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", str(steps),
             "--iteration-s", str(seconds * 2 / steps),
             "--worker_launch_cmd", "python -m submarine_patch.examples.digits", *more,
@@ -149,6 +155,6 @@ class Rig:
 
     def audit(self) -> None:
         """The journal and the nodes' evidence agree."""
-        words = [str(BIN / "isonomy"), "audit", "--cluster-dir", str(self.folder), "-o", "json"]
+        words = [str(self.bin / "isonomy"), "audit", "--cluster-dir", str(self.folder), "-o", "json"]
         done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=60)
         assert json.loads(done.stdout)["violations"] == [], done.stdout

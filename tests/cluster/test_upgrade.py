@@ -1,0 +1,86 @@
+"""From an earlier version to this one while jobs run: control plane first and then jars, and the reverse.
+
+ISONOMY_OLDER names a checkout of the earlier version in which `make setup java` was run: `make upgrade-test OLDER=DIR`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import BIN, REPO, Rig
+
+OLDER = Path(os.environ.get("ISONOMY_OLDER") or "/none")
+MISSING = not (OLDER / "dev-cluster" / "up").exists()
+pytestmark = [
+    pytest.mark.versions,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(MISSING, reason="ISONOMY_OLDER names no checkout"),
+]
+
+
+class Upgraded(Rig):
+    """All is of the earlier version, until it is upgraded."""
+
+    repo, bin = OLDER, OLDER / ".venv" / "bin"
+
+    def new_control_plane(self) -> None:
+        """In the place of the earlier one, on its journal; clients are new, too."""
+        self.stop()
+        self.bin = BIN
+        self.serve()
+
+    def new_jar(self, role: str) -> None:
+        """A daemon ends and starts with this version's jar."""
+        self.dev("kill", role)
+        self.repo = REPO
+        self.dev("start", role)
+        self.wait(lambda: self.get("status").get("ready"), 90, "the plugin is back")
+
+    def goes_on(self, name: str) -> None:
+        """The job runs in the container that it had."""
+        self.wait(lambda: self.jobs(name), 60, f"{name}'s Agent is there again")
+        self.training(name, self.jobs(name)[0]["step"] + 2)
+        assert [j["restarts"] for j in self.jobs(name)] == [0]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Upgraded]:
+    made = Upgraded(tmp_path / "dc")
+    yield made
+    made.down()
+
+
+def test_the_control_plane_first(rig: Upgraded) -> None:
+    rig.submit("before", 150)
+    rig.training("before", 3)
+    rig.new_control_plane()
+    rig.goes_on("before")
+    rig.submit("between", 5)
+    rig.succeeds("between")
+    rig.new_jar("resourcemanager")
+    rig.new_jar("nodemanager-0")
+    rig.goes_on("before")
+    rig.submit("after", 5)
+    rig.succeeds("after")
+    rig.succeeds("before")
+    rig.audit()
+
+
+def test_the_jars_first(rig: Upgraded) -> None:
+    rig.submit("before", 150)
+    rig.training("before", 3)
+    rig.new_jar("resourcemanager")
+    rig.new_jar("nodemanager-0")
+    rig.goes_on("before")
+    rig.submit("between", 5)
+    rig.succeeds("between")
+    rig.new_control_plane()
+    rig.goes_on("before")
+    rig.submit("after", 5)
+    rig.succeeds("after")
+    rig.succeeds("before")
+    rig.audit()
