@@ -232,7 +232,8 @@ class Demo:
         app.log = self.folder / "log" / f"submit-{app.name}.log"
         with app.log.open("wb") as log:
             app.process = subprocess.Popen(app.command, stdout=log, stderr=log, env=self.env, start_new_session=True)
-        self.say(f"submitted {app.name}: {'distributed shell' if app.model is None else 'submarine job run'}")
+        kind = "submarine job run" if "submarine" in Path(app.command[0]).name else "distributed shell"
+        self.say(f"submitted {app.name}: {kind}")
 
     def show_rounds(self) -> None:
         """Each new round in a line."""

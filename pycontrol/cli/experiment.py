@@ -16,7 +16,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pycontrol.cli.tables import Data, emit, lines, out, table
-from pycontrol.experiments import catalogue, claims
+from pycontrol.experiments import catalogue, claims, provenance
 from pycontrol.experiments.kit import Setup, Table
 from pycontrol.experiments.report import Entry, as_json, plain, read, text, write, write_pages
 
@@ -101,7 +101,7 @@ def experiment_command(
         if report is not None and kept is None:
             _put(entries[-1], report, log)
         if keep and kept is None:
-            found = claims.result_of(entries[-1], claims.commit_of(), claims.code_hash(one))
+            found = claims.result_of(entries[-1], provenance.commit_of(), provenance.code_hash(one))
             log.print(f"{claims.keep(found, results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
@@ -192,8 +192,9 @@ def _draw(entry: Entry) -> RenderableType:
         for c in found.claims
     ]
     assumed = [f"Assumed: {'; '.join(found.conventions)}."] if found.conventions else []
-    seeds = f"{found.seeds} seeds, 95 % confidence intervals; " if found.seeds else ""
-    end = f"{seeds}{entry.wall_s:.0f} s{' (quick)' if entry.quick else ''}"
+    seeds = f"{found.seeds} seeds, 95 % confidence intervals; " if found.seeds > 1 else ""
+    part = f"{found.size}; " if found.size else ""
+    end = f"{seeds}{part}{entry.wall_s:.0f} s{' (quick)' if entry.quick else ''}"
     small = [Text(said, "dim") for said in (*assumed, *found.notes, end)]
     return lines(Text(f"{entry.name}: {entry.title}", "bold"), "", *tables, *claims, *small, "")
 

@@ -15,7 +15,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "default-policy": "pycontrol.experiments.default_policy.promise:default_policy",
     "default-policy-splits": "pycontrol.experiments.default_policy.splits:splits",
     "estimates": "pycontrol.experiments.outlook.estimates:estimates",
-    "hived-fig2": "pycontrol.experiments.hived.safety:fig2",
+    "hived-fig2": "pycontrol.experiments.hived.example:fig2",
     "hived-fig6": "pycontrol.experiments.hived.sharing:fig6",
     "hived-fig7": "pycontrol.experiments.hived.sharing:fig7",
     "hived-excess": "pycontrol.experiments.hived.sharing:excess",

@@ -1,21 +1,19 @@
 """docs/claims.md, made anew from the results that are kept: no row can be older than its code unseen.
 
-A result is what one experiment found, with the commit, a hash of the code that it depends on, seeds and size. One
-whose hash is not that of today's code is marked stale.
+A result is what one experiment found, with the commit, a hash of the code that decided it, seeds and size. One whose
+hash is not that of today's code is marked stale.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pycontrol
 from pycontrol.experiments.catalogue import EXPERIMENTS
+from pycontrol.experiments.provenance import code_hash
 from pycontrol.experiments.report import Entry, plain
 
 PAPERS = {
@@ -26,20 +24,17 @@ PAPERS = {
     "outlook": "Estimates",
 }
 """Folder of experiments -> heading, in the page's order."""
-SHARED = ("model", "fairness", "auction", "cells", "shares", "policies", "arbiter", "agentlogic", "simulation")
-"""Packages that every experiment depends on, beside the folder of its own paper."""
-SUFFIXES = {".py", ".c", ".h"}
 HEAD = """# The papers' claims, measured
 
 `isonomy experiment claims` makes this page anew from the results in [results](results): what `isonomy experiment`
 found, in simulation. Each row is a claim of a paper, what the paper says, what we measured, and whether it holds;
 "on average" where 95 % intervals leave a doubt. Above each table is which command found it, when, with how many
-seeds, and on which commit's code; **stale** where the code that it depends on (the control plane's core, the
-simulator, the paper's experiments) has changed since, or is not known: run the command again, with `--keep` to keep
-what it finds. `quick` runs are smaller than the paper's set-ups: what holds there may not hold at full size, and the
-other way round. Conventions, intervals, figures and reasons are on the page that `isonomy experiment all --report
-DIR` writes. Which of Themis' conventions matter, and why its defaults are what they are, is in
-[themis.md](themis.md#which-of-them-matter); what the default policy comes to in [policy.md](policy.md).
+seeds, on how much of the paper's set-up, and on which commit's code; **stale** where the code that decides it (the
+experiment's function and all that this names, directly or not, comments and docstrings aside) has changed since, or is
+not known: run the command again, with `--keep` to keep what it finds. What holds on a part of a paper's set-up, above
+all in `quick` runs, may not hold at full size, and the other way round. Conventions, tables and figures are on the page
+that `isonomy experiment all --report DIR` writes. Which of Themis' conventions matter, and why its defaults are what
+they are, is in [themis.md](themis.md#which-of-them-matter); what the default policy comes to in [policy.md](policy.md).
 """
 
 
@@ -60,41 +55,15 @@ class Result:
     commit: str
     code: str
     """`code_hash` at that time; empty where it is not known."""
-    claims: tuple[tuple[str, str, str, str], ...]
-    """Claim, what the paper says, what was found, and the verdict."""
+    claims: tuple[tuple[str, ...], ...]
+    """Claim, what the paper says, what was found, the verdict, and why, where that was kept."""
+    part: str = ""
+    """How much of the paper's set-up was run, where that is not all."""
 
 
 def folder_of(name: str) -> str:
     """The folder of an experiment's module."""
     return EXPERIMENTS[name].split(".")[2]
-
-
-def code_hash(name: str, root: Path | None = None) -> str:
-    """Of the sources that an experiment depends on."""
-    root = root or Path(pycontrol.__file__).parent
-    folders = [*SHARED, f"experiments/{folder_of(name)}"]
-    files = [
-        root / "experiments/kit.py",
-        *(f for at in folders for f in (root / at).rglob("*") if f.suffix in SUFFIXES),
-    ]
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def commit_of(root: Path | None = None) -> str:
-    """The commit that is checked out, with a plus where files have changed since; the version without one."""
-    at = (root or Path(pycontrol.__file__).parent).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=True, timeout=30).stdout
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "pycontrol").strip()
-        return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
 
 
 def result_of(entry: Entry, commit: str, code: str) -> Result:
@@ -103,8 +72,9 @@ def result_of(entry: Entry, commit: str, code: str) -> Result:
     options = [f"--{size}"] if size else []
     options += [f"--seeds {entry.most_seeds}"] if entry.most_seeds else []
     command = " ".join(["isonomy experiment", entry.name, *options])
-    claims = tuple((c.claim, c.paper, c.ours, c.verdict) for c in entry.findings.claims)
-    return Result(entry.name, command, entry.day, entry.findings.seeds, size, commit, code, claims)
+    claims = tuple((c.claim, c.paper, c.ours, c.verdict, c.why) for c in entry.findings.claims)
+    found = entry.findings
+    return Result(entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size)
 
 
 def keep(result: Result, folder: Path) -> Path:
@@ -130,7 +100,7 @@ def read(folder: Path, names: Iterable[str]) -> list[Result]:
 def _result(path: Path) -> Result:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Result(**{**data, "claims": tuple((c[0], c[1], c[2], c[3]) for c in data["claims"])})
+        return Result(**{**data, "claims": tuple((c[0], c[1], c[2], c[3], *c[4:5]) for c in data["claims"])})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadResults(f"{path}: is no result ({error}); run its experiment again with --keep") from error
 
@@ -153,13 +123,18 @@ def page(results: Sequence[Result]) -> str:
 
 def _section(r: Result) -> str:
     seeds = f", {r.seeds} seeds" if r.seeds > 1 else ", one seed" if r.seeds == 1 else ""
+    part = f" ({r.part})" if r.part else ""
     stale = "; **stale**" if is_stale(r) else ""
     lines = [
-        f"\n### {r.name}", "", f"`{r.command}`, {r.day}{seeds}, commit {r.commit}{stale}.", "",
+        f"\n### {r.name}", "", f"`{r.command}`, {r.day}{seeds}{part}, commit {r.commit}{stale}.", "",
         "| claim | paper | ours | |", "| --- | --- | --- | --- |",
-        *("| " + " | ".join(_cell(part) for part in claim) + " |" for claim in r.claims), "",
+        *("| " + " | ".join(_cell(text) for text in _row(*claim)) + " |" for claim in r.claims), "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _row(claim: str, paper: str, ours: str, verdict: str, why: str = "") -> tuple[str, ...]:
+    return claim, paper, ours, f"{verdict}: {why}" if why else verdict
 
 
 def _cell(text: str) -> str:

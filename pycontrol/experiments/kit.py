@@ -108,6 +108,8 @@ class Findings:
     notes: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     """Numbers for other programs."""
+    size: str = ""
+    """How much of the paper's set-up was run, where that is not all."""
 
 
 def shown(value: Interval, digits: int = 3) -> str:

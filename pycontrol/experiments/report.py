@@ -76,6 +76,7 @@ def read(path: Path) -> Entry:
         found["seeds"],
         tuple(found["notes"]),
         found["values"],
+        found.get("size", ""),
     )
     return Entry(**{**data, "findings": findings})
 
@@ -163,7 +164,8 @@ MARKDOWN = """\
 {% if e.findings.conventions %}Assumed: {{ e.findings.conventions | join('; ') }}.
 {% endif %}{% for n in e.findings.notes %}{{ n }}
 {% endfor %}
-{% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif -%}
+{% if e.findings.seeds > 1 %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif -%}
+{% if e.findings.size %}{{ e.findings.size }}; {% endif -%}
 {{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}{{ ', ' ~ e.day if e.day }}.
 """
 
@@ -198,7 +200,8 @@ Paper: {{ c.paper }}; ours: {{ c.ours }}. {{ c.why }}</li>{% endfor %}</ul>
 {% for f in e.findings.figures %}<p><img src="{{ e.name }}-{{ f.name }}.png" alt="{{ f.title }}"></p>{% endfor %}
 <p><small>{% if e.findings.conventions %}Assumed: {{ e.findings.conventions | join('; ') }}. {% endif %}
 {% for n in e.findings.notes %}{{ n }} {% endfor %}
-{% if e.findings.seeds %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif %}
+{% if e.findings.seeds > 1 %}{{ e.findings.seeds }} seeds, 95 % confidence intervals; {% endif %}
+{% if e.findings.size %}{{ e.findings.size }}; {% endif %}
 {{ '%.0f' | format(e.wall_s) }} s{{ ' (quick)' if e.quick }}{{ ', ' ~ e.day if e.day }}.</small></p>{% endfor %}
 </body></html>
 """

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from click.testing import CliRunner
 
 import pycontrol
 from pycontrol.cli.experiment import experiment_command
-from pycontrol.experiments import catalogue, claims
+from pycontrol.experiments import catalogue, claims, provenance
+from pycontrol.experiments.hived import safety
 from pycontrol.experiments.kit import Claim, Findings
 from pycontrol.experiments.report import Entry
 
@@ -25,7 +29,7 @@ def entry(name: str = "hived-fig2", quick: bool = True) -> Entry:
 
 
 def test_a_result_says_what_it_was_found_with_and_comes_back_as_it_was(tmp_path: Path) -> None:
-    result = claims.result_of(entry(), "abc", claims.code_hash("hived-fig2"))
+    result = claims.result_of(entry(), "abc", provenance.code_hash("hived-fig2"))
     claims.keep(result, tmp_path)
     assert claims.read(tmp_path, catalogue.names()) == [result]
     assert (result.command, result.seeds, result.size) == ("isonomy experiment hived-fig2 --quick", 5, "quick")
@@ -33,7 +37,7 @@ def test_a_result_says_what_it_was_found_with_and_comes_back_as_it_was(tmp_path:
 
 def test_one_command_makes_the_page_and_names_what_is_stale(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    claims.keep(claims.result_of(entry(), "abc", claims.code_hash("hived-fig2")), results)
+    claims.keep(claims.result_of(entry(), "abc", provenance.code_hash("hived-fig2")), results)
     claims.keep(claims.result_of(entry("oef-fig9", False), "old", "0" * 16), results)
     run = CliRunner().invoke(experiment_command, ["claims", "--results", str(results)])
     assert run.exit_code == 0, run.output
@@ -44,32 +48,85 @@ def test_one_command_makes_the_page_and_names_what_is_stale(tmp_path: Path) -> N
     assert "`isonomy experiment oef-fig9`, 2026-11-22, 5 seeds, commit old; **stale**.\n" in text
 
 
-@pytest.mark.parametrize(
-    ("changed", "hived", "oef"),
-    [
-        ("policies/tiresias.py", True, True), ("auction/solver.c", True, True),
-        ("experiments/hived/cells.py", True, False), ("cli/tables.py", False, False),
-    ],
-)  # fmt: skip
-def test_a_row_is_stale_once_code_that_it_depends_on_changed(
-    tmp_path: Path, changed: str, hived: bool, oef: bool
-) -> None:
+CHANGES: list[tuple[str, str, str, set[str]]] = [
+    ("policies/tiresias.py", "class Tiresias(Filling):", "    added = 1", {"hived-fig6"}),
+    ("policies/slaq.py", "class Slaq(Filling):", "    added = 1", set()),
+    ("arbiter/core.py", "class Arbiter(State):", "    added = 1", {"hived-fig6", "oef-fig9"}),
+    ("cells/core.py", "class Cells:", "    added = 1", {"hived-profile", "hived-fig6", "oef-fig9"}),
+    ("experiments/hived/cells.py", "TENANTS = 11", "TENANTS = 12", {"hived-profile"}),
+    ("experiments/hived/simulated.py", "HOUR_S = 3600.0", "HOUR_S = 60.0", {"hived-fig6"}),
+    ("experiments/kit.py", "@dataclass(frozen=True)", "# A remark.", set()),
+    ("shares/gandiva_fair.py", "class GandivaFair:", "    added = 1", {"oef-fig1-2", "oef-fig9"}),
+    ("cli/tables.py", "from __future__ import annotations", "ADDED = 1", set()),
+]
+"""File, a line in it, what is put after it, and which of some experiments that changes."""
+
+
+def test_a_row_is_stale_once_code_that_decides_it_changed(tmp_path: Path) -> None:
     root = tmp_path / "pycontrol"
     shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    before = {name: claims.code_hash(name, root) for name in ("hived-fig2", "oef-fig9")}
-    assert before == {name: claims.code_hash(name) for name in before}
-    assert (root / changed).exists()
-    with (root / changed).open("a") as file:
-        file.write("\n")
-    assert (claims.code_hash("hived-fig2", root) != before["hived-fig2"]) is hived
-    assert (claims.code_hash("oef-fig9", root) != before["oef-fig9"]) is oef
+    names = ("hived-profile", "hived-fig6", "oef-fig1-2", "oef-fig9")
+    today = {n: provenance.code_hash(n) for n in names}
+    for file, line, added, stale in CHANGES:
+        text = (root / file).read_text()
+        assert f"{line}\n" in text, (file, line)
+        (root / file).write_text(text.replace(f"{line}\n", f"{line}\n{added}\n", 1))
+        assert {n for n in names if provenance.code_hash(n, root) != today[n]} == stale, file
+        (root / file).write_text(text)
 
 
-def test_every_folder_that_is_hashed_is_there() -> None:
+def test_the_compiled_solver_is_of_the_code_of_who_uses_it(tmp_path: Path) -> None:
+    root = tmp_path / "pycontrol"
+    shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (root / "auction/solver.c").write_text("/* another */")
+    assert provenance.code_hash("themis-overheads", root) != provenance.code_hash("themis-overheads")
+    assert provenance.code_hash("hived-profile", root) == provenance.code_hash("hived-profile")
+
+
+def test_comments_docstrings_and_layout_decide_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "pycontrol"
+    shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in root.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text('"""Other words."""\n# A remark.\n' + text, encoding="utf-8")
+    assert [
+        n for n in ("hived-profile", "themis-overheads") if provenance.code_hash(n, root) != provenance.code_hash(n)
+    ] == []
+
+
+def test_every_experiment_has_code_that_decides_it() -> None:
+    tree = provenance.Tree(SOURCES)
     for name in catalogue.names():
+        module, _, function = catalogue.EXPERIMENTS[name].partition(":")
+        found = tree.reached((module, function))
+        assert (module, function) in found
+        assert ("pycontrol.experiments.kit", "Findings") in found
         assert claims.folder_of(name) in claims.PAPERS
-        assert (SOURCES / "experiments" / claims.folder_of(name)).is_dir()
-    assert all((SOURCES / folder).is_dir() for folder in claims.SHARED)
+
+
+def test_what_an_experiment_runs_is_of_the_code_that_is_hashed() -> None:
+    """The functions that a run really calls; of generated ones and of what only writes tables, nothing is said."""
+    found = provenance.Tree(SOURCES).reached(("pycontrol.experiments.hived.safety", "random_trace"))
+    called: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        module = frame.f_globals.get("__name__", "")
+        code = frame.f_code
+        if (
+            event == "call" and module.startswith("pycontrol.") and code.co_flags & inspect.CO_OPTIMIZED
+        ):  # no class's body
+            name = code.co_qualname.partition(".")[0]
+            called.add((module, name))
+
+    sys.setprofile(note)
+    try:
+        safety.random_trace(1, 10)
+    finally:
+        sys.setprofile(None)
+    known = {(of, name) for of, name in found}
+    strange = {(m, n) for m, n in called - known if not n.startswith(("<", "__"))}
+    assert strange == set()
+    assert len(called) > 200
 
 
 @pytest.mark.parametrize("text", ["{", "{}", json.dumps({"name": "x", "claims": [[1]]})])

@@ -7,13 +7,14 @@ import pytest
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.hived import cases as hived_cases
 from pycontrol.experiments.hived import cells as hived_cells
+from pycontrol.experiments.hived import example, simulated
 from pycontrol.experiments.hived import exchange as hived_exchange
 from pycontrol.experiments.hived import safety as hived_safety
-from pycontrol.experiments.hived import simulated
 from pycontrol.experiments.hived.cases import Case, Runs, apportioned, by_level
 from pycontrol.experiments.hived.simulated import LEASE_S, POLICIES
 from pycontrol.experiments.hived.simulated import Series as Hours
 from pycontrol.experiments.kit import Setup
+from pycontrol.simulation.apps import TraceApp
 
 HOUR_S = 3600.0
 
@@ -39,6 +40,28 @@ def test_every_job_runs_its_time_whatever_the_policy(policy: str) -> None:
         assert [r + sum(low.values()) for r, low in zip(ran.series.regular_gpus, ran.series.lent, strict=True)] == (
             ran.series.all_gpus
         )
+
+
+def test_a_simulation_that_ends_before_its_jobs_counts_what_they_waited_by_then() -> None:
+    spec = (("t", 0, 8, 0.0, 5000.0), ("t", 1, 8, 100.0, 500.0), ("t", 2, 4, 200.0, 10.0))
+    case = Case("one", 1, {"t": {"node": 1}}, spec, 0, 200.0, 3700.0)
+    found = simulated.private(case, "yarn_cs")
+    assert found.delay_s == pytest.approx({0: 0.0, 1: 3600.0, 2: 3500.0}, abs=5.0)
+    assert found.finished_s == pytest.approx({0: 5000.0, 1: 4200.0, 2: 3710.0}, abs=5.0)
+    assert found.started_s == pytest.approx({0: 0.0}, abs=5.0)
+
+
+def test_a_part_of_the_trace_begins_with_what_would_then_run() -> None:
+    day, from_s = 86400.0, hived_cases.FROM_DAY * 86400.0
+    apps = [
+        TraceApp(name, at_s, 2, ((2 * run_s,),), "t")
+        for name, at_s, run_s in (
+            ("over", 0.0, from_s - 1.0), ("half", from_s - day, 3 * day), ("in", from_s + 5.0, 60.0), ("late", 2e7, 1.0)
+        )
+    ]  # fmt: skip
+    found = [(a.app_id, a.submitted_s, a.work_gpu_s) for a in hived_cases.window(apps, 2.0)]
+    assert found == [("half", 0.0, 4 * day), ("in", 5.0, 120.0)]
+    assert hived_cases.window(apps, hived_cases.DAYS) == tuple(apps)
 
 
 def test_on_its_private_cluster_the_first_comer_is_first_and_what_fits_goes_ahead() -> None:
@@ -74,7 +97,7 @@ def test_a_job_that_its_user_ends_gives_its_gpus_back_at_that_time() -> None:
 
 
 def test_figure_2_comes_out_as_in_the_paper() -> None:
-    assert [c.holds for c in hived_safety.fig2(Setup()).claims] == [True, True, True]
+    assert [c.holds for c in example.fig2(Setup()).claims] == [True, True, True, True]
 
 
 def test_the_tables_nodes_are_the_papers_percentages() -> None:

@@ -47,10 +47,10 @@ def closed_loop(setup: Setup) -> Findings:
                "mean delay, private, min", "without", "with")  # fmt: skip
     table = Table("Jobs that end over a lease and a minute later than on the private cluster", columns, tuple(rows))
     how = (
-        "each tenant's private cluster is a simulation of its own", str(here),
+        "each tenant's private cluster is a simulation of its own",
         f"{_randoms(setup)} random cases of 60 jobs: 2 to 4 tenants on 4 to 8 nodes",
-    )  # fmt: skip
-    return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, seeds=here.seeds)
+    )
+    return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, here.seeds, size=f"the trace: {here}")
 
 
 def _mean_delay(runs: Sequence[Runs], way: str) -> float:

@@ -1,4 +1,4 @@
-"""HiveD's sharing safety as a measured property: Figure 2's example, random traces, and the trace open loop."""
+"""HiveD's sharing safety as a measured property: the requests of the private clusters on a shared one (section 5.2)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import random
 from dataclasses import dataclass
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
-from pycontrol.cells.values import OPPORTUNISTIC, Outcome, Request
 from pycontrol.experiments.hived import simulated
 from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, Case, made, on_nodes, size
 from pycontrol.experiments.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED
@@ -20,72 +17,6 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.result import Result
-
-
-def fig2(setup: Setup) -> Findings:
-    """HiveD Figure 2: two tenants on two 4-GPU nodes; by quota one fragments the other's node."""
-    by_quota, by_cells = _figure_2_by_quota(), _figure_2_by_cells()
-    claims = (
-        Claim("By quota, b1 (4 GPUs) finds no node although B uses nothing.", "waits", by_quota["b1"],
-              by_quota["b1"] == "waits"),
-        Claim("With cells, b1 gets B's node.", "runs", by_cells["b1"], by_cells["b1"] != "waits"),
-        Claim("With cells, a5 (2 GPUs) waits or runs on B's node only until B needs it, as A's own node has no free"
-              " switch.", "as in A's private cluster", by_cells["a5"], by_cells["a5"].startswith("opportunistic")),
-    )  # fmt: skip
-    rows = tuple((job, by_quota[job], by_cells[job]) for job in ("a5", "b1"))
-    table = Table("After a1 to a4 started and a2 and a4 ended", ("job", "quota", "HiveD"), rows)
-    how = ("a5 wants both GPUs on one PCIe switch, as in the paper",)
-    return Findings(claims, (table,), (), how)
-
-
-def _figure_2_by_quota() -> dict[str, str]:
-    """Best fit by switch, a quota of 4 GPUs each: what becomes of a5 and b1."""
-    free = {(node, switch): 2 for node in (1, 2) for switch in (1, 2)}
-
-    def take(gpus: int) -> tuple[int, int] | None:
-        fitting = [s for s in free if free[s] >= gpus]
-        if not fitting:
-            return None
-        best = min(fitting, key=lambda s: (sum(free[t] for t in free if t[0] == s[0]), free[s], s))
-        free[best] -= gpus
-        return best
-
-    spots = [take(1) for _ in range(4)]
-    for spot in (spots[1], spots[3]):
-        assert spot is not None
-        free[spot] += 1
-    a5 = take(2)
-    whole = any(sum(free[node, s] for s in (1, 2)) == 4 for node in (1, 2))
-    return {"a5": f"runs on node {a5[0]}" if a5 else "waits", "b1": "runs" if whole else "waits"}
-
-
-def _figure_2_by_cells() -> dict[str, str]:
-    file = CellsFile.model_validate({
-        "levels": {"switch": 2, "node": 2},
-        "hosts": ["1", "2"],
-        "virtual_clusters": {"a": {"node": 1}, "b": {"node": 1}},
-    })  # fmt: skip
-    cells = Cells(layout(file))
-    at = {n: cells.request(Request(n, "a", 0, ((1, 1),))).workers[0] for n in ("a1", "a2", "a3", "a4")}
-    for switch in (0, 1):
-        cells.release(next(n for n, (_, gpus) in at.items() if gpus[0] // 2 == switch))
-    a5 = cells.request(Request("a5", "a", 0, ((1, 2),), within="switch"))
-    how = "runs"
-    if a5.outcome is Outcome.WAIT:
-        a5, how = cells.request(Request("a5", "a", OPPORTUNISTIC, ((1, 2),), within="switch")), "opportunistic"
-    b1 = Request("b1", "b", 0, ((1, 4),))
-    decision = cells.request(b1)
-    for victim in decision.victims:
-        cells.release(victim)
-    gone = decision.victims
-    decision = cells.request(b1)
-    end = "gives way to b1" if gone else "goes on"
-    said = f"runs on node {decision.workers[0][0]}" if decision.outcome is Outcome.PLACED else "waits"
-    where = f"on node {a5.workers[0][0]}, {end}" if a5.workers else "waits"
-    return {"a5": f"{how} {where}", "b1": said}
-
-
-# ---- identical request sequences
 
 POLICY = "yarn_cs"
 """What runs stays, so that each job is one request and one release."""
@@ -112,7 +43,7 @@ def open_loop(case: Case, alone: Ran, cells: bool, most: int | None = None) -> O
     Strangers borrow every idle GPU. A request is refused if it has its GPUs later than one revocation, by quota later
     than a lease and a minute, as GPUs come back at the ends of leases.
     """
-    rows = sorted((r for r in case.spec), key=lambda r: alone.started_s[r[1]])[:most]
+    rows = sorted((r for r in case.spec if r[1] in alone.started_s), key=lambda r: alone.started_s[r[1]])[:most]
     jobs = {int(app.app_id): app for app in simulated.workload(case).apps}
     asks = [
         dataclasses.replace(jobs[n], submitted_s=alone.started_s[n], phases=((ENDLESS_GPU_S,),)) for _, n, *_ in rows
@@ -229,7 +160,6 @@ def safety(setup: Setup) -> Findings:
         "a request is made when the private cluster starts a job, and released when it ends there",
         "in open loop the jobs of a queue without cells borrow every idle GPU all the time",
         "the same policy alone and in the virtual cluster",
-        str(here),
     )
     table = Table("Identical request sequences", columns, rows)
-    return Findings(claims, (table,), (figure,), CONVENTIONS + how, seeds=here.seeds)
+    return Findings(claims, (table,), (figure,), CONVENTIONS + how, here.seeds, size=f"the trace: {here}")

@@ -13,6 +13,7 @@ from pycontrol.experiments.hived.cases import (
     LOWER_LOAD,
     Case,
     Runs,
+    Size,
     Wanted,
     made,
     on_nodes,
@@ -21,7 +22,8 @@ from pycontrol.experiments.hived.cases import (
     small,
 )
 from pycontrol.experiments.hived.simulated import HOUR_S, LEASE_S, NODE_GPUS, POLICIES, Ran
-from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.simulation.runs import Interval, interval
 
 NOTICED_S = LEASE_S + 60.0
 """An excess delay counts from a lease and a minute on."""
@@ -47,13 +49,25 @@ def _worst_window(run: Runs, shared: Ran, tenant: str) -> float:
     return max((h - a for h, a in zip(here, alone, strict=True)), default=0.0)
 
 
-def _worst(runs: Sequence[Runs], way: str, tenant: str) -> list[float]:
-    return [max(0.0, _worst_window(run, getattr(run, way), tenant)) for run in runs]
+def _later_by_quota(runs: Sequence[Runs], of: str, paper_min: int) -> Claim:
+    """What Figures 6 and 7 show of prod-a: the greatest mean of 12 hours over that of its private cluster."""
+    text = f"{of}: sharing by quota delays prod-a beyond its private cluster."
+    excess_s = [x for run in runs for x in run.excess_s(run.quota, "prod-a")]
+    if not excess_s:
+        return Claim(text, f"by up to {paper_min} min", "-", None, "prod-a has no job in the part that was run.")
+    worst = [max(0.0, _worst_window(run, run.quota, "prod-a")) for run in runs]
+    late, most = _noticed(excess_s)
+    said = (
+        f"mean of 12 h by up to {max(worst):.0f} min{by_seed([f'{v:.0f}' for v in worst])}; {late} of {len(excess_s)}"
+        f" jobs over a lease later, by up to {most:.0f} min"
+    )
+    holds = max(worst) > NOTICED_S / 60
+    return Claim(text, f"by up to {paper_min} min", said, holds, "" if holds else _why_not(runs))
 
 
-def _spread(values: Sequence[float]) -> str:
-    """The greatest by seed."""
-    return f"{max(values):.0f} min in a 12 h window (by seed {', '.join(f'{v:.0f}' for v in values)})"
+def by_seed(values: Sequence[str]) -> str:
+    """In brackets, if there are several."""
+    return f" (by seed {', '.join(values)})" if len(values) > 1 else ""
 
 
 def _delays(runs: Sequence[Runs], title: str) -> Table:
@@ -102,35 +116,32 @@ def fig6(setup: Setup) -> Findings:
     found = made(setup, [Wanted(case, THREE, policy) for policy in POLICIES for case in cases])
     for k, policy in enumerate(POLICIES):
         runs = found[k * len(cases) : (k + 1) * len(cases)]
-        late, most = _noticed([x for run in runs for x in run.excess_s(run.quota, "prod-a")])
-        worst = _worst(runs, "quota", "prod-a")
-        claims.append(Claim(
-            f"{policy}: sharing by quota delays prod-a beyond its private cluster.", f"up to {paper[policy]} min",
-            f"up to {_spread(worst)}; {late} jobs, up to {most:.0f} min", max(worst) > NOTICED_S / 60,
-            _why_not(runs) if max(worst) <= NOTICED_S / 60 else "",
-        ))  # fmt: skip
+        claims.append(_later_by_quota(runs, policy, paper[policy]))
         claims.append(_none_later(runs, f"{policy}: with HiveD no tenant waits longer than in its private cluster."))
         tables.append(_delays(runs, f"{policy}: mean queueing delay"))
         figures.append(_lines(runs[0], "prod-a", policy, f"prod-a, 96 GPUs, {policy}"))
     why = (
-        f"the first {days:g} days with 96/2232 of the jobs, {len(cases)} seeds; the paper's experiment is of 10 days",
+        "96/2232 of the jobs; the paper's experiment is of 10 days",
         f"{sum(run.case.left_out for run in found[: len(cases)])} jobs left out",
         "tenants with less than a node own single GPUs of one node",
         "Gandiva as shipped: by preference of place, gangs move only between scopes; by quota nobody exceeds its own",
         "Tiresias: two queues split at one GPU-hour of service, borrowed GPUs count; by quota it knows no tenants"
         " (footnote 2)",
     )
-    return Findings(tuple(claims), tuple(tables), tuple(figures), CONVENTIONS + why, seeds=len(cases))
+    ran = str(Size(1, days, len(cases)))
+    return Findings(tuple(claims), tuple(tables), tuple(figures), CONVENTIONS + why, len(cases), size=ran)
 
 
 def _none_later(runs: Sequence[Runs], text: str) -> Claim:
     excess_s = [x for run in runs for x in run.excess_s(run.hived)]
     late, most = _noticed(excess_s)
-    by_seed = [_noticed(run.excess_s(run.hived))[0] for run in runs]
+    late_of = [str(_noticed(run.excess_s(run.hived))[0]) for run in runs]
     window = max(max(0.0, *(_worst_window(run, run.hived, t) for t in run.case.owned)) for run in runs)
-    seeds = f" ({', '.join(map(str, by_seed))} by seed)" if len(runs) > 1 else ""
-    said = f"{late} of {len(excess_s)} jobs{seeds}, by up to {most:.0f} min; worst 12 h mean of a tenant {window:.0f}"
-    return Claim(text, "none", f"{said} min", late == 0, REORDERED if late else "")
+    said = (
+        f"{late} of {len(excess_s)} jobs{by_seed(late_of)} over a lease later, by up to {most:.0f} min; worst mean of"
+        f" 12 h {window:.0f} min"
+    )
+    return Claim(text, "none", said, late == 0, REORDERED if late else "")
 
 
 def fig7(setup: Setup) -> Findings:
@@ -139,38 +150,50 @@ def fig7(setup: Setup) -> Findings:
     here = size(setup)
     for nodes, gain in ((CLUSTER_NODES, 14), (FEWER_NODES, 20)):
         runs = made(setup, on_nodes(nodes, here, THREE))
-        worst = _worst(runs, "quota", "prod-a")
-        said = 200 if nodes == CLUSTER_NODES else 8000
-        claims.append(Claim(
-            f"{nodes} nodes: by quota prod-a waits longer than in its private cluster.", f"by up to {said} min",
-            f"by up to {_spread(worst)}", max(worst) > NOTICED_S / 60,
-            _why_not(runs) if max(worst) <= NOTICED_S / 60 else "",
-        ))  # fmt: skip
-        claims.append(_none_later(runs, f"{nodes} nodes: with HiveD nobody waits longer."))
-        gpus = runs[0].case.nodes * NODE_GPUS
-        more = max(
-            (b - a) / gpus for r in runs
-            for a, b in zip(r.quota.series.all_gpus, r.hived.series.all_gpus, strict=False)
-        )  # fmt: skip
-        used = [_all(runs, way, "all_gpus") / gpus for way in ("quota", "hived")]
-        claims.append(Claim(
-            f"{nodes} nodes: HiveD uses more GPUs than the quota.", f"by up to {gain} points",
-            f"by up to {100 * more:.1f} points; mean {used[1]:.1%} against {used[0]:.1%}", used[1] > used[0],
-            "" if used[1] > used[0] else SATURATED,
-        ))  # fmt: skip
-        broken = [_all(runs, way, "broken_nodes") / runs[0].case.nodes for way in ("quota", "hived")]
-        claims.append(Claim(
-            f"{nodes} nodes: HiveD fragments the cluster less.", "lower, and by quota up to 100 %",
-            f"mean {broken[1]:.1%} against {broken[0]:.1%}", broken[1] < broken[0],
-        ))  # fmt: skip
+        claims.append(_later_by_quota(runs, f"{nodes} nodes", 200 if nodes == CLUSTER_NODES else 8000))
+        claims.append(
+            _none_later(runs, f"{nodes} nodes: with HiveD no tenant waits longer than in its private cluster.")
+        )
+        claims += _used_and_broken(runs, f"{nodes} nodes", gain)
         tables.append(_delays(runs, f"{runs[0].case.name}: mean queueing delay"))
         figures += [_lines(runs[0], t, f"{t}-{nodes}", f"{t}, {runs[0].case.name}") for t in ("prod-a", "prod-e")]
         figures += _cluster(runs[0], nodes)
         left.append(f"{nodes} nodes: {sum(r.case.left_out for r in runs)} jobs left out")
-    how = (*CONVENTIONS, str(here), *left)
-    return Findings(tuple(claims), tuple(tables), tuple(figures), how, seeds=here.seeds)
+    return Findings(tuple(claims), tuple(tables), tuple(figures), (*CONVENTIONS, *left), here.seeds, size=str(here))
 
 
+def _used_and_broken(runs: Sequence[Runs], of: str, gain: int) -> tuple[Claim, Claim]:
+    """GPUs in use, and nodes without room for a regular 8-GPU job: HiveD against the quota, seed by seed."""
+    nodes = runs[0].case.nodes
+    gpus = nodes * NODE_GPUS
+    hours = [
+        (b - a) / gpus for r in runs for a, b in zip(r.quota.series.all_gpus, r.hived.series.all_gpus, strict=False)
+    ]
+    used, more = _against(runs, "all_gpus", gpus)
+    broken, fewer = _against(runs, "broken_nodes", nodes)
+    return (
+        Claim(f"{of}: HiveD uses more GPUs than the quota.", f"by up to {gain} points",
+              f"by up to {100 * max(hours, default=0.0):.1f} points in an hour; mean {used}", more.mean > 0,
+              "" if more.mean > 0 else SATURATED, sure(more)),
+        Claim(f"{of}: HiveD fragments the cluster less.", "lower, and by quota up to 100 %", f"mean {broken}",
+              fewer.mean < 0, "" if fewer.mean < 0 else SPILLED, sure(fewer)),
+    )  # fmt: skip
+
+
+def _against(runs: Sequence[Runs], name: str, of: float) -> tuple[str, Interval]:
+    """Means of a series with HiveD and by quota as a text, and the difference in points with its interval."""
+    hived, quota = ([_mean(getattr(getattr(r, way).series, name), of) for r in runs] for way in ("hived", "quota"))
+    points = interval([100 * (a - b) for a, b in zip(hived, quota, strict=True)])
+    mean = [sum(found) / len(found) for found in (hived, quota)]
+    return f"{mean[0]:.1%} against {mean[1]:.1%}, {shown(points)} points", points
+
+
+def sure(found: Interval) -> bool:
+    """Whether the seeds leave no doubt on which side of 0 it is; with one seed there is nothing to say."""
+    return found.n < 2 or found.low > 0 or found.high < 0
+
+
+SPILLED = "Regular jobs of many tenants are spread over the tenants' own cells, each with a part of a node left."
 SATURATED = (
     "In both, opportunistic jobs of any size fill what is idle, so the sums hardly differ; the greatest hourly "
     "difference goes either way."
@@ -230,12 +253,13 @@ def excess(setup: Setup) -> Findings:
         rows.append((tenant, parts[0][0], *parts[0][1:], *parts[1][1:]))
         paper = {"res-f": "14 % (365 jobs)", "prod-a": "23 % (315 jobs)"}.get(tenant)
         if paper:
+            asked, late = parts[0][:2]
+            why = "It has none in the part that was run." if not asked else "" if late else _why_not(runs)
             claims.append(Claim(
                 f"By quota, multi-GPU jobs of {tenant} wait longer than in its private cluster.", paper,
-                f"{parts[0][2]:.1f} % ({parts[0][1]} of {parts[0][0]})", parts[0][1] > 0,
-                _why_not(runs) if not parts[0][1] else "",
+                f"{parts[0][2]:.1f} % ({late} of {asked})", late > 0 if asked else None, why,
             ))  # fmt: skip
-    claims.append(_none_later(runs, "With HiveD no job waits longer."))
+    claims.append(_none_later(runs, "With HiveD no job waits longer than in its tenant's private cluster."))
     less = made(setup, on_nodes(FEWER_NODES, here, ("private", "quota"), LOWER_LOAD))
     calm = sum(_noticed(run.excess_s(run.quota, multi=True))[0] for run in less)
     note = f"At a load of {LOWER_LOAD:g} instead, {calm} multi-GPU jobs of all tenants wait longer by quota."
@@ -245,8 +269,7 @@ def excess(setup: Setup) -> Findings:
         Series(label, [r[0] for r in rows], [float(r[k]) for r in rows]) for label, k in (("quota", 3), ("HiveD", 6))
     )
     figure = Figure("share", "Multi-GPU jobs with excess delay", "tenant", "%", bars, "bar")
-    how = (*CONVENTIONS, str(here))
-    return Findings(tuple(claims), (table,), (figure,), how, seeds=here.seeds, notes=(note,))
+    return Findings(tuple(claims), (table,), (figure,), CONVENTIONS, here.seeds, size=str(here), notes=(note,))
 
 
 PHILLY_LOAD = 0.90
@@ -286,9 +309,10 @@ def philly_tenants(setup: Setup) -> Findings:
         f"{PHILLY_LOAD:.0%}",
         "quotas are the nodes by virtual cluster that SenseTime inferred, not Microsoft's",
         f"gangs of other sizes are rounded up to 1, 2, 4, 8 or whole nodes; {case.left_out} jobs left out",
-        *((f"the first {most} jobs of 109,493",) if most else ()),
     )
-    return Findings(claims, (_delays([run], "Philly: mean queueing delay"),), _tenants(run), CONVENTIONS[1:] + said)
+    ran = f"the first {most:,} of 109,493 jobs" if most else "all jobs"
+    table = _delays([run], "Philly: mean queueing delay")
+    return Findings(claims, (table,), _tenants(run), CONVENTIONS[1:] + said, size=ran)
 
 
 def _tenants(run: Runs) -> tuple[Figure, ...]:

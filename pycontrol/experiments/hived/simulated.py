@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,9 @@ class Ran:
 
     delay_s: dict[int, float]
     finished_s: dict[int, float]
+    """Of a job that had not ended when the simulation did: as if it ran on from there."""
     started_s: dict[int, float]
+    """Only of jobs that did."""
     guaranteed_after_s: dict[int, float]
     """Only of jobs that came to own GPUs."""
     series: Series
@@ -158,9 +161,11 @@ def workload(case: Case, tenant: str | None = None) -> Workload:
     return Workload(case.name, apps)
 
 
-def settings() -> Settings:
+def settings(ends_s: float = math.inf) -> Settings:
     """A job that gives way keeps its progress and loses no time, as in the paper's simulations."""
-    return Settings(checkpoint_s=0.0, restart_s=0.0, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S))
+    return Settings(
+        checkpoint_s=0.0, restart_s=0.0, until_s=ends_s, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S)
+    )
 
 
 def policy_of(name: str) -> Policy:
@@ -173,7 +178,7 @@ def private(case: Case, policy: str) -> Ran:
     found = Ran({}, {}, {}, {}, Series(), [])
     for tenant in case.owned:
         topology = machines(case.machines(tenant))
-        sim = Simulator(workload(case, tenant), topology, policy_of(policy), settings())
+        sim = Simulator(workload(case, tenant), topology, policy_of(policy), settings(case.ends_s))
         _add(case, sim, found)
     return found
 
@@ -187,7 +192,7 @@ def quota(case: Case, policy: str) -> Ran:
     )
     topology = machines([NODE_GPUS] * case.nodes)
     given = () if policy == "tiresias" else queues
-    sim = Simulator(workload(case), topology, policy_of(policy), settings(), queues=given)
+    sim = Simulator(workload(case), topology, policy_of(policy), settings(case.ends_s), queues=given)
     limit = {t: None if policy == "tiresias" else case.gpus(t) for t in case.owned}
     return _watched(case, sim, limit, False)
 
@@ -198,7 +203,7 @@ def hived(case: Case, policy: str, static: bool = False, shadow: bool = False) -
     supply = CellSupply(cells_of(case, static, shadow))
     own = own_policies(supply, policy, POLICIES[policy])
     topology = machines([NODE_GPUS] * case.nodes)
-    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(), supply=supply)
+    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(case.ends_s), supply=supply)
     return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
 
 
@@ -210,14 +215,21 @@ def _watched(case: Case, sim: Simulator, limit: Mapping[str, int | None], cells:
 
 
 def _add(case: Case, sim: Simulator, to: Ran) -> None:
+    if case.ends_s < math.inf:
+        sim.at(case.ends_s, lambda _, stamp: None, None)  # what waits then has waited until just then
     result = sim.run()
     run_s = case.run_s
     for app in result.apps:
-        if app.finished_s is None or app.started_s is None:
-            raise ValueError(f"job {app.app_id} of {app.queue} never ran to its end")
         n = int(app.app_id)
-        to.started_s[n], to.finished_s[n] = app.started_s, app.finished_s
-        to.delay_s[n] = max(0.0, app.finished_s - app.submitted_s - run_s[n])
+        finished_s = app.finished_s
+        if finished_s is None:
+            if case.ends_s == math.inf:
+                raise ValueError(f"job {app.app_id} of {app.queue} never ran to its end")
+            finished_s = sim.now + (app.work_gpu_s - app.work_done_gpu_s) / app.demand_gpus
+        if app.started_s is not None:
+            to.started_s[n] = app.started_s
+        to.finished_s[n] = finished_s
+        to.delay_s[n] = max(0.0, finished_s - app.submitted_s - run_s[n])
         if app.guaranteed_after_s is not None:
             to.guaranteed_after_s[n] = app.guaranteed_after_s
     to.cpu_s += result.counters.wall_s

@@ -1,0 +1,212 @@
+"""Which code decides what an experiment finds, and a hash of it: kept beside a result, it tells when that is stale.
+
+An experiment's code is its function and every function, class and constant of this package that this names, directly
+or not: a class whole, with all its methods. Policies are loaded by name: those count that the experiment's own modules
+name. Comments, docstrings, layout and functions' annotations decide nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pycontrol
+from pycontrol.experiments.catalogue import EXPERIMENTS
+from pycontrol.policies.registry import POLICIES
+
+PACKAGE = "pycontrol"
+REGISTRIES = frozenset({"pycontrol.policies.registry", "pycontrol.experiments.catalogue"})
+"""They name everything, and load what others ask for."""
+COMPILED = {"pycontrol.auction.native": (".c", ".h")}
+"""Modules that load what a compiler made of the sources beside them."""
+Named = tuple[str, str]
+"""A module, and a name at its top."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source as what it binds at its top."""
+
+    name: str
+    binds: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Local name -> module and name there; None: the module itself."""
+    runs: list[ast.stmt] = field(default_factory=list)
+    """Statements that bind nothing."""
+
+
+class Tree:
+    """The package under one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.modules: dict[str, Module | None] = {}
+
+    def file(self, name: str) -> Path | None:
+        """A module's source; None for what is no module of ours."""
+        parts = name.split(".")
+        if parts[0] != PACKAGE:
+            return None
+        at = self.root.joinpath(*parts[1:])
+        return next((f for f in (at / "__init__.py", at.with_suffix(".py")) if f.is_file()), None)
+
+    def module(self, name: str) -> Module | None:
+        """A module, read once."""
+        if name not in self.modules:
+            file = self.file(name)
+            self.modules[name] = None if file is None else _module(name, file.read_text(encoding="utf-8"))
+        return self.modules[name]
+
+    def reached(self, first: Named) -> dict[Named, list[ast.stmt]]:
+        """What a definition names, directly or not, with itself; "" names a module's statements that bind nothing."""
+        found: dict[Named, list[ast.stmt]] = {}
+        todo = [first]
+        while todo:
+            at = todo.pop()
+            module = self.module(at[0])
+            if module is None or at in found:
+                continue
+            name = at[1]
+            if name in module.imports:
+                todo += self._import(*module.imports[name])
+                continue
+            statements = module.runs if name == "" else module.binds.get(name)
+            if statements is None:
+                continue
+            found[at] = statements
+            todo.append((module.name, ""))
+            for statement in statements:
+                todo += self._needs(module, statement)
+        return found
+
+    def _import(self, of: str, name: str | None) -> Iterator[Named]:
+        if name is not None and self.file(f"{of}.{name}") is None:
+            yield of, name
+            return
+        whole = self.module(of if name is None else f"{of}.{name}")
+        if whole is not None:
+            yield from ((whole.name, one) for one in (*whole.binds, *whole.imports, ""))
+
+    def _needs(self, module: Module, node: ast.AST) -> Iterator[Named]:
+        """The names that a piece of code uses; of a module that it has under a name, only what it takes from there."""
+        if isinstance(node, ast.Attribute):
+            there = self._module_of(module, node.value)
+            if there is not None and self.file(f"{there}.{node.attr}") is None:
+                yield there, node.attr
+                return
+        elif isinstance(node, ast.Name):
+            yield module.name, node.id
+        elif isinstance(node, ast.Constant) and _loads_by_name(module.name) and node.value in POLICIES:
+            of, _, name = POLICIES[str(node.value)].partition(":")
+            yield of, name
+        for child in ast.iter_child_nodes(node):
+            yield from self._needs(module, child)
+
+    def _module_of(self, module: Module, node: ast.AST) -> str | None:
+        """The module of ours that an expression is: an imported name, or one inside of such."""
+        if isinstance(node, ast.Attribute):
+            outer = self._module_of(module, node.value)
+            inner = None if outer is None else f"{outer}.{node.attr}"
+        elif isinstance(node, ast.Name) and node.id in module.imports:
+            of, name = module.imports[node.id]
+            inner = of if name is None else f"{of}.{name}"
+        else:
+            return None
+        return inner if inner is not None and self.file(inner) is not None else None
+
+
+def code_hash(name: str, root: Path | None = None) -> str:
+    """Of the code that decides what an experiment finds; `root`: the package's folder."""
+    at = root or Path(pycontrol.__file__).parent
+    module, _, function = EXPERIMENTS[name].partition(":")
+    found = Tree(at).reached((module, function))
+    digest = hashlib.sha256()
+    for (of, what), statements in sorted(found.items(), key=lambda item: item[0]):
+        digest.update(f"{of}:{what}\0{''.join(map(ast.dump, statements))}\0".encode())
+    for of in sorted({of for of, _ in found} & COMPILED.keys()):
+        folder = at.joinpath(*of.split(".")[1:-1])
+        for file in sorted(f for f in folder.iterdir() if f.suffix in COMPILED[of]):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def commit_of(root: Path | None = None) -> str:
+    """The commit that is checked out, with a plus where files have changed since; "unknown" outside a checkout."""
+    at = (root or Path(pycontrol.__file__).parent).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=at, capture_output=True, text=True, check=True, timeout=30).stdout
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", PACKAGE).strip()
+        return git("rev-parse", "--short=10", "HEAD").strip() + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _loads_by_name(module: str) -> bool:
+    return module.startswith(f"{PACKAGE}.experiments.") and module not in REGISTRIES
+
+
+class _Meaning(ast.NodeTransformer):
+    """Drops what decides nothing."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """A docstring, of a field too."""
+        text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if text else self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        """What only a type checker reads."""
+        typing = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if typing else self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """An argument without its type."""
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """A function without the type that it returns."""
+        bare = ast.FunctionDef(node.name, node.args, node.body, node.decorator_list)
+        return self.generic_visit(bare)
+
+
+@functools.cache
+def _module(name: str, text: str) -> Module:
+    tree: ast.Module = _Meaning().visit(ast.parse(text))
+    found = Module(name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.imports.update({a.asname or a.name: (node.module, a.name) for a in node.names})
+        elif isinstance(node, ast.Import):
+            found.imports.update({a.asname or a.name.partition(".")[0]: _imported(a) for a in node.names})
+    for statement in tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            continue
+        bound = list(_binds(statement))
+        for one in bound:
+            found.binds.setdefault(one, []).append(statement)
+        if not bound:
+            found.runs.append(statement)
+    return found
+
+
+def _imported(alias: ast.alias) -> tuple[str, str | None]:
+    return (alias.name, None) if alias.asname else (alias.name.partition(".")[0], None)
+
+
+def _binds(statement: ast.stmt) -> Iterator[str]:
+    """Names that a statement at a module's top binds."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
