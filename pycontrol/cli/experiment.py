@@ -93,6 +93,7 @@ def experiment_command(
                 quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note
             )
             kept = _kept(one, setup, report) if resume and report is not None else None
+            at, code = (provenance.commit_of(), provenance.code_hash(one)) if keep else ("", "")
             entries.append(kept or _run(one, setup))
         if kept is not None:
             log.print(f"{one}: kept, of {kept.day}")
@@ -101,7 +102,7 @@ def experiment_command(
         if report is not None and kept is None:
             _put(entries[-1], report, log)
         if keep and kept is None:
-            found = claims.result_of(entries[-1], provenance.commit_of(), provenance.code_hash(one))
+            found = claims.result_of(entries[-1], at, code)
             log.print(f"{claims.keep(found, results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
