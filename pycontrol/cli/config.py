@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 import yaml
 
-from pycontrol.cli.tables import count
+from pycontrol.cli.tables import count, emit_json
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import render as rendering
@@ -54,7 +53,10 @@ def render_command(settings: tuple[str, ...], values: Path | None, out: Path, fo
         click.echo(f"error: --out {out}: cannot be written: {error.strerror}", err=True)
         sys.exit(1)
     names = [str(file) for file in written]
-    click.echo(json.dumps({"files": names}) if output == "json" else "\n".join(names))
+    if output == "json":
+        emit_json({"files": names})
+    else:
+        click.echo("\n".join(names))
 
 
 def _values(file: Path) -> rendering.Values:
@@ -75,7 +77,7 @@ def check_command(path: Path, output: str) -> None:
     findings = checks.check(path)
     errors = sum(finding.level == "error" for finding in findings)
     if output == "json":
-        click.echo(json.dumps({"errors": errors, "findings": [asdict(f) for f in findings]}, indent=2))
+        emit_json({"errors": errors, "findings": [asdict(f) for f in findings]})
     else:
         for finding in findings:
             click.echo(str(finding))

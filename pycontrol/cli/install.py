@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from pycontrol.cli.client import Failure, Misused
+from pycontrol.cli.tables import emit_json
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
 from pycontrol.hadoopconf.findings import Finding
@@ -79,7 +80,7 @@ def install_command(
         data = {"changes": [asdict(c) for c in changes], "left": [asdict(c) for c in left],
                 "findings": [asdict(f) for f in findings], "errors": errors,
                 "written": sorted(map(str, out.iterdir())) if out is not None else []}  # fmt: skip
-        click.echo(json.dumps(data, indent=2))
+        emit_json(data)
     else:
         _say(changes, left, findings, set(files), gpus is None and not remove)
     sys.exit(1 if errors else 0)

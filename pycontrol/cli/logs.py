@@ -13,6 +13,7 @@ import click
 
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_address
+from pycontrol.cli.tables import emit_json
 
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
@@ -81,7 +82,7 @@ def logs_command(
     for source in sources:
         source.files = dict(_read(client, source, names, tail))
     if output == "json":
-        click.echo(json.dumps([_plain(s) for s in sources], indent=2))
+        emit_json([_plain(s) for s in sources])
     else:
         for source in sources:
             _print(source, found["app_id"])

@@ -21,9 +21,14 @@ Data = Mapping[str, Any]
 def emit(data: Data, output: str, draw: Callable[[Data], RenderableType]) -> None:
     """Prints JSON or what `draw` makes of it."""
     if output == "json":
-        click.echo(json.dumps(data, indent=2))
+        emit_json(data)
     else:
         out(draw(data))
+
+
+def emit_json(data: Data | Sequence[Data]) -> None:
+    """Prints JSON."""
+    click.echo(json.dumps(data, indent=2))
 
 
 def out(drawn: RenderableType) -> None:

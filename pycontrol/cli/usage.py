@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import time
 from datetime import datetime
@@ -17,7 +16,7 @@ from rich.console import RenderableType
 from pycontrol.audit.usage import KEYS, usage
 from pycontrol.cli.client import Misused, cluster_dir_option
 from pycontrol.cli.records import facts_of, records_of
-from pycontrol.cli.tables import Data, count, lines, out, span, table
+from pycontrol.cli.tables import Data, count, emit_json, lines, out, span, table
 
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
@@ -84,7 +83,7 @@ def usage_command(
         raise Misused(f"--since {since}: is not before {until or 'now'}")
     found = usage(map(facts_of, records_of(cluster_dir, journals, (), (), config).journals), keys, since_s, until_s)
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        emit_json(found)
     elif output == "csv":
         click.echo(_csv(found), nl=False)
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.model import events as ev
+from pycontrol.simulation.outlook import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.test_cells import CELLS
@@ -23,7 +24,8 @@ class Floor(Scene):
         self.world = Trading()  # type: ignore[assignment]
         self.issued = []
         self.kept = Kept()
-        self.router = Router(self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]})
+        self.router = Router(self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]},
+                             picture=picture)  # fmt: skip
         self.world.add_app("application_1_0001", 2, 2, 4000, B)
         self.world.run(10)
 

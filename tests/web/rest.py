@@ -6,17 +6,19 @@ The schemas are those of real answers of simulated clusters; test_rest.py holds 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.policies import registry
+from pycontrol.web.router import Router
+from tests.arbiter.test_exchange import A, B, assignment
+from tests.cli.conftest import ADMIN
+from tests.cli.test_exchange import Floor
+from tests.schema import Schema, described, merged, schema_of
 from tests.web.stage import Stage, add_troubles, busy, router_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-Schema = dict[str, Any]
 PATHS = {
     "status": "the cluster, its GPUs and queues, the policy, what is paused or drained",
     "queue": "the apps in the system, with why each waits and when it is expected to start and end",
@@ -28,78 +30,40 @@ PATHS = {
     "trends": "samples of the last hours (`hours`, `app`)",
     "events": "facts since a number, a long poll (`since`, `wait_s`, `limit`)",
     "logs": "where an app's containers' logs are (`app`)",
+    "audit": "leases against the containers that YARN reports now; `isonomy audit` checks the whole past",
+    "picture": "the Arbiter's state, from which `isonomy whatif --now` goes on; its form may change with `version`",
+    "cells": "virtual clusters with their GPUs, all cells with their bindings, the gangs on them, deals in force",
+    "exchange": "offers and requests on the board, deals in force, each virtual cluster's books",
+    "token": "a token for an app of the caller's (`app`), with the address of the Agents' service",
+    "metrics": "Prometheus' text, not JSON",
 }
+"""GET."""
+POSTS = {
+    "kill": "ends an app (`app`: id or name); its owner may",
+    "drain": "a machine gets no new leases, and its GPUs are taken back (`node`: host)",
+    "undrain": "a machine is in use again (`node`)",
+    "pause": "rounds stop, and leases stand still",
+    "resume": "rounds are held again",
+    "cells-apply": "the cells file is read again (`file`: its path on the control plane's machine; without, the one"
+    " that isonomy.yaml names)",
+    "exchange-offer": "cells are offered to other virtual clusters (`vc`; `cells`: TYPE:COUNT or TYPE:COUNT@CHAIN;"
+    " `for_s` or `until_s`; may have `price`, `id`)",
+    "exchange-request": "cells of others are asked for (as an offer; may have `in_return`: cells, `expires_in_s`)",
+    "exchange-withdraw": "an offer or a request leaves the board (`id`)",
+}
+"""What changes something. Parameters are those of the query, there is no body."""
+OF_APP = ("explain", "spans", "logs")
+OF_CLUSTER = ("status", "queue", "apps", "leases", "rounds", "trends", "events", "audit")
+ANSWERED = [path for path in (*PATHS, *POSTS) if path != "metrics"]
 INTRODUCTION = """# REST
 
 Generated from real answers (`python -m tests.web.rest`), as the JSON Schemas of [rest.json](rest.json) are; a test
-holds
-other answers against them, so no field goes or changes its type unseen. All paths are below
-`http://RM:8088/ws/v1/cluster/isonomy/`; `isonomy VERB -o json` prints the same objects. Times are Unix seconds (`_s`);
-`[]` is each element of a list, `.*` each value of an object whose keys are data. What changes something is POST and
-needs
-an admin ([security.md](security.md)). An error is `{"error": why}` with its status."""
-DYNAMIC = re.compile(r"[0-9:./]|^$")
-"""A key with one of these is data (a host, an id, a queue), not a field."""
-BY_NAME = frozenset({"by_queue", "by_user", "configuration", "options", "gpu_types", "speedups", "memory"})
-"""Objects whose keys are names that somebody chose."""
-
-
-def schema_of(value: Any, name: str = "") -> Schema:
-    """The JSON Schema of one value."""
-    if isinstance(value, dict):
-        if value and (name in BY_NAME or all(DYNAMIC.search(k) for k in value)):
-            return {"type": ["object"], "additionalProperties": merged(schema_of(v) for v in value.values())}
-        fields = {k: schema_of(v, k) for k, v in sorted(value.items())}
-        return {"type": ["object"], "properties": fields, "required": sorted(fields)}
-    if isinstance(value, list):
-        return {"type": ["array"], "items": merged(schema_of(v) for v in value)}
-    kinds = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
-    return {"type": [kinds[type(value)]]}
-
-
-def merged(schemas: Iterable[Schema]) -> Schema:
-    """What admits all of them."""
-    found: Schema = {}
-    for schema in schemas:
-        found = _both(found, schema) if found else schema
-    return found
-
-
-def _both(a: Schema, b: Schema) -> Schema:
-    if not a or not b:
-        return a or b
-    both: Schema = {"type": sorted({*a["type"], *b["type"]})}
-    if "items" in a or "items" in b:
-        both["items"] = _both(a.get("items", {}), b.get("items", {}))
-    maps = [s["additionalProperties"] for s in (a, b) if "additionalProperties" in s]
-    objects = [s for s in (a, b) if "properties" in s]
-    if maps:  # an empty object fits a map, too
-        both["additionalProperties"] = merged([*maps, *(f for o in objects for f in o["properties"].values())])
-    elif objects:
-        names = sorted({k for o in objects for k in o["properties"]})
-        both["properties"] = {k: merged(o["properties"][k] for o in objects if k in o["properties"]) for k in names}
-        both["required"] = sorted(set.intersection(*(set(o["required"]) for o in objects)))
-    return both
-
-
-def misfits(value: Any, schema: Schema, at: str = "") -> list[str]:
-    """Where a value is not what the schema says; an unknown field is a misfit."""
-    if not schema:
-        return []
-    kind = schema_of(value)["type"][0]
-    if kind not in schema["type"]:
-        return [f"{at}: {kind}, not {' or '.join(schema['type'])}"]
-    if kind == "array":
-        return [m for v in value for m in misfits(v, schema.get("items", {}), f"{at}[]")]
-    if kind != "object":
-        return []
-    if "additionalProperties" in schema:
-        return [m for v in value.values() for m in misfits(v, schema["additionalProperties"], f"{at}.*")]
-    fields = schema.get("properties", {})
-    missing = [f"{at}.{k}: is missing" for k in schema.get("required", []) if k not in value]
-    unknown = [f"{at}.{k}: is not documented" for k in value if k not in fields]
-    inner = [m for k, v in value.items() if k in fields for m in misfits(v, fields[k], f"{at}.{k}")]
-    return [*missing, *unknown, *inner]
+holds other answers against them, so no field goes or changes its type unseen. All paths are below
+`http://RM:8088/ws/v1/cluster/isonomy/`; `isonomy VERB -o json` prints the same objects ([cli-json.md](cli-json.md)).
+Times are Unix seconds (`_s`); `[]` is each element of a list, `.*` each value of an object whose keys are data.
+Parameters are in the query (`explain?app=sweep`), also of POST, which has no body and needs the header `X-Requested-By`
+and, unless said otherwise, an admin ([security.md](security.md)). An error is `{"error": why}` with its status; that of
+an unknown path also lists the `paths` that there are."""
 
 
 def answers(stage: Stage) -> dict[str, list[Any]]:
@@ -107,12 +71,48 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     router = router_of(stage)
     apps = [a["app_id"] for a in router.handle("GET", "queue", {}, "ann", False)[1]["apps"]][:8]
     found: dict[str, list[Any]] = {}
-    for path in PATHS:
-        of_app = path in ("explain", "spans", "logs")
-        for params in [{"app": app} for app in apps] if of_app else [{"since": "0"} if path == "events" else {}]:
+    for path in (*OF_CLUSTER, *OF_APP):
+        of_all = [{"since": "0"}] if path == "events" else [{}]
+        for params in [{"app": app} for app in apps] if path in OF_APP else of_all:
             status, answer = router.handle("GET", path, params, "ann", False)
             assert status == 200, (path, params, answer)
             found.setdefault(path, []).append(json.loads(to_json(answer)))
+    forecast = {"made_s": stage.now, "assumed": "x", "problem": "",
+                "apps": {app: {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]} for app in apps}}  # fmt: skip
+    foreseen = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, estimates=lambda: forecast)
+    for path, params in (("queue", {}), ("explain", {"app": apps[0]})):
+        found[path].append(json.loads(to_json(foreseen.handle("GET", path, params, "ann", False)[1])))
+    return found
+
+
+def traded() -> dict[str, list[Any]]:
+    """What those paths answer that need virtual clusters, an admin, or an app's owner."""
+    floor, found = Floor(), dict[str, list[Any]]()
+
+    def ask(method: str, path: str, user: str = ADMIN, **params: str) -> None:
+        status, answer = floor.router.handle(method, path, params, user, user == ADMIN)
+        assert status == 200, (path, params, answer)
+        found.setdefault(path, []).append(json.loads(to_json(answer)))
+
+    floor.router._read_cells = lambda _: (assignment(), {})
+    ask("GET", "exchange")
+    ask("POST", "exchange-offer", vc=A, cells="small:1", for_s="600", id="spare")
+    ask("POST", "exchange-offer", vc=A, cells="big:1", for_s="600", price="2", id="dear")
+    ask("GET", "exchange")
+    ask("POST", "exchange-withdraw", id="dear")
+    ask("POST", "exchange-request", vc=B, cells="small:1", for_s="300", id="need")
+    ask("POST", "exchange-request", vc=B, cells="big:1", for_s="300", in_return="small:1", expires_in_s="60", id="swap")
+    for path in ("exchange", "cells", "audit", "status", "queue", "leases", "picture"):
+        ask("GET", path)
+    app = "application_1_0001"
+    ask("GET", "explain", app=app)
+    ask("GET", "token", user=floor.world.arbiter.durable.apps[app].user, app=app)
+    host = next(iter(floor.world.arbiter.topology.machines))
+    for path, params in (("drain", {"node": host}), ("undrain", {"node": host}), ("pause", {}), ("resume", {})):
+        ask("POST", path, **params)
+    ask("POST", "cells-apply", file="cells.yaml")
+    ask("GET", "cells")
+    ask("POST", "kill", app=app)
     return found
 
 
@@ -122,6 +122,9 @@ def stages() -> list[Stage]:
         busy(registry.make(policy), apps=25, hours=4, seed=seed) for policy, seed in (("isonomy", 3), ("themis", 5))
     ]
     add_troubles(made[0])
+    first, second, *_ = made[0].arbiter.durable.live.values()
+    first.best = {"configuration": {"lr": "0.1"}, "accuracy": 0.9}
+    second.best = {**first.best, "metric": "loss", "value": 0.2}
     made[0].run_until(made[0].now + 70)
     return made
 
@@ -132,32 +135,19 @@ def document() -> dict[str, Schema]:
     for stage in stages():
         for path, some in answers(stage).items():
             found.setdefault(path, []).extend(some)
-    return {path: merged(schema_of(a) for a in some) for path, some in found.items()}
-
-
-def _rows(schema: Schema, at: str = "") -> Iterable[str]:
-    for name, field in schema.get("properties", {}).items():
-        where = f"{at}.{name}" if at else name
-        while True:
-            kinds = " or ".join(field.get("type", ["any"]))
-            if "items" in field:
-                where, field = f"{where}[]", field["items"] or {"type": ["any"]}
-            elif "additionalProperties" in field:
-                where, field = f"{where}.*", field["additionalProperties"] or {"type": ["any"]}
-            else:
-                break
-        if field.get("properties"):
-            yield from _rows(field, where)
-        else:
-            yield f"| `{where}` | {kinds} | {'' if name in schema.get('required', []) else 'not always'} |"
+    for path, some in traded().items():
+        found.setdefault(path, []).extend(some)
+    return {path: merged(schema_of(a) for a in found[path]) for path in ANSWERED}
 
 
 def page(schemas: dict[str, Schema]) -> str:
     """docs/rest.md."""
     lines = [*INTRODUCTION.splitlines(), ""]
-    for path, text in PATHS.items():
-        lines += [f"## {path}", "", text[0].upper() + text[1:] + ".", "", "| field | type | |", "| --- | --- | --- |"]
-        lines += [*_rows(schemas[path]), ""]
+    for method, paths in (("", PATHS), ("POST ", POSTS)):
+        for path, text in paths.items():
+            lines += [f"## {method}{path}", "", text[0].upper() + text[1:] + ".", ""]
+            if path in schemas:
+                lines += ["| field | type | |", "| --- | --- | --- |", *described(schemas[path]), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

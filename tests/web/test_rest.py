@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pycontrol.policies import registry
+from tests.schema import misfits
 from tests.web import rest
 
 SCHEMAS: dict[str, Any] = json.loads((rest.DOCS / "rest.json").read_text(encoding="utf-8"))
@@ -16,7 +17,7 @@ SCHEMAS: dict[str, Any] = json.loads((rest.DOCS / "rest.json").read_text(encodin
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[Any]]:
-    return rest.answers(busy_one())
+    return rest.traded() | rest.answers(busy_one())
 
 
 def busy_one() -> rest.Stage:
@@ -24,9 +25,9 @@ def busy_one() -> rest.Stage:
     return rest.busy(registry.make("isonomy"), apps=20, hours=3, seed=11)
 
 
-@pytest.mark.parametrize("path", rest.PATHS)
+@pytest.mark.parametrize("path", rest.ANSWERED)
 def test_answers_are_as_documented(found: dict[str, list[Any]], path: str) -> None:
-    wrong = {m for answer in found[path] for m in rest.misfits(answer, SCHEMAS[path], path)}
+    wrong = {m for answer in found[path] for m in misfits(answer, SCHEMAS[path], path)}
     assert not wrong, "document them: python -m tests.web.rest"
 
 
@@ -35,7 +36,7 @@ def test_a_field_that_goes_comes_or_changes_is_seen(found: dict[str, list[Any]])
     app = answer["apps"][0]
     app["app_id"], app["surprise"] = 7, 1
     del app["user"]
-    assert rest.misfits(answer, SCHEMAS["queue"], "queue") == [
+    assert misfits(answer, SCHEMAS["queue"], "queue") == [
         "queue.apps[].user: is missing",
         "queue.apps[].surprise: is not documented",
         "queue.apps[].app_id: number, not string",
@@ -44,3 +45,13 @@ def test_a_field_that_goes_comes_or_changes_is_seen(found: dict[str, list[Any]])
 
 def test_the_page_is_that_of_the_schemas() -> None:
     assert (rest.DOCS / "rest.md").read_text(encoding="utf-8") == rest.page(SCHEMAS)
+
+
+def test_every_path_is_documented_with_all_of_its_parameters() -> None:
+    routes = rest.router_of(busy_one()).routes
+    methods = dict.fromkeys(rest.PATHS, "GET") | dict.fromkeys(rest.POSTS, "POST")
+    assert {path: route.method for path, route in routes.items()} == methods
+    for path, route in routes.items():
+        text = rest.POSTS["exchange-offer"] * path.startswith("exchange-re") + (rest.PATHS | rest.POSTS)[path]
+        of_requests = {"in_return", "expires_in_s"} if path == "exchange-offer" else set()
+        assert not [p for p in route.params - of_requests if f"`{p}`" not in text], path
