@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from pycontrol.policies import registry
+
 Schema = dict[str, Any]
-DYNAMIC = re.compile(r"[0-9:./]|^$")
-"""A key with one of these is data (a host, an id, a queue), not a field."""
+DYNAMIC = re.compile(r"[0-9:./-]|^$")
+"""A key with one of these is data (a host, an id, a queue), not a field; so are the names of policies."""
 BY_NAME = frozenset({
     "by_queue", "by_user", "configuration", "options", "gpu_types", "speedups", "memory", "cell_types",
     "virtual_clusters", "policies",
@@ -23,7 +25,7 @@ def schema_of(value: Any, name: str = "") -> Schema:
     if isinstance(value, dict):
         if name in OPAQUE or not value:
             return {"type": ["object"]}
-        if name in BY_NAME or all(DYNAMIC.search(k) for k in value):
+        if _are_data(value, name):
             return {"type": ["object"], "additionalProperties": merged(schema_of(v) for v in value.values())}
         fields = {k: schema_of(v, k) for k, v in sorted(value.items())}
         return {"type": ["object"], "properties": fields, "required": sorted(fields)}
@@ -31,6 +33,12 @@ def schema_of(value: Any, name: str = "") -> Schema:
         return {"type": ["array"], "items": merged(schema_of(v) for v in value)}
     kinds = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
     return {"type": [kinds[type(value)]]}
+
+
+def _are_data(keys: Iterable[str], name: str) -> bool:
+    """Whether these keys of an object of that name are data, not fields."""
+    keys = list(keys)
+    return name in BY_NAME or all(DYNAMIC.search(k) for k in keys) or set(keys) <= set(registry.names())
 
 
 def merged(schemas: Iterable[Schema]) -> Schema:
@@ -64,6 +72,8 @@ def misfits(value: Any, schema: Schema, at: str = "") -> list[str]:
     if not schema:
         return []
     kind = schema_of(value)["type"][0]
+    if schema["type"] == ["null"]:
+        return []  # nothing else was seen
     if kind not in schema["type"]:
         return [f"{at}: {kind}, not {' or '.join(schema['type'])}"]
     if kind == "array":
@@ -86,7 +96,9 @@ def described(schema: Schema, at: str = "") -> Iterable[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{at}.{name}" if at else name
         while True:
-            kinds = " or ".join(field.get("type", ["any"]))
+            kinds = " or ".join(field.get("type", ["any"])).replace(
+                "null", "any" if field["type"] == ["null"] else "null"
+            )
             if "items" in field:
                 where, field = f"{where}[]", field["items"] or {"type": ["any"]}
             elif "additionalProperties" in field:

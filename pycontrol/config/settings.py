@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from pycontrol.config.reading import FilePath, Host, Port, Seconds, Section, read
 
 LEAD_MAX_S = 60.0
-"""The longest default lead of a round before the leases end, in seconds (design.md, How a lease travels)."""
+"""The longest default lead of a round before the leases end, in seconds."""
 LEAD_FRACTION = 0.2
 """A round's lead is at most this part of the lease."""
 

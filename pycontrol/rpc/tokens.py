@@ -1,4 +1,4 @@
-"""Isonomy tokens: how an Agent or worker proves which application it belongs to (design.md, Decisions).
+"""Isonomy tokens: how an Agent or worker proves which application it belongs to.
 
 A token is `<claims>.<mac>`, both base64url: the claims are JSON [application id, user, expiry in Unix
 seconds], the MAC is HMAC-SHA256 over them. The key never leaves the control plane.

@@ -1,4 +1,8 @@
-"""Checks of a group's options before anything is submitted, by the rules of the Submarine runtime."""
+"""Checks of a group's options before anything is submitted.
+
+The runtime (GroupOptions.java) has the same rules, since the stock command line reaches it without us; both are held to
+tests/submarine/options.txt (docs/decisions/008).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,9 @@ from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, WIT
 from submarine_patch.cli.errors import UsageError
 
 MODES = ("min", "max")
+FRAMEWORKS = ("tensorflow", "pytorch", "mxnet", "keras", "command")
+"""The first three are the stock command line's."""
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 METRIC = r"[A-Za-z_][A-Za-z0-9_./@-]*"
 """The name of a value that a training reports."""
 LARGEST = 2**31 - 1
@@ -52,6 +59,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
     scheduler = _one_of(conf, "app_scheduler", schedulers.names()) or "single"
     _one_of(conf, "mode", MODES)
+    _one_of(conf, "framework", FRAMEWORKS)
     _one_of(conf, "mix_types", ("true", "false"))
     if conf.get("metric") and not re.fullmatch(METRIC, conf["metric"]):
         raise UsageError(f"isonomy.metric={conf['metric']}: must be the name of a reported value, like val_loss")
@@ -195,10 +203,7 @@ def _whole(conf: Mapping[str, str], key: str, least: int) -> int | None:
 
 
 def _real(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    return float(text) if NUMBER.fullmatch(text) else math.nan
 
 
 def _positive(conf: Mapping[str, str], key: str) -> None:

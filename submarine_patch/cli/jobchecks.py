@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pycontrol.words import suggest
+from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments
 
-FRAMEWORKS = ("tensorflow", "pytorch", "mxnet", "keras", "command")
-"""The first three are the stock command line's."""
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
              "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip

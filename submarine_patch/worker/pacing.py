@@ -1,4 +1,4 @@
-"""Virtual GPUs do not compute faster; their steps are paced to what real ones would take (design.md, Decisions).
+"""Virtual GPUs do not compute faster; their steps are paced to what real ones would take.
 
 A step on n virtual GPUs takes at least serial_iter_s x S / n seconds, S being the slowdown of the placement
 (Themis, section 4: S(G)). On a type that computes v times as fast only the part b of a step that is bound by the

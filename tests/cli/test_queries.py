@@ -146,6 +146,7 @@ def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     assert workers[0].container_id in only
     assert AM not in only
     assert ok(rm, "logs", app_id, "--am").count("==>") == 1
+    assert all(x["files"] for x in json.loads(ok(rm, "logs", app_id, "-o", "json")))
     rm.native = False
     assert "a secure one needs Hadoop's native library, libhadoop.so" in ok(rm, "logs", app_id, "--am")
     rm.native = True

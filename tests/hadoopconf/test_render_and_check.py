@@ -44,6 +44,11 @@ def test_rendered_files_are_right_and_pass_the_check(conf: Path) -> None:
     assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
 
 
+def test_the_written_files_are_listed_as_json(tmp_path: Path) -> None:
+    listed = json.loads(run("render", "--out", str(tmp_path / "conf"), "-o", "json").output)["files"]
+    assert sorted(listed) == sorted(map(str, (tmp_path / "conf").iterdir()))
+
+
 def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
     over = {"yarn": {"rm_hosts": {"rm1": "a", "rm2": "b"}, "rm_id": "rm2", "rm_web": "0.0.0.0:8888"}}
     render.write(render.render(over), tmp_path)

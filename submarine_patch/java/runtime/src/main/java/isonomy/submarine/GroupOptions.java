@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 import org.apache.commons.text.similarity.LevenshteinDistance;
 
 /**
@@ -39,11 +40,14 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder",
       "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
-  /** Keys that mean something only where there is a search. */
-  private static final List<String> SEARCH_KEYS = List.of("search_space", "min_iterations", "eta", "jobs", "budget",
-      "target", "sampler", "parallel");
   static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
       "curve", "optuna");
+  private static final List<String> SEARCHES = APP_SCHEDULERS.subList(1, APP_SCHEDULERS.size());
+  /** Keys that mean something to these app schedulers only. */
+  private static final Map<String, List<String>> KEYS_OF = Map.of("search_space", SEARCHES, "min_iterations", SEARCHES,
+      "jobs", SEARCHES, "budget", SEARCHES, "eta", List.of("hyperband", "successive_halving", "asha"),
+      "target", List.of("curve"), "sampler", List.of("optuna"), "parallel", List.of("optuna"));
+  private static final Pattern NUMBER = Pattern.compile("\\s*[+-]?(\\d+\\.?\\d*|\\.\\d+)([eE][+-]?\\d+)?\\s*");
   private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
   private static final List<String> MODES = List.of("min", "max");
   private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
@@ -56,7 +60,10 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     return !appScheduler.equals("single");
   }
 
-  /** Reads {@code key=value} pairs; every mistake is a {@link UserError} that names the key. */
+  /**
+   * Reads {@code key=value} pairs; every mistake is a {@link UserError} that names the key. The command {@code submarine}
+   * has the same rules in checks.py, to be quick; both are held to tests/submarine/options.txt.
+   */
   static GroupOptions parse(List<String> pairs) throws UserError {
     Map<String, String> isonomy = new LinkedHashMap<>();
     Map<String, String> hadoop = new LinkedHashMap<>();
@@ -81,13 +88,12 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     Values values = new Values(isonomy);
     String appScheduler = values.appScheduler();
     boolean search = !appScheduler.equals("single");
-    if (!search) {
-      for (String key : SEARCH_KEYS) {
-        if (values.text(key) != null) {
-          throw new UserError("--conf " + PREFIX + key
-              + ": needs --conf isonomy.app_scheduler= one of " + String.join(", ",
-              APP_SCHEDULERS.subList(1, APP_SCHEDULERS.size())));
-        }
+    values.checkPassedOn();
+    for (String key : KEYS) {
+      List<String> schedulers = KEYS_OF.getOrDefault(key, APP_SCHEDULERS);
+      if (values.text(key) != null && APP_SCHEDULERS.contains(appScheduler) && !schedulers.contains(appScheduler)) {
+        throw new UserError("--conf " + PREFIX + key + ": needs --conf isonomy.app_scheduler= one of "
+            + String.join(", ", schedulers));
       }
     }
     Long maxIterations = values.whole("max_iterations", 1, null);
@@ -100,7 +106,6 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
             + maxIterations);
       }
     }
-    values.checkPassedOn();
     Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
     return new GroupOptions(appScheduler, space, values.gpusPerJob(), maxIterations,
         minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
@@ -192,6 +197,12 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       oneOf("sampler", SAMPLERS, null);
       oneOf("mode", MODES, null);
       oneOf("framework", FRAMEWORKS, null);
+      oneOf("mix_types", SWITCH, null);
+      String folder = text("keep_folder");
+      if (folder != null && (folder.startsWith("/") || folder.matches("\\./?") || List.of(folder.split("/")).contains(".."))) {
+        throw new UserError("--conf isonomy.keep_folder=" + folder
+            + ": must be a folder below the one where the script runs");
+      }
       checkCells();
       whole("parallel", 1, null);
       whole("trial_steps", 0, null);
@@ -272,11 +283,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     }
 
     private static double real(String text) {
-      try {
-        return Double.parseDouble(text);
-      } catch (NumberFormatException e) {
-        return Double.NaN;
-      }
+      return NUMBER.matcher(text).matches() ? Double.parseDouble(text) : Double.NaN;
     }
   }
 }

@@ -6,15 +6,18 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.MethodSource;
 
 class GroupOptionsTest {
   @TempDir
@@ -29,6 +32,25 @@ class GroupOptionsTest {
           batch: {type: choice, values: [32, 64]}
           layers: {type: int, min: 1, max: 3}
         """);
+  }
+
+  static List<String> cases() throws IOException {
+    Path file = Path.of(System.getProperty("basedir", "."), "../../../tests/submarine/options.txt");
+    return Files.readAllLines(file).stream().filter(line -> !line.isEmpty() && !line.startsWith("#")).toList();
+  }
+
+  /** The same cases as those of the command. */
+  @ParameterizedTest
+  @MethodSource("cases")
+  void optionsAreTakenOrRefusedByTheNameOfTheirKey(String line) throws Exception {
+    String[] parts = line.replace("@space", space.toString()).split("\\|", 2);
+    List<String> pairs = Stream.of(parts[0].strip().split(" ")).map(pair -> "isonomy." + pair).toList();
+    if (parts.length == 1) {
+      GroupOptions.parse(pairs);
+      return;
+    }
+    UserError error = assertThrows(UserError.class, () -> GroupOptions.parse(pairs));
+    assertTrue(error.getMessage().matches("--conf isonomy\\." + parts[1].strip() + "\\b.*"), error.getMessage());
   }
 
   @Test
@@ -86,7 +108,7 @@ class GroupOptionsTest {
       isonomy.gpus_per_job=1:             | --conf isonomy.gpus_per_job=1:: must be like 4, or 1:8 (the most a multiple of the fewest)
       isonomy.seed=x                      | --conf isonomy.seed=x: must be a whole number, at least 0
       isonomy.iteration_s=NaN             | --conf isonomy.iteration_s=NaN: must be a number above 0
-      isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha, median, curve, optuna
+      isonomy.eta=3                       | --conf isonomy.eta: needs --conf isonomy.app_scheduler= one of hyperband, successive_halving, asha
       isonomy.speedups=K80                | --conf isonomy.speedups=K80: must be GPU types with speeds, like K80=1,V100=3.2
       isonomy.gpu_bound=1.5               | --conf isonomy.gpu_bound=1.5: must be a number from 0 to 1
       isonomy.priority=-1                 | --conf isonomy.priority=-1: must be a whole number, at least 0
