@@ -24,7 +24,7 @@ PATHS = {
     "queue": "the apps in the system, with why each waits and when it is expected to start and end",
     "apps": "apps with their jobs, also some that ended",
     "leases": "GPUs with their leases and reservations",
-    "explain": "why one app has what it has (`app`: id or name)",
+    "explain": "why one app has what it has (`app`: id or name; `n`: how many rounds)",
     "rounds": "the newest rounds' receipts, newest first (`n`: how many)",
     "spans": "one app's recent leases, and what was taken back from it (`app`)",
     "trends": "samples of the last hours (`hours`, `app`)",

@@ -52,6 +52,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   private static final List<String> MODES = List.of("min", "max");
   private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
   private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack");
+  /** Those of them that are cells of a virtual cluster. */
+  private static final List<String> CELL_TYPES = List.of("socket", "switch");
   private static final List<String> SWITCH = List.of("true", "false");
   private static final int PIN_CHARS = 256;
   private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
@@ -178,6 +180,10 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       if (!(least >= 1 && most >= least && most <= Integer.MAX_VALUE && least % 1 == 0 && most % least == 0)) {
         throw new UserError("--conf isonomy.gpus_per_job=" + value
             + ": must be like 4, or 1:8 (the most a multiple of the fewest)");
+      }
+      if (text("within") != null && CELL_TYPES.contains(text("within"))) {
+        throw new UserError("--conf isonomy.gpus_per_job=" + value + ": jobs within one " + text("within")
+            + " have as many GPUs throughout");
       }
       return (long) least;
     }
