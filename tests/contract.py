@@ -82,9 +82,12 @@ def command() -> str:
 
 def page(schemas: dict[str, Schema]) -> str:
     """docs/cli-json.md."""
+    from tests.web.rest import POSTS
+
     lines = [*INTRODUCTION.splitlines(), "", "These print an answer of the REST as it is ([rest.md](rest.md)):", ""]
     lines += ["| command | answer |", "| --- | --- |"]
-    lines += [f"| `{name}` | [{path}](rest.md#{path}) |" for name, path in AS_REST.items()]
+    for name, path in AS_REST.items():
+        lines.append(f"| `{name}` | [{path}](rest.md#{'post-' if path in POSTS else ''}{path}) |")
     for name, schema in sorted(schemas.items()):
         lines += ["", f"## {name}", "", "| field | type | |", "| --- | --- | --- |", *described(schema)]
     return "\n".join(lines) + "\n"

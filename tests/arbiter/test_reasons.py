@@ -39,7 +39,7 @@ def test_who_bids_nothing_is_told_so(policy: str) -> None:
     m.app("a")
     m.run(5)
     assert reason(m.a, "a", m.now).sentence.startswith(
-        "none of the GPUs on offer are worth a start to it: a start would cost it 45 s, the lease is 30 s"
+        "it bid for none of the GPUs on offer: a start would cost it 45 s, the lease is 30 s"
     )
 
 
