@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pycontrol.auction.market import Market, rows_that_matter, scope_of
+from pycontrol.auction.instance import Instance, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope
 from pycontrol.model.value import value
@@ -79,13 +79,13 @@ class Compact:
         return self.chain and not any(self.pins) and not bool(in_racks.any())
 
 
-def compact(bids: Sequence[Bid], market: Market) -> Compact:
+def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
     """The arrays of an auction."""
     rows: list[BidRow | None] = []
-    first, gain, log, total_gpus = [0], [], math.log, sum(market.free.values())
+    first, gain, log, total_gpus = [0], [], math.log, sum(instance.free.values())
     for bid in bids:
         nothing = log(bid.rho_nothing)
-        own = sorted(rows_that_matter(bid, market.free, total_gpus), key=lambda r: r.rho)
+        own = sorted(rows_that_matter(bid, instance.free, total_gpus), key=lambda r: r.rho)
         rows += own
         rows.append(None)
         gain += [nothing - log(r.rho) for r in own]
@@ -94,10 +94,10 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
     named = sorted({r.gpu_type for r in rows if r is not None and r.new_gangs and r.gpu_type})
     types = named or [""]
     number = {t: k for k, t in enumerate(types)}
-    kind = {h: number.get(market.topology.type_of(h), -1) if named else 0 for h, n in market.free.items() if n > 0}
+    kind = {h: number.get(instance.topology.type_of(h), -1) if named else 0 for h, n in instance.free.items() if n > 0}
 
     def rack_of(host: str) -> tuple[str, int]:
-        return market.topology.rack_of(host), kind[host]
+        return instance.topology.rack_of(host), kind[host]
 
     hosts = sorted(kind, key=lambda h: (rack_of(h), h))
     racks = sorted({rack_of(h) for h in hosts})
@@ -110,10 +110,10 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
     pins = _pins(bids, rows, first)
     classes = sorted({(s, t) for _, s, _, t in new}, key=lambda c: (-c[0], c[1]))
     index = {c: k for k, c in enumerate(classes)}
-    dims = _Dims(bids, market, first, new, pins)
+    dims = _Dims(bids, instance, first, new, pins)
     chain = True
     for t in range(len(types)):
-        free = {h: market.free[h] for h in hosts if kind[h] == t}
+        free = {h: instance.free[h] for h in hosts if kind[h] == t}
         mine = _by_place(pins, lambda h: h, set(free)) if named else pins
         if named:
             dims.add_type(t, sum(free.values()), mine)
@@ -124,9 +124,11 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
             dims.add_level(s, t, free, on_hosts)
         rack_free: dict[str, int] = {}
         for h in free:
-            rack = market.topology.rack_of(h)
+            rack = instance.topology.rack_of(h)
             rack_free[rack] = rack_free.get(rack, 0) + free[h]
-        in_racks = _others(rack_free, _by_place(mine, market.topology.rack_of, set(free)), dims.app) if in_rack else []
+        in_racks = (
+            _others(rack_free, _by_place(mine, instance.topology.rack_of, set(free)), dims.app) if in_rack else []
+        )
         for s in sorted(in_rack):
             dims.add_level(-s, t, rack_free, in_racks)
         chain &= _divide(on_machine) and _divide(in_rack)
@@ -136,7 +138,7 @@ def compact(bids: Sequence[Bid], market: Market) -> Compact:
         _ints(index[s, t] for _, s, _, t in new), dims.scope.astype(np.int32), _ints(s for s, _ in classes),
         _ints(t for _, t in classes), types, chain, hosts, _ints(kind[h] for h in hosts), [r for r, _ in racks],
         _ints(t for _, t in racks), _ints(rack_number[rack_of(h)] for h in hosts),
-        _ints(market.free[h] for h in hosts), pins,
+        _ints(instance.free[h] for h in hosts), pins,
     )  # fmt: skip
 
 
@@ -182,7 +184,7 @@ class _Dims:
     def __init__(
         self,
         bids: Sequence[Bid],
-        market: Market,
+        instance: Instance,
         first: Sequence[int],
         new: Sequence[tuple[int, int, int, int]],
         pins: Sequence[Pins],
@@ -191,8 +193,8 @@ class _Dims:
         self.gangs, self.size, self.scope, self.type = (np.array(v) for v in zip(*new, strict=True))
         gpus = self.gangs * self.size + np.array([sum(own.values()) if own else 0 for own in pins])
         self.use: list[npt.NDArray[np.int64]] = [gpus]
-        self.room, self.level, self.types = [sum(market.free.values())], [0], [-1]
-        for limit in market.limits:
+        self.room, self.level, self.types = [sum(instance.free.values())], [0], [-1]
+        for limit in instance.limits:
             inside = np.array([b.app_id in limit.app_ids for b in bids])[self.app]
             if inside.any():
                 self._add(gpus * inside, limit.gpus, 0, -1)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycontrol.auction.compact import Compact, compact
-from pycontrol.auction.market import Market, Solved, Without, scope_of
+from pycontrol.auction.instance import Instance, Solved, Without, scope_of
 from pycontrol.auction.placing import Want, place_all, take
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
@@ -30,12 +30,12 @@ _Entries = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 """Constraints, columns, coefficients."""
 
 
-def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) -> Solved:
+def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved:
     """The whole auction. A gap is left where time ran out, or where no packing was found."""
-    if not bids or not any(market.free.values()):
+    if not bids or not any(instance.free.values()):
         return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
     end_s = time.monotonic() + budget_s
-    model = _Auction(compact(bids, market), market)
+    model = _Auction(compact(bids, instance), instance)
     main = model.best(None, model.nothing, budget_s * FIRST_SHARE if payments else budget_s)
     rows = {b.app_id: model.c.rows[j] for b, j in zip(bids, main.choice, strict=True)}
     winners = [i for i, b in enumerate(bids) if rows[b.app_id] is not None] if payments else []
@@ -61,8 +61,8 @@ class _Found:
 class _Auction:
     """One relaxation, and small integer programs cut out of it."""
 
-    def __init__(self, c: Compact, market: Market) -> None:
-        self.c, self.market = c, market
+    def __init__(self, c: Compact, instance: Instance) -> None:
+        self.c, self.instance = c, instance
         self.n = len(c.bids)
         self.app = np.repeat(np.arange(self.n), np.diff(c.first))
         self.nothing: Rows = c.first[1:].astype(np.int64) - 1
@@ -127,7 +127,7 @@ class _Auction:
             return False
         if c.exact:
             return True
-        free = {h: n for h, n in self.market.free.items() if n > 0}
+        free = {h: n for h, n in self.instance.free.items() if n > 0}
         wants = []
         for i, j in enumerate(choice):
             row = c.rows[j]
@@ -136,7 +136,7 @@ class _Auction:
             take(free, row.keep)
             if row.new_gangs:
                 wants.append(Want(c.bids[i].app_id, row.new_gangs, row.gang_gpus, scope_of(row), row.gpu_type))
-        return min(free.values()) >= 0 and place_all(wants, free, self.market.topology) is not None
+        return min(free.values()) >= 0 and place_all(wants, free, self.instance.topology) is not None
 
 
 class _Breaks:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pycontrol.auction.market import Limit, Market
+from pycontrol.auction.instance import Instance, Limit
 from pycontrol.auction.placing import TypedRoom, fitting
 from pycontrol.model.auction import AppView, Award, Demand, Gang, Snapshot, gang_gpus
 
@@ -49,7 +49,11 @@ class Ranking:
 
 
 def leftovers(
-    free: dict[str, int], apps: Sequence[AppView], market: Market, kept: Mapping[str, Sequence[Gang]], ranking: Ranking
+    free: dict[str, int],
+    apps: Sequence[AppView],
+    instance: Instance,
+    kept: Mapping[str, Sequence[Gang]],
+    ranking: Ranking,
 ) -> list[Award]:
     """Gives free GPUs to apps, gang by gang; changes `free`.
 
@@ -57,8 +61,8 @@ def leftovers(
     gets more than it can use, nor more than its limit leaves after what the auction gave (`kept`).
     """
     views = sorted(apps, key=lambda v: v.app_id)
-    caps = Caps(views, market.limits, kept)
-    room = TypedRoom(free, market.topology)
+    caps = Caps(views, instance.limits, kept)
+    room = TypedRoom(free, instance.topology)
     gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
     own = {v.app_id: [g for g in v.ending_gangs if g not in kept.get(v.app_id, ())] for v in views}
     got: dict[str, list[Gang]] = {}

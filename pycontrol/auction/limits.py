@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pycontrol.auction.market import Limit
+from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
 
 UNLIMITED_GPUS = 1 << 29

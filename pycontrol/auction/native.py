@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycontrol.auction.compact import Compact, Ints, compact
-from pycontrol.auction.market import Market, Rooms, Solved, Without
+from pycontrol.auction.instance import Instance, Rooms, Solved, Without
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 
@@ -61,14 +61,14 @@ def available() -> bool:
     return _library() is not None
 
 
-def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) -> Solved:
+def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved:
     """The whole auction in one call. A gap is left where time ran out, or where no packing was found."""
     library = _library()
     if library is None:
         raise RuntimeError("the compiled engine is missing: install a C compiler and run `make setup`")
-    if not bids or not any(market.free.values()):
+    if not bids or not any(instance.free.values()):
         return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
-    c = compact(bids, market)
+    c = compact(bids, instance)
     apps, hosts, racks, sizes = len(bids), len(c.hosts), len(c.racks), len(c.sizes)
     number = {h: k for k, h in enumerate(c.hosts)}
     flat = [(number[h], n) for pins in c.pins for h, n in pins.items()]

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pycontrol.auction.market import Market, Solved, Win, Winners
+from pycontrol.auction.instance import Instance, Solved, Win, Winners
 from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope, Topology
@@ -33,7 +33,7 @@ class Outcome:
 
 def auction(
     bids: Sequence[Bid],
-    market: Market,
+    instance: Instance,
     rng: random.Random,
     budget_s: float = 2.0,
     engine: str = "",
@@ -44,14 +44,14 @@ def auction(
     `budget_s` is for all solves together (each gets a little at least); what is not proved says its gap.
     """
     seed = rng.randrange(1 << 30)
-    found = solve(bids, market, seed, budget_s, True, engine)
-    best = winners(found, bids, market)
+    found = solve(bids, instance, seed, budget_s, True, engine)
+    best = winners(found, bids, instance)
     c, kept, paid = {}, {}, {}
     for bid in bids:
         win = best.wins[bid.app_id]
         c[bid.app_id] = share(bid, best, found)
         kept[bid.app_id], paid[bid.app_id] = _pay(
-            win, c[bid.app_id], market.homes.get(bid.app_id, ()), market.topology, rng, rounding
+            win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng, rounding
         )
     return Outcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
 

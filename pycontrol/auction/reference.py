@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pulp
 
-from pycontrol.auction.market import Market, Rooms, Size, Solved, Without, rows_that_matter, scope_of
+from pycontrol.auction.instance import Instance, Rooms, Size, Solved, Without, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Scope
 
@@ -31,19 +31,19 @@ class _Model:
     variables, so the model has a binary for each row and an integer for each size and machine (or rack).
     """
 
-    def __init__(self, bids: Sequence[Bid], market: Market) -> None:
-        self.bids, self.market = bids, market
-        self.free = {h: n for h, n in sorted(market.free.items()) if n > 0}
+    def __init__(self, bids: Sequence[Bid], instance: Instance) -> None:
+        self.bids, self.instance = bids, instance
+        self.free = {h: n for h, n in sorted(instance.free.items()) if n > 0}
         self.racks: dict[str, list[str]] = {}
         for host in self.free:
-            self.racks.setdefault(market.topology.rack_of(host), []).append(host)
+            self.racks.setdefault(instance.topology.rack_of(host), []).append(host)
         self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
         self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
         self.places: dict[Size, dict[str, pulp.LpVariable]] = {}
         """How many gangs go to each host (MACHINE) or rack (RACK)."""
         self._add_rows()
         self._add_capacity()
-        for limit in market.limits:
+        for limit in instance.limits:
             self._at_most([row.gpus * x for a in sorted(limit.app_ids) for row, x in self._of(a)], limit.gpus)
 
     def _of(self, app_id: str) -> list[tuple[BidRow, pulp.LpVariable]]:
@@ -73,7 +73,7 @@ class _Model:
         in_rack: defaultdict[tuple[str, str], list[pulp.LpAffineExpression]] = defaultdict(list)
         anywhere: list[pulp.LpAffineExpression] = []
         of_type: dict[str, list[pulp.LpAffineExpression]] = {}
-        type_of = self.market.topology.type_of
+        type_of = self.instance.topology.type_of
         gangs: dict[Size, list[pulp.LpAffineExpression]] = {}
         for row, x in (pair for rows in self.rows.values() for pair in rows):
             anywhere.append(row.gpus * x)
@@ -87,7 +87,7 @@ class _Model:
         for j, ((size, scope, gpu_type), terms) in enumerate(gangs.items()):
             if scope is Scope.CLUSTER:
                 continue
-            rooms = self.market.free_of(gpu_type) if scope is Scope.MACHINE else self._rack_gpus(gpu_type)
+            rooms = self.instance.free_of(gpu_type) if scope is Scope.MACHINE else self._rack_gpus(gpu_type)
             at = {
                 place: self.lp.add_variable(f"y{j}_{k}", 0, n // size, cat="Integer")
                 for k, (place, n) in enumerate(rooms.items())
@@ -104,13 +104,13 @@ class _Model:
             self._at_most(terms + [t for h in hosts for t in on_host[h]], sum(self.free[h] for h in hosts))
         for gpu_type, terms in of_type.items():
             if gpu_type and any(of == gpu_type for _, _, of in gangs):
-                self._at_most(terms, sum(self.market.free_of(gpu_type).values()))
+                self._at_most(terms, sum(self.instance.free_of(gpu_type).values()))
         self._at_most(anywhere, sum(self.free.values()))
 
     def _rack_gpus(self, gpu_type: str) -> dict[str, int]:
         gpus: dict[str, int] = {}
-        for host, n in self.market.free_of(gpu_type).items():
-            rack = self.market.topology.rack_of(host)
+        for host, n in self.instance.free_of(gpu_type).items():
+            rack = self.instance.topology.rack_of(host)
             gpus[rack] = gpus.get(rack, 0) + n
         return gpus
 
@@ -149,30 +149,30 @@ class _Model:
         }
 
 
-def building_s(bids: Sequence[Bid], market: Market) -> float:
+def building_s(bids: Sequence[Bid], instance: Instance) -> float:
     """Seconds that it may take to write the model down: pointless with less time than that."""
     sizes = {(r.gang_gpus, r.scope, r.gpu_type) for b in bids for r in b.rows if r.new_gangs}
-    return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(market.free))
+    return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(instance.free))
 
 
-def solve(bids: Sequence[Bid], market: Market, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
+def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
     """The feasible rows, at most one a bidder, with the largest sum of -log rho; and without each winner."""
     end_s = time.monotonic() + budget_s
-    model = _Model(bids, market)
+    model = _Model(bids, instance)
     gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s, cbc)
     rows = model.chosen()
     winners = [a for a, row in rows.items() if row is not None] if payments else []
     without = {}
     for k, app_id in enumerate(winners):
         share_s = (end_s - time.monotonic()) / (len(winners) - k)
-        without[app_id] = solve_without(app_id, bids, market, share_s, cbc)
+        without[app_id] = solve_without(app_id, bids, instance, share_s, cbc)
     return Solved(rows, gap, without, model.rooms())
 
 
-def solve_without(app_id: str, bids: Sequence[Bid], market: Market, budget_s: float, cbc: bool = False) -> Without:
+def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s: float, cbc: bool = False) -> Without:
     """The optimum of the others alone."""
     others = [b for b in bids if b.app_id != app_id]
-    model = _Model(others, market)
+    model = _Model(others, instance)
     gap = model.solve(budget_s, cbc)
     return Without(objective_log(others, model.chosen()), gap)
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
-from pycontrol.auction.market import Market, Rooms, Solved, Win, Winners, scope_of, typed
+from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope
@@ -25,7 +25,7 @@ from pycontrol.model.topology import Scope
 class Engine(Protocol):
     """Rows for the bidders, and with `payments` the optimum without each winner; deterministic."""
 
-    def __call__(self, bids: Sequence[Bid], market: Market, budget_s: float, payments: bool) -> Solved: ...
+    def __call__(self, bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved: ...
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -43,41 +43,48 @@ def engine_name(wanted: str = "") -> str:
     return wanted or ("compiled" if native.available() else "highs")
 
 
-def solve(bids: Sequence[Bid], market: Market, seed: int, budget_s: float, payments: bool, engine: str = "") -> Solved:
+def solve(
+    bids: Sequence[Bid], instance: Instance, seed: int, budget_s: float, payments: bool, engine: str = ""
+) -> Solved:
     """The winning rows, and with `payments` the optimum without each winner. Ties fall by the seed alone."""
     end_s = time.monotonic() + budget_s
-    shuffled = random.Random(seed).sample([typed(b, market) for b in bids], len(bids))  # no name is favoured
+    shuffled = random.Random(seed).sample([typed(b, instance) for b in bids], len(bids))  # no name is favoured
     name = engine_name(engine)
-    found = ENGINES[name](shuffled, market, budget_s, payments)
+    found = ENGINES[name](shuffled, instance, budget_s, payments)
     if not found.worst_gap or name in ("reference", "cbc"):
         return found
-    least_s = reference.building_s(shuffled, market)
+    least_s = reference.building_s(shuffled, instance)
     if found.gap and (left_s := end_s - time.monotonic()) > least_s:
-        again = reference.solve(shuffled, market, left_s, payments)
+        again = reference.solve(shuffled, instance, left_s, payments)
         found = again if again.gap < found.gap else found
     unproved = [a for a, w in found.without.items() if w.gap]
     without = dict(found.without)
     for k, app_id in enumerate(unproved):
         share_s = (end_s - time.monotonic()) / (len(unproved) - k)
         if share_s > least_s:
-            other = reference.solve_without(app_id, shuffled, market, share_s)
+            other = reference.solve_without(app_id, shuffled, instance, share_s)
             without[app_id] = min(without[app_id], other, key=lambda w: w.gap)
     return replace(found, without=without)
 
 
 def determine(
-    bids: Sequence[Bid], market: Market, seed: int, budget_s: float = 2.0, place: bool = True, engine: str = ""
+    bids: Sequence[Bid],
+    instance: Instance,
+    seed: int,
+    budget_s: float = 2.0,
+    place: bool = True,
+    engine: str = "",
 ) -> Winners:
     """The feasible rows, at most one a bidder, with the largest sum of -log rho.
 
     A solve past `budget_s` returns the best rows found and its gap.
     """
-    return winners(solve(bids, market, seed, budget_s, False, engine), bids, market, place)
+    return winners(solve(bids, instance, seed, budget_s, False, engine), bids, instance, place)
 
 
-def winners(found: Solved, bids: Sequence[Bid], market: Market, place: bool = True) -> Winners:
+def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool = True) -> Winners:
     """What each bidder won; with `place`, the gangs by host too."""
-    new = _place(found, bids, market) if place else {}
+    new = _place(found, bids, instance) if place else {}
     wins = {}
     for bid in bids:
         row = found.rows[bid.app_id]
@@ -86,23 +93,23 @@ def winners(found: Solved, bids: Sequence[Bid], market: Market, place: bool = Tr
     return Winners(wins, reference.objective_log(bids, dict(found.rows)), found.gap == 0.0, found.gap)
 
 
-def _place(found: Solved, bids: Sequence[Bid], market: Market) -> dict[str, list[Gang]]:
+def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, list[Gang]]:
     """The new gangs of the winning rows: packed tightly, or else where the engine found room."""
     chosen = {b.app_id: row for b in bids if (row := found.rows[b.app_id]) is not None}
-    left = {h: n for h, n in sorted(market.free.items()) if n > 0}
+    left = {h: n for h, n in sorted(instance.free.items()) if n > 0}
     for row in chosen.values():
         take(left, row.keep)
     wants = [Want(a, r.new_gangs, r.gang_gpus, scope_of(r), r.gpu_type) for a, r in chosen.items() if r.new_gangs]
-    homes = {a: _others(market.homes.get(a, ()), r.keep) for a, r in chosen.items()}
-    packed = place_all(wants, left, market.topology, homes)
-    return packed if packed is not None else _place_in(found.rooms, wants, left, market)
+    homes = {a: _others(instance.homes.get(a, ()), r.keep) for a, r in chosen.items()}
+    packed = place_all(wants, left, instance.topology, homes)
+    return packed if packed is not None else _place_in(found.rooms, wants, left, instance)
 
 
-def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], market: Market) -> dict[str, list[Gang]]:
+def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], instance: Instance) -> dict[str, list[Gang]]:
     open_ = {size: list(places) for size, places in rooms.items()}
     racks: dict[str, list[str]] = {}
     for host in left:
-        racks.setdefault(market.topology.rack_of(host), []).append(host)
+        racks.setdefault(instance.topology.rack_of(host), []).append(host)
     placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
     order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # the narrow ones first: the others fill the gaps
     for want in order:
@@ -112,7 +119,7 @@ def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], market:
                 place = open_[want.gang_gpus, want.scope, want.gpu_type].pop()
                 hosts = [place] if want.scope is Scope.MACHINE else racks[place]
             if want.gpu_type:
-                hosts = [h for h in hosts if market.topology.type_of(h) == want.gpu_type]
+                hosts = [h for h in hosts if instance.topology.type_of(h) == want.gpu_type]
             gang = fill(want.gang_gpus, {h: left[h] for h in hosts})
             take(left, [gang])
             placed[want.app_id].append(gang)

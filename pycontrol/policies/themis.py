@@ -17,9 +17,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
-from pycontrol.auction.market import Market
 from pycontrol.auction.partial import Outcome, Rounding, auction
 from pycontrol.auction.placing import take
 from pycontrol.auction.winners import engine_name
@@ -101,14 +101,14 @@ class Themis:
         room = room_gpus(snapshot, limits)
         holding = {v.app_id for v in snapshot.apps if v.kept_gpus}
         ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)
-        market = Market(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
-        outcome = auction(ordered, market, rng, self.budget_s, self.engine, self.rounding)
+        instance = Instance(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
+        outcome = auction(ordered, instance, rng, self.budget_s, self.engine, self.rounding)
         free = dict(snapshot.free)
         for gangs in outcome.kept.values():
             take(free, gangs)
         left = {h: n for h, n in free.items() if n}
         open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
-        more = leftovers(free, open_, market, outcome.kept, Ranking(self.leftovers, snapshot, rng))
+        more = leftovers(free, open_, instance, outcome.kept, Ranking(self.leftovers, snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=_together(outcome, more),

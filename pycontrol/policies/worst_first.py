@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
 from pycontrol.auction.limits import queue_limits, room_gpus
-from pycontrol.auction.market import Market
 from pycontrol.auction.placing import TypedRoom
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope
@@ -50,7 +50,7 @@ class WorstFirst:
     def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
         limits = queue_limits(snapshot)
-        market = Market(snapshot.free, snapshot.topology, limits)
+        instance = Instance(snapshot.free, snapshot.topology, limits)
         views = {v.app_id: v for v in snapshot.apps}
         free = dict(snapshot.free)
         room = TypedRoom(free, snapshot.topology)
@@ -69,7 +69,7 @@ class WorstFirst:
         got = {a: tuple(app.got) for a, app in apps.items() if app.got}
         left = {h: n for h, n in free.items() if n}
         others = [v for v in snapshot.apps if v.app_id not in apps]
-        more = leftovers(free, others, market, got, Ranking("worst_first", snapshot, rng))
+        more = leftovers(free, others, instance, got, Ranking("worst_first", snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),

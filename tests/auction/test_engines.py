@@ -7,12 +7,12 @@ import random
 import pytest
 
 from pycontrol.auction import highs, native, reference
-from pycontrol.auction.market import Limit, Market
+from pycontrol.auction.instance import Instance, Limit
 from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import ENGINES, Engine, engine_name
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
-from tests.bench.auction import market as bench_market
+from tests.bench.auction import instance as bench_market
 
 FAST = [
     pytest.param(native.solve, marks=pytest.mark.skipif(not native.available(), reason="no C compiler"), id="compiled"),
@@ -20,7 +20,7 @@ FAST = [
 ]
 
 
-def drawn(seed: int) -> tuple[list[Bid], Market]:
+def drawn(seed: int) -> tuple[list[Bid], Instance]:
     """Up to eight bidders on up to eight machines of three racks; sizes that divide each other in two of three."""
     rng = random.Random(seed)
     hosts = [f"n{i}" for i in range(rng.randint(1, 8))]
@@ -49,7 +49,7 @@ def drawn(seed: int) -> tuple[list[Bid], Market]:
         bids.append(Bid(f"a{i}", 2 + work * 2, tuple(rows)))
         homes[f"a{i}"] = home
     limits = (Limit(frozenset(f"a{i}" for i in range(0, 8, 2)), rng.randint(0, 12)),) if rng.random() < 0.4 else ()
-    return bids, Market(free, Topology.of(machines), limits, homes)
+    return bids, Instance(free, Topology.of(machines), limits, homes)
 
 
 @pytest.mark.parametrize("solve", FAST)
@@ -84,7 +84,7 @@ def test_without_a_compiler_highs_serves(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(native, "_library", lambda: None)
     assert engine_name() == "highs"
     with pytest.raises(RuntimeError, match="install a C compiler"):
-        native.solve([Bid("a", 1.0)], Market({"n1": 1}, Topology()), 1.0, False)
+        native.solve([Bid("a", 1.0)], Instance({"n1": 1}, Topology()), 1.0, False)
     with pytest.raises(ValueError, match=r"no engine 'gurobi'; there are .*highs"):
         engine_name("gurobi")
 
@@ -95,6 +95,6 @@ def test_an_empty_auction_is_solved(engine: str) -> None:
         pytest.skip("no C compiler")
     top = Topology.of([Machine("n1", "r", 2)])
     for bids, free in (([], {"n1": 2}), ([Bid("a", 1.0)], {"n1": 2}), ([Bid("a", 2.0, (BidRow(1.0),))], {"n1": 0})):
-        outcome = auction(bids, Market(free, top), random.Random(0), engine=engine)
+        outcome = auction(bids, Instance(free, top), random.Random(0), engine=engine)
         assert outcome.proved_optimal
         assert all(w.row is None and outcome.c[a] == 1.0 for a, w in outcome.wins.items())

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.bids import ROWS_MAX, validate_bid
+from pycontrol.auction.instance import Instance, Limit
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
-from pycontrol.auction.market import Limit, Market
 from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import determine
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
@@ -26,7 +26,7 @@ Drawn = tuple[list[Bid], dict[str, int], Topology]
 @given(markets(), st.integers(0, 1000))
 def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) -> None:
     bids, free, top = drawn
-    outcome = auction(bids, Market(free, top), random.Random(seed))
+    outcome = auction(bids, Instance(free, top), random.Random(seed))
     assert outcome.proved_optimal
     for i, bid in enumerate(bids):
         others = bids[:i] + bids[i + 1 :]
@@ -38,7 +38,7 @@ def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) 
         kept, paid = outcome.kept[bid.app_id], outcome.paid[bid.app_id]
         assert sorted(kept + paid) == sorted(gangs)
         assert math.floor(c * len(gangs) + 1e-9) <= len(kept) <= math.ceil(c * len(gangs))
-    assert outcome == auction(bids, Market(free, top), random.Random(seed))
+    assert outcome == auction(bids, Instance(free, top), random.Random(seed))
 
 
 @settings(max_examples=40, deadline=None)
@@ -46,7 +46,7 @@ def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) 
 def test_nobody_can_be_better_off_without_another_worse_off(drawn: Drawn) -> None:
     """Pareto: of all feasible choices of rows, none is as good for all and better for one."""
     bids, free, top = drawn
-    wins = determine(bids, Market(free, top), 1).wins
+    wins = determine(bids, Instance(free, top), 1).wins
     for choice in choices(bids, free, top):
         rho = [r.rho if r is not None else b.rho_nothing for b, r in zip(bids, choice, strict=True)]
         won = [wins[b.app_id].rho for b in bids]
@@ -69,10 +69,10 @@ def test_no_lie_pays_under_the_exact_lottery(drawn: Drawn, data: st.DataObject) 
 
     def utility(reported: Bid) -> float:
         others = bids[1:]
-        found = determine([reported, *others], Market(free, top), 1)
+        found = determine([reported, *others], Instance(free, top), 1)
         row = found.wins[truth.app_id].row
         with_it = -sum(math.log(found.wins[b.app_id].rho) for b in others)
-        c = math.exp(with_it - determine(others, Market(free, top), 1).objective_log)
+        c = math.exp(with_it - determine(others, Instance(free, top), 1).objective_log)
         if row is None:
             return c / truth.rho_nothing
         worth = {(r.keep, r.new_gangs, r.gang_gpus, r.scope): r.rho * 1.0 for r in truth.rows[::-1]}
@@ -89,10 +89,10 @@ def test_rounding_is_unbiased_and_drops_what_hurts_least() -> None:
     home: Gang = (("n2", 2),)
     greedy = Bid("a", 3.0, (BidRow(0.5, (home,), 2, 2, Scope.CLUSTER),))
     rival = Bid("b", 0.9, (BidRow(0.7, (), 1, 2, Scope.MACHINE),))
-    market = Market(free_of(top), top, (), {"a": (home,)})
+    instance = Instance(free_of(top), top, (), {"a": (home,)})
     kept, draws = 0, 500
     for seed in range(draws):
-        outcome = auction([greedy, rival], market, random.Random(seed))
+        outcome = auction([greedy, rival], instance, random.Random(seed))
         assert outcome.c["a"] == pytest.approx(0.7 / 0.9)
         kept += len(outcome.kept["a"])
         assert len(outcome.kept["a"]) in (2, 3)
@@ -125,7 +125,7 @@ def test_leftovers_waste_nothing_that_someone_outside_can_use(
     free = {f"n{i + 1}": n for i, n in enumerate(gpus)}
     views = [view(f"a{i}", size, gangs, scope=scope) for i, (size, gangs, scope) in enumerate(apps)]
     limits = (Limit(frozenset({"a0", "a1"}), limit),)
-    awards = leftovers(free, views, Market(dict(free), top, limits), {}, ranking(seed, order))
+    awards = leftovers(free, views, Instance(dict(free), top, limits), {}, ranking(seed, order))
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in awards}
     assert sum(free.values()) + sum(got.values()) == sum(gpus)
     assert min(free.values()) >= 0
@@ -142,7 +142,7 @@ def test_leftovers_waste_nothing_that_someone_outside_can_use(
 def test_an_outsider_keeps_its_own_gang_in_place_first() -> None:
     top = topology([4, 4], "a")
     home: Gang = (("n1", 2),)
-    awards = leftovers({"n1": 4, "n2": 2}, [view("a", 2, 1, (home,))], Market({}, top), {}, ranking(0))
+    awards = leftovers({"n1": 4, "n2": 2}, [view("a", 2, 1, (home,))], Instance({}, top), {}, ranking(0))
     assert [a.gangs for a in awards] == [(home,)]
 
 
@@ -153,7 +153,7 @@ def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
         AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=2),  # two for one: half
         AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=6),
     ]
-    awards = leftovers({"n1": 2}, views, Market({}, topology([4])), {}, ranking(0, order))
+    awards = leftovers({"n1": 2}, views, Instance({}, topology([4])), {}, ranking(0, order))
     assert [a.app_id for a in awards] == [gets]
 
 
@@ -161,7 +161,7 @@ def test_floor_never_rounds_up() -> None:
     top = topology([2])
     bids = [Bid("a", 3.0, (BidRow(0.5, (), 1, 2),)), Bid("b", 0.9, (BidRow(0.7, (), 1, 2),))]
     for seed in range(20):
-        outcome = auction(bids, Market(free_of(top), top), random.Random(seed), rounding="floor")
+        outcome = auction(bids, Instance(free_of(top), top), random.Random(seed), rounding="floor")
         assert 0 < outcome.c["a"] < 1
         assert not outcome.kept["a"]
 

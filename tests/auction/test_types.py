@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pycontrol.auction import native, reference
 from pycontrol.auction.bids import validate_bid
+from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Ranking, leftovers
-from pycontrol.auction.market import Market
 from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import ENGINES, Engine, determine
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
@@ -24,7 +24,7 @@ from pycontrol.policies.conformance.snapshots import app, snapshot
 from tests.auction.brute import placements
 from tests.auction.test_engines import FAST, drawn
 
-Drawn = tuple[list[Bid], Market]
+Drawn = tuple[list[Bid], Instance]
 every_engine = pytest.mark.parametrize(
     "engine",
     [pytest.param(e, marks=pytest.mark.skipif(e == "compiled" and not native.available(), reason="no C compiler"))
@@ -59,14 +59,14 @@ def markets(draw: st.DrawFn) -> Drawn:
                 rows.append(row)
         bids.append(Bid(f"app{i}", draw(st.floats(0.05, 8.0)), tuple(rows)))
         homes[f"app{i}"] = home
-    return bids, Market(free, top, (), homes)
+    return bids, Instance(free, top, (), homes)
 
 
-def kinds_of(row: BidRow, market: Market) -> list[str | None]:
+def kinds_of(row: BidRow, instance: Instance) -> list[str | None]:
     """The types that its new gangs may all have; None: each its own mix."""
     if not row.new_gangs or row.mixes or (row.gang_gpus == 1 and not row.gpu_type):
         return [None]
-    return [row.gpu_type] if row.gpu_type else list(market.topology.types)
+    return [row.gpu_type] if row.gpu_type else list(instance.topology.types)
 
 
 def room(gangs: Sequence[tuple[int, Scope, str | None]], free: dict[str, int], top: Topology) -> bool:
@@ -86,14 +86,14 @@ def room(gangs: Sequence[tuple[int, Scope, str | None]], free: dict[str, int], t
     return False
 
 
-def fits(choice: Sequence[BidRow | None], market: Market) -> bool:
+def fits(choice: Sequence[BidRow | None], instance: Instance) -> bool:
     rows = [r for r in choice if r is not None]
-    left = dict(market.free)
+    left = dict(instance.free)
     for host, n in itertools.chain.from_iterable(g for r in rows for g in r.keep):
         left[host] = left.get(host, 0) - n
-    for kinds in itertools.product(*(kinds_of(r, market) for r in rows)):
+    for kinds in itertools.product(*(kinds_of(r, instance) for r in rows)):
         gangs = [(r.gang_gpus, r.scope, t) for r, t in zip(rows, kinds, strict=True) for _ in range(r.new_gangs)]
-        if room(sorted(gangs, key=lambda g: (g[1], -g[0], g[2] is None)), left, market.topology):
+        if room(sorted(gangs, key=lambda g: (g[1], -g[0], g[2] is None)), left, instance.topology):
             return True
     return False
 
@@ -104,21 +104,21 @@ def choices(bids: Sequence[Bid]) -> Iterator[tuple[float, tuple[BidRow | None, .
         yield -sum(map(math.log, rhos)), choice
 
 
-def best(bids: Sequence[Bid], market: Market) -> float:
+def best(bids: Sequence[Bid], instance: Instance) -> float:
     """The largest sum of -log rho over all feasible choices."""
     ordered = sorted(choices(bids), key=lambda c: -c[0])
-    return next(value for value, choice in ordered if fits(choice, market))
+    return next(value for value, choice in ordered if fits(choice, instance))
 
 
 @every_engine
 @settings(max_examples=60, deadline=None)
 @given(case=markets())
 def test_equals_brute_force(engine: str, case: Drawn) -> None:
-    bids, market = case
-    found = determine(bids, market, 1, 20.0, engine=engine)
+    bids, instance = case
+    found = determine(bids, instance, 1, 20.0, engine=engine)
     assert found.proved_optimal
-    assert found.objective_log == pytest.approx(best(bids, market), abs=1e-6)
-    left = dict(market.free)
+    assert found.objective_log == pytest.approx(best(bids, instance), abs=1e-6)
+    left = dict(instance.free)
     for bid in bids:
         win = found.wins[bid.app_id]
         if win.row is None:
@@ -131,10 +131,10 @@ def test_equals_brute_force(engine: str, case: Drawn) -> None:
             for host, n in gang:
                 left[host] -= n
         for gang in gangs:
-            types = {market.topology.type_of(h) for h, _ in gang}
+            types = {instance.topology.type_of(h) for h, _ in gang}
             assert win.row.mixes or len(types) == 1
             assert not win.row.gpu_type or types == {win.row.gpu_type}
-            assert market.topology.scope_of(h for h, _ in gang) <= (
+            assert instance.topology.scope_of(h for h, _ in gang) <= (
                 Scope.CLUSTER if win.row.gang_gpus == 1 else win.row.scope
             )
     assert min(left.values()) >= 0
@@ -144,15 +144,15 @@ def test_equals_brute_force(engine: str, case: Drawn) -> None:
 @settings(max_examples=25, deadline=None)
 @given(case=markets(), seed=st.integers(0, 99))
 def test_payments_are_what_a_winner_costs_the_others(engine: str, case: Drawn, seed: int) -> None:
-    bids, market = case
-    outcome = auction(bids, market, random.Random(seed), 20.0, engine)
+    bids, instance = case
+    outcome = auction(bids, instance, random.Random(seed), 20.0, engine)
     for bid in bids:
         others = [b for b in bids if b.app_id != bid.app_id]
         if outcome.wins[bid.app_id].row is None:
             assert outcome.c[bid.app_id] == 1.0
             continue
         with_it = outcome.objective_log + math.log(outcome.wins[bid.app_id].rho)
-        without = best(others, market) if others else 0.0
+        without = best(others, instance) if others else 0.0
         assert outcome.c[bid.app_id] == pytest.approx(math.exp(min(0.0, with_it - without)), rel=1e-6)
 
 
@@ -161,9 +161,9 @@ def test_payments_are_what_a_winner_costs_the_others(engine: str, case: Drawn, s
 @given(case=markets())
 def test_types_that_are_all_one_are_no_types(engine: str, case: Drawn) -> None:
     """The same auction on machines of one type, with and without its name in the rows."""
-    bids, market = case
-    alike = Topology.of(replace(m, gpu_type="V") for m in market.topology.machines.values())
-    one = replace(market, topology=alike)
+    bids, instance = case
+    alike = Topology.of(replace(m, gpu_type="V") for m in instance.topology.machines.values())
+    one = replace(instance, topology=alike)
     named, plain = (
         [replace(b, rows=tuple(replace(r, gpu_type="" if r.mixes else t) for r in b.rows)) for b in bids]
         for t in ("V", "")
@@ -183,20 +183,20 @@ def test_who_gains_most_by_the_fast_machine_has_it(engine: str) -> None:
                                       for t, v in (("K80", 1.0), ("V100", 5.0)))),
                 Bid(second, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t)
                                        for t, v in (("K80", 1.0), ("V100", 1.2))))]  # fmt: skip
-        wins = determine(bids, Market({"a-slow": 4, "b-fast": 4}, TWO), seed, engine=engine).wins
+        wins = determine(bids, Instance({"a-slow": 4, "b-fast": 4}, TWO), seed, engine=engine).wins
         assert wins[first].gangs == ((("b-fast", 4),),)
         assert wins[second].gangs == ((("a-slow", 4),),)
 
 
 def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
-    market = Market({"a-slow": 2, "b-fast": 2}, TWO)
+    instance = Instance({"a-slow": 2, "b-fast": 2}, TWO)
     for mixes in (False, True):
         view = app("x", 4, 1, mixes=mixes)
         ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-        assert bool(leftovers(dict(market.free), [view], market, {}, ranking)) is mixes
+        assert bool(leftovers(dict(instance.free), [view], instance, {}, ranking)) is mixes
     view = app("y", 2, 1, speedups={"K80": 1.0, "V100": 2.0})
     ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-    assert leftovers(dict(market.free), [view], market, {}, ranking)[0].gangs == ((("b-fast", 2),),)
+    assert leftovers(dict(instance.free), [view], instance, {}, ranking)[0].gangs == ((("b-fast", 2),),)
 
 
 @pytest.mark.parametrize("row", [BidRow(1.0, (), 1, 4, Scope.RACK, "", True), BidRow(1.0, (), 1, 4, gpu_type="K80",
@@ -210,15 +210,15 @@ def test_a_row_that_mixes_names_neither_type_nor_scope(row: BidRow) -> None:
 def test_an_offer_without_the_type_is_no_row() -> None:
     bid = Bid("x", 9.0, (BidRow(1.0, (), 1, 2, gpu_type="A100"),))
     for free in ({"a-slow": 4}, {"a-slow": 4, "b-fast": 4}):
-        assert determine([bid], Market(free, TWO), 0).wins["x"].row is None
+        assert determine([bid], Instance(free, TWO), 0).wins["x"].row is None
 
 
 def drawn_typed(seed: int) -> Drawn:
     """The engines' own larger markets, with types."""
-    bids, market = drawn(seed)
+    bids, instance = drawn(seed)
     rng = random.Random(seed)
     kinds = ["K", "V", "W"][: rng.randint(2, 3)]
-    top = Topology.of(replace(m, gpu_type=rng.choice(kinds)) for m in market.topology.machines.values())
+    top = Topology.of(replace(m, gpu_type=rng.choice(kinds)) for m in instance.topology.machines.values())
     told = []
     for bid in bids:
         speed = {t: rng.uniform(0.5, 3.0) for t in kinds}
@@ -229,19 +229,19 @@ def drawn_typed(seed: int) -> Drawn:
         if rng.random() < 0.3:
             rows += [BidRow(rng.uniform(0.5, 8.0), (), q, bid.rows[-1].gang_gpus, mixes=True) for q in (1, 2)]
         told.append(replace(bid, rows=tuple(rows)))
-    return told, replace(market, topology=top)
+    return told, replace(instance, topology=top)
 
 
 @pytest.mark.parametrize("solve", FAST)
 def test_larger_typed_auctions_are_the_references(solve: Engine) -> None:
     proved = 0
     for seed in range(24):
-        bids, market = drawn_typed(seed)
-        found, exact = solve(bids, market, 20.0, True), reference.solve(bids, market, 20.0, False)
+        bids, instance = drawn_typed(seed)
+        found, exact = solve(bids, instance, 20.0, True), reference.solve(bids, instance, 20.0, False)
         objective, optimum = (reference.objective_log(bids, dict(x.rows)) for x in (found, exact))
         assert objective - 1e-6 <= optimum <= objective + found.gap + 1e-6, seed
         proved += found.worst_gap == 0
         for app_id, without in found.without.items():
-            most = reference.solve_without(app_id, bids, market, 20.0).objective_log
+            most = reference.solve_without(app_id, bids, instance, 20.0).objective_log
             assert without.objective_log - 1e-6 <= most <= without.objective_log + without.gap + 1e-6, (seed, app_id)
     assert proved > 18, "few need the reference"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction import native
-from pycontrol.auction.market import Limit, Market, Win
+from pycontrol.auction.instance import Instance, Limit, Win
 from pycontrol.auction.placing import Want, place_all, place_gang
 from pycontrol.auction.winners import determine
 from pycontrol.model.auction import Bid, BidRow, gang_gpus
@@ -49,7 +49,7 @@ def check(wins: Mapping[str, Win], free: Mapping[str, int], top: Topology) -> No
 @given(markets())
 def test_equals_brute_force(engine: str, drawn: Drawn) -> None:
     bids, free, top = drawn
-    found = determine(bids, Market(free, top), seed=1, engine=engine)
+    found = determine(bids, Instance(free, top), seed=1, engine=engine)
     check(found.wins, free, top)
     assert found.proved_optimal
     assert found.gap == 0
@@ -61,9 +61,9 @@ def test_equals_brute_force(engine: str, drawn: Drawn) -> None:
 @given(markets(), st.integers(0, 99))
 def test_is_the_same_for_the_same_seed_and_any_order_of_bids(engine: str, drawn: Drawn, seed: int) -> None:
     bids, free, top = drawn
-    first = determine(bids, Market(free, top), seed, engine=engine)
-    assert first == determine(bids, Market(free, top), seed, engine=engine)
-    again = determine(bids[::-1], Market(free, top), seed, engine=engine)
+    first = determine(bids, Instance(free, top), seed, engine=engine)
+    assert first == determine(bids, Instance(free, top), seed, engine=engine)
+    again = determine(bids[::-1], Instance(free, top), seed, engine=engine)
     assert again.objective_log == pytest.approx(first.objective_log)
 
 
@@ -73,7 +73,7 @@ def test_is_the_same_for_the_same_seed_and_any_order_of_bids(engine: str, drawn:
 def test_more_gpus_never_make_it_worse(engine: str, drawn: Drawn, host: int, more: int) -> None:
     bids, free, top = drawn
     larger = free | {f"n{host + 1}": free[f"n{host + 1}"] + more}
-    before, after = (determine(bids, Market(f, top), 3, engine=engine).objective_log for f in (free, larger))
+    before, after = (determine(bids, Instance(f, top), 3, engine=engine).objective_log for f in (free, larger))
     assert after >= before - 1e-9
 
 
@@ -83,7 +83,7 @@ def test_equal_bidders_win_equally_often(engine: str) -> None:
     bids = [Bid(f"app{i}", 9.0, (BidRow(1.0, (), 1, 2, Scope.MACHINE),)) for i in range(4)]
     wins: Counter[str] = Counter()
     for seed in range(120):
-        found = determine(bids, Market({"n1": 2}, top), seed, engine=engine)
+        found = determine(bids, Instance({"n1": 2}, top), seed, engine=engine)
         wins.update(a for a, w in found.wins.items() if w.row is not None)
     assert sum(wins.values()) == 120
     assert min(wins[f"app{i}"] for i in range(4)) >= 12
@@ -102,7 +102,7 @@ def vgg(app_id: str, gang: int = 4) -> Bid:
 @engines
 def test_two_sensitive_apps_get_a_machine_each(engine: str) -> None:
     top = topology([4, 4], "a")
-    found = determine([vgg("a"), vgg("b")], Market(free_of(top), top), 0, engine=engine)
+    found = determine([vgg("a"), vgg("b")], Instance(free_of(top), top), 0, engine=engine)
     assert sorted(w.gangs for w in found.wins.values()) == [((("n1", 4),),), ((("n2", 4),),)]
 
 
@@ -110,7 +110,7 @@ def test_two_sensitive_apps_get_a_machine_each(engine: str) -> None:
 def test_the_sensitive_app_gets_the_large_machine(engine: str) -> None:
     top = topology([4, 2, 2], "a")
     inception = Bid("inception", 100.0, (BidRow(0.5, (), 1, 4, Scope.CLUSTER),))
-    found = determine([inception, vgg("vgg")], Market(free_of(top), top), 0, engine=engine)
+    found = determine([inception, vgg("vgg")], Instance(free_of(top), top), 0, engine=engine)
     assert found.wins["vgg"].gangs == ((("n1", 4),),)
     assert found.wins["inception"].gangs == ((("n2", 2), ("n3", 2)),)
 
@@ -119,7 +119,7 @@ def test_the_sensitive_app_gets_the_large_machine(engine: str) -> None:
 def test_a_gang_for_a_machine_and_one_for_a_rack_may_want_the_same_machine(engine: str) -> None:
     top = topology([1, 1, 3])
     bids = [Bid("a", 1.0, (BidRow(0.5, (), 1, 2, Scope.MACHINE),)), Bid("b", 2.0, (BidRow(1.0, (), 1, 3, Scope.RACK),))]
-    found = determine(bids, Market(free_of(top), top), 0, engine=engine)
+    found = determine(bids, Instance(free_of(top), top), 0, engine=engine)
     check(found.wins, free_of(top), top)
     assert sum(bool(w.gangs) for w in found.wins.values()) == 1
     assert found.proved_optimal
@@ -129,7 +129,7 @@ def test_a_gang_for_a_machine_and_one_for_a_rack_may_want_the_same_machine(engin
 def test_gangs_are_packed_tightly(engine: str) -> None:
     top = topology([4, 4, 2], "a")
     bids = [Bid("a", 9.0, (BidRow(1.0, (), 1, 2, Scope.CLUSTER),)), Bid("b", 9.0, (BidRow(1.0, (), 1, 1),))]
-    found = determine(bids, Market({"n1": 4, "n2": 1, "n3": 2}, top), 0, engine=engine)
+    found = determine(bids, Instance({"n1": 4, "n2": 1, "n3": 2}, top), 0, engine=engine)
     assert found.wins["a"].gangs == ((("n3", 2),),)
     assert found.wins["b"].gangs == ((("n2", 1),),), "n1 stays whole"
     assert place_gang(2, Scope.MACHINE, {"n1": 2, "n3": 2}, top) == (("n1", 2),), "a machine partly used first"
@@ -141,7 +141,9 @@ def test_a_winner_stays_where_it_runs(engine: str) -> None:
     top = topology([4, 4], "a")
     bid = Bid("a", 9.0, (BidRow(1.0, (), 1, 2, Scope.MACHINE),))
     home = (("n2", 2),)
-    assert determine([bid], Market(free_of(top), top, (), {"a": (home,)}), 0, engine=engine).wins["a"].gangs == (home,)
+    assert determine([bid], Instance(free_of(top), top, (), {"a": (home,)}), 0, engine=engine).wins["a"].gangs == (
+        home,
+    )
 
 
 @engines
@@ -150,7 +152,7 @@ def test_where_best_fit_fails_the_models_own_placement_stands(engine: str) -> No
     wants = [Want("a", 3, 3, Scope.MACHINE), Want("b", 1, 5, Scope.MACHINE)]  # 3 + 5 and 3 + 3
     assert place_all(wants, free_of(top), top) is None
     bids = [Bid(w.app_id, 9.0, (BidRow(1.0, (), w.gangs, w.gang_gpus, w.scope),)) for w in wants]
-    found = determine(bids, Market(free_of(top), top), 0, engine=engine)
+    found = determine(bids, Instance(free_of(top), top), 0, engine=engine)
     check(found.wins, free_of(top), top)
     assert all(w.row is not None for w in found.wins.values())
 
@@ -159,7 +161,7 @@ def test_where_best_fit_fails_the_models_own_placement_stands(engine: str) -> No
 def test_a_queues_limit_holds_for_its_apps_together(engine: str) -> None:
     top = topology([4, 4], "a")
     bids = [Bid(a, 9.0, (BidRow(1.0, (), 1, 2), BidRow(0.5, (), 2, 2))) for a in ("a", "b", "c")]
-    found = determine(bids, Market(free_of(top), top, (Limit(frozenset("ab"), 4),)), 0)
+    found = determine(bids, Instance(free_of(top), top, (Limit(frozenset("ab"), 4),)), 0)
     won = {a: sum(map(gang_gpus, w.gangs)) for a, w in found.wins.items()}
     assert won["a"] + won["b"] == 4
     assert won["c"] == 4
@@ -179,9 +181,9 @@ def test_out_of_time_says_its_gap(engine: str, monkeypatch: pytest.MonkeyPatch) 
             rows += [BidRow(work / q**0.7 * slow**scope, (), q, size, scope) for scope in Scope]
         bids.append(Bid(f"a{i}", work * 2, tuple(rows)))
     started_s = time.monotonic()
-    found = determine(bids, Market(free_of(top), top), 0, budget_s=0.0, engine=engine)
+    found = determine(bids, Instance(free_of(top), top), 0, budget_s=0.0, engine=engine)
     assert time.monotonic() - started_s < 20
     check(found.wins, free_of(top), top)
     assert not found.proved_optimal
     assert 0 < found.gap < math.inf
-    assert found.objective_log + found.gap >= determine(bids, Market(free_of(top), top), 0, 30.0).objective_log
+    assert found.objective_log + found.gap >= determine(bids, Instance(free_of(top), top), 0, 30.0).objective_log

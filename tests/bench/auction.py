@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycontrol.auction import native
-from pycontrol.auction.market import Market
+from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -39,9 +39,9 @@ TYPED_CELLS = (Cell(64, 20, 30, 10, 0), Cell(256, 50, 30, 3, 0), Cell(4096, 100,
 TYPED_QUICK = (Cell(64, 20, 5, 2, 0), Cell(256, 50, 3, 0, 0))
 
 
-def market(
+def instance(
     seed: int, gpus: int, bidders: int, availability: float, types: Sequence[str] = ("gpu",)
-) -> tuple[list[Bid], Market]:
+) -> tuple[list[Bid], Instance]:
     """Machines of 4 or 8 GPUs in racks of 8; gangs of 1 to 8; a third of the bidders hold gangs on offer.
 
     Machines are full of leases of 1 to 8 GPUs, each on offer with the given probability. Rows are as
@@ -64,7 +64,7 @@ def market(
         bid, home = _bid(f"app{i:03d}", rng, spare, sum(free.values()), 2 * gpus // bidders, speed)
         bids.append(bid)
         homes[bid.app_id] = home
-    return bids, Market(free, Topology.of(machines), (), homes)
+    return bids, Instance(free, Topology.of(machines), (), homes)
 
 
 def _ending(gpus: int, rng: random.Random, availability: float) -> int:
@@ -107,7 +107,7 @@ def _bid(
 
 def _seconds(cell: Cell, availability: float, engine: str, seeds: int) -> Iterator[tuple[float, bool]]:
     for seed in range(seeds):
-        bids, offer = market(seed, cell.gpus, cell.bidders, availability)
+        bids, offer = instance(seed, cell.gpus, cell.bidders, availability)
         begin_s = time.perf_counter()
         outcome = auction(bids, offer, random.Random(seed), cell.budget_s, engine)
         yield time.perf_counter() - begin_s, outcome.proved_optimal
@@ -145,7 +145,7 @@ def run(quick: bool) -> dict[str, Any]:
 def _cpu_seconds(cell: Cell, types: Sequence[str], engine: str, seeds: int) -> Iterator[tuple[float, bool]]:
     """Of whole auctions, half of the GPUs on offer."""
     for seed in range(seeds):
-        bids, offer = market(seed, cell.gpus, cell.bidders, 0.5, types)
+        bids, offer = instance(seed, cell.gpus, cell.bidders, 0.5, types)
         begin_s = time.process_time()
         outcome = auction(bids, offer, random.Random(seed), cell.budget_s, engine)
         yield time.process_time() - begin_s, outcome.proved_optimal

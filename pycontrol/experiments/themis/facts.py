@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pycontrol.auction.market import Market
+from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import engine_name
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
@@ -139,7 +139,7 @@ def one_round(seed: int, gpus: int, bidders: int, availability: float) -> tuple[
         bids.append(bidder.bid(f"app{i}"))
         bid_s.append(time.perf_counter() - begin_s)
     begin_s = time.perf_counter()
-    outcome = auction(bids, Market(free, topology), random.Random(seed), 30.0)
+    outcome = auction(bids, Instance(free, topology), random.Random(seed), 30.0)
     return bid_s, time.perf_counter() - begin_s, outcome.proved_optimal
 
 

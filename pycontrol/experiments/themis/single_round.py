@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.auction.market import Market, Winners
+from pycontrol.auction.instance import Instance, Winners
 from pycontrol.auction.partial import Outcome, auction
 from pycontrol.auction.winners import determine
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
@@ -50,17 +50,17 @@ class Private:
         """V = 1 / rho."""
         return 1.0 / self.rho(slots, topology)
 
-    def bid(self, market: Market) -> Bid:
+    def bid(self, instance: Instance) -> Bid:
         """The Agent's bid by the Agent's code."""
-        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), market.topology.gpus, self.n_avg,
+        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), instance.topology.gpus, self.n_avg,
                         self.elapsed_s, self.done_gpu_s)  # fmt: skip
         slowdowns = dict(zip(Scope, self.slowdown, strict=True))
-        return Bidder(work, [], [], market.free, len(self.jobs), slowdowns, market.topology, RESTART_S, LEASE_S).bid(
-            self.app_id
-        )
+        return Bidder(
+            work, [], [], instance.free, len(self.jobs), slowdowns, instance.topology, RESTART_S, LEASE_S
+        ).bid(self.app_id)
 
 
-def round_of(seed: int) -> tuple[list[Private], Market]:
+def round_of(seed: int) -> tuple[list[Private], Instance]:
     """3 to 5 apps with 1 to 6 jobs in gangs of 1, 2 or 4; 2 to 4 machines of 2 or 4 GPUs in two racks."""
     rng = random.Random(f"round {seed}")
     machines = [Machine(f"m{i}", f"r{i % 2}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
@@ -71,7 +71,7 @@ def round_of(seed: int) -> tuple[list[Private], Market]:
         jobs = tuple(rng.uniform(1800, 14_400) for _ in range(rng.randint(1, 6)))
         apps.append(Private(f"a{i}", jobs, rng.choice((1, 1, 2, 4)), (1.0, rack, rack * rng.uniform(1.0, 1.3)),
                             rng.uniform(0, 3600), rng.uniform(0, 1) * sum(jobs), rng.uniform(3, 6)))  # fmt: skip
-    return apps, Market(topology.gpus_by_host, topology)
+    return apps, Instance(topology.gpus_by_host, topology)
 
 
 class Draw(random.Random):
@@ -94,11 +94,11 @@ class Worth:
     """As it is done: c of k gangs, rounded without bias."""
 
 
-def worth(app: Private, bids: Sequence[Bid], market: Market, seed: int) -> Worth:
+def worth(app: Private, bids: Sequence[Bid], instance: Instance, seed: int) -> Worth:
     """By the true V of an app whose bid, true or not, is among the bids."""
-    up = auction(bids, market, Draw(seed), BUDGET_S)
-    down = auction(bids, market, Draw(seed), BUDGET_S, rounding="floor")
-    top, win, c = market.topology, up.wins[app.app_id], up.c[app.app_id]
+    up = auction(bids, instance, Draw(seed), BUDGET_S)
+    down = auction(bids, instance, Draw(seed), BUDGET_S, rounding="floor")
+    top, win, c = instance.topology, up.wins[app.app_id], up.c[app.app_id]
     nothing = app.value([], top)
     if win.row is None:
         return Worth(nothing, nothing, nothing)
@@ -109,12 +109,12 @@ def worth(app: Private, bids: Sequence[Bid], market: Market, seed: int) -> Worth
     return Worth(c * whole, c * whole + (1 - c) * nothing, max(0.0, chance) * more + (1 - max(0.0, chance)) * less)
 
 
-def lies(app: Private, market: Market, rng: random.Random, tries: int) -> Iterator[tuple[str, Bid]]:
+def lies(app: Private, instance: Instance, rng: random.Random, tries: int) -> Iterator[tuple[str, Bid]]:
     """Bids that are not true, by kind: of work, of slowdown, of all rho, of what nothing is worth, of single rows."""
     for k in (1 / 3, 0.7, 1.5, 3.0):
-        yield "work", _of(app, market, work=k)
-        yield "slowdown", _of(app, market, slowdown=k)
-    honest = app.bid(market)
+        yield "work", _of(app, instance, work=k)
+        yield "slowdown", _of(app, instance, slowdown=k)
+    honest = app.bid(instance)
     for k in (0.5, 2.0):
         rows = tuple(dataclasses.replace(r, rho=r.rho * k) for r in honest.rows)
         yield "rho", Bid(app.app_id, honest.rho_nothing * k, rows)
@@ -126,11 +126,11 @@ def lies(app: Private, market: Market, rng: random.Random, tries: int) -> Iterat
         yield "row by row", Bid(app.app_id, honest.rho_nothing * math.exp(rng.gauss(0, 0.5)), rows)
 
 
-def _of(app: Private, market: Market, work: float = 1.0, slowdown: float = 1.0) -> Bid:
+def _of(app: Private, instance: Instance, work: float = 1.0, slowdown: float = 1.0) -> Bid:
     s = app.slowdown
     said = dataclasses.replace(app, jobs=tuple(w * work for w in app.jobs),
                                slowdown=(s[0], max(1.0, s[1] * slowdown), max(1.0, s[2] * slowdown)))  # fmt: skip
-    return said.bid(market)
+    return said.bid(instance)
 
 
 # ---- envy and efficiency
@@ -159,7 +159,7 @@ def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bo
     return worst
 
 
-def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> bool:
+def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | Outcome) -> bool:
     """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder).
 
     By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.
@@ -171,7 +171,7 @@ def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> b
             rho = (bid.rho_nothing if win.row is None else win.rho) * (1 - 1e-6 if bid is i else 1 + 1e-12)
             rows = tuple(r for r in bid.rows if r.rho <= rho)
             wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
-        found = determine(wanted, market, 0, BUDGET_S)
+        found = determine(wanted, instance, 0, BUDGET_S)
         if all(w.rho < HOPELESS for w in found.wins.values()):
             return True
     return False
@@ -182,24 +182,24 @@ def dominated(bids: Sequence[Bid], market: Market, best: Winners | Outcome) -> b
 
 def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[str, Any]:
     """All about one random auction: the best gain of its first app's lies by kind and reading, envy, efficiency."""
-    apps, market = round_of(seed)
-    true = [a.bid(market) for a in apps]
+    apps, instance = round_of(seed)
+    true = [a.bid(instance) for a in apps]
     bids = with_nothing(true, (), convention)
     liar, rng = apps[0], random.Random(f"lies {seed}")
-    truth = dataclasses.asdict(worth(liar, bids, market, seed))
+    truth = dataclasses.asdict(worth(liar, bids, instance, seed))
     gain: dict[str, dict[str, float]] = {reading: {} for reading in truth}
-    for kind, lie in lies(liar, market, rng, tries):
-        said = dataclasses.asdict(worth(liar, with_nothing([lie, *true[1:]], (), convention), market, seed))
+    for kind, lie in lies(liar, instance, rng, tries):
+        said = dataclasses.asdict(worth(liar, with_nothing([lie, *true[1:]], (), convention), instance, seed))
         for reading, honest in truth.items():
             gain[reading][kind] = max(gain[reading].get(kind, 0.0), said[reading] / honest - 1)
-    outcome = auction(bids, market, random.Random(seed), BUDGET_S)
+    outcome = auction(bids, instance, random.Random(seed), BUDGET_S)
     won = sum(gang_gpus(g) for w in outcome.wins.values() for g in w.gangs)
     paid = sum(gang_gpus(g) for gangs in outcome.paid.values() for g in gangs)
     return {
         "gain": gain,
-        "envy": envy(apps, outcome, market.topology, False),
-        "envy_paid": envy(apps, outcome, market.topology, True),
-        "dominated": dominated(true, market, outcome),
+        "envy": envy(apps, outcome, instance.topology, False),
+        "envy_paid": envy(apps, outcome, instance.topology, True),
+        "dominated": dominated(true, instance, outcome),
         "paid_share": paid / won if won else 0.0,
         "proved": outcome.proved_optimal,
     }

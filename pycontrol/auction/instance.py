@@ -19,7 +19,7 @@ class Limit:
 
 
 @value
-class Market:
+class Instance:
     """What is on offer: GPUs by host, where the hosts are, and which limits hold."""
 
     free: Mapping[str, int]
@@ -96,10 +96,10 @@ def scope_of(row: BidRow) -> Scope:
     return Scope.CLUSTER if row.gang_gpus == 1 or not row.new_gangs else row.scope
 
 
-def typed(bid: Bid, market: Market) -> Bid:
+def typed(bid: Bid, instance: Instance) -> Bid:
     """The bid as engines read it: where GPUs of several types are on offer, a row for each type that it may have, and
     no type named where there is one only. A gang of one GPU, and one that may mix types, needs no type."""
-    types = market.types
+    types = instance.types
     rows: list[BidRow] = []
     for row in bid.rows:
         if not row.new_gangs or (not row.gpu_type and (len(types) < 2 or row.mixes or row.gang_gpus == 1)):
