@@ -1,7 +1,8 @@
 """What survives the machine of a control plane: apps and fairness clocks in a folder on HDFS (WebHDFS).
 
 Each snapshot is a file of its own, written under a temporary name and renamed when whole; the newest that can be
-read counts. Leases are not in it: after a failover the containers' tags tell them.
+read counts: the one of the latest epoch, since the clocks of two machines may differ, and a control plane that does not
+know yet that another one took over still writes. Leases are not in it: after a failover the containers' tags tell them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
 VERSION = 2
 KEEP = 3
 log = structlog.get_logger("isonomy.kept")
-_NAME = re.compile(r"^clocks-\d{15}\.json$")
+_NAME = re.compile(r"^clocks-(?:(\d{10})-)?(\d{15})\.json$")
+"""Epoch and milliseconds; versions before this one wrote no epoch."""
 
 
 class KeptError(Exception):
@@ -54,7 +56,7 @@ class Kept:
 
     def put(self, kept: KeptState, now_s: float) -> None:
         """Keeps a state and drops all but the newest few."""
-        name = f"clocks-{round(now_s * 1000):015d}.json"
+        name = f"clocks-{kept.epoch:010d}-{round(now_s * 1000):015d}.json"
         try:
             text = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
             self._hdfs.write(f"{self.folder}/_{name}", data=text.encode(), overwrite=True)
@@ -82,7 +84,8 @@ class Kept:
         """Whole snapshots, newest first."""
         if self._hdfs.status(self.folder, strict=False) is None:
             return []
-        return sorted((n for n in self._hdfs.list(self.folder) if _NAME.match(n)), reverse=True)
+        found = [m for n in self._hdfs.list(self.folder) if (m := _NAME.match(n))]
+        return [m[0] for m in sorted(found, key=lambda m: (int(m[1] or 0), int(m[2])), reverse=True)]
 
 
 def _state_in(text: bytes) -> KeptState | None:

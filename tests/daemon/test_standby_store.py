@@ -123,6 +123,21 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
         assert found.state["rounds"] == KEEP, damaged[:50]
 
 
+def test_the_later_epoch_counts_whatever_the_clocks_say(hdfs: tuple[str, dict[str, bytes]]) -> None:
+    address, files = hdfs
+    kept, state = Kept(Standby(webhdfs=address, user="u")), Durable().dump()
+    kept.put(KeptState("first", 1, state), 2e9)
+    (name,) = files
+    files[name.replace("clocks-0000000001-", "clocks-")] = files.pop(name)  # as written by a version without epochs
+    kept.put(KeptState("first", 1, state), 2e9 + 1)
+    kept.put(KeptState("its successor", 2, state), 1e9)
+    for k in range(KEEP + 1):
+        kept.put(KeptState("first", 1, state), 3e9 + k)
+    found = kept.newest()
+    assert found is not None
+    assert found.by == "its successor"
+
+
 def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:
     with pytest.raises(KeptError, match=r"http://127\.0\.0\.1:1/clocks: "):
         Kept(Standby(webhdfs="http://127.0.0.1:1", folder="/clocks", user="u")).newest()

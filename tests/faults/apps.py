@@ -15,7 +15,7 @@ from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import EXIT_LOST, Run
 from tests.faults.plugin import Key
 from tests.faults.records import App, RmContainer, Told
-from tests.faults.workers import Worker
+from tests.faults.workers import STUCK, Worker
 
 AM_HEARTBEAT_S = 0.25
 AGENT_TICK_S = 0.5
@@ -158,6 +158,10 @@ class AgentMaster(Master):
         self._open: dict[int, int] = {}
         self.done = False
         self._token = world.token(app.app_id, app.user)
+        self.mute_until_s = 0.0
+        """Until then its process is stopped."""
+        self._hog = world.checkpoint_s(app.app_id) == STUCK
+        """It stops no container."""
 
     def wall_s(self) -> float:
         """The Agent machine's clock."""
@@ -166,7 +170,7 @@ class AgentMaster(Master):
     def start(self) -> None:
         super().start()
         self.heartbeat()  # the shell registers, and the Agent hears of adopted containers, before anything else
-        self.sim.every(AGENT_TICK_S, lambda: self._think(Tick()), self.life)
+        self.sim.every(AGENT_TICK_S, lambda: self.sim.now < self.mute_until_s or self._think(Tick()), self.life)
         self.sim.at(0.1, self._connect, self.life)
 
     def ended(self) -> None:
@@ -246,6 +250,9 @@ class AgentMaster(Master):
         self._again()
 
     def _from_arbiter(self, message: pb.ArbiterMessage) -> None:
+        if self.sim.now < self.mute_until_s:
+            self.sim.at(self.mute_until_s - self.sim.now, lambda: self._from_arbiter(message), self.life)
+            return
         self._failures = 0
         self._think(message)
 
@@ -270,7 +277,7 @@ class AgentMaster(Master):
             self._close(c.withdraw.allocation_request_id)
         elif kind == "launch":
             self._launch(c)
-        elif kind == "stop" and c.stop.container_id in self.held:
+        elif kind == "stop" and c.stop.container_id in self.held and not self._hog:
             self.stop_on_node(self.held[c.stop.container_id])
         elif kind == "release" and c.release.container_id in self.held:
             self.releases.append(c.release.container_id)

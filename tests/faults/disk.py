@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hdfs import HdfsError
+
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
-from pycontrol.daemon.standby_store import VERSION, KeptError, KeptState, _state_in
+from pycontrol.daemon.standby_store import Kept
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
@@ -29,7 +31,8 @@ class DiskFull(sqlite3.OperationalError):
 class MemoryDisk:
     """Where a `MemoryJournal` lies: rows that are durable. Survives all processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "journal") -> None:
+        self.name = name
         self.rows: list[tuple[int, float, str, str]] = []
         self.snapshot: tuple[int, str] | None = None
         self.epoch = 0
@@ -42,6 +45,19 @@ class MemoryDisk:
         if self.full:
             raise DiskFull("database or disk is full")
         return MemoryJournal(self)
+
+    def keep(self, now_s: Callable[[], float]) -> None:
+        """The journal's keeper makes a snapshot, from which the next life begins."""
+        if not self.full:
+            self.snapshot = (len(self.rows), json.dumps(self.recovered().dump()))
+
+    def recovered(self) -> Durable:
+        """The state that it tells."""
+        at, data = self.snapshot or (0, "")
+        state = Durable.load(json.loads(data)) if data else Durable()
+        for _, _, kind, row in self.rows[at:]:
+            state.apply(from_json(kind, json.loads(row)))
+        return state
 
     def lose(self) -> None:
         """An operator moves the journal away."""
@@ -57,7 +73,7 @@ class MemoryJournal:
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
         disk.epoch += 1
-        self.epoch, self.id = disk.epoch, f"journal{disk.number}"
+        self.epoch, self.id = disk.epoch, f"{disk.name}{disk.number}"
         self.path = Path("/nowhere")
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
@@ -74,11 +90,7 @@ class MemoryJournal:
 
     def recover(self) -> Durable:
         """The state that the disk tells."""
-        at, data = self._disk.snapshot or (0, "")
-        state = Durable.load(json.loads(data)) if data else Durable()
-        for _, _, kind, row in self._disk.rows[at:]:
-            state.apply(from_json(kind, json.loads(row)))
-        return state
+        return self._disk.recovered()
 
     def prune(self, state: Durable, now_s: float, retention_s: float) -> None:
         """Writes a snapshot; the rows are kept for the checks."""
@@ -168,24 +180,43 @@ class _TornJournal(SqliteJournal):
             self.close()
 
 
-class KeptFiles:
-    """What control planes of a pair keep for each other on HDFS, as standby_store has it."""
+class KeptFiles(Kept):
+    """What control planes of a pair keep for each other, on a simulated HDFS."""
 
     def __init__(self, hdfs: Hdfs) -> None:
-        self._hdfs = hdfs
+        self.folder, self._where = "/kept", "simulated"
+        self._hdfs = _Client(hdfs)
 
-    def put(self, kept: KeptState, now_s: float) -> None:
-        """The newest counts."""
-        if self._hdfs.away:
-            raise KeptError("HDFS is away")
-        self._hdfs.files["kept"] = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
 
-    def newest(self) -> KeptState | None:
-        """As it was put."""
-        if self._hdfs.away:
-            raise KeptError("HDFS is away")
-        text = self._hdfs.files.get("kept")
-        return None if text is None else _state_in(text.encode())
+class _Client:
+    """What `Kept` needs of a WebHDFS client."""
+
+    def __init__(self, hdfs: Hdfs) -> None:
+        self._at = hdfs
+
+    @property
+    def _files(self) -> dict[str, Any]:
+        if self._at.away:
+            raise HdfsError("HDFS is away")
+        return self._at.files
+
+    def write(self, path: str, data: bytes, overwrite: bool) -> None:
+        self._files[path] = data
+
+    def rename(self, path: str, to: str) -> None:
+        self._files[to] = self._files.pop(path)
+
+    def delete(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def status(self, folder: str, strict: bool) -> object:
+        return self.list(folder) or None
+
+    def list(self, folder: str) -> list[str]:
+        return [p.removeprefix(f"{folder}/") for p in self._files if p.startswith(f"{folder}/")]
+
+    def read(self, path: str) -> io.BytesIO:
+        return io.BytesIO(self._files[path])
 
 
 class Hdfs:

@@ -12,6 +12,8 @@ from tests.faults.apps import AgentMaster
 from tests.faults.schedule import NODES
 
 Fault = dict[str, Any]
+MUTE_S = 11.0
+"""Longer, and the stream ends by its keepalive."""
 
 
 class Injector:
@@ -123,6 +125,26 @@ class Injector:
         self.world.plane.lose_journal()
         self._until(f, self.world.start_rm)
 
+    def do_switch(self, f: Fault) -> None:
+        """The other ResourceManager takes over; the first one does not know it for a while, nor does its control plane.
+
+        Both control planes run from then on, each with its own journal.
+        """
+        world, old = self.world, self.world.rm
+        if old is None:
+            return
+        self._disturbed(f)
+
+        def over() -> None:
+            if not old.life.dead:
+                old.stop()
+                world.disturb()
+
+        self.sim.at(20.0 * f["amount"], over)
+        world.rm, world.plane = None, world.other_plane()
+        world.plane.start()
+        self._until({**f, "for_s": 1.0 + f["for_s"] / 4}, lambda: world.rm or world.start_rm())
+
     def do_cells_apply(self, f: Fault) -> None:
         """The cells file is edited and applied while all goes on: fewer tenants, other policies; and back."""
         world = self.world
@@ -209,6 +231,12 @@ class Injector:
         elif master is not None:
             self.sim.at(1.0, lambda: self.do_am_kill(f))
 
+    def do_agent_mute(self, f: Fault) -> None:
+        """SIGSTOP of its Agent: its stream stays open."""
+        master = self._master(f)
+        if isinstance(master, AgentMaster):
+            master.mute_until_s = self.sim.now + min(f["for_s"], MUTE_S)
+
     def do_agent_cut(self, f: Fault) -> None:
         master = self._master(f)
         if isinstance(master, AgentMaster) and master._stream is not None:
@@ -270,6 +298,11 @@ class Injector:
             self._disturbed(f)
             nm.crash(machine)
             self._until(f, nm.start)
+
+    def do_nm_at_kill(self, f: Fault) -> None:
+        """The next NodeManager that is to kill something is itself killed before it hears of that."""
+        self.world.rm_crashes_nm = lambda nm: self._node_down({**f, "host": nm.host}, False)
+        self._until({**f, "for_s": 30.0}, lambda: setattr(self.world, "rm_crashes_nm", None))
 
     def do_nm_wall(self, f: Fault) -> None:
         self._disturbed(f)

@@ -26,6 +26,9 @@ from tests.faults.nodes import NodeManager, Run
 
 SLACK_S = 25.0
 """For heartbeats, kills that are repeated, a NodeManager's SIGKILL."""
+ROUND_SLACK_S = 3.0
+BELIEVES_S = 10.0
+"""After its ResourceManager is gone, at most, a control plane acts as before."""
 WAKES_PER_S = 200
 
 
@@ -34,8 +37,7 @@ class Oracles:
 
     def __init__(self, world: Any) -> None:
         self.world, self.sim = world, world.sim
-        self.shadow = Durable()
-        """The fold of what was journaled."""
+        self._shadows: dict[str, Durable] = {}
         self._since: dict[Any, float] = {}
         self._seen: set[Any] = set()
         self._steps_at: tuple[float, int] = (0.0, 0)
@@ -44,12 +46,20 @@ class Oracles:
 
     # ---- the journal
 
+    @property
+    def shadow(self) -> Durable:
+        """The fold of what the active control plane journaled."""
+        return self._of(self.world.plane)
+
+    def _of(self, plane: Any) -> Durable:
+        return self._shadows.setdefault(plane.name, Durable())
+
     def recovered(self, plane: Any, durable: Durable) -> None:
         """A life begins with what was journaled, no more and no less."""
-        if self.world.journal_cut:
-            self.world.journal_cut = False
-            self.shadow = Durable.load(durable.dump())
-        if durable.dump() != self.shadow.dump():
+        if plane.journal_cut:
+            plane.journal_cut = False
+            self._shadows[plane.name] = Durable.load(durable.dump())
+        if durable.dump() != self._of(plane).dump():
             raise Violation("journal", "what is recovered is not what was journaled")
 
     def journaled(self, plane: Any, facts: list[Fact]) -> None:
@@ -59,8 +69,8 @@ class Oracles:
             if isinstance(copy, LeaseGranted):
                 self._granted(plane, copy)
             elif isinstance(copy, LeaseEnded):
-                self._ended(plane.arbiter, copy)
-            self.shadow.apply(copy)
+                self._ended(plane, copy)
+            self._of(plane).apply(copy)
             if isinstance(fact, RoundHeld):
                 self._receipt(plane, fact, facts)
             elif not isinstance(fact, LeaseExtended):
@@ -126,16 +136,17 @@ class Oracles:
         who = str(gpu) if gpu is not None else str(app_id)
         self.sim.tell(who, f"{text} {more}"[:300])
 
-    def _ended(self, a: Any, fact: LeaseEnded) -> None:
+    def _ended(self, plane: Any, fact: LeaseEnded) -> None:
         """Not while its container is there, unless its machine is gone."""
-        lease = self.shadow.leases.get(fact.gpu)
+        a = plane.arbiter
+        lease = self._of(plane).leases.get(fact.gpu)
         there = a.container_at.get(fact.gpu, "") if fact.gpu.host in a.node_at else ""
         if lease is not None and there and there == lease.container_id:
             raise Violation("ended in use", f"{fact.gpu} of {lease.app_id}, where {there} is: {fact.reason}",
                             str(fact.gpu))  # fmt: skip
 
     def _granted(self, plane: Any, fact: LeaseGranted) -> None:
-        present, coming = self.shadow.leases.get(fact.gpu), self.shadow.reservations.get(fact.gpu)
+        present, coming = self._of(plane).leases.get(fact.gpu), self._of(plane).reservations.get(fact.gpu)
         if not fact.after_current and present is not None:
             raise Violation("two owners", f"{fact.gpu} is granted to {fact.app_id}, {present.app_id} has it",
                             str(fact.gpu))  # fmt: skip
@@ -170,15 +181,19 @@ class Oracles:
 
     def effect(self, plane: Any, e: Any) -> None:
         """An effect is about to be carried out: the journal must know why."""
+        known_to = self._of(plane)
+        acts = isinstance(e, ev.SendGrant | ev.SendRevoke | ev.Place | ev.Kill | ev.Preempt)
+        if acts and plane is not self.world.plane and self.world.rm is not None and self.calm_s > BELIEVES_S:
+            raise Violation("two control planes", f"{plane.name} acts, {self.world.plane.name} serves: {e}")
         if isinstance(e, ev.SendGrant):
             for gpu in e.grant.gpus:
-                known = (self.shadow.leases.get(gpu), self.shadow.reservations.get(gpu))
+                known = (known_to.leases.get(gpu), known_to.reservations.get(gpu))
                 if not any(x is not None and x.app_id == e.app_id for x in known):
                     raise Violation("journal first", f"{gpu} is granted to {e.app_id}, the journal does not know",
                                     str(gpu))  # fmt: skip
         elif isinstance(e, ev.Place):
             for gpu in e.gpus:
-                lease = self.shadow.leases.get(gpu)
+                lease = known_to.leases.get(gpu)
                 if lease is None or lease.app_id != e.ask.app_id:
                     raise Violation("placed without lease", f"{e.ask.app_id} on {gpu}", str(gpu))
         if not isinstance(e, ev.SendAskRho | ev.SendOffer | ev.SendHosts | ev.Solve):
@@ -188,6 +203,8 @@ class Oracles:
 
     def placed(self, rm: Any, container: Any) -> None:
         """A container was allocated: its GPUs are nobody else's."""
+        if rm is not self.world.rm:
+            return  # by one that no AM talks to any more
         for gpu in container.gpus:
             at = Gpu(container.node_id.split(":")[0], gpu)
             lease = self.shadow.leases.get(at)
@@ -255,6 +272,7 @@ class Oracles:
         self._containers(plane)
         self._leases(plane)
         self._queues(plane)
+        self._rounds(plane.arbiter)
         self._since = {k: v for k, v in self._since.items() if k in self._seen}
 
     def _spin(self) -> None:
@@ -315,6 +333,13 @@ class Oracles:
             if self._for(("over", gpu, lease.grant_id), over or gone, lead_s + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
                                 f"{'gone' if gone else 'there'}", str(gpu))  # fmt: skip
+
+    def _rounds(self, a: Any) -> None:
+        """A round ends in time, whoever keeps silent."""
+        current, s = a.rounds.current, a.settings
+        for round_id in [current.round_id] if current is not None else []:
+            if self._for(("round", round_id), True, s.rho_s + s.bid_s + s.solve_s + ROUND_SLACK_S):
+                raise Violation("round without end", f"{round_id} is held for more than {s.rho_s + s.bid_s:.0f} s")
 
     def _queues(self, plane: Any) -> None:
         for app_id, record in plane.arbiter.durable.live.items():

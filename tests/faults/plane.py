@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -164,7 +165,9 @@ class Plane:
         self.world, self.name = world, name
         self.sim: Sim = world.sim
         self.machine = MachineTime(self.sim)
-        self.disk = world.make_disk()
+        self.disk = world.make_disk(name)
+        self.journal_cut = bool(world.schedule.get("old_journal"))
+        """Whether the journal is another one than what this control plane wrote."""
         self.life = Life()
         self.life.dead = True
         self.lives = 0
@@ -193,6 +196,8 @@ class Plane:
         sim, world = self.sim, self.world
         self._set_clocks()
         journal_module.uuid.uuid4 = world.uuid
+        if random.Random(f"keeper {world.schedule['seed']} {self.lives}").random() < 0.5:
+            self.disk.keep(self.machine.time)  # its journal's keeper had just been there
         try:
             self.journal = self.disk.open()
         except DiskFull:
@@ -215,6 +220,7 @@ class Plane:
         self.agents = AgentServer(
             "plane", 0, None, tokens, lambda e: self.driver.submit(e), lambda: arbiter.known,
             lambda app_id: owner_of(arbiter, app_id), lambda done: self.driver.after(done),
+            serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
         )  # fmt: skip
         self.agents._loop.close()
         self.agents._loop = self.loop
@@ -241,6 +247,7 @@ class Plane:
         if world.schedule.get("standby"):
             self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.pristine)
             sim.every(KEEP_EVERY_S, self._keep, self.life)
+            sim.every(PLUGIN_LOOK_S, self._stand_by, self.life)
         sim.every(PLUGIN_LOOK_S, lambda: self.act(self.endpoint.check_lost), self.life)
         sim.every(RESEND_LOOK_S, self._look_at_polls, self.life)
         sim.tell(self.name, f"starts, life {self.lives}, journal epoch {self.journal.epoch}")
@@ -267,7 +274,11 @@ class Plane:
     def lose_journal(self) -> None:
         """The next life begins with an empty one."""
         self.disk.lose()
-        self.world.journal_cut = True
+        self.journal_cut = True
+
+    def _stand_by(self) -> None:
+        if not self.endpoint.connected:
+            self.act(self.agents.stand_by)
 
     def _keep(self) -> None:
         if self.arbiter.ready and self.takeover is not None:

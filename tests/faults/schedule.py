@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from pycontrol.policies import registry
+from tests.faults.workers import STUCK
 
 Schedule = dict[str, Any]
 NODES = (("n1", "r1", 4), ("n2", "r1", 4), ("n3", "r2", 2), ("n4", "r2", 2))
@@ -15,7 +16,7 @@ HORIZON_S = (40.0, 110.0)
 FAULTS: dict[str, float] = {
     "plane_kill": 1.0, "plane_crash": 2.0, "disk_full": 0.5, "power": 0.5, "journal_lost": 0.4, "prune": 0.5,
     "rm_restart": 0.8, "bridge_wall": 1.0, "bridge_loss": 0.7, "bridge_twice": 0.7,
-    "am_kill": 1.0, "agent_cut": 1.0, "agent_wall": 0.8, "am_wall": 0.6,
+    "am_kill": 1.0, "agent_cut": 1.0, "agent_mute": 1.0, "agent_wall": 0.8, "am_wall": 0.6,
     "worker_kill": 1.0, "worker_cut": 0.7, "worker_deaf": 0.7,
     "nm_down": 0.8, "machine_down": 0.6, "nm_wall": 0.7,
     "refuses": 0.6, "decommission": 0.6, "resize": 0.5, "bad_gpus": 0.6,
@@ -24,7 +25,7 @@ FAULTS: dict[str, float] = {
     "liar": 0.9, "mallory": 0.4, "other_policy": 0.3, "cells_change": 0.4,
 }  # fmt: skip
 """Kinds, and how often each is drawn where it is on."""
-RARE = ("failover", "cells_apply", "keeper", "label", "blacklist", "user_limit")
+RARE = ("failover", "cells_apply", "keeper", "label", "blacklist", "user_limit", "nm_at_kill", "switch")
 """Drawn apart, for some seeds."""
 
 
@@ -41,15 +42,20 @@ def draw(seed: int) -> Schedule:
         kinds = rare.sample(RARE, rare.randint(1, 3))
         faults += [_fault(rare, rare.choice(kinds), until_s, len(apps)) for _ in range(rare.randint(1, 3))]
     old_journal = rare.random() < 0.05
+    slow = random.Random(f"slow {seed}")
+    for app in apps:
+        if app["kind"] == "agent" and slow.random() < 0.4:
+            app["checkpoint_s"] = slow.choice((6.0, STUCK))
+    asked = slow.random() < 0.4
     return {
         "seed": seed,
-        "policy": rng.choice(registry.names()),
+        "policy": slow.choice((*(["themis"] if asked else []), rng.choice(registry.names()))),
         "vc_policies": [rng.choice(registry.names()) for _ in range(2)],
         "cells": cells,
         "exchange": cells and rng.random() < 0.3,
         "sqlite": (rng.random() < 0.1) or old_journal,
         "old_journal": old_journal,
-        "standby": any(f["kind"] == "failover" for f in faults),
+        "standby": any(f["kind"] in ("failover", "switch") for f in faults),
         "queue_capacity": rng.choice((10_000, 10_000, 200, 40)),
         "queue_max": {"root.small": 0.34} if rng.random() < 0.3 else {},
         "settings": _settings(rng),

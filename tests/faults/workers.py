@@ -17,6 +17,8 @@ READY_S = (0.2, 1.5)
 START_S = (0.2, 1.0)
 CHECKPOINT_S = (0.05, 1.0)
 REPORT_S = 10.0
+STUCK = -1.0
+"""In place of a checkpoint's seconds: the process hears nothing but SIGKILL."""
 SAVE_EVERY = 3
 """Steps between checkpoints."""
 _ORDER = ("ready", "progress", "checkpoint", "exit")
@@ -48,6 +50,7 @@ class Worker:
         self.training = False
         self.step = 0
         self._code: int | None = None
+        self.checkpoint_s = world.checkpoint_s(self.app_id)
         world.workers[run.container_id] = self
         ready = pb.WorkerReady(host=self.host, port=2000 + world.rng_port(), container_id=run.container_id)
         self.sim.at(self.sim.rng.uniform(*READY_S), lambda: self._put(ready=ready), self.life)
@@ -114,6 +117,8 @@ class Worker:
             self._stop(command.stop.deadline_s - self.sim.now)
 
     def _stop(self, left_s: float) -> None:
+        if self.checkpoint_s == STUCK:
+            return
         kill_in_s = max(0.0, left_s - min(1.0, left_s / 4)) if left_s > 0 else 0.0
         if self.sim.now + kill_in_s < self.kill_at_s:
             self.kill_at_s = self.sim.now + kill_in_s
@@ -121,7 +126,7 @@ class Worker:
         if self.stopping:
             return
         self.stopping = True
-        took_s = self.sim.rng.uniform(*CHECKPOINT_S) if self.training else 0.0
+        took_s = (self.checkpoint_s or self.sim.rng.uniform(*CHECKPOINT_S)) if self.training else 0.0
         self.sim.at(took_s, self._stopped, self.life)
 
     def _stopped(self) -> None:

@@ -78,9 +78,10 @@ class World:
         """(app, host): its AM refuses the machine."""
         self.user_max: dict[str, int] = {}
         """Containers that a user may have, where there is a limit."""
+        self.rm_crashes_nm: Callable[[NodeManager], None] | None = None
+        """What happens to the next NodeManager that is told to kill a container."""
         self.topology = None
         self.calm_since = self.sim.now
-        self.journal_cut = bool(schedule.get("old_journal"))
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
@@ -91,6 +92,8 @@ class World:
         self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
         self.oracles = Oracles(self)
         self.plane = Plane(self)
+        """The one whose ResourceManager is active."""
+        self.planes = [self.plane]
         self.nms = {h: NodeManager(self, h, r, g) for h, r, g in NODES}
         self.rm: ResourceManager | None = None
         self._rms = 0
@@ -98,13 +101,18 @@ class World:
 
     # ---- what the parts need
 
-    def make_disk(self) -> Any:
-        """Where the journal lies."""
-        return (
-            SqliteDisk(self.sim.rng.uniform, self.schedule.get("old_journal", False))
-            if self.schedule["sqlite"]
-            else MemoryDisk()
-        )
+    def make_disk(self, name: str) -> Any:
+        """Where the journal of that control plane lies."""
+        if name == "plane" and self.schedule["sqlite"]:
+            return SqliteDisk(self.sim.rng.uniform, self.schedule.get("old_journal", False))
+        return MemoryDisk("journal" if name == "plane" else name)
+
+    def other_plane(self) -> Plane:
+        """The control plane beside the other ResourceManager; it runs from the first switch on."""
+        if len(self.planes) == 1:
+            self.planes.append(Plane(self, "twin"))
+        (other,) = [p for p in self.planes if p is not self.plane]
+        return other
 
     def arbiter_settings(self) -> Settings:
         """isonomy.yaml."""
@@ -157,6 +165,10 @@ class World:
     def step_s(self, app_id: str) -> float:
         """Seconds of a training step."""
         return float(self._specs[app_id].get("step_s", 1.0))
+
+    def checkpoint_s(self, app_id: str) -> float:
+        """Seconds that a stop takes where that is told of the app; 0 where it is not."""
+        return float(self._specs[app_id].get("checkpoint_s", 0.0))
 
     def connected(self, host: str) -> bool:
         """Whether RM and NodeManager hear each other, and nothing is slow."""
@@ -245,8 +257,9 @@ class World:
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             gangs.GONE_S = before
-            self.plane.close()
-            self.plane.disk.clean()
+            for plane in self.planes:
+                plane.close()
+                plane.disk.clean()
 
     def _until(self, end_s: float, over: Callable[[], bool] = lambda: False) -> bool:
         """Until a time, or until `over`, which is asked about once a virtual second."""

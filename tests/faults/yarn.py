@@ -111,7 +111,7 @@ class ResourceManager:
 
     def attempt_failed(self, app: App) -> None:
         """The AM died: the next attempt follows."""
-        if app.final or not app.running:
+        if app.final or not app.running or self.world.rm is not self:  # another one serves: the store is closed to it
             return
         app.running = False
         self._close_attempt(app)
@@ -121,7 +121,11 @@ class ResourceManager:
         self._next_attempt(app)
 
     def _next_attempt(self, app: App) -> None:
-        self.sim.at(self.sim.rng.uniform(1.0, 3.0), lambda: None if app.final else self.new_attempt(app), self.life)
+        def begin() -> None:
+            if not app.final and self.world.rm is self:
+                self.new_attempt(app)
+
+        self.sim.at(self.sim.rng.uniform(1.0, 3.0), begin, self.life)
 
     def _close_attempt(self, app: App) -> None:
         self.plugin.asks.close(app.attempt_id)
@@ -436,5 +440,10 @@ class ResourceManager:
         return ""
 
     def _kill(self, container_id: str, why: str) -> str:
-        self.complete(self._live(container_id), "KILL", PREEMPTED, why)
+        container = self._live(container_id)
+        self.complete(container, "KILL", PREEMPTED, why)
+        crash, node = self.world.rm_crashes_nm, self.nodes.get(container.node_id)
+        if crash is not None and node is not None:
+            self.world.rm_crashes_nm = None
+            crash(node.nm)
         return ""
