@@ -9,7 +9,7 @@ from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.launches import Launches
 from pycontrol.arbiter.lots import own_as_asked
 from pycontrol.arbiter.rounds import Rounds
-from pycontrol.arbiter.state import AgentState, State
+from pycontrol.arbiter.state import State
 from pycontrol.model import events as ev
 
 Said = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone
@@ -28,24 +28,22 @@ class Agents:
 
     def up(self, e: ev.AgentUp, now_s: float) -> None:
         """An Agent registers."""
-        s, app = self.s, self.s.yarn_apps.get(e.app_id)
-        unadopted = not s.ready and e.app_id not in s.durable.leases_by_app
-        if app is None or unadopted or not s.seen_cluster:
+        s, app = self.s, self.s.cluster.apps.get(e.app_id)
+        unadopted = not s.cluster.ready and e.app_id not in s.durable.leases_by_app
+        if app is None or unadopted or not s.cluster.seen:
             # else it would be told that it has no GPUs, and stop what runs on them
             self._early[e.app_id] = [e, *(x for x in self._early.get(e.app_id, ()) if not isinstance(x, ev.AgentUp))]
             return
         if e.user and e.user != app.user:
             s.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
             return
-        before = s.agents.get(e.app_id)
-        jobs, rho = (before.jobs, before.rho) if before else ((), None)
-        s.agents[e.app_id] = AgentState(e.demand, e.app_scheduler, e.attempt_id, jobs, rho)
+        s.agents.registered(e.app_id, e.demand, e.app_scheduler, e.attempt_id)
         apps.arrive(s, e.app_id, now_s)
         s.recast(e.app_id)
         own_as_asked(s, e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
-        if e.app_id in s.doomed:
+        if e.app_id in s.agents.doomed:
             s.emit(ev.SendFinish(e.app_id, "ended by the operator"))
         self._want_if_unmet(e.app_id, now_s)
 
@@ -56,10 +54,7 @@ class Agents:
             early.append(e)  # what it said last counts
             return
         self._early.pop(e.app_id, None)
-        agent = self.s.agents.get(e.app_id)
-        if agent is not None:
-            agent.connected = False
-            self.s.stale.add(e.app_id)
+        self.s.agents.disconnected(e.app_id)
         self.rounds.app_gone(e.app_id, now_s)
 
     def said(self, e: Said, now_s: float) -> None:
@@ -100,7 +95,7 @@ class Agents:
 
     def forget(self, app_id: str) -> None:
         """The application is gone from YARN."""
-        self.s.agents.pop(app_id, None)
+        self.s.agents.gone(app_id)
         self.launches.forget(app_id)
         self._early.pop(app_id, None)
 
@@ -108,19 +103,17 @@ class Agents:
         """A round soon, if GPUs are free, or lent GPUs may be its own: their borrowers give way at any time."""
         s = self.s
         owner = not s.supply.whole and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
-        if app_id in s.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
+        if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
             s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 
     def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
-        s, agent = self.s, self.s.agents[e.app_id]
+        s = self.s
         record = s.durable.apps.get(e.app_id)
         if record is None:
             return
-        grown = e.demand.gpus > agent.demand.gpus
-        agent.demand, agent.jobs = e.demand, e.jobs
-        if e.rho > 0:
-            agent.rho = e.rho
+        grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
+        s.agents.progressed(e.app_id, e.demand, e.jobs, e.rho)
         s.reckon(e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)

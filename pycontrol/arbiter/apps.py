@@ -13,7 +13,7 @@ SINGLE = "single"
 
 def arrive(s: State, app_id: str, now_s: float) -> None:
     """The app is in the system from its first demand for GPUs on."""
-    app = s.yarn_apps.get(app_id)
+    app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.durable.apps:
         return
     agent = s.agents.get(app_id)
@@ -28,13 +28,13 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
 
 def known_as(s: State, app: YarnApp, now_s: float) -> bool:
     """What YARN says of an application; whether it is in another virtual cluster from now on."""
-    s.yarn_apps[app.app_id] = app
+    s.cluster.app_known(app)
     record = s.durable.live.get(app.app_id)
     moved = record is not None and app.queue != record.queue
     other = record is not None and moved and s.vc_of(app.queue) != record.vc
     if moved:
         s.record(AppMoved(app.app_id, s.vc_of(app.queue), now_s, app.queue))
-        s.stale.update(a.app_id for a in s.durable.live.values())  # limits of both queues
+        s.agents.changed(s.durable.live)  # limits of both queues
         s.want_round(now_s + s.settings.settle_s)
     s.recast(app.app_id)
     return other

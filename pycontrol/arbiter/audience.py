@@ -52,7 +52,7 @@ def view(
 
 
 def _priority(s: State, app_id: str) -> int:
-    app = s.yarn_apps.get(app_id)
+    app = s.cluster.apps.get(app_id)
     return app.priority if app is not None else 0
 
 
@@ -63,7 +63,7 @@ def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
     """
     agent = s.agents.get(app_id)
     demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s, size)
-    most = max(1, s.machines.gpus // max(1, demand.gang_gpus))
+    most = max(1, s.cluster.machines.gpus // max(1, demand.gang_gpus))
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 
@@ -84,9 +84,9 @@ class Waiting:
     def views(self, lot: Lot, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
         """Their views by app, those of other virtual clusters and those in `besides` left out."""
         s, vc = self.s, lot.vc
-        for app_id in list(s.stale):
+        for app_id in list(s.agents.stale):
             self._refresh(app_id, now_s)
-        s.stale.clear()
+        s.agents.seen()
         for app_id, whose in self._moving.items():
             if whose == vc:
                 self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, lot)
@@ -97,7 +97,7 @@ class Waiting:
 
     def forget(self, app_id: str) -> None:
         """The application is gone."""
-        self.s.stale.discard(app_id)
+        self.s.agents.no_longer_changed(app_id)
         self._moving.pop(app_id, None)
         for kept in self._kept.values():
             kept.pop(app_id, None)
@@ -110,7 +110,7 @@ class Waiting:
             return
         kept = self._kept.setdefault(app.vc, {})
         agent = s.agents.get(app_id)
-        if app_id in s.unmet and agent is not None and agent.connected:
+        if app_id in s.agents.unmet and agent is not None and agent.connected:
             fresh = view(s, app_id, agent.rho, (), now_s)
             if s.holding(app_id) or app_id in s.durable.leases_by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
                 self._moving[app_id] = app.vc

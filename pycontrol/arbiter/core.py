@@ -7,12 +7,10 @@ reads no clock, does no I/O and logs nothing: the driver (cluster) and the simul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from pycontrol.arbiter import apps, eligibility, leases, workers
 from pycontrol.arbiter.agents import Agents
-from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AppMoved,
@@ -59,8 +57,6 @@ class Arbiter(State):
         """What happened, where it is to be checked."""
         self.rounds = Rounds(self, policy, epoch)
         self.agent_events = Agents(self, self.rounds)
-        self._next_life = ""
-        """The ResourceManager's life of the newest snapshot."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
@@ -105,9 +101,9 @@ class Arbiter(State):
         self.event_s = now_s
         if self.story is None:
             return self._cycle(events, now_s)
-        events, before = list(events), len(self.facts)
+        events, before = list(events), len(self.ledger.facts)
         effects = self._cycle(events, now_s)
-        self.story.tell(now_s, (*events, *self.facts[before:], *effects))
+        self.story.tell(now_s, (*events, *self.ledger.facts[before:], *effects))
         self.validate(now_s)
         return effects
 
@@ -134,13 +130,14 @@ class Arbiter(State):
             self._handlers[type(event)](event, now_s)
         if self.groups.stale:
             self._supply_anew(now_s)
-            for app_id in self.foreign:
+            for app_id in self.agents.foreign:
                 own_as_asked(self, app_id)
-        if self.recovering_until_s:
+        if self.cluster.recovering_until_s:
             self._settle_recovery(now_s)
-        if len(self.refusals):
+        if len(self.cluster.refusals):
             self._try_again(now_s)
-        if self.gpus.alarms.heap and self.gpus.alarms.heap[0][0] <= now_s:
+        look_s = self.gpus.next_look_s()
+        if look_s is not None and look_s <= now_s:
             leases.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)
@@ -154,8 +151,7 @@ class Arbiter(State):
 
     def take_facts(self) -> list[Fact]:
         """The facts since the last call, to be journaled before the effects are carried out."""
-        facts, self.facts = self.facts, []
-        return facts
+        return self.ledger.take()
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When to send a Tick, if nothing else happens; None: not before the next event."""
@@ -163,7 +159,7 @@ class Arbiter(State):
         for at_s in (
             workers.next_wake_s(self) if self.workers.pending else None,
             self.rounds.next_wake_s(now_s),
-            self.refusals.next_end_s(),
+            self.cluster.refusals.next_end_s(),
             self.hosts_due_s,
             self.market.next_wake_s() if self.market is not None else None,
         ):
@@ -180,25 +176,10 @@ class Arbiter(State):
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
-        self.nodes = {n.node_id: n for n in e.nodes}
-        self.down.clear()
-        self.queues = {q.path: q for q in e.queues}
-        resumed = bool(e.rm_life) and e.rm_life == self.rm_life
-        self.rm_life = e.rm_life if resumed else ""
-        self._next_life = e.rm_life
-        self.seen_cluster = True
-        self.yarn_apps = {a.app_id: a for a in e.apps}
-        self.asks = Asks(e.asks)
-        self.containers.clear()
-        self.container_at.clear()
+        resumed = self.cluster.replaced(e)
         self.kills_sent.clear()
-        for container in e.containers:
-            self.containers[container.container_id] = container
-            for gpu in container.gpus:
-                self.container_at[gpu] = container.container_id
-        self.machines.reset(e.nodes)
         for gpu in self.durable.leases:
-            self.machines.note(gpu)
+            self.cluster.machines.note(gpu)
         self.tell_hosts()
         eligibility.update_closed(self)
         self.reindex_all()
@@ -208,39 +189,38 @@ class Arbiter(State):
         for app_id in self.in_system():
             self.recast(app_id)
         workers.forget_directives(self)
-        self.ready, self.shadow = False, e.shadow
         if e.ready:
             self._reconcile(now_s, resumed)
         self.agent_events.admit_all(now_s)
 
     def _ready(self, _: ev.ClusterReady, now_s: float) -> None:
         """The ResourceManager has recovered: reconcile leases with the containers that run."""
-        if self.seen_cluster and not self.ready:
+        if self.cluster.seen and not self.cluster.ready:
             self._reconcile(now_s, resumed=False)
 
     def _reconcile(self, now_s: float, resumed: bool) -> None:
         """`resumed`: by a life of the ResourceManager that was known before, so that nobody needs time to come back."""
-        self.ready, self.rm_life = True, self._next_life
+        self.cluster.became_ready()
         if not resumed:
-            self.recovering_until_s = now_s + self.settings.recovery_s
-        gone = {*self.in_system(), *self.agents, *self.doomed, *self.asks.apps()} - self.yarn_apps.keys()
-        for app_id in sorted(gone):
+            self.cluster.recovers_until(now_s + self.settings.recovery_s)
+        heard_of = {*self.in_system(), *self.agents, *self.agents.doomed, *self.cluster.asks.apps()}
+        for app_id in sorted(heard_of - self.cluster.apps.keys()):
             apps.end(self, app_id, "UNKNOWN", now_s)
             self._forget(app_id, now_s)
-        for app_id in self.asks.apps():
+        for app_id in self.cluster.asks.apps():
             apps.arrive(self, app_id, now_s)
-        for container in list(self.containers.values()):
+        for container in list(self.cluster.containers.values()):
             if container.gpus and not container.ending:
                 apps.arrive(self, container.app_id, now_s)
                 leases.adopt(self, container, now_s)
-            if container.app_id in self.doomed:
+            if container.app_id in self.agents.doomed:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
         for lease in list(self.durable.leases.values()):
-            if lease.container_id and lease.container_id not in self.containers:
+            if lease.container_id and lease.container_id not in self.cluster.containers:
                 self.record(LeaseIdle(lease.gpu, now_s))
         self.agent_events.admit_all(now_s)
-        if resumed and not self.recovering_until_s:
+        if resumed and not self.cluster.recovering_until_s:
             self._compare_hosts(now_s)
 
     def _supply_anew(self, now_s: float) -> None:
@@ -290,15 +270,15 @@ class Arbiter(State):
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""
-        if not self.ready or now_s < self.recovering_until_s:
+        if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
             return
-        self.recovering_until_s = 0.0
+        self.cluster.recovers_until(0.0)
         leases.thaw(self, now_s)
         self._compare_hosts(now_s)
 
     def _compare_hosts(self, now_s: float) -> None:
         """What the machines that are gone, bad or being emptied mean for leases."""
-        hosts = {n.host for n in self.nodes.values()}
+        hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
         leases.leave_bad(self, now_s)
@@ -308,38 +288,32 @@ class Arbiter(State):
 
     def _try_again(self, now_s: float) -> None:
         """Machines that were avoided for long enough are tried again."""
-        if self.refusals.lapse(now_s):
+        if self.cluster.refusals.lapse(now_s):
             eligibility.update_closed(self)
             self.want_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
-        self.ready = False
+        self.cluster.lost()
 
     def _node_up(self, e: ev.NodeUp, now_s: float) -> None:
-        for node in self.machines.others(e.node):
+        for node in self.cluster.machines.others(e.node):
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
-        self.nodes[e.node.node_id] = e.node
-        self.down.pop(e.node.node_id, None)
-        self.refusals.forget(e.node.host)
-        self.machines.put(e.node)
+        self.cluster.node_up(e.node)
         self.machine_changed(e.node.host, now_s)
         eligibility.update_closed(self, e.node.host)
         self.reindex_host(e.node.host)
-        if self.ready and now_s >= self.recovering_until_s:
-            leases.leave_bad(self, now_s, self.machines.on(e.node.host))
+        if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
+            leases.leave_bad(self, now_s, self.cluster.machines.on(e.node.host))
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.want_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
-        node = self.nodes.pop(e.node_id, None)
-        self.down[e.node_id] = e.reason
+        node = self.cluster.node_down(e.node_id, e.reason)
         if node is not None:
-            self.machines.remove(node)
-            self.refusals.forget(node.host)
             eligibility.update_closed(self, node.host)
             self.reindex_host(node.host)
-        if node is not None and self.ready and now_s >= self.recovering_until_s:
+        if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
@@ -355,14 +329,13 @@ class Arbiter(State):
                     if worker is not None:
                         self.drop_worker(worker)
                 leases.end(self, gpu, now_s, why)
-        here = {self.container_at[gpu]: None for gpu in self.machines.on(host) if gpu in self.container_at}
-        for container_id in here:
+        for container_id in self.cluster.containers_on(host):
             leases.container_gone(self, container_id, now_s)
 
     # ---- apps and their asks
 
     def _app_added(self, e: ev.AppAdded, now_s: float) -> None:
-        known = self.yarn_apps.get(e.app.app_id)
+        known = self.cluster.apps.get(e.app.app_id)
         if known is None or e.app.attempt_id:
             self._app_known(e.app, now_s)
         self.agent_events.admit(e.app.app_id, now_s)
@@ -372,7 +345,7 @@ class Arbiter(State):
             self._supply_anew(now_s)
 
     def _app_updated(self, e: ev.AppUpdated, now_s: float) -> None:
-        if e.app.app_id in self.yarn_apps:
+        if e.app.app_id in self.cluster.apps:
             self._app_known(e.app, now_s)
 
     def _app_removed(self, e: ev.AppRemoved, now_s: float) -> None:
@@ -381,28 +354,24 @@ class Arbiter(State):
 
     def _forget(self, app_id: str, now_s: float) -> None:
         """YARN does not know the application any more: what is left of it is its record and what it still holds."""
-        self.yarn_apps.pop(app_id, None)
+        self.cluster.app_gone(app_id)
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
-        self.asks.drop(app_id)
-        self.refusals.forget_app(app_id)
-        self.doomed.discard(app_id)
+        self.agents.pardon(app_id)
         self.recast(app_id)
         self.rounds.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
-        app = self.yarn_apps.get(e.app_id)
-        if app is not None:
-            self.yarn_apps[e.app_id] = replace(app, attempt_id=e.attempt_id)
+        self.cluster.attempt_began(e.app_id, e.attempt_id)
 
     def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
-        self.asks.drop(e.app_id, e.attempt_id)
+        self.cluster.attempt_ended(e.app_id, e.attempt_id)
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
-        self.asks.put(e.ask)
+        self.cluster.asked(e.ask)
         if e.ask.count > 0:
             apps.arrive(self, e.ask.app_id, now_s)
-            if e.ask.app_id in self.foreign:
+            if e.ask.app_id in self.agents.foreign:
                 self.want_round(now_s + self.settings.settle_s)
 
     # ---- the operator
@@ -419,7 +388,7 @@ class Arbiter(State):
             self.reindex_host(e.target)
             if verb == "undrain":
                 self.want_round(now_s)
-            elif self.ready and now_s >= self.recovering_until_s:  # else when what runs there is known
+            elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else when what runs there is known
                 self._drain(e.target, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
@@ -429,7 +398,7 @@ class Arbiter(State):
             self.market.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
-        node = self.node_of(host)
+        node = self.cluster.node_at.get(host)
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
         why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
         leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
@@ -441,8 +410,8 @@ class Arbiter(State):
         if app_id in self.agents:
             self.emit(ev.SendFinish(app_id, f"ended by {user or 'the operator'}"))
             return
-        self.doomed.add(app_id)
-        for container in self.containers.values():
+        self.agents.end_by_operator(app_id)
+        for container in self.cluster.containers.values():
             if container.app_id == app_id:
                 self.kill_container(container.container_id, now_s, f"ended by {user or 'the operator'}")
 

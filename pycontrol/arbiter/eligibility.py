@@ -18,22 +18,15 @@ from pycontrol.model.topology import Gpu, Scope, Topology
 
 def update_closed(s: State, host: str = "") -> None:
     """Which hosts (or whether this one) take no new container: the plugin withholds them, or they refuse everybody."""
-    closed = s.refusals.closed()
-    nodes = [n for n in (s.node_at.get(host),) if n is not None] if host else s.nodes.values()
+    closed = s.cluster.refusals.closed()
+    nodes = [n for n in (s.cluster.node_at.get(host),) if n is not None] if host else s.cluster.nodes.values()
     for node in nodes:
         if node.withheld:
             closed[node.host] = node.withheld
         elif node.untagged_gpus:
             others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
             closed[node.host] = f"{others}; which ones is not known"
-    if host:
-        changed = {host} if (host in closed) != (host in s.closed) else set()
-        s.closed.pop(host, None)
-        if host in closed:
-            s.closed[host] = closed[host]
-    else:
-        changed = closed.keys() ^ s.closed.keys()
-        s.closed = closed
+    changed = s.cluster.close_host(host, closed.get(host)) if host else s.cluster.close(closed)
     for each in changed:
         s.reindex_host(each)
 
@@ -89,7 +82,7 @@ class Eligibility:
         self.s, self.lot, self.ending, self.typed = s, lot, ending, typed
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
         self._topology = lot.topology or s.topology
-        self._partitions = {n.host: n.partition for n in s.nodes.values()}
+        self._partitions = {n.host: n.partition for n in s.cluster.nodes.values()}
         self._mixed = any(self._partitions.values())
         self._gpus: dict[str, int] = {}
         """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
@@ -106,7 +99,7 @@ class Eligibility:
         """What an app could use. Of an app without an Agent and with containers of several sizes these are, in one
         round, those of one size: the largest that can start on the offer now, else the largest that ever can.
         """
-        if app_id not in self.s.foreign:
+        if app_id not in self.s.agents.foreign:
             return demand_of(self.s, app_id, now_s)
         if app_id not in self._sizes:
             self._sizes[app_id] = self._size(app_id, offered, now_s)
@@ -173,11 +166,11 @@ class Eligibility:
     def closed_hosts(self, app_id: str) -> dict[str, str]:
         """Hosts that are up and where no new container of the app may start, with the reason."""
         s = self.s
-        found = dict(s.closed)
-        if len(s.refusals):
-            found.update(s.refusals.avoided(app_id))
-        asks = list(s.asks.of(app_id).values())
-        if app_id in s.foreign:
+        found = dict(s.cluster.closed)
+        if len(s.cluster.refusals):
+            found.update(s.cluster.refusals.avoided(app_id))
+        asks = list(s.cluster.asks.of(app_id).values())
+        if app_id in s.agents.foreign:
             asks = [a for a, _ in standin.open_asks(s, app_id)]
         if self._mixed or any(a.only_on for a in asks):
             found.update(self._limits(app_id, asks))
@@ -186,14 +179,14 @@ class Eligibility:
     def _limits(self, app_id: str, asks: list[Ask]) -> dict[str, str]:
         """Hosts that none of its asks admits (of a gang of asks: not all); before it asks, those that are not of its
         queue's partition."""
-        s, app = self.s, self.s.yarn_apps.get(app_id)
-        if asks and app_id in s.foreign and standin.start_together(s, app_id):
+        s, app = self.s, self.s.cluster.apps.get(app_id)
+        if asks and app_id in s.agents.foreign and standin.start_together(s, app_id):
             return {h: "" for h in self._partitions if not all(standin.admits(s, a, h) for a in asks)}
         if asks:
             size = self._sizes.get(app_id) or max(x.gpus for x in asks)
             asks = [a for a in asks if a.gpus == size]
             return {h: "" for h in self._partitions if not any(standin.admits(s, a, h) for a in asks)}
-        queue = s.queues.get(app.queue) if app is not None else None
+        queue = s.cluster.queues.get(app.queue) if app is not None else None
         own = queue.default_partition if queue is not None else ""
         return {h: "" for h, partition in self._partitions.items() if partition != own}
 

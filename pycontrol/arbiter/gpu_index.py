@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pycontrol.arbiter.alarms import Alarms
 from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.arbiter.pool import Pool
 from pycontrol.model.topology import Gpu, count_by_host
+
+End = tuple[float, Gpu]
+"""When the lease of a GPU ends, or ended once."""
 
 
 class GpuState(enum.StrEnum):
@@ -42,7 +45,7 @@ class GpuState(enum.StrEnum):
 
 
 class GpuIndex:
-    """Free and revoked GPUs, and when time touches a lease. `State.reindex` alone writes what `validate` checks."""
+    """Free and revoked GPUs, and when time touches a lease. Changes by its methods alone; any part may read it."""
 
     def __init__(self, grant_timeout_s: float, lead_s: float) -> None:
         self._grant_timeout_s, self._lead_s = grant_timeout_s, lead_s
@@ -62,6 +65,15 @@ class GpuIndex:
         other.free, other.revoking, other.open = self.free.copy(), set(self.revoking), set(self.open)
         other.alarms, other.ends = self.alarms.copy(), self.ends.copy()
         return other
+
+    def reset(self) -> None:
+        """No GPU is known to be free."""
+        self.free.clear()
+
+    def none_free_on(self, host: str) -> None:
+        """The host changed: none of its GPUs is known to be free."""
+        for gpu in self.free.on(host):
+            self.free.take(gpu)
 
     def unleased(self, gpu: Gpu, free: bool) -> None:
         """Nobody holds the GPU; `free`: it can be leased."""
@@ -91,6 +103,48 @@ class GpuIndex:
             self.alarms.put(lease.unused_since_s + self._grant_timeout_s, gpu)
         elif renews_itself:
             self.alarms.put(lease.end_s - self._lead_s, gpu)
+
+    # ---- when a GPU must be looked at
+
+    def look_at(self, gpu: Gpu, at_s: float) -> None:
+        """Time does something to the GPU's lease or container then."""
+        self.alarms.put(at_s, gpu)
+
+    def next_look_s(self) -> float | None:
+        """When a GPU must be looked at next."""
+        return self.alarms.heap[0][0] if self.alarms.heap else None
+
+    def due(self, now_s: float) -> set[Gpu]:
+        """The GPUs that must be looked at by now; each once."""
+        found: set[Gpu] = set()
+        heap = self.alarms.heap
+        while heap and heap[0][0] <= now_s:
+            found.add(self.alarms.pop()[1])
+        return found
+
+    # ---- when leases go on offer
+
+    def may_go_on_offer(self, now_s: float) -> bool:
+        """Whether a lease may end within a lead: the quick answer, by ends that may be out of date."""
+        return bool(self.ends.heap) and self.ends.heap[0][0] - self._lead_s <= now_s
+
+    def first_end_s(self, in_force: Callable[[End], bool]) -> float | None:
+        """The first end of a lease; ends that are not `in_force` are forgotten."""
+        heap = self.ends.heap
+        while heap and not in_force(heap[0]):
+            self.ends.pop()
+        return heap[0][0] if heap else None
+
+    def ends_by(self, at_s: float, in_force: Callable[[End], bool]) -> list[Gpu]:
+        """The GPUs whose leases end by then, in the order of the ends; ends that are not `in_force` are forgotten."""
+        heap, found = self.ends.heap, dict[End, None]()
+        while heap and heap[0][0] <= at_s:
+            end = self.ends.pop()
+            if in_force(end):
+                found[end] = None
+        for end in found:
+            self.ends.put(*end)
+        return [gpu for _, gpu in found]
 
     def validate(self, leases: Mapping[Gpu, Lease], free: set[Gpu]) -> Iterator[tuple[Gpu | None, str]]:
         """What is not as it follows from the leases and the GPUs that are free: (GPU, what is wrong)."""

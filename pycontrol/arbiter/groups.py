@@ -42,6 +42,10 @@ class Groups:
                 del self.gpus[lost]
                 supply.release(lost)
 
+    def adopted(self) -> None:
+        """A container was adopted, and its group is not known to the supply."""
+        self.stale = True
+
     def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
         """Tells the supply of all groups that there are; returns those that borrow from now on."""
         self.stale = False

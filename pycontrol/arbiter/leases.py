@@ -74,7 +74,7 @@ def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
 
 def frozen(s: State, now_s: float) -> bool:
     """Whether leases stand still."""
-    return s.paused or not s.ready or now_s < s.recovering_until_s
+    return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
 
 
 def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
@@ -106,7 +106,7 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
 
 def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
     """Ends a lease whose GPU no container uses or is about to use, else revokes it. Returns the container."""
-    container_id = s.container_at.get(lease.gpu, "")
+    container_id = s.cluster.container_at.get(lease.gpu, "")
     if not container_id and lease.gpu not in s.workers.placing:
         end(s, lease.gpu, now_s, cause)
     elif lease.state != REVOKING or deadline_s < lease.end_s:
@@ -117,7 +117,7 @@ def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Caus
 def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
     """A placement on the GPU came to nothing: a lease that was only waiting for it ends."""
     lease = s.durable.leases.get(gpu)
-    if lease is not None and lease.state == REVOKING and gpu not in s.container_at:
+    if lease is not None and lease.state == REVOKING and gpu not in s.cluster.container_at:
         end(s, gpu, now_s, Cause(lease.cause, lease.reason))
     else:
         s.reindex(gpu)
@@ -146,7 +146,8 @@ def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None
     A gang leaves whole: it stops anyway, and resumes as soon as a round finds it another place. What the stand-in
     bids for runs on until its container ends, unless it is revocable.
     """
-    for gpu in sorted(g for g in ({*s.durable.leases, *s.durable.reservations} if gpus is None else gpus) if s.bad(g)):
+    held = {*s.durable.leases, *s.durable.reservations} if gpus is None else gpus
+    for gpu in sorted(filter(s.cluster.bad, held)):
         why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
         reservation = s.durable.reservations.get(gpu)
         if reservation is not None:
@@ -160,7 +161,7 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
     """Ends what an app has of the gang that a lease belongs to, promised GPUs included."""
     key, app_id = s.gang_key(lease), lease.app_id
     gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
-    running = any(x.gpu in s.container_at for x in gang)
+    running = any(x.gpu in s.cluster.container_at for x in gang)
     if running and s.is_foreign(app_id) and not s.settings.standin_revocable:
         return
     coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
@@ -172,17 +173,16 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
     """A container with GPUs was allocated or is running; its leases start with the first sign of launch."""
-    s.containers[container.container_id] = container
-    for gpu in container.gpus:
-        s.occupy(gpu, container.container_id)
-    if container.gpus and s.refusals.placed(container.gpus[0].host, container.app_id):
+    s.occupied(container)
+    if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         eligibility.update_closed(s)
     worker = _worker_of(s, container)
     if worker is not None:
         s.workers.carried(worker, container.container_id)
-    if s.ready and now_s < s.recovering_until_s and not any(g in s.durable.leases for g in container.gpus):
+    ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
+    if ready and recovering and not any(g in s.durable.leases for g in container.gpus):
         adopt(s, container, now_s)  # on a machine that was late to come back
-    elif s.ready and not _leased(s, container):
+    elif ready and not _leased(s, container):
         _kill_unleased(s, container, now_s)
     elif running:
         start(s, container, worker.plan.job_id if worker is not None else "", now_s)
@@ -207,7 +207,7 @@ def _kill_unleased(s: State, container: Container, now_s: float) -> None:
     """Has it killed, again and again until it is gone."""
     s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
     for gpu in container.gpus:
-        s.gpus.alarms.put(s.kills_sent[container.container_id] + KILL_RETRY_S, gpu)
+        s.gpus.look_at(gpu, s.kills_sent[container.container_id] + KILL_RETRY_S)
 
 
 def start(s: State, container: Container, job_id: str, now_s: float) -> None:
@@ -236,7 +236,7 @@ def _slowdown(s: State, lease: Lease) -> float:
 
 def container_gone(s: State, container_id: str, now_s: float) -> None:
     """A container ended: its leases are idle, or over if they were being revoked."""
-    container = s.containers.pop(container_id, None)
+    container = s.cluster.container_gone(container_id)
     s.kills_sent.pop(container_id, None)
     if container is None:
         return
@@ -244,7 +244,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
     for gpu in container.gpus:
-        if s.container_at.get(gpu) == container_id:
+        if s.cluster.container_at.get(gpu) == container_id:
             s.vacate(gpu)
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id:
@@ -275,12 +275,8 @@ def expire(s: State, now_s: float) -> None:
     """What time does to leases: revoked ones end, unused grants lapse, the stand-in's are renewed."""
     if frozen(s, now_s):
         return
-    due: set[Gpu] = set()
-    heap = s.gpus.alarms.heap
-    while heap and heap[0][0] <= now_s:
-        due.add(s.gpus.alarms.pop()[1])
-    for gpu in sorted(due):
-        worker, container = s.workers.placing.get(gpu), s.containers.get(s.container_at.get(gpu, ""))
+    for gpu in sorted(s.gpus.due(now_s)):
+        worker, container = s.workers.placing.get(gpu), s.cluster.containers.get(s.cluster.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
             _give_placement_up(s, worker, now_s)
         if container is not None and not container.ending and not _leased(s, container):
@@ -299,17 +295,17 @@ def _give_placement_up(s: State, worker: Worker, now_s: float) -> None:
 
 def _time_touches(s: State, lease: Lease, now_s: float) -> None:
     if lease.state == REVOKING and lease.end_s <= now_s:
-        container_id = s.container_at.get(lease.gpu)
+        container_id = s.cluster.container_at.get(lease.gpu)
         if container_id:
             s.kill_container(container_id, now_s, "lease ended")
-            s.gpus.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)
+            s.gpus.look_at(lease.gpu, s.kills_sent[container_id] + KILL_RETRY_S)
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
-        s.gpus.alarms.put(lapse_s, lease.gpu)
+        s.gpus.look_at(lease.gpu, lapse_s)
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
         s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
 
@@ -317,7 +313,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
 def _lapse_s(s: State, lease: Lease) -> float | None:
     """When the grant lapses; None while it is used. Time in which its placement could not be sent does not count."""
     since_s = lease.unused_since_s
-    in_use = lease.gpu in s.container_at or lease.gpu in s.workers.placing
+    in_use = lease.gpu in s.cluster.container_at or lease.gpu in s.workers.placing
     if lease.state != GRANTED or since_s is None or in_use:
         return None
     if lease.gpu in s.workers.at:
@@ -332,7 +328,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 def thaw(s: State, now_s: float) -> None:
     """After a time when leases stood still, none ends before a whole lead has passed."""
     earliest_s = now_s + 2 * s.lead_s
-    s.unmet_since_s = dict.fromkeys(s.unmet_since_s, now_s)
+    s.agents.waits_from(now_s)
     for lease in s.durable.leases.values():
         if lease.end_s < earliest_s:
             s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))
@@ -360,7 +356,7 @@ def adopt(s: State, container: Container, now_s: float) -> None:
     for gpu in free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
         until_s = _adopted_end_s(s, now_s, gpu.host, container.app_id)
-        s.groups.stale = True
+        s.groups.adopted()
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=s.supply.whole or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
     for gpu in free:
@@ -371,8 +367,8 @@ def adopt(s: State, container: Container, now_s: float) -> None:
 
 def next_wake_s(s: State, now_s: float) -> float | None:
     """When `expire` has something to do next."""
-    if s.paused or not s.ready:
+    if s.paused or not s.cluster.ready:
         return None
-    if now_s < s.recovering_until_s:
-        return s.recovering_until_s
-    return s.gpus.alarms.heap[0][0] if s.gpus.alarms.heap else None
+    if now_s < s.cluster.recovering_until_s:
+        return s.cluster.recovering_until_s
+    return s.gpus.next_look_s()

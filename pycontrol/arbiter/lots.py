@@ -218,7 +218,7 @@ def own_as_asked(s: State, app_id: str) -> None:
         elif agent is not None:
             parts = [[x.gpu for x in claims]]
         else:
-            of = {x.gpu: s.container_at.get(x.gpu, "") for x in claims}
+            of = {x.gpu: s.cluster.container_at.get(x.gpu, "") for x in claims}
             parts = [[gpu for gpu in of if of[gpu] == c] for c in sorted({*of.values()} - {""})]
         split = any(len({supply.machine_of(gpu) for gpu in part}) > 1 for part in parts)
         if split or (agent is not None and agent.demand.opportunistic):

@@ -86,7 +86,7 @@ class Market:
     def tick(self, now_s: float) -> None:
         """Returns what is over and makes the deals that can be made."""
         s = self.s
-        if not s.ready or now_s < self._due_s:
+        if not s.cluster.ready or now_s < self._due_s:
             return
         if self.automatic is not None:
             self.automatic.post(self.exchange, self._waiting(now_s), now_s)
@@ -109,7 +109,7 @@ class Market:
 
     def next_wake_s(self) -> float | None:
         """When `tick` has something to do."""
-        return self._due_s if self.s.ready and self._due_s < math.inf else None
+        return self._due_s if self.s.cluster.ready and self._due_s < math.inf else None
 
     def save(self) -> None:
         """Records the exchange if it is not as it was recorded."""
@@ -121,10 +121,10 @@ class Market:
     def _waiting(self, now_s: float) -> Mapping[str, int]:
         """GPUs that apps wait for, by virtual cluster."""
         s, found = self.s, dict[str, int]()
-        for app_id in s.unmet:
+        for app_id in s.agents.unmet:
             vc = s.durable.apps[app_id].vc
             found[vc] = found.get(vc, 0) + s.agents[app_id].demand.gpus - s.holding(app_id)
-        for app_id in s.foreign:
+        for app_id in s.agents.foreign:
             vc = s.durable.apps[app_id].vc
             found[vc] = found.get(vc, 0) + sum(ask.gpus * n for ask, n in standin.open_asks(s, app_id))
         return {vc: gpus for vc, gpus in found.items() if vc}

@@ -21,7 +21,7 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
     """Why this app does not have more GPUs now."""
     record = a.durable.apps.get(app_id)
     if record is None:
-        app = a.yarn_apps.get(app_id)
+        app = a.cluster.apps.get(app_id)
         starting = app is not None and not app.attempt_id
         return Reason(Pending.UNKNOWN, "its application master is starting" if starting else "")
     if record.finished_s is not None:
@@ -41,16 +41,16 @@ def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:
 def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     demand = _demand(a, app_id, now_s)
     gang, largest = demand.gang_gpus, a.topology.largest_gpus
-    if a.ready and gang > a.topology.gpus:
+    if a.cluster.ready and gang > a.topology.gpus:
         bad = len(a.bad_gpus)
         more = f" and {bad} bad ones" if bad else ""
         return Reason(Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
     widest = max(demand.members, default=gang)
-    if a.ready and a.is_foreign(app_id) and widest > largest:
+    if a.cluster.ready and a.is_foreign(app_id) and widest > largest:
         return Reason(
             Pending.NO_MACHINE_LARGE_ENOUGH, f"{widest} GPUs in one container, at most {largest} on a machine"
         )
-    if a.ready:
+    if a.cluster.ready:
         typed = a.rounds.typed(a.durable.apps[app_id].vc)
         return exceeds_types(demand, a.topology.gpus_by_host, a.topology, typed)
     return None
@@ -59,9 +59,9 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
 def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     if a.paused:
         return Reason(Pending.PAUSED)
-    if a.shadow:
+    if a.cluster.shadow:
         return Reason(Pending.SHADOW)
-    if not a.ready or now_s < a.recovering_until_s:
+    if not a.cluster.ready or now_s < a.cluster.recovering_until_s:
         return Reason(Pending.RECOVERY_IN_PROGRESS)
     agent = a.agents.get(app_id)
     record = a.durable.apps[app_id]

@@ -130,3 +130,16 @@ class Roster:
         gang = self.pending.get(worker.gang)
         if gang is not None and gang.pop(worker.plan.worker_id, None) is not None and not gang:
             del self.pending[worker.gang]
+
+    def validate(self) -> Iterator[tuple[Gpu | str, str]]:
+        """(GPU or app, what is wrong) for each contradiction between the workers and what they are found by."""
+        waiting = {w.gang for w in self if not w.container_id and not w.directive_id}
+        for gang in sorted(waiting ^ set(self.pending)):
+            yield gang[0], f"gang {gang} waits to be placed, or does not, and the list of those says otherwise"
+        for worker in self:
+            for gpu in worker.plan.gpus:
+                newest = self.at.get(gpu)
+                if newest is worker or worker.container_id:
+                    continue
+                if newest is None or newest.app_id == worker.app_id:
+                    yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"

@@ -15,6 +15,7 @@ from pycontrol.arbiter.audience import Waiting, demand_of, view
 from pycontrol.arbiter.commit import Work, commit, round_of
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
+from pycontrol.arbiter.gpu_index import End
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.memory import remember, remembered
@@ -27,7 +28,6 @@ from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
-from pycontrol.model.topology import Gpu
 from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.last_pass import last_pass
@@ -67,35 +67,22 @@ class Rounds:
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
         """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
-        ends, horizon_s = self.s.gpus.ends, now_s + 1.5 * self.s.lead_s
-        due: dict[tuple[float, Gpu], str] = {}
-        while ends.heap and ends.heap[0][0] <= horizon_s:
-            entry = ends.pop()
-            lease = self._offered_at(entry)
-            if lease is not None:
-                due[entry] = lease.app_id
-        for entry in due:
-            ends.put(*entry)
-        result: dict[str, list[list[Lease]]] = {}
-        for app_id in dict.fromkeys(due.values()):
-            result[app_id] = [g for g in self.s.gangs_of(app_id) if min(x.end_s for x in g) <= horizon_s]
-        return result
+        s, horizon_s = self.s, now_s + 1.5 * self.s.lead_s
+        due = s.gpus.ends_by(horizon_s, self._goes_on_offer)
+        app_ids = dict.fromkeys(s.durable.leases[gpu].app_id for gpu in due)
+        return {a: [g for g in s.gangs_of(a) if min(x.end_s for x in g) <= horizon_s] for a in app_ids}
 
-    def _offered_at(self, entry: tuple[float, Gpu]) -> Lease | None:
-        """The lease that goes on offer at this entry of the heap of ends; None if the entry is out of date."""
-        lease = self.s.durable.leases.get(entry[1])
-        if lease is None or lease.end_s != entry[0] or lease.state == REVOKING:
-            return None
-        if lease.app_id in self.s.foreign and not self.s.settings.standin_revocable:
-            return None
-        return lease
+    def _goes_on_offer(self, end: End) -> bool:
+        """Whether a lease ends then, and goes on offer before: not if it is being revoked, or renews itself."""
+        lease = self.s.durable.leases.get(end[1])
+        if lease is None or lease.end_s != end[0] or lease.state == REVOKING:
+            return False
+        return lease.app_id not in self.s.agents.foreign or self.s.settings.standin_revocable
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer."""
-        ends, heap = self.s.gpus.ends, self.s.gpus.ends.heap
-        while heap and self._offered_at(heap[0]) is None:
-            ends.pop()
-        return heap[0][0] - self.s.lead_s if heap else None
+        end_s = self.s.gpus.first_end_s(self._goes_on_offer)
+        return end_s - self.s.lead_s if end_s is not None else None
 
     def due_s(self) -> float | None:
         """When the next round is due, None if nothing calls for one."""
@@ -116,9 +103,9 @@ class Rounds:
             elif now_s >= self.current.deadline_s:
                 self._deadline(now_s)
             return
-        wanted_s, ends = self.s.timer.wanted_s, self.s.gpus.ends.heap
-        if (wanted_s is None or now_s < wanted_s) and not (ends and ends[0][0] - self.s.lead_s <= now_s):
-            return  # not even by entries of the heap that may be out of date
+        wanted_s = self.s.timer.wanted_s
+        if (wanted_s is None or now_s < wanted_s) and not self.s.gpus.may_go_on_offer(now_s):
+            return
         due_s = self.due_s()
         if leases.frozen(self.s, now_s) or due_s is None or now_s < due_s:
             return
@@ -135,7 +122,7 @@ class Rounds:
 
     def _wanting(self, now_s: float) -> list[str]:
         """Apps that could use more GPUs than they hold."""
-        return [*self.s.unmet, *(a for a in self.s.foreign if standin.waits(self.s, a))]
+        return [*self.s.agents.unmet, *(a for a in self.s.agents.foreign if standin.waits(self.s, a))]
 
     # ---- rho
 
@@ -186,7 +173,7 @@ class Rounds:
             return
         round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
         self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
-        r.since_s = {a: s.unmet_since_s[a] for a in wanting if a in s.unmet_since_s}
+        r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
         ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
@@ -198,7 +185,7 @@ class Rounds:
             agent = s.agents.get(app_id)
             if self._left_out(app_id, now_s):
                 continue
-            if app_id in s.foreign:
+            if app_id in s.agents.foreign:
                 self._stand_in(app_id, now_s)
             elif agent is None or not agent.connected:
                 r.out[app_id] = NOT_CONNECTED
@@ -254,9 +241,7 @@ class Rounds:
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered AskRho."""
-        agent = self.s.agents.get(e.app_id)
-        if agent is not None:
-            agent.demand, agent.rho = e.demand, e.rho
+        if self.s.agents.answered(e.app_id, e.demand, e.rho):
             self.s.reckon(e.app_id)
         r = self.current
         if r is None or r.phase != "rho" or r.round_id != e.round_id or e.app_id not in r.waiting:
@@ -280,7 +265,7 @@ class Rounds:
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected:
                 views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
-            elif app_id not in s.foreign:
+            elif app_id not in s.agents.foreign:
                 r.out[app_id] = NOT_CONNECTED
         views.update(self._waiting.views(r.lot, r.ending, now_s))
         borrowing = self._borrowers(r.lot)
@@ -288,7 +273,7 @@ class Rounds:
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected and app_id not in views:
                 views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
-        for app_id in s.foreign:
+        for app_id in s.agents.foreign:
             if not r.lot.is_of(s.durable.apps[app_id].vc):
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
@@ -319,7 +304,7 @@ class Rounds:
         memory, present = remembered(s, r.memory_key, r.policy.name), self._present(r.lot)
         r.snapshot = Snapshot(
             r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
-            s.lease_s_of(r.lot.vc), {} if r.lot.private else s.queues, r.lot.vc, memory, present,
+            s.lease_s_of(r.lot.vc), {} if r.lot.private else s.cluster.queues, r.lot.vc, memory, present,
             self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
             r.lot.private, s.lead_s,
         )  # fmt: skip
@@ -481,7 +466,7 @@ class Rounds:
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an app that was served in this round asks for containers of another size, too."""
         served = {x.app_id for x in outcome.granted}
-        return any(a in self.s.foreign and standin.sizes(self.s, a) for a in served)
+        return any(a in self.s.agents.foreign and standin.sizes(self.s, a) for a in served)
 
     def _hand_out(self, x: Receipt) -> None:
         self.s.receipts.append(x)

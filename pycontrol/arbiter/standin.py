@@ -29,16 +29,16 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
     A number is cut at what the cluster could hold.
     """
-    return [(ask, min(n, max(1, s.machines.gpus // ask.gpus))) for ask, n in _open(s, app_id)]
+    return [(ask, min(n, max(1, s.cluster.machines.gpus // ask.gpus))) for ask, n in _open(s, app_id)]
 
 
 def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
-    app = s.yarn_apps.get(app_id)
-    if app is None or app_id in s.doomed:
+    app = s.cluster.apps.get(app_id)
+    if app is None or app_id in s.agents.doomed:
         return []
     in_flight = Counter(w.ask_key for w in s.workers.of(app_id) if not w.container_id)
     result = []
-    for ask in s.asks.of(app_id).values():
+    for ask in s.cluster.asks.of(app_id).values():
         left = ask.count - in_flight[ask.key]
         if ask.attempt_id == app.attempt_id and left > 0:
             result.append((ask, left))
@@ -47,12 +47,12 @@ def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 def waits(s: State, app_id: str) -> bool:
     """Whether it has open asks that may be served now."""
-    return bool(s.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
+    return bool(s.cluster.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
 
 
 def _tagged(s: State, app_id: str) -> str | None:
     """What its tag says of its gang; None without one."""
-    app = s.yarn_apps.get(app_id)
+    app = s.cluster.apps.get(app_id)
     found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()
     return next((count for name, _, count in found if name == GANG_TAG), None)
 
@@ -91,7 +91,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         asks = _open(s, app_id)
         whole = size = sum(ask.gpus * n for ask, n in asks)
         wanted = int(whole > 0)
-        if whole <= s.machines.gpus:  # else it is too large as it is
+        if whole <= s.cluster.machines.gpus:  # else it is too large as it is
             members = tuple(ask.gpus for ask, n in asks for _ in range(n))
     else:
         asks = _fitting(s, app_id)
@@ -144,14 +144,14 @@ def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
     """
     asks = _open(s, app_id)
     if start_together(s, app_id):
-        members = [ask for ask, n in asks for _ in range(n)] if gang_gpus(gang) <= s.machines.gpus else []
+        members = [ask for ask, n in asks for _ in range(n)] if gang_gpus(gang) <= s.cluster.machines.gpus else []
         whole = sum(ask.gpus for ask in members) == gang_gpus(gang)
         return members if whole and pack([ask.gpus for ask in members], dict(gang)) is not None else []
     if len(gang) != 1:
         return []
     ((place, gpus),) = gang
     alike = [ask for ask, _ in asks if ask.gpus == gpus]
-    known = s.node_of(place) is not None
+    known = s.cluster.node_at.get(place) is not None
     return [ask for ask in alike if not known or admits(s, ask, place)][:1]
 
 
@@ -174,10 +174,10 @@ def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> b
 
 def admits(s: State, ask: Ask, host: str) -> bool:
     """Whether a container for an ask of any app may start on a host: by locality and by node label."""
-    node = s.node_of(host)
+    node = s.cluster.node_at.get(host)
     if node is None or (ask.only_on and host not in ask.only_on and node.rack not in ask.only_on):
         return False
-    app = s.yarn_apps.get(ask.app_id)
-    queue = s.queues.get(app.queue) if app is not None else None
+    app = s.cluster.apps.get(ask.app_id)
+    queue = s.cluster.queues.get(app.queue) if app is not None else None
     partition = ask.partition if ask.partition is not None else queue.default_partition if queue is not None else ""
     return node.partition == partition

@@ -1,4 +1,4 @@
-"""The Arbiter's state: what YARN and the Agents said (rebuilt after a crash), beside the durable facts."""
+"""The Arbiter's state: views of the cluster and of the Agents (rebuilt after a crash), the ledger, what is derived."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter import retention
-from pycontrol.arbiter.agents_view import AgentState as AgentState
-from pycontrol.arbiter.asks import Asks
+from pycontrol.arbiter.agents_view import AgentsView
+from pycontrol.arbiter.cluster_view import ClusterView
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     OF_GPU,
@@ -25,15 +25,13 @@ from pycontrol.arbiter.facts import (
 from pycontrol.arbiter.gpu_index import GpuIndex
 from pycontrol.arbiter.groups import Groups
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.machines import Machines
-from pycontrol.arbiter.refusals import Refusals
+from pycontrol.arbiter.ledger import Ledger
 from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.round_timer import RoundTimer
 from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply, WholeCluster
-from pycontrol.arbiter.touched import Touched as Touched
 from pycontrol.model.auction import Gang, as_gang, gang_of
-from pycontrol.model.cluster import Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
     Contention,
     Effect,
@@ -55,68 +53,40 @@ LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 
 @dataclass
 class State:
-    """Everything the Arbiter knows. Changes of the durable part go through `record` alone."""
+    """Everything the Arbiter knows: its owners, each of which alone changes its part, and what goes across them.
+
+    `record` writes the ledger and tells the others what follows.
+    """
 
     settings: Settings
     durable: Durable
+    """What the ledger writes."""
     configured: Topology | None = None
     policy_name: str = ""
     supply: Supply = field(default_factory=WholeCluster)
-    seen_cluster: bool = False
-    """Whether this Arbiter had a snapshot of the cluster: before that it knows leases and no containers."""
-    rm_life: str = ""
-    """The life of the ResourceManager that was ready last."""
-    ready: bool = False
-    shadow: bool = False
-    """The plugin only tells; it never becomes ready."""
-    recovering_until_s: float = 0.0
-    nodes: dict[str, Node] = field(default_factory=dict)
-    down: dict[str, str] = field(default_factory=dict)
-    queues: dict[str, Queue] = field(default_factory=dict)
-    yarn_apps: dict[str, YarnApp] = field(default_factory=dict)
-    asks: Asks = field(default_factory=Asks)
-    containers: dict[str, Container] = field(default_factory=dict)
-    container_at: dict[Gpu, str] = field(default_factory=dict)
-    agents: dict[str, AgentState] = field(default_factory=dict)
+    cluster: ClusterView = field(init=False)
+    agents: AgentsView = field(default_factory=AgentsView)
+    ledger: Ledger = field(init=False)
+    gpus: GpuIndex = field(init=False)
+    groups: Groups = field(default_factory=Groups)
     workers: Roster = field(default_factory=Roster)
+    timer: RoundTimer = field(init=False)
     placements_full_s: float = -math.inf
     """When gangs last waited only because enough placements were under way."""
-    unmet: dict[str, None] = field(default_factory=dict)
-    """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
-    unmet_since_s: dict[str, float] = field(default_factory=dict)
-    """Since when they could; no longer than leases have moved."""
     event_s: float = 0.0
     """When what is being handled happened."""
-    stale: set[str] = field(default_factory=set)
-    """Apps that a policy would see differently than in the round before."""
-    foreign: dict[str, None] = field(default_factory=dict)
-    """Live apps for which the stand-in bids."""
-    refusals: Refusals = field(default_factory=Refusals)
-    closed: dict[str, str] = field(default_factory=dict)
-    """Hosts on which nobody's new container may start, and why; what runs there goes on."""
-    doomed: set[str] = field(default_factory=set)
-    """Apps without an Agent that the operator ended: their asks are not served."""
     kills_sent: dict[str, float] = field(default_factory=dict)
     receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
-    facts: list[Fact] = field(default_factory=list)
-    touched: Touched | None = None
-    """Kept where somebody takes pictures."""
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
-    machines: Machines = field(init=False)
     hosts_due_s: float | None = None
     """When Agents are told of machines that they do not know."""
-    groups: Groups = field(default_factory=Groups)
-    node_at: dict[str, Node] = field(init=False)
-    """The node of each host that is up."""
-    gpus: GpuIndex = field(init=False)
-    timer: RoundTimer = field(init=False)
     lead_s: float = field(init=False)
     """`Settings.lead`, at hand."""
 
     def __post_init__(self) -> None:
-        self.machines = Machines(self.configured)
-        self.node_at = self.machines.node_at
+        self.cluster = ClusterView(self.configured)
+        self.ledger = Ledger(self.durable)
         self.lead_s = self.settings.lead
         self.gpus = GpuIndex(self.settings.grant_timeout_s, self.lead_s)
         self.timer = RoundTimer(self.settings.round_retry_s)
@@ -124,23 +94,13 @@ class State:
     # ---- output
 
     def record(self, fact: Fact) -> None:
-        """Applies a fact and queues it for the journal."""
-        self.facts.append(fact)
+        """Applies a fact, queues it for the journal, and brings up to date what follows from it."""
+        before, coming = self.ledger.write(fact)
         if not isinstance(fact, OF_GPU):
-            self.durable.apply(fact)
-            if self.touched is not None:
-                self.touched.note(fact)
             if isinstance(fact, AppEnded):
                 self._forget_ended(fact.at_s)
             return
-        gpu = fact.gpu
-        before, coming = self.durable.leases.get(gpu), self.durable.reservations.get(gpu)
-        self.durable.apply(fact)
-        if self.touched is not None:
-            self.touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
-            if isinstance(fact, LeaseGranted):
-                self.touched.app_ids.add(fact.app_id)
-        self.reindex(gpu)
+        self.reindex(fact.gpu)
         if isinstance(fact, LeaseGranted):
             self.reckon(fact.app_id)
         elif isinstance(fact, LOSES):
@@ -148,7 +108,7 @@ class State:
                 self.reckon(before.app_id)
             if coming is not None:
                 self.reckon(coming.app_id)
-        if self.seen_cluster:  # else all is told with the first snapshot
+        if self.cluster.seen:  # else all is told with the first snapshot
             self.groups.note(fact, before, coming, self.supply)
 
     def _forget_ended(self, now_s: float) -> None:
@@ -156,13 +116,10 @@ class State:
         gone = tuple(retention.forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
         if gone:
             self.record(AppsForgotten(gone))
-            for app_id in gone:
-                self.agents.pop(app_id, None)
-                self.stale.discard(app_id)
-                self.doomed.discard(app_id)
+            self.agents.forget(gone)
 
     def _is_known(self, app_id: str) -> bool:
-        return app_id in self.yarn_apps or not self.ready
+        return app_id in self.cluster.apps or not self.cluster.ready
 
     def reindex(self, gpu: Gpu) -> None:
         """The lease or the container of a GPU changed, or its machine."""
@@ -170,18 +127,18 @@ class State:
         if lease is None:
             self.gpus.unleased(gpu, self.free_to_lease(gpu))
         else:
-            self.gpus.leased(lease, lease.app_id in self.foreign)
+            self.gpus.leased(lease, lease.app_id in self.agents.foreign)
 
     def free_to_lease(self, gpu: Gpu) -> bool:
         """Whether a GPU that nobody holds may be leased now."""
-        return gpu not in self.container_at and self.usable(gpu) and gpu.host not in self.closed
+        return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed
 
     def reindex_all(self) -> None:
         """Looks at every GPU anew."""
-        self.gpus.free.clear()
-        up = {n.host: n.good_gpus for n in self.nodes.values() if n.gpus and not self.drained(n.host)}
+        self.gpus.reset()
+        up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
-        for node in self.node_at.values():
+        for node in self.cluster.node_at.values():
             for i in range(node.gpus):
                 self.reindex(Gpu(node.host, i))
         for gpu in list(self.durable.leases):
@@ -189,52 +146,37 @@ class State:
 
     def reindex_host(self, host: str) -> None:
         """Looks at every GPU of a host anew, after the host changed."""
-        node = self.node_at.get(host)
+        node = self.cluster.node_at.get(host)
         self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
-        for gpu in self.gpus.free.on(host):
-            self.gpus.free.take(gpu)
+        self.gpus.none_free_on(host)
         for i in range(node.gpus if node else 0):
             self.reindex(Gpu(host, i))
 
     def usable(self, gpu: Gpu) -> bool:
         """Whether it may be leased: its node is up and not drained, and it is in order."""
-        return gpu.host in self.node_at and not self.bad(gpu) and not self.drained(gpu.host)
-
-    def bad(self, gpu: Gpu) -> bool:
-        """Whether the GPU of a node that is up is out of order, or not there any more."""
-        node = self.node_at.get(gpu.host)
-        return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
+        return gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)
 
     def reckon(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
-        if app_id in self.durable.live or app_id in self.yarn_apps:
-            self.stale.add(app_id)
-        agent = self.agents.get(app_id)
-        if agent is not None and app_id in self.durable.live and agent.demand.gpus > self.holding(app_id):
-            self.unmet[app_id] = None
-            self.unmet_since_s.setdefault(app_id, self.event_s)
-        else:
-            self.unmet.pop(app_id, None)
-            self.unmet_since_s.pop(app_id, None)
+        live, known = app_id in self.durable.live, app_id in self.cluster.apps
+        self.agents.reckon(app_id, live, known, self.holding(app_id), self.event_s)
 
     def recast(self, app_id: str) -> None:
         """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""
-        if app_id in self.durable.live and self.is_foreign(app_id):
-            self.foreign[app_id] = None
-        else:
-            self.foreign.pop(app_id, None)
+        self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_foreign(app_id))
         for gpu in self.durable.leases_by_app.get(app_id, {}):
             self.reindex(gpu)
         self.reckon(app_id)
 
-    def occupy(self, gpu: Gpu, container_id: str) -> None:
-        """A container uses the GPU."""
-        self.container_at[gpu] = container_id
-        self.reindex(gpu)
+    def occupied(self, container: Container) -> None:
+        """A container uses its GPUs."""
+        self.cluster.container_up(container)
+        for gpu in container.gpus:
+            self.reindex(gpu)
 
     def vacate(self, gpu: Gpu) -> None:
         """No container uses the GPU."""
-        self.container_at.pop(gpu, None)
+        self.cluster.vacate(gpu)
         self.reindex(gpu)
 
     def emit(self, effect: Effect) -> None:
@@ -255,38 +197,34 @@ class State:
     @property
     def topology(self) -> Topology:
         """The nodes that are up, bad GPUs left out; racks and types as configured."""
-        return self.machines.topology
+        return self.cluster.machines.topology
 
     @property
     def known(self) -> Topology:
         """The same, and with no GPUs the machines that were there or are configured; from any thread."""
-        return self.machines.known
+        return self.cluster.machines.known
 
     @property
     def bad_gpus(self) -> list[Gpu]:
         """GPUs of the nodes that are up that are out of order."""
-        return self.machines.bad_gpus
+        return self.cluster.machines.bad_gpus
 
     def machine_changed(self, host: str, now_s: float) -> None:
         """Agents hear of new machines soon, of all that come together at once; before a round at the latest."""
-        if self.hosts_due_s is None and self.machines.news(host):
+        if self.hosts_due_s is None and self.cluster.machines.news(host):
             self.hosts_due_s = now_s + self.settings.settle_s
 
     def tell_hosts(self) -> None:
         """Tells the Agents of machines that they do not know."""
         self.hosts_due_s = None
-        if self.machines.told():
+        if self.cluster.machines.told():
             for app_id, agent in self.agents.items():
                 if agent.connected:
                     self.emit(SendHosts(app_id))
 
-    def node_of(self, host: str) -> Node | None:
-        """The node that is up on a host."""
-        return self.node_at.get(host)
-
     def drained(self, host: str) -> bool:
         """Whether the operator takes the host out of use, or YARN decommissions it."""
-        node = self.node_at.get(host)
+        node = self.cluster.node_at.get(host)
         return DRAINED + host in self.durable.switches or (node is not None and node.decommissioning)
 
     @property
@@ -296,7 +234,9 @@ class State:
 
     def usable_nodes(self) -> Iterator[Node]:
         """Nodes that are up, not drained and take containers."""
-        return (n for n in self.nodes.values() if not self.drained(n.host) and n.host not in self.closed)
+        return (
+            n for n in self.cluster.nodes.values() if not self.drained(n.host) and n.host not in self.cluster.closed
+        )
 
     def usable_gpus(self) -> Iterator[Gpu]:
         """Their GPUs, in order."""
@@ -318,7 +258,7 @@ class State:
 
     def is_foreign(self, app_id: str) -> bool:
         """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
-        app = self.yarn_apps.get(app_id)
+        app = self.cluster.apps.get(app_id)
         return app is not None and app_id not in self.agents and not self.expects_agent(app)
 
     @staticmethod
@@ -341,11 +281,11 @@ class State:
 
     def reservations_on(self, host: str) -> list[Reservation]:
         """The leases that begin when the present ones of a machine's GPUs end."""
-        return [x for gpu in self.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
+        return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
 
     def leases_on(self, host: str) -> list[Lease]:
         """The present leases of a machine's GPUs."""
-        return [x for gpu in self.machines.on(host) if (x := self.durable.leases.get(gpu)) is not None]
+        return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.leases.get(gpu)) is not None]
 
     def holding(self, app_id: str) -> int:
         """GPUs it holds or will hold, less those it is losing."""
@@ -427,7 +367,7 @@ class State:
 
     def gpus_of(self, vc: str) -> int:
         """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""
-        return self.supply.gpus_of(vc) or self.machines.gpus
+        return self.supply.gpus_of(vc) or self.cluster.machines.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
         """Its present and coming leases by grant, those it is losing left out."""
@@ -452,11 +392,11 @@ class State:
 
         Less than 0 where it has more than its limit: the limit was lowered, or an app was moved into it.
         """
-        limit = self.queues.get(queue)
+        limit = self.cluster.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
             return 1 << 30
         used = sum(self.holding(a.app_id) for a in self.durable.live.values() if a.queue == queue)
-        return int(limit.max_capacity * self.machines.gpus + 1e-9) - used
+        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - used
 
     # ---- small effects used in several places
 

@@ -57,18 +57,18 @@ def classify(s: State, gpu: Gpu) -> GpuState:
     """What state a GPU is in."""
     lease = s.durable.leases.get(gpu)
     if lease is None:
-        if gpu in s.container_at:
+        if gpu in s.cluster.container_at:
             return GpuState.OCCUPIED
-        if gpu.host not in s.node_at:
+        if gpu.host not in s.cluster.node_at:
             return GpuState.AWAY
-        if s.bad(gpu):
+        if s.cluster.bad(gpu):
             return GpuState.BAD
         return GpuState.FREE if s.free_to_lease(gpu) else GpuState.WITHHELD
     if lease.state == REVOKING:
         return GpuState.RESERVED if gpu in s.durable.reservations else GpuState.REVOKING
     if lease.container_id:
         return GpuState.ACTIVE
-    if gpu in s.container_at:
+    if gpu in s.cluster.container_at:
         return GpuState.STARTING
     worker = s.workers.at.get(gpu)
     if gpu in s.workers.placing:
@@ -77,75 +77,27 @@ def classify(s: State, gpu: Gpu) -> GpuState:
 
 
 def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
-    """(GPU or app, what is wrong) for each contradiction."""
-    yield from _leases(s)
+    """(GPU or app, what is wrong) for each contradiction, within an owner or between two of them."""
+    yield from s.ledger.validate()
+    yield from s.cluster.validate()
+    yield from s.agents.validate(s.durable.live, s.durable.held)
+    yield from s.workers.validate()
     yield from _health(s, now_s)
-    if s.seen_cluster:  # the index is made with the first snapshot
-        free = {g for node in s.nodes.values() for g in _gpus(node.host, node.gpus) if classify(s, g) is GpuState.FREE}
-        yield from s.gpus.validate(s.durable.leases, free)
-    yield from _workers(s)
-    yield from _apps(s)
-    if s.seen_cluster:
+    if s.cluster.seen:  # the index and the groups are made with the first snapshot
+        gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
+        yield from s.gpus.validate(s.durable.leases, {g for g in gpus if classify(s, g) is GpuState.FREE})
         yield from s.groups.validate(s.durable)
 
 
-def _gpus(host: str, count: int) -> list[Gpu]:
-    return [Gpu(host, i) for i in range(count)]
-
-
-def _leases(s: State) -> Iterator[tuple[Gpu | str | None, str]]:
-    d = s.durable
-    for gpu, lease in d.leases.items():
-        if lease.gpu != gpu or d.leases_by_app.get(lease.app_id, {}).get(gpu) is not lease:
-            yield gpu, f"{lease} is not under its GPU or its app"
-    if sum(map(len, d.leases_by_app.values())) != len(d.leases):
-        yield None, "an app has leases that are none"
-    for gpu, reservation in d.reservations.items():
-        present = d.leases.get(gpu)
-        if present is None or present.state != REVOKING:
-            yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
-        if d.reservations_by_app.get(reservation.app_id, {}).get(gpu) is not reservation:
-            yield gpu, f"{reservation} is not under its app"
-    for gpu, container_id in s.container_at.items():
-        if container_id not in s.containers:
-            yield gpu, f"{container_id} is said to use it and is not there"
-
-
 def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
-    if not s.ready or now_s < s.recovering_until_s:
+    if not s.cluster.ready or now_s < s.cluster.recovering_until_s:
         return
     for gpu, lease in s.durable.leases.items():
-        if lease.state != REVOKING and s.bad(gpu) and not s.is_foreign(lease.app_id):
+        if lease.state != REVOKING and s.cluster.bad(gpu) and not s.is_foreign(lease.app_id):
             yield gpu, f"it is out of order, and the lease of {lease.app_id} stays"
     for gpu in s.durable.reservations:
-        if s.bad(gpu):
+        if s.cluster.bad(gpu):
             yield gpu, "it is out of order and reserved"
-
-
-def _workers(s: State) -> Iterator[tuple[Gpu | str | None, str]]:
-    waiting = {w.gang for w in s.workers if not w.container_id and not w.directive_id}
-    for gang in sorted(waiting ^ set(s.workers.pending)):
-        yield gang[0], f"gang {gang} waits to be placed, or does not, and the list of those says otherwise"
-    for worker in s.workers:
-        for gpu in worker.plan.gpus:
-            newest = s.workers.at.get(gpu)
-            if newest is not worker and not worker.container_id and (newest is None or newest.app_id == worker.app_id):
-                yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"
-
-
-def _apps(s: State) -> Iterator[tuple[Gpu | str | None, str]]:
-    d, held = s.durable, dict[str, int]()
-    for x in d.leases.values():
-        held[x.app_id] = held.get(x.app_id, 0) + (x.state != REVOKING)
-    for r in d.reservations.values():
-        held[r.app_id] = held.get(r.app_id, 0) + 1
-    for app_id in {*held, *d.held, *s.agents}:
-        if s.holding(app_id) != held.get(app_id, 0):
-            yield app_id, f"it holds {held.get(app_id, 0)} GPUs, {s.holding(app_id)} were counted"
-        agent = s.agents.get(app_id)
-        wants = agent is not None and app_id in d.live and agent.demand.gpus > s.holding(app_id)
-        if (app_id in s.unmet) != wants:
-            yield app_id, f"it wants {'' if wants else 'no '}more GPUs, and the list of those that do says otherwise"
 
 
 def validate(s: State, now_s: float, story: Story | None = None) -> None:

@@ -67,7 +67,7 @@ def place_ready(s: State, now_s: float) -> None:
     So many workers are under way at most; the other gangs wait here, and the time in which a grant must be used does
     not run for them.
     """
-    if not s.ready:
+    if not s.cluster.ready:
         return
     for gang in [list(g.values()) for g in s.workers.pending.values()]:
         if s.workers.in_flight and s.workers.in_flight + len(gang) > PLACEMENTS_MAX:
@@ -117,10 +117,10 @@ def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
         if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:
             worker.problem = f"WaitingForRevocation of GPU {gpu}"
             return None
-        if gpu in s.container_at:
-            worker.problem = f"WaitingForRevocation: container {s.container_at[gpu]} still holds GPU {gpu}"
+        if gpu in s.cluster.container_at:
+            worker.problem = f"WaitingForRevocation: container {s.cluster.container_at[gpu]} still holds GPU {gpu}"
             return None
-    if s.node_of(worker.plan.host) is None:
+    if s.cluster.node_at.get(worker.plan.host) is None:
         worker.problem = f"host {worker.plan.host} is down"
         return None
     ask = _ask_of(s, worker)
@@ -133,20 +133,20 @@ def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
 
 def _ask_of(s: State, worker: Worker) -> Ask | None:
     if worker.ask_key is not None:
-        return s.asks.of(worker.app_id).get(worker.ask_key)
-    app = s.yarn_apps.get(worker.app_id)
-    for ask in s.asks.under(worker.app_id, worker.plan.allocation_request_id):
+        return s.cluster.asks.of(worker.app_id).get(worker.ask_key)
+    app = s.cluster.apps.get(worker.app_id)
+    for ask in s.cluster.asks.under(worker.app_id, worker.plan.allocation_request_id):
         if app is not None and ask.attempt_id == app.attempt_id and ask.gpus == len(worker.plan.gpus):
             return ask
     return None
 
 
 def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
-    node = s.node_of(worker.plan.host)
+    node = s.cluster.node_at.get(worker.plan.host)
     assert node is not None
     s.workers.sent(worker, s.new_id("d"), now_s + s.settings.grant_timeout_s)
     for gpu in worker.plan.gpus:
-        s.gpus.alarms.put(worker.placing_until_s, gpu)
+        s.gpus.look_at(gpu, worker.placing_until_s)
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
     s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
 
@@ -170,7 +170,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
-    if s.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
+    if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
         eligibility.update_closed(s)
         _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
@@ -188,15 +188,15 @@ def _give_up(s: State, worker: Worker, now_s: float, why: Cause) -> None:
 def forget_directives(s: State) -> None:
     """With a snapshot: directives without a container were never carried out. What ran is settled by `forget_lost`."""
     for worker in list(s.workers):
-        if worker.container_id not in s.containers and not (worker.container_id and _came_up(s, worker)):
+        if worker.container_id not in s.cluster.containers and not (worker.container_id and _came_up(s, worker)):
             _again(s, worker)
 
 
 def forget_lost(s: State) -> None:
     """Once all containers are known: whose container is not there has ended, unless its machine is yet to come."""
     for worker in list(s.workers):
-        if worker.container_id and worker.container_id not in s.containers:
-            if s.node_of(worker.plan.host) is None:
+        if worker.container_id and worker.container_id not in s.cluster.containers:
+            if s.cluster.node_at.get(worker.plan.host) is None:
                 _again(s, worker)
             else:
                 s.drop_worker(worker)

@@ -102,10 +102,10 @@ def notice_of(policy: Policy) -> str:
 
 def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
     """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
-    app = arbiter.yarn_apps.get(app_id)
+    app = arbiter.cluster.apps.get(app_id)
     if app is not None:
         return Owner(app.user, app.submitted_s)
-    record = None if arbiter.ready else arbiter.durable.apps.get(app_id)
+    record = None if arbiter.cluster.ready else arbiter.durable.apps.get(app_id)
     return Owner(record.user, record.submitted_s) if record is not None else None
 
 
@@ -252,7 +252,7 @@ class ControlPlane:
         while not self._stop.wait(self.config.standby.every_s):
             try:
                 arbiter = self._router.pictures.newest().arbiter
-                if arbiter.ready:
+                if arbiter.cluster.ready:
                     takeover.keep(arbiter.durable.kept(), self._driver.clock.now_s())
             except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
@@ -354,8 +354,8 @@ class ControlPlane:
         if topology is None:
             return
         ready, registered, leased = self._driver.call(
-            lambda arbiter, now_s: (
-                arbiter.ready, {n.host: n.gpus for n in arbiter.nodes.values()}, bool(arbiter.durable.leases)
+            lambda a, now_s: (
+                a.cluster.ready, {n.host: n.gpus for n in a.cluster.nodes.values()}, bool(a.durable.leases)
             )
         )  # fmt: skip
         if not ready:

@@ -92,7 +92,7 @@ def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
 def _market(a: Arbiter) -> Market:
     if a.market is None:
         raise Refusal(409, "exchange: there are no virtual clusters; name a cells file in isonomy.yaml and start again")
-    if not a.ready:
+    if not a.cluster.ready:
         raise Refusal(503, "exchange: the control plane is recovering; try again")
     return a.market
 

@@ -24,7 +24,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     why = reason(a, app_id, now_s)
-    yarn = a.yarn_apps.get(app_id)
+    yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
         app = views.app_row(a, app_id, now_s)
     else:
@@ -54,7 +54,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
 
 def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
     """What its user said about which GPUs it takes and who comes first; YARN's priority counts in a virtual cluster."""
-    yarn, agent = a.yarn_apps.get(app_id), a.agents.get(app_id)
+    yarn, agent = a.cluster.apps.get(app_id), a.agents.get(app_id)
     demand = agent.demand if agent is not None else Demand(0, 0)
     return {
         "priority": yarn.priority if yarn is not None else 0,

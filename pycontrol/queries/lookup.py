@@ -18,12 +18,12 @@ class Refusal(Exception):
 def names(a: Arbiter) -> dict[str, str]:
     """Name by id of every app that YARN or the journal knows, oldest first."""
     known = {app_id: record.name for app_id, record in a.durable.apps.items()}
-    return known | {app_id: app.name for app_id, app in a.yarn_apps.items()}
+    return known | {app_id: app.name for app_id, app in a.cluster.apps.items()}
 
 
 def user_of(a: Arbiter, app_id: str) -> str:
     """Whose app it is."""
-    app = a.yarn_apps.get(app_id)
+    app = a.cluster.apps.get(app_id)
     return app.user if app is not None else a.durable.apps[app_id].user
 
 
@@ -57,10 +57,10 @@ def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
     text = params.get("node", "")
     if not text:
         raise Refusal(400, "node: is missing; give a host name")
-    hosts = {n.host for n in a.nodes.values()} | {node_id.rpartition(":")[0] for node_id in a.down}
+    hosts = {n.host for n in a.cluster.nodes.values()} | {node_id.rpartition(":")[0] for node_id in a.cluster.down}
     if a.configured is not None:
         hosts |= set(a.configured.machines)
-    by_id = {n.node_id: n.host for n in a.nodes.values()}
+    by_id = {n.node_id: n.host for n in a.cluster.nodes.values()}
     host = by_id.get(text, text)
     if host in hosts or a.drained(host):
         return host

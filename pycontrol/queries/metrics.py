@@ -198,7 +198,7 @@ class Metrics:
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))
-        self._ready.set(a.ready)
+        self._ready.set(a.cluster.ready)
         self._paused.set(a.paused)
         self._build.clear()
         self._build.labels(_version(), a.policy_name).set(1)
@@ -210,7 +210,7 @@ class Metrics:
     def _set_queues(self, a: Arbiter, apps: Iterable[AppRecord], now_s: float) -> None:
         for gauge in (self._held, self._pending, self._guaranteed, self._blocked, self._unsaved):
             gauge.clear()
-        for path, queue in a.queues.items():
+        for path, queue in a.cluster.queues.items():
             self._unsaved.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import AppRecord, Durable
-from pycontrol.arbiter.state import AgentState, Touched
+from pycontrol.arbiter.touched import Touched
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
@@ -31,13 +31,11 @@ PATIENCE_S = 0.3
 """So long a reader waits for a new picture while there is an older one; its time is in each view (`now_s`)."""
 FIRST_S = 5.0
 COPIED = (
-    "nodes", "down", "queues", "yarn_apps", "containers", "container_at", "gpus", "timer", "unmet", "foreign",
-    "closed", "doomed", "kills_sent", "receipts", "workers", "refusals", "asks", "machines", "groups",
+    "cluster", "agents", "gpus", "groups", "workers", "timer", "kills_sent", "receipts",
 )  # fmt: skip
 """Fields of the state that are copied as they are (`copy()`)."""
 SHARED = (
-    "ready", "shadow", "rm_life", "seen_cluster", "recovering_until_s", "placements_full_s",
-    "hosts_due_s", "counter", "supply", "epoch",
+    "placements_full_s", "hosts_due_s", "counter", "supply", "epoch",
 )  # fmt: skip
 """Those that are not changed in place."""
 
@@ -59,19 +57,17 @@ class Camera:
 
     def take(self, a: Arbiter) -> Arbiter:
         """An Arbiter that nobody drives: the state of this moment."""
-        touched, d = a.touched, a.durable
+        touched, d = a.ledger.touched, a.durable
         whole = touched is None or touched is not self._touched or touched.all
         app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
-        a.touched = self._touched = Touched()
+        self._touched = a.ledger.watch()
         _follow(self._apps, d.apps, app_ids)
         picture = Arbiter(a.settings, a.rounds.policy, self._durable(d), a.configured, a.epoch)
         for name in COPIED:
             setattr(picture, name, getattr(a, name).copy())
         for name in SHARED:
             setattr(picture, name, getattr(a, name))
-        picture.node_at = picture.machines.node_at
         picture.policy_name = a.policy_name
-        picture.agents = {app_id: _agent(x) for app_id, x in a.agents.items()}
         return picture
 
     def _durable(self, d: Durable) -> Durable:
@@ -101,10 +97,6 @@ def _follow(ours: dict[str, AppRecord], theirs: Mapping[str, AppRecord], app_ids
 
 def _app(x: AppRecord) -> AppRecord:
     return AppRecord(*_APP(x))
-
-
-def _agent(x: AgentState) -> AgentState:
-    return AgentState(x.demand, x.app_scheduler, x.attempt_id, x.jobs, x.rho, x.connected)
 
 
 def complete(picture: Arbiter) -> Arbiter:

@@ -58,7 +58,7 @@ def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
         agent = a.agents.get(app_id)
         if agent is not None:
             by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, lots[record.vc]))
-        elif app_id in a.foreign:
+        elif app_id in a.agents.foreign:
             rho = standin_rho(a, app_id, a.holding(app_id), now_s)
             by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, lots[record.vc]))
     found: dict[str, Standing] = {}
@@ -80,7 +80,7 @@ def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snaps
     memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
-        queues={} if lot.private else a.queues, vc=vc, memory=memory, present=present,
+        queues={} if lot.private else a.cluster.queues, vc=vc, memory=memory, present=present,
         owned_gpus=a.gpus_of(vc),
     )  # fmt: skip
 

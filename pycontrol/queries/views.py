@@ -29,9 +29,9 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
     return {
         "now_s": now_s,
-        "ready": a.ready,
-        "shadow": a.shadow,
-        "recovering": not a.ready or now_s < a.recovering_until_s,
+        "ready": a.cluster.ready,
+        "shadow": a.cluster.shadow,
+        "recovering": not a.cluster.ready or now_s < a.cluster.recovering_until_s,
         "paused": a.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
         "policy": a.policy_name,
@@ -56,14 +56,14 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
     """GPUs by state: leased, drained and bad ones count as such wherever they are; down ones as the topology says."""
     usable = set(a.usable_gpus())
     free = a.free_gpus()
-    up = {n.host for n in a.nodes.values()}
+    up = {n.host for n in a.cluster.nodes.values()}
     configured = a.configured.machines if a.configured is not None else {}
     leased = set(a.durable.leases)
     return {
-        "total": sum(n.gpus for n in a.nodes.values()),
+        "total": sum(n.gpus for n in a.cluster.nodes.values()),
         "free": len(free),
         "leased": len(leased),
-        "drained": sum(n.gpus for n in a.nodes.values() if a.drained(n.host)),
+        "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.drained(n.host)),
         "bad": len(a.bad_gpus),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
         "unleased_in_use": len(usable - free - leased),
@@ -77,7 +77,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
         holders = held.setdefault(gpu.host, {})
         holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
     rows = []
-    for node in sorted(a.nodes.values(), key=lambda n: n.host):
+    for node in sorted(a.cluster.nodes.values(), key=lambda n: n.host):
         machine = a.topology.machines.get(node.host)
         holders = held.get(node.host, {})
         rows.append({
@@ -91,10 +91,10 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "free": free.get(node.host, 0),
             "leased": sum(holders.values()),
             "apps": holders,
-            "state": "drained" if a.drained(node.host) else "closed" if node.host in a.closed else "up",
-            "reason": a.closed.get(node.host, node.note),
+            "state": "drained" if a.drained(node.host) else "closed" if node.host in a.cluster.closed else "up",
+            "reason": a.cluster.closed.get(node.host, node.note),
         })  # fmt: skip
-    for node_id, why in sorted(a.down.items()):
+    for node_id, why in sorted(a.cluster.down.items()):
         host = node_id.rpartition(":")[0]
         machine = a.configured.machines.get(host) if a.configured is not None else None
         rows.append({
@@ -153,7 +153,7 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     rows = [_queue_row(a, app_id, now_s) | _standing(placed.get(app_id)) for app_id in a.in_system()]
     rows += [
         _queue_row(a, app.app_id, now_s) | _standing(None)
-        for app in a.yarn_apps.values()
+        for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
@@ -170,7 +170,7 @@ def _standing(found: Standing | None) -> dict[str, Any]:
 
 
 def _queue_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
-    record, yarn = a.durable.apps.get(app_id), a.yarn_apps.get(app_id)
+    record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demand_of(a, app_id, now_s), a.holding(app_id)
     why = reason(a, app_id, now_s)
     ends = [x.end_s for x in a.leases_of(app_id)]
@@ -214,7 +214,7 @@ def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
 
 def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
     """A lease; `next` is the state of a reservation, for which the GPU's present lease ends first."""
-    known = a.yarn_apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
+    known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     present = lease if isinstance(lease, Lease) else None
     return {
         "gpu": str(lease.gpu), "app_id": lease.app_id, "state": present.state if present else "next",
@@ -244,7 +244,7 @@ def rounds(
 
 def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
     """The names of the apps that have not ended, and of those that receipts mention."""
-    mentioned = {*a.durable.live, *a.yarn_apps}
+    mentioned = {*a.durable.live, *a.cluster.apps}
     for r in receipts:
         done = r.done
         mentioned.update(r.rho, r.out, r.ending, r.participants, done.why)
@@ -256,9 +256,9 @@ def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
 def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """Where the app's logs are: its live containers with GPUs and what runs in them."""
     app_id = find_app(a, params)
-    yarn = a.yarn_apps.get(app_id)
+    yarn = a.cluster.apps.get(app_id)
     rows = []
-    for container in a.containers.values():
+    for container in a.cluster.containers.values():
         if container.app_id != app_id:
             continue
         worker = next((w for w in a.workers.of(container.app_id) if w.container_id == container.container_id), None)
@@ -283,7 +283,7 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     """Leases against the containers that YARN reports now; `isonomy audit` checks the whole past."""
     violations = []
     seen: dict[str, str] = {}
-    for container in a.containers.values():
+    for container in a.cluster.containers.values():
         for gpu in container.gpus:
             other = seen.setdefault(str(gpu), container.container_id)
             if other != container.container_id:
@@ -299,11 +299,11 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
                     )
                 )
     for lease in a.durable.leases.values():
-        if lease.container_id and lease.container_id not in a.containers and a.ready:
+        if lease.container_id and lease.container_id not in a.cluster.containers and a.cluster.ready:
             violations.append(
                 _violation("lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s)
             )
-    checked = {"leases": len(a.durable.leases), "containers": len(a.containers), "ready": a.ready}
+    checked = {"leases": len(a.durable.leases), "containers": len(a.cluster.containers), "ready": a.cluster.ready}
     return {"checked": checked, "violations": violations}
 
 

@@ -72,13 +72,13 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
         "now_s": now_s,
         "policy": a.policy_name,
         "cells": not a.supply.whole,
-        "ready": a.ready and not a.paused,
+        "ready": a.cluster.ready and not a.paused,
         "settings": dataclasses.asdict(a.settings),
-        "machines": [[m.host, m.rack, a.node_at[h].gpus if h in a.node_at else m.gpus, m.gpu_type]
+        "machines": [[m.host, m.rack, a.cluster.node_at[h].gpus if h in a.cluster.node_at else m.gpus, m.gpu_type]
                      for h, m in a.topology.machines.items()],
-        "unusable": [[g.host, g.index] for n in a.nodes.values() for i in range(n.gpus)
+        "unusable": [[g.host, g.index] for n in a.cluster.nodes.values() for i in range(n.gpus)
                      if not a.usable(g := Gpu(n.host, i))],
-        "queues": [[q.path, q.capacity, q.max_capacity] for q in a.queues.values()],
+        "queues": [[q.path, q.capacity, q.max_capacity] for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
         "recent": [_recent(a, x) for x in recent if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0],
         "durable": data,

@@ -264,7 +264,7 @@ class Router:
             raise Refusal(401, "token: the ResourceManager does not know who asks; add user.name=... or use SPNEGO")
 
         def owner(a: Arbiter, now_s: float) -> tuple[str, bool, float]:
-            known = app_id in a.yarn_apps or app_id in a.durable.apps
+            known = app_id in a.cluster.apps or app_id in a.durable.apps
             record = a.durable.apps.get(app_id)
             ended = record is not None and record.finished_s is not None
             return (user_of(a, app_id) if known else user), ended, now_s

@@ -159,7 +159,7 @@ class Noise:
 def holds(m: Mini) -> None:
     """What must hold whatever is said."""
     a = m.a
-    usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
+    usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
     assert a.free_gpus() == usable
     assert a.gpus.free.counts() == dict(as_gang(usable))
     assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.reservations.values())} <= a.durable.apps.keys()

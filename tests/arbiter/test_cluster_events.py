@@ -24,11 +24,11 @@ def arbiter(*containers: Container) -> Arbiter:
 def test_an_app_that_is_moved_or_changes_its_priority_is_known_so() -> None:
     a = arbiter()
     a.handle(ev.AppUpdated(replace(APP, queue="root.b", priority=3)), 1001.0)
-    assert (a.yarn_apps["app"].queue, a.yarn_apps["app"].priority) == ("root.b", 3)
+    assert (a.cluster.apps["app"].queue, a.cluster.apps["app"].priority) == ("root.b", 3)
     a.handle(ev.AttemptAdded("at2", "app"), 1002.0)
-    assert (a.yarn_apps["app"].attempt_id, a.yarn_apps["app"].priority) == ("at2", 3)
+    assert (a.cluster.apps["app"].attempt_id, a.cluster.apps["app"].priority) == ("at2", 3)
     a.handle(ev.AppUpdated(replace(APP, app_id="unheard-of")), 1003.0)
-    assert "unheard-of" not in a.yarn_apps
+    assert "unheard-of" not in a.cluster.apps
 
 
 def test_gpus_of_an_ending_container_are_in_use_and_leased_to_nobody() -> None:

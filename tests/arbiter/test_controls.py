@@ -319,4 +319,4 @@ def test_a_receipt_says_since_when_those_waited_who_are_served() -> None:
     w.submit(ev.OperatorCommand("pause"))
     w.submit(ev.OperatorCommand("resume"))
     w.add_app("third", 4, 1, EVER, "root.a")
-    assert set(w.arbiter.unmet_since_s) >= {"third"}
+    assert set(w.arbiter.agents.unmet_since_s) >= {"third"}

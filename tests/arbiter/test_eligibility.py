@@ -38,7 +38,7 @@ def test_a_machine_that_takes_no_container_is_not_offered(changes: dict[str, obj
     m.run(10)
     assert hosts_of(m, "a") == {"n2"}
     assert len(m.held("a")) == 4
-    assert "n1" in m.a.closed
+    assert "n1" in m.a.cluster.closed
     change(m, 0, withheld="", untagged_gpus=0)
     m.run(10)
     assert len(m.held("a")) == 8
@@ -85,7 +85,7 @@ def test_a_machine_being_decommissioned_while_the_control_plane_restarts_gives_n
     again.run(6)
     (told,) = again.of(ev.SendRevoke)
     assert told.deadline_s >= again.now + SETTINGS.lead - 6
-    assert {c.container_id for c in containers} == set(again.a.containers)
+    assert {c.container_id for c in containers} == set(again.a.cluster.containers)
 
 
 def test_a_drain_told_before_the_cluster_is_known_gives_notice_when_it_is() -> None:
@@ -188,9 +188,9 @@ def test_the_asks_that_fit_are_served_where_a_larger_one_does_not() -> None:
 def test_two_nodes_of_one_host_are_one_machine() -> None:
     m = Mini()
     m.send(ev.NodeUp(Node("n1:2", "n1", "r", 4, untagged_gpus=1)))
-    assert set(m.a.closed) == {"n1"}
+    assert set(m.a.cluster.closed) == {"n1"}
     m.send(ev.NodeDown("n1:2"))
-    assert not m.a.closed
+    assert not m.a.cluster.closed
 
 
 def two_types(policy: str, **demand: object) -> Mini:

@@ -73,7 +73,7 @@ class Trading(World):
 
     def check(self) -> None:
         super().check()
-        if self.arbiter.market is not None and self.arbiter.ready:
+        if self.arbiter.market is not None and self.arbiter.cluster.ready:
             exchange = self.market.exchange
             assert sum(exchange.board.surplus.values()) == pytest.approx(0)
             assert sum(self.owned().values()) == sum(cells().gpus_of(vc) for vc in (A, B))

@@ -95,7 +95,7 @@ def test_a_container_of_an_app_that_yarn_does_not_know_is_killed() -> None:
 
 def hello(m: Mini, life: str, *apps: YarnApp) -> None:
     m.send(ev.ClusterLost())
-    m.send(dataclasses.replace(m.snapshot(apps, m.a.containers.values()), rm_life=life))
+    m.send(dataclasses.replace(m.snapshot(apps, m.a.cluster.containers.values()), rm_life=life))
 
 
 def test_a_hello_every_few_seconds_by_a_known_life_stops_no_round_and_prolongs_no_lease() -> None:
@@ -156,7 +156,9 @@ def test_a_round_under_way_is_given_up_when_leases_freeze(event: ev.Event) -> No
     assert not m.a.durable.leases
     assert m.a.rounds.current is None
     m._decide = decide  # type: ignore[method-assign]
-    m.send(ev.OperatorCommand("resume") if isinstance(event, ev.OperatorCommand) else m.snapshot([m.a.yarn_apps["a"]]))
+    m.send(
+        ev.OperatorCommand("resume") if isinstance(event, ev.OperatorCommand) else m.snapshot([m.a.cluster.apps["a"]])
+    )
     m.run(10)
     assert len(m.held("a")) == 1
 

@@ -110,5 +110,5 @@ def test_an_ask_for_no_gpus_is_none() -> None:
     m = Mini()
     m.foreign("none", 0)
     m.run(2)
-    assert len(m.a.asks) == 0
+    assert len(m.a.cluster.asks) == 0
     assert Gpu("n1", 0) in m.a.free_gpus()

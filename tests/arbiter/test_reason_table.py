@@ -236,7 +236,7 @@ def _() -> Mini:
         for place in m.places():
             m.send(ev.DirectiveDone(place.directive_id, False, "", "no such GPU"))
         m.run(2)
-        if m.a.refusals.avoided("a"):
+        if m.a.cluster.refusals.avoided("a"):
             break
     m.run(10)
     return m

@@ -106,7 +106,7 @@ def test_an_app_that_a_machine_refuses_is_placed_elsewhere(policy: str) -> None:
     m = Mini(policy, nodes=(("n1", 4), ("n2", 8)))
     m.app("a", gang=4)
     serve(m, ["a"], 400, {"n1"})
-    assert {c.node_id for c in m.a.containers.values()} == {"n2:1"}
+    assert {c.node_id for c in m.a.cluster.containers.values()} == {"n2:1"}
 
 
 @pytest.mark.parametrize("policy", registry.names())
@@ -129,10 +129,10 @@ def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_aga
     for k in range(2):
         m.app(f"a{k}", gang=4, user=f"u{k}")
     serve(m, ["a0", "a1"], 100, {"n1", "n2"})
-    assert m.a.refusals.closed() == m.a.closed == {"n1": "too little memory", "n2": "too little memory"}
+    assert m.a.cluster.refusals.closed() == m.a.cluster.closed == {"n1": "too little memory", "n2": "too little memory"}
     assert m.a.gpus.free.count == 0
     serve(m, ["a0", "a1"], 600, set())
-    assert not m.a.closed
+    assert not m.a.cluster.closed
     assert all(len(m.held(f"a{k}")) == 4 for k in range(2)), "they take containers again"
 
 
@@ -140,7 +140,7 @@ def test_a_node_that_changed_is_tried_at_once() -> None:
     m = Mini("tiresias", nodes=(("n1", 4),))
     m.app("a", gang=4)
     serve(m, ["a"], 60, {"n1"})
-    assert m.a.refusals.avoided("a")
+    assert m.a.cluster.refusals.avoided("a")
     m.send(ev.NodeUp(dataclasses.replace(m.nodes[0], memory_mb=64_000)))
     m.run(2)
     assert len(m.held("a")) == 4
@@ -151,4 +151,4 @@ def test_refusals_of_apps_that_ended_are_forgotten() -> None:
     m.app("a", gang=4)
     serve(m, ["a"], 60, {"n1"})
     m.send(ev.AppRemoved("a", "KILLED"))
-    assert len(m.a.refusals) == 0
+    assert len(m.a.cluster.refusals) == 0

@@ -55,16 +55,16 @@ def _counted_wrongly(m: Mini) -> None:
 
 
 def _wants_more_in_the_list_alone(m: Mini) -> None:
-    m.a.unmet["a"] = None
+    m.a.agents.unmet["a"] = None
 
 
 def _a_container_that_is_not_there(m: Mini) -> None:
-    m.a.containers.clear()
+    m.a.cluster.containers.clear()
 
 
 def _bad_and_leased(m: Mini) -> None:
-    node = m.a.node_at["n1"]
-    m.a.machines.put(dataclasses.replace(node, bad_gpus=frozenset({0})))
+    node = m.a.cluster.node_at["n1"]
+    m.a.cluster.machines.put(dataclasses.replace(node, bad_gpus=frozenset({0})))
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class World:
         facts = self.arbiter.take_facts()
         self.journal += [from_json(type(f).__name__, to_json(f)) for f in facts]
         granted = [f.gpu for f in facts if isinstance(f, LeaseGranted)]
-        assert not any(map(self.arbiter.bad, granted))
+        assert not any(map(self.arbiter.cluster.bad, granted))
         assert len(granted) == len(set(granted)), "a GPU is granted twice"
         self.check()
         self.depth += 1

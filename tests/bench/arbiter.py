@@ -122,7 +122,7 @@ class World:
     def end(self, app_id: str) -> None:
         self.say(ev.AgentDone(app_id, True))
         self.say(ev.AppRemoved(app_id, "FINISHED"))
-        for container in [c for c in self.arbiter.containers.values() if c.app_id == app_id]:
+        for container in [c for c in self.arbiter.cluster.containers.values() if c.app_id == app_id]:
             self.say(ev.ContainerGone(container.container_id))
 
 

@@ -120,4 +120,4 @@ def test_the_arbiter_decides_nothing_in_shadow_and_says_so() -> None:
     assert explain(arbiter, 400.0, {"app": APP.app_id})["reason"]["code"] in ("Shadow", "Unknown")
     arbiter.handle(shadowed(shadow=False), 401.0)
     assert views.status(arbiter, 401.0, {})["shadow"] is False
-    assert arbiter.ready
+    assert arbiter.cluster.ready

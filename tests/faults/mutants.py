@@ -35,7 +35,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
         "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
     "kills_only_once": (
-        ARBITER, "s.gpus.alarms.put(s.kills_sent[container_id] + KILL_RETRY_S, lease.gpu)", "pass"),
+        ARBITER, "s.gpus.look_at(lease.gpu, s.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
     "a_grant_never_lapses": (
         ARBITER, "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:",
         "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s - 1e6:"),
@@ -58,12 +58,13 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, "reservation = self.reservations.pop(f.gpu, None)",
         "reservation = self.reservations.get(f.gpu)"),
     "a_gpu_in_use_is_free": (
-        ARBITER, "gpu not in self.container_at and self.usable(gpu)", "self.usable(gpu)"),
+        ARBITER, "gpu not in self.cluster.container_at and self.usable(gpu)", "self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (
         ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
     "promises_twice": (
         ARBITER, "if gpu not in s.durable.reservations and s.usable(gpu):", "if s.usable(gpu):"),
-    "containers_of_before_stay": (ARBITER, "self.container_at.clear()", "pass"),
+    "containers_of_before_stay": (
+        ARBITER, "self.container_at = {gpu: c.container_id", "self.container_at |= {gpu: c.container_id"),
     "directives_repeat_their_ids": (
         ARBITER, "[super().new_id(kind), str(self.epoch), self._journal_id]", "[super().new_id(kind)]"),
     "takes_events_twice": (BRIDGE, "if message.seq <= self._last_seq:", "if message.seq <= 0:"),

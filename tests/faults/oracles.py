@@ -140,7 +140,7 @@ class Oracles:
         """Not while its container is there, unless its machine is gone."""
         a = plane.arbiter
         lease = self._of(plane).leases.get(fact.gpu)
-        there = a.container_at.get(fact.gpu, "") if fact.gpu.host in a.node_at else ""
+        there = a.cluster.container_at.get(fact.gpu, "") if fact.gpu.host in a.cluster.node_at else ""
         if lease is not None and there and there == lease.container_id:
             raise Violation("ended in use", f"{fact.gpu} of {lease.app_id}, where {there} is: {fact.reason}",
                             str(fact.gpu))  # fmt: skip
@@ -152,7 +152,7 @@ class Oracles:
                             str(fact.gpu))  # fmt: skip
         if fact.after_current and (present is None or coming is not None):
             raise Violation("two owners", f"{fact.gpu} is promised to {fact.app_id} beside {coming}", str(fact.gpu))
-        if plane.arbiter.bad(fact.gpu):
+        if plane.arbiter.cluster.bad(fact.gpu):
             raise Violation("bad gpu", f"{fact.gpu} is out of order and granted to {fact.app_id}", str(fact.gpu))
 
     def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
@@ -170,7 +170,7 @@ class Oracles:
         if not revoked <= ended:
             raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
         moved = told or revoked or r.get("renewed")
-        if moved and (arbiter.paused or not arbiter.ready):
+        if moved and (arbiter.paused or not arbiter.cluster.ready):
             raise Violation("frozen", f"{fact.round_id} moved {moved} while leases stand still")
         for x in r.get("granted", ()):
             app = self.world.store.get(x["app_id"])
@@ -283,7 +283,7 @@ class Oracles:
             self._steps_at = (self.sim.now, self.sim.steps)
 
     def _consistent(self, a: Any) -> None:
-        usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.container_at}
+        usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
         if a.free_gpus() != usable or a.gpus.free.count != len(usable):
             raise Violation("conservation", f"free are {sorted(map(str, a.free_gpus() ^ usable))} wrongly or not")
         if a.gpus.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
@@ -299,7 +299,9 @@ class Oracles:
         a = plane.arbiter
         frozen = lease_rules.frozen(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
         if self._for("frozen", frozen, a.settings.recovery_s + 20):
-            raise Violation("frozen", f"leases stand still, ready={a.ready}, for {self.calm_s:.0f} s without a reason")
+            raise Violation(
+                "frozen", f"leases stand still, ready={a.cluster.ready}, for {self.calm_s:.0f} s without a reason"
+            )
 
     def _containers(self, plane: Any) -> None:
         """What runs is leased to its app."""
@@ -320,16 +322,16 @@ class Oracles:
         lead_s = a.lead_s
         for gpu, lease in a.durable.leases.items():
             late = lease.state == REVOKING and not a.paused
-            reached = gpu.host in a.node_at and self.world.connected(gpu.host)
+            reached = gpu.host in a.cluster.node_at and self.world.connected(gpu.host)
             if self._for(("revoking", gpu, lease.grant_id), late and reached, 2 * lead_s + 2 * KILL_RETRY_S + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} is being revoked for too long", str(gpu))
-            unused = lease.state == GRANTED and gpu not in a.container_at and not a.paused
+            unused = lease.state == GRANTED and gpu not in a.cluster.container_at and not a.paused
             limit_s = a.settings.grant_timeout_s + SLACK_S
             if self._for(("unused", gpu, lease.grant_id, lease.unused_since_s), unused, limit_s):
                 raise Violation("unused lease", f"{gpu} of {lease.app_id} has no container and does not lapse",
                                 str(gpu))  # fmt: skip
             over = lease.end_s + SLACK_S < now_s and lease.state != REVOKING and not a.paused
-            gone = gpu.host not in a.node_at
+            gone = gpu.host not in a.cluster.node_at
             if self._for(("over", gpu, lease.grant_id), over or gone, lead_s + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
                                 f"{'gone' if gone else 'there'}", str(gpu))  # fmt: skip
@@ -359,7 +361,7 @@ class Oracles:
         free: dict[str, int] = {}
         for nm in self.world.nms.values():
             busy = {i for r in nm.runs.values() if r.state != "ended" for i in r.gpus}
-            node = a.node_at.get(nm.host)
+            node = a.cluster.node_at.get(nm.host)
             good = node.good_gpus if node else ()
             free[nm.host] = (
                 0 if nm.partition else sum(i not in busy and Gpu(nm.host, i) not in a.durable.leases for i in good)
@@ -378,7 +380,7 @@ class Oracles:
         a, endpoint = plane.arbiter, plane.endpoint
         left: dict[str, Any] = {
             "leases": a.durable.leases, "promises": a.durable.reservations, "live apps": a.durable.live,
-            "workers": list(a.workers), "asks": a.asks.apps(), "directives": endpoint._waiting,
+            "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": endpoint._waiting,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
         }  # fmt: skip
         for part in (a, a.rounds):  # whatever they remember by app, or by GPU or container of one

@@ -281,7 +281,7 @@ class Plane:
             self.act(self.agents.stand_by)
 
     def _keep(self) -> None:
-        if self.arbiter.ready and self.takeover is not None:
+        if self.arbiter.cluster.ready and self.takeover is not None:
             with contextlib.suppress(KeptError):
                 self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
 

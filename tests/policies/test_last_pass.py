@@ -137,7 +137,7 @@ class Conserving(World):
         super().check()
         a = self.arbiter
         r = a.receipts[-1] if a.receipts else None
-        if r is None or r.round_id == self.held_to or r.outcome is None or a.recovering_until_s > r.at_s:
+        if r is None or r.round_id == self.held_to or r.outcome is None or a.cluster.recovering_until_s > r.at_s:
             return
         if any(x.app_id not in a.durable.live for x in r.done.awards):
             return  # it ended during the round: the next one gives what it was awarded

@@ -13,8 +13,8 @@ from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complete
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
-OWN_WAY = {"settings", "durable", "configured", "policy_name", "agents", "node_at", "lead_s"}
-NOT_SHOWN = {"facts", "effects", "touched", "stale", "unmet_since_s", "event_s"}
+OWN_WAY = {"settings", "durable", "ledger", "configured", "policy_name", "lead_s"}
+NOT_SHOWN = {"effects", "event_s"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}), (views.queue, {}), (views.apps, {}), (views.leases, {}), (views.rounds, {}), (views.audit, {}),
     *((view, {"app": app}) for view in (explain.explain, views.logs) for app in (EARLY, LATE, SHELL)),

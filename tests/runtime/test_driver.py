@@ -102,7 +102,7 @@ def test_a_call_is_ahead_of_events_and_settle_behind_them() -> None:
     for n in range(1000):
         driver.submit(app(n)[0])
     found: list[int] = []
-    caller = threading.Thread(target=lambda: found.append(driver.call(lambda a, now_s: len(a.yarn_apps))))
+    caller = threading.Thread(target=lambda: found.append(driver.call(lambda a, now_s: len(a.cluster.apps))))
     caller.start()
     while not driver._inbox.waiting(inbox.Lane.URGENT):
         threading.Event().wait(0.005)
@@ -111,7 +111,7 @@ def test_a_call_is_ahead_of_events_and_settle_behind_them() -> None:
     caller.join(10)
     driver.stop()
     assert found == [0]
-    assert len(arbiter.yarn_apps) == 1000
+    assert len(arbiter.cluster.apps) == 1000
 
 
 def test_a_call_that_was_given_up_is_not_run() -> None:
@@ -141,7 +141,7 @@ def test_nobody_is_told_of_what_the_stand_in_was_granted() -> None:
         driver.submit(event)
     driver.start()
     driver.settle()
-    arbiter.recovering_until_s = 0.0
+    arbiter.cluster.recovering_until_s = 0.0
     done = threading.Event()
     for _ in range(200):
         if driver.call(lambda a, now_s: bool(a.durable.leases)):

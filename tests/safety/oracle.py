@@ -298,7 +298,7 @@ def complaints(case: Case) -> list[str]:
 def _untold(w: Shared) -> list[str]:
     """Apps that wait at the end for no reason that names cells."""
     a, found = w.arbiter, []
-    for app_id in a.unmet:
+    for app_id in a.agents.unmet:
         why = reason(a, app_id, w.now)
         if why.code == "NoFreeGpus":
             found.append(f"{app_id} waits: {why.sentence}")

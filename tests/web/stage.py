@@ -132,7 +132,7 @@ def busy(policy: Policy, machines: int = 12, gpus: int = 8, apps: int = 40, hour
 def add_troubles(stage: Stage) -> None:
     """A bad GPU, a machine that is drained and one that is down."""
     a = stage.arbiter
-    nodes: list[Node] = sorted(a.nodes.values(), key=lambda n: n.host)
+    nodes: list[Node] = sorted(a.cluster.nodes.values(), key=lambda n: n.host)
     stage.submit(ev.NodeUp(dataclasses.replace(nodes[0], bad_gpus=frozenset({5}), note="GPU 5: ECC errors")))
     stage.submit(ev.OperatorCommand("drain", nodes[4].host, "root"))
     stage.submit(ev.NodeDown(nodes[7].node_id, "lost"))

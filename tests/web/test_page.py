@@ -202,8 +202,8 @@ def test_an_empty_cluster_has_a_page() -> None:
     stage = busy(registry.make("isonomy"), machines=1, gpus=1, apps=1, hours=0.001)
     stage.arbiter.durable.live.clear()
     stage.arbiter.durable.apps.clear()
-    stage.arbiter.yarn_apps.clear()
-    stage.arbiter.nodes.clear()
+    stage.arbiter.cluster.apps.clear()
+    stage.arbiter.cluster.nodes.clear()
     page = get(stage, "ui")[1]
     parsed(page)
     assert "No node has registered" in page

@@ -1,0 +1,74 @@
+"""The ledger: the durable state, and the facts that are yet to be journaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import OF_GPU, Fact, LeaseGranted
+from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.touched import Touched
+from pycontrol.model.topology import Gpu
+
+Held = tuple[Lease | None, Reservation | None]
+NOTHING: Held = (None, None)
+
+
+class Ledger:
+    """`Durable` changes by `write` alone, fact by fact, so that the journal tells all of it."""
+
+    def __init__(self, durable: Durable) -> None:
+        self.durable = durable
+        self.facts: list[Fact] = []
+        """Those that nobody took yet."""
+        self.touched: Touched | None = None
+        """Kept where somebody takes pictures."""
+
+    def write(self, fact: Fact) -> Held:
+        """Applies a fact and queues it for the journal; returns the lease and the reservation of its GPU before."""
+        self.facts.append(fact)
+        d, touched = self.durable, self.touched
+        if not isinstance(fact, OF_GPU):
+            d.apply(fact)
+            if touched is not None:
+                touched.note(fact)
+            return NOTHING
+        before, coming = d.leases.get(fact.gpu), d.reservations.get(fact.gpu)
+        d.apply(fact)
+        if touched is not None:
+            touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
+            if isinstance(fact, LeaseGranted):
+                touched.app_ids.add(fact.app_id)
+        return before, coming
+
+    def take(self) -> list[Fact]:
+        """The facts since the last call."""
+        facts, self.facts = self.facts, []
+        return facts
+
+    def watch(self) -> Touched:
+        """What is touched from now on, for whoever takes pictures; whoever did before hears no more."""
+        self.touched = Touched()
+        return self.touched
+
+    def validate(self) -> Iterator[tuple[Gpu | str | None, str]]:
+        """(GPU or app, what is wrong) for each contradiction between the leases and what is derived from them."""
+        d, held = self.durable, dict[str, int]()
+        for gpu, lease in d.leases.items():
+            held[lease.app_id] = held.get(lease.app_id, 0) + (lease.state != REVOKING)
+            if lease.gpu != gpu or d.leases_by_app.get(lease.app_id, {}).get(gpu) is not lease:
+                yield gpu, f"{lease} is not under its GPU or its app"
+        if sum(map(len, d.leases_by_app.values())) != len(d.leases):
+            yield None, "an app has leases that are none"
+        for gpu, reservation in d.reservations.items():
+            held[reservation.app_id] = held.get(reservation.app_id, 0) + 1
+            present = d.leases.get(gpu)
+            if present is None or present.state != REVOKING:
+                yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
+            if d.reservations_by_app.get(reservation.app_id, {}).get(gpu) is not reservation:
+                yield gpu, f"{reservation} is not under its app"
+        for app_id in held.keys() | d.held.keys():
+            if d.held.get(app_id, 0) != held.get(app_id, 0):
+                yield app_id, f"it holds {held.get(app_id, 0)} GPUs, {d.held.get(app_id, 0)} were counted"
+        if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
+            yield None, "apps are not those that live and those that ended"

@@ -1,0 +1,87 @@
+"""Each part of the Arbiter's state has one writer: its own methods. Whoever else changes it in place is found here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pycontrol.arbiter.state import Settings
+from tests.arbiter.mini import Mini
+
+pytestmark = pytest.mark.interpreted
+ROOT = Path(__file__).parents[2] / "pycontrol"
+OWNERS = {
+    "cluster": "cluster_view.py", "agents": "agents_view.py", "ledger": "ledger.py", "durable": "durable.py",
+    "gpus": "gpu_index.py", "groups": "groups.py", "workers": "roster.py", "timer": "round_timer.py",
+}  # fmt: skip
+CHANGES = {
+    "add", "append", "clear", "difference_update", "discard", "drop", "extend", "insert", "pop", "popitem", "put",
+    "remove", "setdefault", "take", "update",
+}  # fmt: skip
+
+
+def owner_of(node: ast.AST) -> str:
+    """`gpus` of `s.gpus.free`, of `self.gpus.free[x]` and of what is called on them; empty where no owner's part is."""
+    if isinstance(node, ast.Subscript | ast.Call | ast.Starred):
+        return owner_of(node.func if isinstance(node, ast.Call) else node.value)
+    if not isinstance(node, ast.Attribute):
+        return ""
+    inner = node.value
+    return inner.attr if isinstance(inner, ast.Attribute) and inner.attr in OWNERS else owner_of(inner)
+
+
+def changed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, owner) of each assignment to an owner's part and of each change of it in place."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign | ast.Delete):
+            targets = [t for x in node.targets for t in (x.elts if isinstance(x, ast.Tuple) else [x])]
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            targets = [node.func.value]
+        for target in targets:
+            if owner_of(target):
+                yield node.lineno, owner_of(target)
+
+
+def test_an_owner_s_parts_are_changed_in_its_own_file_alone() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} changes a part of {owner}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for line, owner in changed(ast.parse(path.read_text()))
+        if path.name != OWNERS[owner]
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("code", "owner"),
+    [
+        ("s.cluster.ready = True", "cluster"),
+        ("self.s.agents.unmet[a] = None", "agents"),
+        ("s.gpus.free.take(gpu)", "gpus"),
+        ("del s.groups.gpus[x]", "groups"),
+        ("a.durable.leases.pop(gpu)", "durable"),
+        ("s.timer.idle_rounds += 1", "timer"),
+        ("x, s.cluster.seen = 1, 2", "cluster"),
+        ("s.cluster.apps.get(a).update(b)", "cluster"),
+    ],
+)
+def test_changes_from_outside_are_seen(code: str, owner: str) -> None:
+    assert list(changed(ast.parse(code))) == [(1, owner)]
+
+
+@pytest.mark.parametrize(
+    "code", ["x = s.cluster.apps", "s.agents.forget(a)", "found.update(s.cluster.closed)", "s.cluster = x"]
+)
+def test_reading_and_asking_an_owner_are_no_changes(code: str) -> None:
+    assert not list(changed(ast.parse(code)))
+
+
+def test_each_owner_checks_itself() -> None:
+    m = Mini(settings=Settings(recovery_s=0))
+    assert all(hasattr(getattr(m.a, name), "validate") for name in OWNERS if name not in ("durable", "timer"))
