@@ -155,10 +155,17 @@ class ClusterView:
         return list(dict.fromkeys(c for c in found if c is not None))
 
     def container_up(self, container: Container) -> None:
-        """It uses its GPUs."""
+        """It uses its GPUs, and no others that it was said to use."""
+        self._vacate(container.container_id)
         self.containers[container.container_id] = container
         for gpu in container.gpus:
             self.container_at[gpu] = container.container_id
+
+    def _vacate(self, container_id: str) -> None:
+        known = self.containers.get(container_id)
+        for gpu in known.gpus if known is not None else ():
+            if self.container_at.get(gpu) == container_id:
+                del self.container_at[gpu]
 
     def container_gone(self, container_id: str) -> Container | None:
         """Returns it, if it was known; `vacate` says of which GPUs."""

@@ -359,7 +359,7 @@ class Arbiter(State):
         self.rounds.app_gone(app_id, now_s)
         self.agents.pardon(app_id)
         self.recast(app_id)
-        self.rounds.forget(app_id)
+        self.rounds.participants.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
         self.cluster.attempt_began(e.app_id, e.attempt_id)

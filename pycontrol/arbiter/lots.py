@@ -76,6 +76,11 @@ class Agenda:
             self._without[lot.vc] = lot.without
             self._own.appendleft(lot.vc)
 
+    def borrowers_of(self, lot: Lot) -> list[str]:
+        """Apps to which the machines of a lot are due for what they borrow."""
+        mine = self.borrowers.get(lot.vc, []) if lot.private else []
+        return [a for a in mine if a in self.s.durable.live and a not in lot.without]
+
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
         """The gangs on offer in a lot of this kind."""
         s, result = self.s, {}

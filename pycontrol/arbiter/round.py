@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import enum
+from dataclasses import dataclass, field, replace
 
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.lots import Agenda
 from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.model.auction import AppView, Bid, Snapshot
-from pycontrol.model.reasons import Reason
+from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.port import Policy
+
+
+class Phase(enum.StrEnum):
+    """What a round waits for."""
+
+    RHO = "rho"
+    BIDS = "bids"
+    PLAN = "plan"
 
 
 @dataclass
@@ -27,11 +37,16 @@ class Round:
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     lot: Lot
+    agenda: Agenda
+    """Of which the lot is one."""
     policy: Policy
-    phase: str = "rho"
+    eligibility: Eligibility
+    phase: Phase = Phase.RHO
     deadline_s: float = 0.0
+    """It waits no longer."""
     rho: dict[str, float | None] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
+    """Apps whose Agents it waits for."""
     out: dict[str, Reason] = field(default_factory=dict)
     """App -> why it takes no part."""
     snapshot: Snapshot | None = None
@@ -41,7 +56,6 @@ class Round:
     bid_s: dict[str, float] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     seed: int = 0
-    eligibility: Eligibility | None = None
     since_s: dict[str, float] = field(default_factory=dict)
     """App -> since when it wants more than it holds; a grant may be all that it wants."""
 
@@ -49,6 +63,19 @@ class Round:
     def memory_key(self) -> str:
         """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
         return self.lot.vc if self.lot.guaranteed else f"{self.lot.vc} (borrowed)"
+
+    def leave_out(self) -> None:
+        """An app that is out takes no part, neither as a bidder nor in leftovers nor in the last pass."""
+        if self.out and self.snapshot is not None:
+            self.snapshot = replace(
+                self.snapshot, apps=tuple(v for v in self.snapshot.apps if v.app_id not in self.out)
+            )
+
+    def late(self, code: Pending, what: str) -> None:
+        """Those whom it still waits for are out."""
+        for app_id in self.waiting:
+            self.out[app_id] = Reason(code, what)
+        self.waiting.clear()
 
     def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
         """The app's GPUs on offer."""

@@ -7,11 +7,9 @@ this round out and delays nobody.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
-from pycontrol.arbiter import apps, leases, standin
-from pycontrol.arbiter.audience import Waiting, demand_of, view
+from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter.audience import demand_of
 from pycontrol.arbiter.commit import Work, commit, round_of
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
@@ -19,12 +17,13 @@ from pycontrol.arbiter.gpu_index import End
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.memory import remember, remembered
+from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
 from pycontrol.arbiter.relocation import relocate
-from pycontrol.arbiter.round import Round, receipt
+from pycontrol.arbiter.round import Phase, Round, receipt
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.bids import as_demanded, validate_bid
-from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, as_gang
+from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
@@ -33,9 +32,6 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.port import Policy
 
-ASIDE_S = 300.0
-"""For so long an app with whose numbers the policy failed takes no part."""
-NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
 WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0
 """A round is given up when its solution has not come after this many solve deadlines."""
@@ -51,9 +47,7 @@ class Rounds:
         self.current: Round | None = None
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """The last round that granted anything, and to which apps."""
-        self._aside: dict[str, tuple[float, str]] = {}
-        """Apps that take no part, until when and why."""
-        self._waiting = Waiting(state)
+        self.participants = Participants(state)
         self._agenda: Agenda | None = None
 
     def _policy_of(self, vc: str) -> Policy:
@@ -99,9 +93,9 @@ class Rounds:
         if self.current is not None:
             if leases.frozen(self.s, now_s):
                 self._agenda = None
-                self._finish(None, "given up: leases stand still", now_s)
+                self._finish(self.current, None, "given up: leases stand still", now_s)
             elif now_s >= self.current.deadline_s:
-                self._deadline(now_s)
+                self._run(now_s, late=True)
             return
         wanted_s = self.s.timer.wanted_s
         if (wanted_s is None or now_s < wanted_s) and not self.s.gpus.may_go_on_offer(now_s):
@@ -111,27 +105,56 @@ class Rounds:
             return
         self._begin(now_s)
 
-    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
-        s = self.s
-        counts = s.gpus.free.counts()
-        more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
-        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
-            if s.usable(gpu):
-                counts[gpu.host] = counts.get(gpu.host, 0) + 1
-        return counts
+    # ---- the recipe
 
-    def _wanting(self, now_s: float) -> list[str]:
-        """Apps that could use more GPUs than they hold."""
-        return [*self.s.agents.unmet, *(a for a in self.s.agents.foreign if standin.waits(self.s, a))]
+    def _run(self, now_s: float, late: bool = False) -> None:
+        """Moves rounds on until one has to wait, or the last of the agenda is over.
 
-    # ---- rho
+        0. What there is to do makes an agenda: the lots to share out, the whole cluster or parts of it (`_begin`).
+        1. The next lot begins a round; Agents are asked for rho where its policy wants that (`_hold`).
+        2. *It waits for rho.*
+        3. The policy names the participants by what all apps want and hold; they are sent the offer (`_offer`).
+        4. *It waits for their bids.*
+        5. The policy decides, on another thread (`_solve`).
+        6. *It waits for the plan.*
+        7. The plan is corrected for where gangs cannot start, what it leaves is given away, and all that is carried
+           out on the state as it is by then: renewals, revocations, grants (`_carry_out`, `commit`).
+        8. The receipt is journaled (`_finish`), and the next lot has its turn.
+
+        `late`: the time for which the round waits is over. Who is late sits it out and delays nobody.
+        """
+        while self._agenda is not None:
+            r = self.current
+            if r is None:
+                self._next_lot(now_s)
+            elif r.waiting and not late:
+                return
+            elif r.phase is Phase.RHO:
+                self._offer(r, now_s)
+            elif r.phase is Phase.BIDS:
+                self._solve(r, now_s)
+            elif late:
+                self._finish(r, None, "the solver did not answer in time", now_s)
+            else:
+                return
+            late = False
+
+    def _next_lot(self, now_s: float) -> None:
+        """A round about the next lot, if there is anything to do about it; no agenda where that was the last."""
+        assert self._agenda is not None
+        lot = self._agenda.next()
+        if lot is None:
+            self._agenda = None
+        else:
+            self._hold(self._agenda, lot, now_s)
 
     def _begin(self, now_s: float) -> None:
+        """Makes the agenda, unless there is nothing to do, or a round would achieve nothing."""
         s = self.s
         s.timer.begun()
         if s.hosts_due_s is not None:
             s.tell_hosts()
-        wanting = self._wanting(now_s)
+        wanting = self.participants.wanting()
         ending = self._ending(now_s)
         if s.supply.whole and s.settings.open_leases and not (wanting and ending):
             if not wanting:
@@ -144,7 +167,7 @@ class Rounds:
             return
         if ending or wanting or borrowers(s):
             self._agenda = Agenda(s, wanting, ending, now_s)
-            self._go_on(now_s)
+            self._run(now_s)
 
     def _grants_unused(self, now_s: float) -> bool:
         """Puts the round off where apps give back whatever they get, say, for its type: they would go on at once."""
@@ -155,165 +178,71 @@ class Rounds:
         used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.claims_of(app_id))
         return s.timer.grants_used(used, now_s)
 
-    def _go_on(self, now_s: float) -> None:
-        """Holds the agenda's rounds until one has to wait for answers, or none is left."""
-        while self.current is None and self._agenda is not None:
-            lot = self._agenda.next()
-            if lot is None:
-                self._agenda = None
-            else:
-                self._hold(lot, self._agenda.ending_of(lot.vc, lot.guaranteed), now_s)
-
-    def _hold(self, lot: Lot, ending: dict[str, list[list[Lease]]], now_s: float) -> None:
-        s = self.s
-        wanting = [a for a in self._wanting(now_s) if lot.is_of(s.durable.apps[a].vc)]
+    def _hold(self, agenda: Agenda, lot: Lot, now_s: float) -> None:
+        """A round begins, if there is anything on offer and anybody who may want it."""
+        s, ending = self.s, agenda.ending_of(lot.vc, lot.guaranteed)
+        wanting = [a for a in self.participants.wanting() if lot.is_of(s.durable.apps[a].vc)]
         wanting = [a for a in wanting if a not in lot.without and lot.admits(demand_of(s, a, now_s))]
         offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
-        if not offered or not (ending or wanting or self._borrowers(lot)):
+        if not offered or not (ending or wanting or agenda.borrowers_of(lot)):
             return
-        round_id = f"r{self.epoch}.{s.durable.rounds + 1}"
-        self.current = r = Round(round_id, now_s, offered, ending, lot, self._policy_of(lot.vc))
+        round_id, policy = f"r{self.epoch}.{s.durable.rounds + 1}", self._policy_of(lot.vc)
+        ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
+        eligibility = Eligibility(s, lot, ending_gpus, policy.asks_agents)
+        self.current = r = Round(round_id, now_s, offered, ending, lot, agenda, policy, eligibility)
         r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
-        ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
-        r.eligibility = Eligibility(s, lot, ending_gpus, r.policy.asks_agents)
-        if not r.policy.asks_agents:
-            self._offer(now_s)
+        if policy.asks_agents:
+            for app_id in dict.fromkeys([*ending, *wanting]):
+                self._ask_rho(r, app_id, now_s)
+
+    def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
+        """Asks an app's Agent for its rho, unless it could use nothing of what is on offer."""
+        s, agent = self.s, self.s.agents.get(app_id)
+        if self.participants.left_out(r, app_id, now_s):
             return
-        for app_id in dict.fromkeys([*ending, *wanting]):
-            agent = s.agents.get(app_id)
-            if self._left_out(app_id, now_s):
-                continue
-            if app_id in s.agents.foreign:
-                self._stand_in(app_id, now_s)
-            elif agent is None or not agent.connected:
-                r.out[app_id] = NOT_CONNECTED
-            else:
-                r.waiting.add(app_id)
-                s.emit(SendAskRho(app_id, round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
-        if not r.waiting:
-            self._offer(now_s)
+        if app_id in s.agents.foreign:
+            self.participants.stand_in(r, app_id, now_s)
+        elif agent is None or not agent.connected:
+            r.out[app_id] = NOT_CONNECTED
+        else:
+            r.waiting.add(app_id)
+            s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
 
-    def _set_aside(self, bad: Mapping[str, str], now_s: float) -> None:
-        """Apps with whose numbers the policy failed take no part for a while: each trial costs many decisions."""
-        for app_id, why in bad.items():
-            if app_id in self.s.durable.live:
-                self._aside[app_id] = (now_s + ASIDE_S, why)
-            if self.current is not None:
-                self.current.out[app_id] = Reason(Pending.BAD_REPORT, why)
-
-    def _left_out(self, app_id: str, now_s: float) -> bool:
-        """Whether an app that has nothing on offer could use none of it; notes why."""
-        r = self.current
-        assert r is not None
-        assert r.eligibility is not None
-        until_s, failure = self._aside.get(app_id, (0.0, ""))
-        if now_s < until_s:
-            r.out[app_id] = Reason(Pending.BAD_REPORT, failure)
-            return True
-        self._aside.pop(app_id, None)
-        if app_id in r.ending:
-            return False
-        why = r.eligibility.why_out(app_id, self._demand(app_id, now_s), r.offered)
-        if why is not None:
-            r.out[app_id] = why
-        return why is not None
-
-    def _demand(self, app_id: str, now_s: float) -> Demand:
-        """What an app takes part with."""
-        r = self.current
-        assert r is not None
-        assert r.eligibility is not None
-        return r.eligibility.demand(app_id, r.offered, now_s)
-
-    def _borrowers(self, lot: Lot) -> list[str]:
-        """Apps to which the machines of a lot are due for what they borrow."""
-        mine = self._agenda.borrowers.get(lot.vc, []) if lot.private and self._agenda is not None else []
-        return [a for a in mine if a in self.s.durable.live and a not in lot.without]
-
-    def _stand_in(self, app_id: str, now_s: float) -> None:
-        """The rho of an app without an Agent."""
-        s, r = self.s, self.current
-        assert r is not None
-        apps.note_demand(s, app_id, demand_of(s, app_id, now_s).gpus)
-        r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
+    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
+        """GPUs by host: free, ending, and being revoked for nobody."""
+        s = self.s
+        counts = s.gpus.free.counts()
+        more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
+        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
+            if s.usable(gpu):
+                counts[gpu.host] = counts.get(gpu.host, 0) + 1
+        return counts
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered AskRho."""
         if self.s.agents.answered(e.app_id, e.demand, e.rho):
             self.s.reckon(e.app_id)
         r = self.current
-        if r is None or r.phase != "rho" or r.round_id != e.round_id or e.app_id not in r.waiting:
+        if r is None or r.phase is not Phase.RHO or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
         r.waiting.discard(e.app_id)
         r.rho[e.app_id] = e.rho
-        if not r.waiting:
-            self._offer(now_s)
+        self._run(now_s)
 
-    # ---- offer and bids
-
-    def _views(self, now_s: float) -> dict[str, AppView]:
-        """The apps of the round; those whose rho was asked for and did not come are not among them."""
-        s, r = self.s, self.current
-        assert r is not None
-        if r.policy.asks_agents:
-            apps = [a for a in r.rho if a not in r.out and a in s.durable.live]
-            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot, self._demand(a, now_s)) for a in apps}
-        views = {}
-        for app_id, gangs in r.ending.items():
-            agent = s.agents.get(app_id)
-            if agent is not None and agent.connected:
-                views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
-            elif app_id not in s.agents.foreign:
-                r.out[app_id] = NOT_CONNECTED
-        views.update(self._waiting.views(r.lot, r.ending, now_s))
-        borrowing = self._borrowers(r.lot)
-        for app_id in borrowing:
-            agent = s.agents.get(app_id)
-            if agent is not None and agent.connected and app_id not in views:
-                views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
-        for app_id in s.agents.foreign:
-            if not r.lot.is_of(s.durable.apps[app_id].vc):
-                continue
-            if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
-                self._stand_in(app_id, now_s)
-                demand = self._demand(app_id, now_s)
-                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot, demand)
-        views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
-        return {a: v for a, v in views.items() if not self._left_out(a, now_s)}
-
-    def _present(self, lot: Lot) -> frozenset[str]:
-        """The apps that share the lot."""
-        live = self.s.durable.live
-        return frozenset(live if lot.whole else (a for a, app in live.items() if lot.is_of(app.vc)))
-
-    def _ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
-        """Service of the apps that the policy remembers and that are gone."""
-        apps = self.s.durable.apps
-        gone = (a for a in memory.get("apps", ()) if a not in present)
-        return {a: self.s.attained_gpu_s(a, now_s) for a in gone if a in apps}
-
-    def _offer(self, now_s: float) -> None:
-        s, r = self.s, self.current
-        assert r is not None
-        for app_id in r.waiting:
-            r.out[app_id] = Reason(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
-        r.waiting.clear()
-        r.views = self._views(now_s)
-        memory, present = remembered(s, r.memory_key, r.policy.name), self._present(r.lot)
-        r.snapshot = Snapshot(
-            r.round_id, now_s, r.lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(r.lot.vc),
-            s.lease_s_of(r.lot.vc), {} if r.lot.private else s.cluster.queues, r.lot.vc, memory, present,
-            self._ended(memory, present, now_s), s.gpus_of(r.lot.vc),
-            r.lot.private, s.lead_s,
-        )  # fmt: skip
+    def _offer(self, r: Round, now_s: float) -> None:
+        """The policy says who may bid; the stand-in bids at once, Agents are sent the offer."""
+        s = self.s
+        r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
+        r.views = self.participants.views(r, now_s)
+        r.snapshot = self._snapshot(r, now_s)
         offer, bad = salvage.offer(r.policy, r.snapshot)
         if bad:
-            self._set_aside(bad, now_s)
+            self.participants.set_aside(r, bad, now_s)
             r.snapshot = dataclasses.replace(r.snapshot, apps=tuple(v for v in r.snapshot.apps if v.app_id not in bad))
         r.participants = offer.app_ids if offer else ()
-        r.phase, r.offered_at_s, r.deadline_s = "bids", now_s, now_s + s.settings.bid_s
+        r.phase, r.offered_at_s, r.deadline_s = Phase.BIDS, now_s, now_s + s.settings.bid_s
         for app_id in r.participants:
             if app_id not in s.agents:
                 r.bids[app_id] = standin.bid(s, r.views[app_id], r.snapshot.free, now_s)
@@ -326,30 +255,32 @@ class Rounds:
                     r.ending_gpus(app_id), r.deadline_s,
                 )
             )  # fmt: skip
-        if not r.waiting:
-            self._solve(now_s)
+
+    def _snapshot(self, r: Round, now_s: float) -> Snapshot:
+        """All that the policy knows."""
+        s, lot = self.s, r.lot
+        memory, present = remembered(s, r.memory_key, r.policy.name), self.participants.present(lot)
+        return Snapshot(
+            r.round_id, now_s, lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(lot.vc),
+            s.lease_s_of(lot.vc), {} if lot.private else s.cluster.queues, lot.vc, memory, present,
+            self.participants.ended(memory, present, now_s), s.gpus_of(lot.vc), lot.private, s.lead_s,
+        )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
         """An Agent's bid, or what was wrong with it: then the app sits this round out."""
         r = self.current
-        if r is None or r.phase != "bids" or r.round_id != e.round_id or e.app_id not in r.waiting:
+        if r is None or r.phase is not Phase.BIDS or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
         assert r.snapshot is not None
         r.waiting.discard(e.app_id)
         r.bid_s[e.app_id] = now_s - r.offered_at_s
-        bid = e.bid and self._of_machines(e.bid)
+        bid = e.bid and self._of_machines(r, e.bid)
         problem = e.problem or (validate_bid(bid, r.snapshot, r.views[e.app_id]) if bid is not None else "empty")
         if problem or bid is None:
             r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
         else:
             r.bids[e.app_id] = as_demanded(bid, r.views[e.app_id].demand)
-        if not r.waiting:
-            self._solve(now_s)
-
-    def forget(self, app_id: str) -> None:
-        """The application is gone from YARN."""
-        self._aside.pop(app_id, None)
-        self._waiting.forget(app_id)
+        self._run(now_s)
 
     def cells_changed(self, now_s: float) -> None:
         """The cells were told of all leases anew: a round about theirs is not about these any more."""
@@ -363,15 +294,13 @@ class Rounds:
             self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
         self.s.want_round(now_s + self.s.settings.settle_s)
 
-    def _of_machines(self, bid: Bid) -> Bid:
+    def _of_machines(self, r: Round, bid: Bid) -> Bid:
         """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
-        r, s = self.current, self.s
-        assert r is not None
         if not r.lot.private:
             return bid
         names: dict[Gang, list[Gang]] = {}
         for gang in r.ending.get(bid.app_id, ()):
-            names.setdefault(as_gang(x.gpu for x in gang), []).append(s.places((x.gpu for x in gang), True))
+            names.setdefault(as_gang(x.gpu for x in gang), []).append(self.s.places((x.gpu for x in gang), True))
 
         def kept(row: BidRow) -> tuple[Gang, ...]:
             left = {gang: iter(found) for gang, found in names.items()}
@@ -386,82 +315,64 @@ class Rounds:
             return
         r.waiting.discard(app_id)
         r.out[app_id] = WENT_AWAY
-        if not r.waiting:
-            (self._offer if r.phase == "rho" else self._solve)(now_s)
+        self._run(now_s)
 
-    def _deadline(self, now_s: float) -> None:
-        r = self.current
-        assert r is not None
-        if r.phase == "rho":
-            self._offer(now_s)
-        elif r.phase == "bids":
-            for app_id in r.waiting:
-                r.out[app_id] = Reason(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
-            r.waiting.clear()
-            self._solve(now_s)
-        else:
-            self._finish(None, "the solver did not answer in time", now_s)
-
-    def _solve(self, now_s: float) -> None:
-        r = self.current
-        assert r is not None
+    def _solve(self, r: Round, now_s: float) -> None:
+        """Has the policy decide by the bids that came."""
         assert r.snapshot is not None
-        r.phase = "solve"
+        r.late(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
+        r.phase = Phase.PLAN
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
-        self._without_the_out(r)
+        r.leave_out()
         self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
-
-    def _without_the_out(self, r: Round) -> None:
-        """An app that is out takes no part, neither as a bidder nor in leftovers nor in the last pass."""
-        if r.out and r.snapshot is not None:
-            apps = tuple(v for v in r.snapshot.apps if v.app_id not in r.out)
-            r.snapshot = dataclasses.replace(r.snapshot, apps=apps)
 
     # ---- decision
 
     def decided(self, e: Decided, now_s: float) -> None:
         """The policy's plan, or its failure."""
         r = self.current
-        self._set_aside(e.left_out, now_s)
-        if r is not None and r.phase == "solve" and r.round_id == e.round_id:
-            self._finish(e, e.problem, now_s)
+        self.participants.set_aside(r, e.left_out, now_s)
+        if r is not None and r.phase is Phase.PLAN and r.round_id == e.round_id:
+            self._finish(r, e.plan, e.problem, now_s)
+            self._run(now_s)
 
-    def _finish(self, e: Decided | None, problem: str, now_s: float) -> None:
-        r, s = self.current, self.s
-        assert r is not None
+    def _finish(self, r: Round, plan: Plan | None, problem: str, now_s: float) -> None:
+        """The round is over: its plan is carried out, unless there is none, or a problem."""
         self.current = None
-        plan = e.plan if e is not None else None
-        if leases.frozen(s, now_s):
+        if leases.frozen(self.s, now_s):
             problem = problem or "given up: leases stand still"
-        outcome: Outcome | None = None
         if plan is None or problem:
-            note = problem or "no plan"
-            s.timer.failed(now_s)
+            outcome, note = None, problem or "no plan"
+            self.s.timer.failed(now_s)
         else:
-            assert r.eligibility is not None
-            kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
-            plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
-            self._without_the_out(r)
-            if s.settings.last_pass and r.snapshot is not None:
-                plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
-            borrowing = self._borrowers(r.lot)
-            moving = self._agenda.ending_of(r.lot.vc, False) if borrowing and self._agenda is not None else {}
-            work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
-            remember(s, r.memory_key, r.policy.name, plan.memory)
-            outcome, note = commit(s, work, plan, now_s)
-            if outcome.refused and self._agenda is not None:
-                self._agenda.again(r.lot, frozenset(outcome.refused))
-            elif self._agenda is not None and not r.ending and self._more_sizes(outcome):
-                self._agenda.once_more(r.lot)
-            wanting = self._wanting(now_s)
-            if wanting and s.gpus.open:
-                leases.close_open(s, now_s)
-            if outcome.granted:
-                self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
-            more_to_do = bool(outcome.unused_gpus and wanting)
-            s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
+            outcome, note = self._carry_out(r, plan, now_s)
         self._hand_out(receipt(self.s, r, outcome, note))
-        self._go_on(now_s)
+
+    def _carry_out(self, r: Round, plan: Plan, now_s: float) -> tuple[Outcome, str]:
+        """What becomes of the plan, and what is to be noted."""
+        s = self.s
+        kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
+        plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
+        r.leave_out()
+        if s.settings.last_pass and r.snapshot is not None:
+            plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
+        borrowing = r.agenda.borrowers_of(r.lot)
+        moving = r.agenda.ending_of(r.lot.vc, False) if borrowing else {}
+        work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
+        remember(s, r.memory_key, r.policy.name, plan.memory)
+        outcome, note = commit(s, work, plan, now_s)
+        if outcome.refused:
+            r.agenda.again(r.lot, frozenset(outcome.refused))
+        elif not r.ending and self._more_sizes(outcome):
+            r.agenda.once_more(r.lot)
+        wanting = self.participants.wanting()
+        if wanting and s.gpus.open:
+            leases.close_open(s, now_s)
+        if outcome.granted:
+            self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
+        more_to_do = bool(outcome.unused_gpus and wanting)
+        s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
+        return outcome, note
 
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an app that was served in this round asks for containers of another size, too."""

@@ -170,8 +170,9 @@ class State:
 
     def occupied(self, container: Container) -> None:
         """A container uses its GPUs."""
+        known = self.cluster.containers.get(container.container_id)
         self.cluster.container_up(container)
-        for gpu in container.gpus:
+        for gpu in dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))):
             self.reindex(gpu)
 
     def vacate(self, gpu: Gpu) -> None:

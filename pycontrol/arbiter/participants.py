@@ -1,0 +1,106 @@
+"""Who takes part in a round, and as the policy sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pycontrol.arbiter import apps, standin
+from pycontrol.arbiter.audience import Waiting, demand_of, view
+from pycontrol.arbiter.round import Round
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply import Lot
+from pycontrol.model.auction import AppView
+from pycontrol.model.reasons import Pending, Reason
+
+ASIDE_S = 300.0
+"""For so long an app with whose numbers the policy failed takes no part."""
+NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
+
+
+class Participants:
+    """Finds them; a round notes in `out` who is none, and why."""
+
+    def __init__(self, state: State) -> None:
+        self.s = state
+        self._aside: dict[str, tuple[float, str]] = {}
+        """Apps that take no part, until when and why."""
+        self._waiting = Waiting(state)
+
+    def forget(self, app_id: str) -> None:
+        """The application is gone from YARN."""
+        self._aside.pop(app_id, None)
+        self._waiting.forget(app_id)
+
+    def wanting(self) -> list[str]:
+        """Apps that could use more GPUs than they hold."""
+        return [*self.s.agents.unmet, *(a for a in self.s.agents.foreign if standin.waits(self.s, a))]
+
+    def set_aside(self, r: Round | None, bad: Mapping[str, str], now_s: float) -> None:
+        """Apps with whose numbers the policy failed take no part for a while: each trial costs many decisions."""
+        for app_id, why in bad.items():
+            if app_id in self.s.durable.live:
+                self._aside[app_id] = (now_s + ASIDE_S, why)
+            if r is not None:
+                r.out[app_id] = Reason(Pending.BAD_REPORT, why)
+
+    def left_out(self, r: Round, app_id: str, now_s: float) -> bool:
+        """Whether an app that has nothing on offer could use none of it; notes why."""
+        until_s, failure = self._aside.get(app_id, (0.0, ""))
+        if now_s < until_s:
+            r.out[app_id] = Reason(Pending.BAD_REPORT, failure)
+            return True
+        self._aside.pop(app_id, None)
+        if app_id in r.ending:
+            return False
+        why = r.eligibility.why_out(app_id, r.eligibility.demand(app_id, r.offered, now_s), r.offered)
+        if why is not None:
+            r.out[app_id] = why
+        return why is not None
+
+    def stand_in(self, r: Round, app_id: str, now_s: float) -> None:
+        """The rho of an app without an Agent."""
+        s = self.s
+        apps.note_demand(s, app_id, demand_of(s, app_id, now_s).gpus)
+        r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
+
+    def views(self, r: Round, now_s: float) -> dict[str, AppView]:
+        """The apps of the round; those whose rho was asked for and did not come are not among them."""
+        s = self.s
+        if r.policy.asks_agents:
+            asked = [a for a in r.rho if a not in r.out and a in s.durable.live]
+            demand = {a: r.eligibility.demand(a, r.offered, now_s) for a in asked}
+            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot, demand[a]) for a in asked}
+        views = {}
+        for app_id, gangs in r.ending.items():
+            agent = s.agents.get(app_id)
+            if agent is not None and agent.connected:
+                views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
+            elif app_id not in s.agents.foreign:
+                r.out[app_id] = NOT_CONNECTED
+        views.update(self._waiting.views(r.lot, r.ending, now_s))
+        borrowing = r.agenda.borrowers_of(r.lot)
+        for app_id in borrowing:
+            agent = s.agents.get(app_id)
+            if agent is not None and agent.connected and app_id not in views:
+                views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
+        for app_id in s.agents.foreign:
+            if not r.lot.is_of(s.durable.apps[app_id].vc):
+                continue
+            if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
+                self.stand_in(r, app_id, now_s)
+                wants = r.eligibility.demand(app_id, r.offered, now_s)
+                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot, wants)
+        views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
+        return {a: v for a, v in views.items() if not self.left_out(r, a, now_s)}
+
+    def present(self, lot: Lot) -> frozenset[str]:
+        """The apps that share the lot."""
+        live = self.s.durable.live
+        return frozenset(live if lot.whole else (a for a, app in live.items() if lot.is_of(app.vc)))
+
+    def ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
+        """Service of the apps that the policy remembers and that are gone."""
+        known = self.s.durable.apps
+        gone = (a for a in memory.get("apps", ()) if a not in present)
+        return {a: self.s.attained_gpu_s(a, now_s) for a in gone if a in known}
