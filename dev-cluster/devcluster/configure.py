@@ -68,10 +68,8 @@ def _standby(cluster: Cluster, shared: dict[str, Any], settings: Any) -> None:
 
 
 def _shared(cluster: Cluster) -> dict[str, Any]:
-    layout, at, user = cluster.layout, cluster.address, getpass.getuser()
-    jars = cluster.jars
-    machines = cluster.spec.machines
-    pair = cluster.options.standby
+    """What holds on all machines."""
+    layout, at = cluster.layout, cluster.address
     return {
         "core": {
             "conf_dir": str(layout.conf),
@@ -80,63 +78,79 @@ def _shared(cluster: Cluster) -> dict[str, Any]:
             "racks": {m.host: rack.name for rack in cluster.spec.racks for m in rack.machines},
         },
         "security": kerberos.settings(cluster) if cluster.options.secure else {},
-        "hdfs": {
-            "namenode_rpc": at("namenode_rpc"),
-            "namenode_web": at("namenode_web"),
-            "namenode_dir": f"file://{layout.data}/namenode",
-            "safemode_extension_ms": 0,
-            "datanode_host": LOCALHOST,
-            "datanode_address": at("datanode"),
-            "datanode_ipc": at("datanode_ipc"),
-            "datanode_web": at("datanode_web"),
-            "datanode_dir": f"file://{layout.data}/datanode",
-            "replication": 1,
-            "close_retry_ms": 10,
-            "close_retries": 11,
-        },
-        "yarn": {
-            "scheduler": "capacity" if cluster.options.plain else "isonomy",
-            "hadoop": ".".join(cluster.options.hadoop.split(".")[:2]),
-            "mode": "off" if cluster.options.off else "on",
-            "admin_acl": user,
-            "rm_host": LOCALHOST,
-            "rm_address": at("rm"),
-            "rm_scheduler_address": at("rm_scheduler"),
-            "rm_tracker_address": at("rm_tracker"),
-            "rm_admin_address": at("rm_admin"),
-            "rm_web": at("rm_web"),
-            "rm_state_dir": f"file://{layout.data}/{RESOURCEMANAGER}",
-            "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {},
-            "rm_id": "rm1" if pair else None,
-            "zookeeper": at(ZOOKEEPER),
-            "zookeeper_timeout_ms": 4000,
-            "rm_recovery_wait_ms": 5000,
-            "node_expiry_ms": 10000,
-            "am_expiry_ms": 60000,
-            "max_allocation_mb": max(m.memory_mb for m in machines),
-            "max_allocation_vcores": max(m.vcores for m in machines),
-            "application_classpath": f"{layout.conf},{jars}/lib/*,{jars}/client-extra/*",
-        },
+        "hdfs": _hdfs(cluster),
+        "yarn": _yarn(cluster),
         "submarine": {
             "python": sys.executable,
             "am_jar": str(REPO / "submarine_patch/java/am/target/isonomy-am.jar"),
         },
-        "isonomy": {
-            "topology": str(layout.topology),
-            "state_dir": str(layout.isonomy),
-            "bridge_port": cluster.ports["bridge"],
-            "bridge_token_file": str(layout.isonomy / "bridge.token"),
-            "agents_host": LOCALHOST,
-            "agents_port": cluster.ports["agents"],
-            "agents_advertise": ",".join(at("agents", cluster.hosts[rm]) for rm in cluster.resourcemanagers),
-            "standby_webhdfs": cluster.webhdfs if pair else None,
-            "standby_every_s": 2 if pair else 60,
-            "tokens_webhdfs": cluster.webhdfs if cluster.options.secure else None,
-            "tokens_principal": kerberos.principal(kerberos.PROXY),
-            "tokens_keytab": str(kerberos.keytab(cluster)),
-            "standby_principal": kerberos.principal(user) if pair and cluster.options.secure else None,
-            "standby_keytab": str(kerberos.keytab(cluster)) if pair and cluster.options.secure else None,
-        },
+        "isonomy": _isonomy(cluster),
+    }
+
+
+def _hdfs(cluster: Cluster) -> dict[str, Any]:
+    layout, at = cluster.layout, cluster.address
+    return {
+        "namenode_rpc": at("namenode_rpc"),
+        "namenode_web": at("namenode_web"),
+        "namenode_dir": f"file://{layout.data}/namenode",
+        "safemode_extension_ms": 0,
+        "datanode_host": LOCALHOST,
+        "datanode_address": at("datanode"),
+        "datanode_ipc": at("datanode_ipc"),
+        "datanode_web": at("datanode_web"),
+        "datanode_dir": f"file://{layout.data}/datanode",
+        "replication": 1,
+        "close_retry_ms": 10,
+        "close_retries": 11,
+    }
+
+
+def _yarn(cluster: Cluster) -> dict[str, Any]:
+    layout, at, machines, pair = cluster.layout, cluster.address, cluster.spec.machines, cluster.options.standby
+    jars = cluster.jars
+    return {
+        "scheduler": "capacity" if cluster.options.plain else "isonomy",
+        "hadoop": ".".join(cluster.options.hadoop.split(".")[:2]),
+        "mode": "off" if cluster.options.off else "on",
+        "admin_acl": getpass.getuser(),
+        "rm_host": LOCALHOST,
+        "rm_address": at("rm"),
+        "rm_scheduler_address": at("rm_scheduler"),
+        "rm_tracker_address": at("rm_tracker"),
+        "rm_admin_address": at("rm_admin"),
+        "rm_web": at("rm_web"),
+        "rm_state_dir": f"file://{layout.data}/{RESOURCEMANAGER}",
+        "rm_hosts": {"rm1": LOCALHOST, "rm2": STANDBY_HOST} if pair else {},
+        "rm_id": "rm1" if pair else None,
+        "zookeeper": at(ZOOKEEPER),
+        "zookeeper_timeout_ms": 4000,
+        "rm_recovery_wait_ms": 5000,
+        "node_expiry_ms": 10000,
+        "am_expiry_ms": 60000,
+        "max_allocation_mb": max(m.memory_mb for m in machines),
+        "max_allocation_vcores": max(m.vcores for m in machines),
+        "application_classpath": f"{layout.conf},{jars}/lib/*,{jars}/client-extra/*",
+    }
+
+
+def _isonomy(cluster: Cluster) -> dict[str, Any]:
+    layout, at, user, pair = cluster.layout, cluster.address, getpass.getuser(), cluster.options.standby
+    return {
+        "topology": str(layout.topology),
+        "state_dir": str(layout.isonomy),
+        "bridge_port": cluster.ports["bridge"],
+        "bridge_token_file": str(layout.isonomy / "bridge.token"),
+        "agents_host": LOCALHOST,
+        "agents_port": cluster.ports["agents"],
+        "agents_advertise": ",".join(at("agents", cluster.hosts[rm]) for rm in cluster.resourcemanagers),
+        "standby_webhdfs": cluster.webhdfs if pair else None,
+        "standby_every_s": 2 if pair else 60,
+        "tokens_webhdfs": cluster.webhdfs if cluster.options.secure else None,
+        "tokens_principal": kerberos.principal(kerberos.PROXY),
+        "tokens_keytab": str(kerberos.keytab(cluster)),
+        "standby_principal": kerberos.principal(user) if pair and cluster.options.secure else None,
+        "standby_keytab": str(kerberos.keytab(cluster)) if pair and cluster.options.secure else None,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -73,18 +74,8 @@ def experiment_command(
     if name == ("claims",):
         _make_claims(results)
         return
-    try:
-        chosen = [n for word in name for n in _chosen(word)]
-    except catalogue.UnknownExperiment as e:
-        raise click.UsageError(str(e)) from e
-    if report is not None and report.suffix in (".md", ".json"):
-        raise click.BadParameter(
-            f"{report}: is a folder for several files; name one without {report.suffix}", param_hint="--report"
-        )
-    if quick and full:
-        raise click.UsageError("--quick and --full: give one of them")
-    if resume and report is None:
-        raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
+    chosen = _all_chosen(name)
+    _check_options(quick, full, resume, report)
     entries: list[Entry] = []
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
@@ -109,6 +100,25 @@ def experiment_command(
     elif report is not None:
         log.print(f"{report / 'index.html'}")
     sys.exit(0)
+
+
+def _all_chosen(words: Iterable[str]) -> list[str]:
+    try:
+        return [n for word in words for n in _chosen(word)]
+    except catalogue.UnknownExperiment as e:
+        raise click.UsageError(str(e)) from e
+
+
+def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -> None:
+    """Options that exclude, or need, one another."""
+    if report is not None and report.suffix in (".md", ".json"):
+        raise click.BadParameter(
+            f"{report}: is a folder for several files; name one without {report.suffix}", param_hint="--report"
+        )
+    if quick and full:
+        raise click.UsageError("--quick and --full: give one of them")
+    if resume and report is None:
+        raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
 
 
 def _make_claims(results: Path) -> None:

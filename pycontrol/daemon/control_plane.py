@@ -16,7 +16,8 @@ import structlog
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import RECEIPTS_KEPT, Settings
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.state import Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
@@ -25,6 +26,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
+from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.standby_store import Kept, KeptError
 from pycontrol.daemon.takeover import Superseded, Takeover
@@ -37,18 +39,14 @@ from pycontrol.policies.shadowed import NoShadow, Shadowed
 from pycontrol.policies.themis import Themis
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.trends import SAMPLE_S
-from pycontrol.rpc.admission import Owner
-from pycontrol.rpc.server import AgentServer
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import picture
-from pycontrol.web.feed import Feed
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
-from pycontrol.web.router import Router
 
 TOKEN_KEY_FILE = "tokens.key"
 HOUSEKEEPING_S = 2.0
@@ -100,15 +98,6 @@ def notice_of(policy: Policy) -> str:
     return f"policy {policy.name}, auctions solved by the engine {engine}{slower}"
 
 
-def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
-    """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
-    app = arbiter.cluster.apps.get(app_id)
-    if app is not None:
-        return Owner(app.user, app.submitted_s)
-    record = None if arbiter.cluster.ready else arbiter.durable.apps.get(app_id)
-    return Owner(record.user, record.submitted_s) if record is not None else None
-
-
 class ControlPlane:
     """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
 
@@ -136,6 +125,7 @@ class ControlPlane:
             self._parts = parts.pop_all()
 
     def _start(self, parts: ExitStack) -> None:
+        """The journal's folder is locked first: what else is read and made is this process's alone."""
         config, clock = self.config, SteadyClock()
         self._topology = load_topology(config.topology) if config.topology else None
         ca = _ca_of(config)
@@ -145,59 +135,51 @@ class ControlPlane:
         durable = self._journal.recover()
         for line in self._journal.set_aside:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
-        keeper = JournalKeeper(
-            config.journal_file, config.journal.retention_days * DAY_S, config.journal.max_mb << 20, clock.now_s
-        )
         keep = config.standby
         self._takeover = Takeover(Kept(keep), self._journal, durable.pristine) if keep else None
-        supply = self._cells() if config.cells else None
-        if supply is not None:
-            assert self._found is not None
-            self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
-        epoch, journal_id = self._journal.epoch, self._journal.id[:8]
-        arbiter = Arbiter(settings_of(config), self._policy, durable, self._topology, epoch, supply, journal_id)
-        agents = AgentServer(
-            config.agents.host,
-            config.agents.port,
-            config.agents.tls,
-            tokens,
-            lambda event: self._driver.submit(event),
-            lambda: arbiter.known,
-            lambda app_id: owner_of(arbiter, app_id),
-            lambda done: self._driver.after(done),
-            serving=lambda: keep is None or endpoint.connected,
-            failed=lambda e: self._fail("the Agents' server ended", e),
-            hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
-        )
-        endpoint = BridgeEndpoint(
+        forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
+        core = assemble(
+            self._arbiter(durable), durable, self._journal, tokens, clock,
+            lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, self._policy, clock),
             self._from_cluster,
-            lambda *query: router.handle(*query),
-            lambda: self._driver.settle(),
-        )
-        self._agents, self._endpoint = agents, endpoint
-        arbiter.receipts.extend(reversed(self._journal.rounds(RECEIPTS_KEPT)))
-        feed = self._feed = Feed(self._journal, durable=durable, past=self._journal.newest(FACTS_READ))
-        self._driver = Driver(arbiter, feed, agents, endpoint, self._policy, clock)
-        router = self._router = Router(
-            self._driver,
-            issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
-            arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
-            ca=ca,
+            listen=(config.agents.host, config.agents.port),
+            address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
             token_ttl_s=config.token_ttl_s,
-            journal=self._journal,
-            feed=feed,
+            tls=config.agents.tls,
+            ca=ca,
+            past=self._journal.newest(FACTS_READ),
+            serving=lambda: keep is None or self._endpoint.connected,
+            failed=self._fail,
+            hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
             read_cells=self._read_cells if config.cells else None,
             traders=config.exchange.traders,
             picture=picture,
             estimates=lambda: forecaster.latest,
-        )
-        forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
+        )  # fmt: skip
+        self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
+        self._driver, self._router = core.driver, core.router
+        self._watch_parts(core.feed.metrics, core.endpoint)
+        self._start_parts(parts, forecaster, durable)
+
+    def _arbiter(self, durable: Durable) -> Arbiter:
+        """With the cells, and their policies, where there is a cells file."""
+        supply = self._cells() if self.config.cells else None
+        if supply is not None:
+            assert self._found is not None
+            self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
+        epoch, journal_id = self._journal.epoch, self._journal.id[:8]
+        return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
+
+    def _start_parts(self, parts: ExitStack, forecaster: Forecaster, durable: Durable) -> None:
+        """In this order; stopped in the inverse one."""
+        config, feed = self.config, self._feed
+        days_s, most = config.journal.retention_days * DAY_S, config.journal.max_mb << 20
+        keeper = JournalKeeper(config.journal_file, days_s, most, self._driver.clock.now_s)
         bridge = BridgeServer(
-            config.bridge.host, config.bridge.port, config.bridge.token_file, endpoint.handle,
+            config.bridge.host, config.bridge.port, config.bridge.token_file, self._endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
-        self._watch_parts(feed.metrics, endpoint)
-        for part in (keeper, self._driver, agents, endpoint, bridge, forecaster):
+        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster):
             part.start()
             parts.callback(part.stop)
         if config.notify is not None:
@@ -205,7 +187,7 @@ class ControlPlane:
             feed.notifier.start()
             parts.callback(feed.notifier.stop)
         if config.metrics is not None:
-            listener = MetricsServer(config.metrics, router.metrics_text)
+            listener = MetricsServer(config.metrics, self._router.metrics_text)
             listener.start()
             parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()

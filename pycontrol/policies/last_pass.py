@@ -51,14 +51,6 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     return replace(changed, unused_gpus={h: n for h, n in _left(changed, s).items() if n > 0})
 
 
-def wanted_and_idle(plan: Plan, s: Snapshot, kept_out: KeptOut) -> list[str]:
-    """Apps of the round that could use GPUs that the plan leaves free and holds for nobody; empty after `last_pass`."""
-    free = _left(plan, s)
-    for hold in plan.holds:
-        _held(hold, free)
-    return sorted({app_id for app_id, _ in _Giver(plan, s, kept_out).give(Pool(free, s.topology), s.apps)})
-
-
 def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
     """GPUs by host that nobody was awarded."""
     free = {h: n for h, n in s.free.items() if n > 0}

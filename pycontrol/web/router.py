@@ -79,6 +79,10 @@ class Route:
     params: frozenset[str] = field(default_factory=frozenset)
 
 
+CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy]]]
+"""Reads the cells file again; told the file that the operator believes it to be."""
+
+
 class Router:
     """Answers queries; from any thread."""
 
@@ -92,7 +96,7 @@ class Router:
         token_ttl_s: float = 7 * 86400.0,
         journal: Receipts | None = None,
         feed: Feed | None = None,
-        read_cells: Callable[[str], tuple[Layout, Mapping[str, Policy]]] | None = None,
+        read_cells: CellsReader | None = None,
         traders: Mapping[str, Collection[str]] | None = None,
         picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
         estimates: Callable[[], Mapping[str, Any]] | None = None,

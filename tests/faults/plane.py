@@ -20,18 +20,13 @@ import pycontrol.rpc.intake as intake_module
 import pycontrol.runtime.driver as driver_module
 import pycontrol.runtime.journal as journal_module
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import RECEIPTS_KEPT
-from pycontrol.bridge.endpoint import BridgeEndpoint
-from pycontrol.daemon.control_plane import owner_of
+from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.standby_store import KeptError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import ClusterSnapshot
-from pycontrol.rpc.server import AgentServer
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, SteadyClock
 from pycontrol.runtime.inbox import Lane
-from pycontrol.web.feed import Feed
-from pycontrol.web.router import Router
 from pycontrol.wire.v1 import bridge_pb2 as pb
 from tests.faults.clock import Killed, Life, MachineTime, Sim, Stream, Violation, VirtualLoop
 from tests.faults.disk import DiskFull, KeptFiles
@@ -217,32 +212,21 @@ class Plane:
             self.journal.id,
         )  # fmt: skip
         self.loop = VirtualLoop(sim)
-        self.agents = AgentServer(
-            "plane", 0, None, tokens, lambda e: self.driver.submit(e), lambda: arbiter.known,
-            lambda app_id: owner_of(arbiter, app_id), lambda done: self.driver.after(done),
+        core = assemble(
+            arbiter, durable, self.journal, tokens, clock,
+            lambda a, feed, *_: SimDriver(a, _Watched(self, feed), _Edge(self), _Edge(self), self.policy, clock),
+            self._from_cluster,
+            listen=("plane", 0),
+            address="plane:1",
+            token_ttl_s=TOKEN_TTL_S,
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
+            monotonic_s=lambda: sim.now,
+            read_cells=(lambda named: world.read_cells()) if supply is not None else None,
         )  # fmt: skip
+        self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
         self.agents._loop.close()
         self.agents._loop = self.loop
-        self.endpoint = BridgeEndpoint(
-            self._from_cluster,
-            lambda *query: self.router.handle(*query),
-            lambda: self.driver.settle(),
-            clock_s=lambda: sim.now,
-        )
-        arbiter.receipts.extend(reversed(self.journal.rounds(RECEIPTS_KEPT)))
-        feed = Feed(self.journal, durable=durable)
-        self.driver = SimDriver(arbiter, _Watched(self, feed), _Edge(self), _Edge(self), self.policy, clock)
         self.driver._solver = _Later(self)  # type: ignore[assignment]
-        self.router = Router(
-            self.driver,
-            issue=lambda app_id, user: tokens.issue(app_id, user, TOKEN_TTL_S, clock.now_s()),
-            arbiter_address="plane:1",
-            journal=self.journal,
-            feed=feed,
-            token_ttl_s=TOKEN_TTL_S,
-            read_cells=(lambda named: world.read_cells()) if supply is not None else None,
-        )
         self.takeover: Takeover | None = None
         if world.schedule.get("standby"):
             self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.pristine)

@@ -1,0 +1,106 @@
+"""The parts that every control plane has, wired with each other: those of `isonomy serve`, and of a simulated one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.state import RECEIPTS_KEPT
+from pycontrol.bridge.endpoint import BridgeEndpoint
+from pycontrol.model.events import Event
+from pycontrol.rpc.admission import Owner
+from pycontrol.rpc.server import AgentServer, TlsFiles
+from pycontrol.rpc.service import HdfsTokens
+from pycontrol.rpc.tokens import Tokens
+from pycontrol.runtime.driver import Driver
+from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.ports import Clock
+from pycontrol.web.feed import Feed
+from pycontrol.web.router import CellsReader, Router
+
+MakeDriver = Callable[[Arbiter, Feed, AgentServer, BridgeEndpoint], Driver]
+
+
+@dataclass(frozen=True)
+class Core:
+    """These parts; nothing is started."""
+
+    agents: AgentServer
+    endpoint: BridgeEndpoint
+    feed: Feed
+    driver: Driver
+    router: Router
+
+
+def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
+    """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
+    app = arbiter.cluster.apps.get(app_id)
+    if app is not None:
+        return Owner(app.user, app.submitted_s)
+    record = None if arbiter.cluster.ready else arbiter.durable.apps.get(app_id)
+    return Owner(record.user, record.submitted_s) if record is not None else None
+
+
+def assemble(
+    arbiter: Arbiter,
+    durable: Durable,
+    journal: SqliteJournal,
+    tokens: Tokens,
+    clock: Clock,
+    make_driver: MakeDriver,
+    from_cluster: Callable[[Event], None],
+    *,
+    listen: tuple[str, int],
+    address: str,
+    token_ttl_s: float,
+    tls: TlsFiles | None = None,
+    ca: str = "",
+    past: Iterable[tuple[float, Fact]] = (),
+    serving: Callable[[], bool] = lambda: True,
+    failed: Callable[[str, BaseException], None] = lambda what, e: None,
+    hdfs_tokens: HdfsTokens | None = None,
+    monotonic_s: Callable[[], float] = time.monotonic,
+    read_cells: CellsReader | None = None,
+    traders: Mapping[str, Collection[str]] | None = None,
+    picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
+    estimates: Callable[[], Mapping[str, Any]] | None = None,
+) -> Core:
+    """`listen`: where Agents' calls are taken; `address`: what they are told of it. `past`: what the feed starts with.
+
+    `from_cluster` takes the plugin's events, and hands them to the driver when it is time.
+    """
+    arbiter.receipts.extend(reversed(journal.rounds(RECEIPTS_KEPT)))
+    agents = AgentServer(
+        *listen, tls, tokens,
+        lambda event: driver.submit(event),
+        lambda: arbiter.known,
+        lambda app_id: owner_of(arbiter, app_id),
+        lambda done: driver.after(done),
+        serving=serving,
+        failed=lambda e: failed("the Agents' server ended", e),
+        hdfs_tokens=hdfs_tokens,
+    )  # fmt: skip
+    endpoint = BridgeEndpoint(
+        from_cluster, lambda *query: router.handle(*query), lambda: driver.settle(), clock_s=monotonic_s
+    )
+    feed = Feed(journal, durable=durable, past=past)
+    driver = make_driver(arbiter, feed, agents, endpoint)
+    router = Router(
+        driver,
+        issue=lambda app_id, user: tokens.issue(app_id, user, token_ttl_s, clock.now_s()),
+        arbiter_address=address,
+        ca=ca,
+        token_ttl_s=token_ttl_s,
+        journal=journal,
+        feed=feed,
+        read_cells=read_cells,
+        traders=traders,
+        picture=picture,
+        estimates=estimates,
+    )
+    return Core(agents, endpoint, feed, driver, router)
