@@ -1,7 +1,7 @@
 """Checks of a group's options before anything is submitted.
 
 The runtime (GroupOptions.java) has the same rules, since the stock command line reaches it without us; both are held to
-tests/submarine/options.txt (docs/decisions/008).
+tests/submarine/options.txt (docs/decisions/010).
 """
 
 from __future__ import annotations

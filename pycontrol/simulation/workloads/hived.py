@@ -123,20 +123,6 @@ def hived(options: Hived, seed: int) -> Workload:
     return Workload("hived", apps, source)
 
 
-def quotas_gpus(total_gpus: int, machine_gpus: int = NODE_GPUS) -> dict[str, int]:
-    """Each tenant's GPUs in whole machines: at least one, then by largest remainder, until all are given."""
-    machines = total_gpus // machine_gpus
-    if machines < len(QUOTAS):
-        raise ValueError(f"{total_gpus} GPUs: {len(QUOTAS)} tenants need {len(QUOTAS) * machine_gpus} at least")
-    exact = {tenant: share / sum(QUOTAS.values()) * machines for tenant, share in QUOTAS.items()}
-    got = {tenant: max(1, int(count)) for tenant, count in exact.items()}
-    while sum(got.values()) != machines:
-        step = 1 if sum(got.values()) < machines else -1
-        movable = [t for t in got if step > 0 or got[t] > 1]
-        got[max(movable, key=lambda t: step * (exact[t] - got[t]))] += step
-    return {tenant: count * machine_gpus for tenant, count in got.items()}
-
-
 def _tenant(rng: Generator, tenant: str, o: Hived) -> tuple[Floats, Floats, Floats]:
     """Arrivals, GPUs and run times (seconds) of one tenant's jobs, in no order."""
     counts = [round(n * o.share) for n in COUNTS[tenant]]

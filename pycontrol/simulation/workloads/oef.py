@@ -22,7 +22,6 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import PositiveFloat, PositiveInt
 
-from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import profiles
 from pycontrol.simulation.workloads.building import DAY_S, queue_of
@@ -72,14 +71,6 @@ class Oef20(Tenants):
 
     tenants: PositiveInt = 20
     jobs: PositiveInt = 4
-
-
-def oef_cluster(types: tuple[str, ...] = TYPES) -> Topology:
-    """24 GPUs in hosts of four, an equal number of hosts of each type (section 6.1.1), one rack."""
-    hosts = GPUS // HOST_GPUS // len(types)
-    return Topology.of(
-        Machine(f"h{t}{i}", "rack0", HOST_GPUS, gpu_type) for t, gpu_type in enumerate(types) for i in range(hosts)
-    )
 
 
 def speedups(options: Tenants) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ import pytest
 
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.workloads import BadTrace, hived, load, models, oef
+from pycontrol.simulation.workloads import BadTrace, hived, load, models
 from pycontrol.simulation.workloads.front import GENERATORS
 from pycontrol.simulation.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
 
@@ -105,16 +105,6 @@ def test_hiveds_load_and_each_tenants_are_those_asked_for(cluster: Workload) -> 
     assert app_gpu_days(small).sum() / (capacity * 0.05) == pytest.approx(0.5, abs=0.01)
 
 
-def test_quotas_are_whole_machines_and_all_of_them() -> None:
-    quotas = hived.quotas_gpus(hived.GPUS)
-    assert sum(quotas.values()) == hived.GPUS
-    assert all(gpus % 8 == 0 and gpus >= 8 for gpus in quotas.values())
-    assert quotas["res-f"] == pytest.approx(0.2857 * 2232, abs=8)
-    assert sum(hived.quotas_gpus(96).values()) == 96
-    with pytest.raises(ValueError, match="11 tenants need 88"):
-        hived.quotas_gpus(80)
-
-
 def test_oef_has_the_papers_range_and_one_job_type_a_tenant() -> None:
     w = load("oef", 1)
     by_tenant: dict[str, set[tuple[str, tuple[float, ...]]]] = {}
@@ -129,9 +119,6 @@ def test_oef_has_the_papers_range_and_one_job_type_a_tenant() -> None:
     assert app_gpu_days(w).sum() / (24 * 3) == pytest.approx(0.9)
     assert w.apps[-1].submitted_s < 3 * 86400
     assert len({a.user for a in load("oef-20", 1).apps}) == 20
-    cluster = oef.oef_cluster()
-    assert Counter(m.gpu_type for m in cluster.machines.values()) == dict.fromkeys(oef.TYPES, 2)
-    assert cluster.gpus == 24
 
 
 def test_demand_is_the_integral_of_what_runs() -> None:
