@@ -43,6 +43,8 @@ class ClusterView:
         self.refusals = Refusals()
         self.closed: dict[str, str] = {}
         """Hosts on which nobody's new container may start, and why; what runs there goes on."""
+        self.hosts_changes = 0
+        """How often nodes came, went, changed, or began or ceased to take containers."""
 
     def copy(self) -> ClusterView:
         """The same cluster, apart."""
@@ -72,6 +74,7 @@ class ClusterView:
         self.containers = {c.container_id: c for c in e.containers}
         self.container_at = {gpu: c.container_id for c in e.containers for gpu in c.gpus}
         self.machines.reset(e.nodes)
+        self.hosts_changes += 1
         return resumed
 
     def became_ready(self) -> None:
@@ -94,11 +97,13 @@ class ClusterView:
         self.down.pop(node.node_id, None)
         self.refusals.forget(node.host)
         self.machines.put(node)
+        self.hosts_changes += 1
 
     def node_down(self, node_id: str, reason: str) -> Node | None:
         """It is down; returns what was known of it."""
         node = self.nodes.pop(node_id, None)
         self.down[node_id] = reason
+        self.hosts_changes += 1
         if node is not None:
             self.machines.remove(node)
             self.refusals.forget(node.host)
@@ -113,12 +118,14 @@ class ClusterView:
         """These hosts take no new container, and why; returns those of which that is news, either way."""
         changed = closed.keys() ^ self.closed.keys()
         self.closed = dict(closed)
+        self.hosts_changes += 1
         return changed
 
     def close_host(self, host: str, why: str | None) -> set[str]:
         """The same of one host; None: it takes containers."""
         changed = {host} if (why is not None) != (host in self.closed) else set()
         self.closed.pop(host, None)
+        self.hosts_changes += 1
         if why is not None:
             self.closed[host] = why
         return changed

@@ -11,7 +11,7 @@ from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope, Topology
 
@@ -74,6 +74,24 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     return any(n >= size for n in gpus.values())
 
 
+_Terms = tuple[bool, frozenset[tuple[str, tuple[str, ...]]]]
+"""Whether containers start together; their partitions and the hosts or racks that they insist on, if they do."""
+_Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
+"""A gang's GPUs, scope and type, whether it mixes types, and its members."""
+
+
+def _allows(terms: _Terms | None, node: Node) -> bool:
+    """Whether one of the containers may start on a node; all, where they start together."""
+    if terms is None:
+        return True
+    together, each = terms
+    may = (
+        node.partition == partition and (not only_on or node.host in only_on or node.rack in only_on)
+        for partition, only_on in each
+    )  # fmt: skip
+    return all(may) if together else any(may)
+
+
 class Eligibility:
     """The answers for one round."""
 
@@ -82,16 +100,18 @@ class Eligibility:
         self.s, self.lot, self.ending, self.typed = s, lot, ending, typed
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
         self._topology = lot.topology or s.topology
-        self._partitions = {n.host: n.partition for n in s.cluster.nodes.values()}
-        self._mixed = any(self._partitions.values())
+        self._look()
         self._gpus: dict[str, int] = {}
         """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
         if lot.topology is not None:
             self._gpus = dict(lot.topology.gpus_by_host)
         else:
             self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
-        self._never: dict[tuple[int, Scope, str, bool, tuple[int, ...]], Reason | None] = {}
+        self._never: dict[_Shape, Reason | None] = {}
         """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not, and such members."""
+        self._alike: dict[tuple[_Terms | None, _Shape], tuple[Mapping[str, str] | None, Reason | None]] = {}
+        """Why apps alike cannot start on the offer, and the closed hosts of which that was said."""
+        self._offered: Mapping[str, int] = {}
         self._sizes: dict[str, int] = {}
         """Apps without an Agent -> GPUs of the containers that the stand-in bids for in this round."""
 
@@ -119,7 +139,7 @@ class Eligibility:
                 ever = ever or size
         return ever or sizes[0]
 
-    def kept_out(self, app_id: str, ending: bool = True) -> dict[str, str]:
+    def kept_out(self, app_id: str, ending: bool = True) -> Mapping[str, str]:
         """Hosts where no new container of the app may start, with the reason; or machines that are bound to them.
 
         `ending`: whether GPUs whose leases end count as free in the cells that it asks for.
@@ -130,10 +150,10 @@ class Eligibility:
             found = {name: found[at[name]] for name in sorted(self.lot.bound) if at[name] in found}
         agent = self.s.agents.get(app_id)
         if agent is not None and (agent.demand.pinned or agent.demand.within):
-            found |= {name: "" for name in self._gpus if not self._admits(agent.demand, name, ending)}
+            found = {**found, **{name: "" for name in self._gpus if not self._admits(agent.demand, name, ending)}}
         return found
 
-    def kept_out_of_rest(self, app_id: str) -> dict[str, str]:
+    def kept_out_of_rest(self, app_id: str) -> Mapping[str, str]:
         """The same for what a plan leaves: it is known by number only, and the GPUs that end may be those renewed."""
         return self.kept_out(app_id, ending=False)
 
@@ -163,32 +183,51 @@ class Eligibility:
                 return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
         return None
 
-    def closed_hosts(self, app_id: str) -> dict[str, str]:
-        """Hosts that are up and where no new container of the app may start, with the reason."""
-        s = self.s
-        found = dict(s.cluster.closed)
-        if len(s.cluster.refusals):
-            found.update(s.cluster.refusals.avoided(app_id))
-        asks = list(s.cluster.asks.of(app_id).values())
-        if app_id in s.agents.foreign:
-            asks = [a for a, _ in standin.open_asks(s, app_id)]
-        if self._mixed or any(a.only_on for a in asks):
-            found.update(self._limits(app_id, asks))
-        return found
+    def _look(self) -> None:
+        """At the machines as they are now."""
+        self._changes = self.s.cluster.hosts_changes
+        self._nodes = list(self.s.cluster.nodes.values())
+        self._mixed = any(n.partition for n in self._nodes)
+        self._limited: dict[_Terms | None, dict[str, str]] = {None: {}}
+        """Hosts that no container on such terms may start on."""
+        self._closed: dict[_Terms | None, dict[str, str]] = {}
+        """These, and those that take nobody's."""
 
-    def _limits(self, app_id: str, asks: list[Ask]) -> dict[str, str]:
-        """Hosts that none of its asks admits (of a gang of asks: not all); before it asks, those that are not of its
-        queue's partition."""
+    def closed_hosts(self, app_id: str) -> Mapping[str, str]:
+        """Hosts that are up and where no new container of the app may start, with the reason."""
+        cluster = self.s.cluster
+        if self._changes != cluster.hosts_changes:
+            self._look()
+        terms = self._terms(app_id)
+        if terms not in self._limited:
+            self._limited[terms] = {n.host: "" for n in self._nodes if not _allows(terms, n)}
+        avoided = self._avoided(app_id)
+        if avoided:
+            return {**cluster.closed, **avoided, **self._limited[terms]}
+        if terms not in self._closed:
+            self._closed[terms] = {**cluster.closed, **self._limited[terms]}
+        return self._closed[terms]
+
+    def _avoided(self, app_id: str) -> Mapping[str, str]:
+        refusals = self.s.cluster.refusals
+        return refusals.avoided(app_id) if len(refusals) else {}
+
+    def _terms(self, app_id: str) -> _Terms | None:
+        """On which its containers start; before it asks for them, in its queue's partition. None: anywhere."""
         s, app = self.s, self.s.cluster.apps.get(app_id)
-        if asks and app_id in s.agents.foreign and standin.start_together(s, app_id):
-            return {h: "" for h in self._partitions if not all(standin.admits(s, a, h) for a in asks)}
-        if asks:
-            size = self._sizes.get(app_id) or max(x.gpus for x in asks)
-            asks = [a for a in asks if a.gpus == size]
-            return {h: "" for h in self._partitions if not any(standin.admits(s, a, h) for a in asks)}
+        foreign = app_id in s.agents.foreign
+        asks = [a for a, _ in standin.open_asks(s, app_id)] if foreign else list(s.cluster.asks.of(app_id).values())
+        if not self._mixed and not any(a.only_on for a in asks):
+            return None
         queue = s.cluster.queues.get(app.queue) if app is not None else None
         own = queue.default_partition if queue is not None else ""
-        return {h: "" for h, partition in self._partitions.items() if partition != own}
+        if not asks:
+            return False, frozenset({(own, ())})
+        together = foreign and standin.start_together(s, app_id)
+        if not together:
+            size = self._sizes.get(app_id) or max(x.gpus for x in asks)
+            asks = [a for a in asks if a.gpus == size]
+        return together, frozenset((own if a.partition is None else a.partition, a.only_on) for a in asks)
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
         """Why no gang of the app can start on the GPUs on offer, or ever on those that are there.
@@ -203,7 +242,17 @@ class Eligibility:
         missing = self._never[shape] or self._no_such_cells(demand)
         if missing is not None:
             return missing
-        kept_out = self.kept_out(app_id)
+        if demand.pinned or demand.within or self._avoided(app_id):
+            return self._why_kept_out(demand, self.kept_out(app_id), offered)
+        closed = self.closed_hosts(app_id)
+        alike = self._terms(app_id), shape
+        if offered is not self._offered:
+            self._alike, self._offered = {}, offered
+        if self._alike.get(alike, (None, None))[0] is not closed:
+            self._alike[alike] = closed, self._why_kept_out(demand, self.kept_out(app_id), offered)
+        return self._alike[alike][1]
+
+    def _why_kept_out(self, demand: Demand, kept_out: Mapping[str, str], offered: Mapping[str, int]) -> Reason | None:
         if not kept_out:
             return None
         here = {h for h, n in offered.items() if n > 0 and h in kept_out}

@@ -23,10 +23,13 @@ class Ledger:
         """Those that nobody took yet."""
         self.touched: Touched | None = None
         """Kept where somebody takes pictures."""
+        self._held_by_queue: dict[str, int] | None = None
+        """GPUs that each queue's apps hold; None where a fact came since they were counted."""
 
     def write(self, fact: Fact) -> Held:
         """Applies a fact and queues it for the journal; returns the lease and the reservation of its GPU before."""
         self.facts.append(fact)
+        self._held_by_queue = None
         d, touched = self.durable, self.touched
         if not isinstance(fact, OF_GPU):
             d.apply(fact)
@@ -40,6 +43,20 @@ class Ledger:
             if isinstance(fact, LeaseGranted):
                 touched.app_ids.add(fact.app_id)
         return before, coming
+
+    def held_in(self, queue: str) -> int:
+        """GPUs that the apps of a queue hold or were promised, less those that they are losing."""
+        if self._held_by_queue is None:
+            self._held_by_queue = self._count_by_queue()
+        return self._held_by_queue.get(queue, 0)
+
+    def _count_by_queue(self) -> dict[str, int]:
+        counts = dict[str, int]()
+        for app_id, gpus in self.durable.held.items():
+            app = self.durable.live.get(app_id)
+            if app is not None:
+                counts[app.queue] = counts.get(app.queue, 0) + gpus
+        return counts
 
     def take(self) -> list[Fact]:
         """The facts since the last call."""

@@ -396,8 +396,7 @@ class State:
         limit = self.cluster.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
             return 1 << 30
-        used = sum(self.holding(a.app_id) for a in self.durable.live.values() if a.queue == queue)
-        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - used
+        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.ledger.held_in(queue)
 
     # ---- small effects used in several places
 
