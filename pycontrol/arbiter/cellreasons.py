@@ -18,11 +18,8 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
 
 
-def cell_reason(
-    s: State, supply: Supply, app_id: str, demand: Demand, now_s: float, typed: bool = False
-) -> Reason | None:
-    """None where its cells have room, so that the rounds decide. `typed`: a gang has one type, unless its app mixes."""
-    vc = s.durable.apps[app_id].vc
+def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float, typed: bool = False) -> Reason | None:
+    """None where the virtual cluster's cells have room, so that rounds decide. `typed`: as `exceeds_types` has it."""
     if demand.pinned and not vc:
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
     if not vc or demand.opportunistic:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.eligibility import exceeds_types
-from pycontrol.model.auction import gang_gpus
+from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 
@@ -19,27 +17,80 @@ BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WI
 
 def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
     """Why this app does not have more GPUs now."""
-    record = a.durable.apps.get(app_id)
-    if record is None:
-        app = a.cluster.apps.get(app_id)
-        starting = app is not None and not app.attempt_id
-        return Reason(Pending.UNKNOWN, "its application master is starting" if starting else "")
-    if record.finished_s is not None:
-        return Reason(Pending.FINISHED, record.final_state)
-    for rung in (_your_error, _cluster, _incomplete, _starting, _cells, _last_round):
-        found = rung(a, app_id, now_s)
-        if found is not None:
+    return Reasons(a, now_s).of(app_id)
+
+
+class Reasons:
+    """Why apps do not have more GPUs, all at one moment: what is true of apps alike is found once."""
+
+    def __init__(self, a: Arbiter, now_s: float) -> None:
+        self.a, self.now_s = a, now_s
+        self._in_cells: dict[tuple[object, ...], Reason | None] = {}
+        self._ranks: dict[str, dict[str, int]] = {}
+
+    def of(self, app_id: str) -> Reason:
+        """Of one app."""
+        a, now_s = self.a, self.now_s
+        record = a.durable.apps.get(app_id)
+        if record is None:
+            app = a.cluster.apps.get(app_id)
+            starting = app is not None and not app.attempt_id
+            return Reason(Pending.UNKNOWN, "its application master is starting" if starting else "")
+        if record.finished_s is not None:
+            return Reason(Pending.FINISHED, record.final_state)
+        agent = a.agents.get(app_id)
+        demand = agent.demand if agent is not None else standin.demand(a, app_id, now_s)
+        for rung in (_your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
+            found = rung(a, app_id, demand, now_s)
+            if found is not None:
+                return found
+        return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)
+
+    def _cells(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
+        """What the cells of its virtual cluster cannot hold now, and why."""
+        if a.supply.whole:
+            return None
+        d, vc = demand, a.durable.apps[app_id].vc
+        alike = vc, d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members, d.pinned, d.within, d.opportunistic
+        if alike not in self._in_cells:
+            self._in_cells[alike] = cell_reason(a, a.supply, vc, demand, now_s, a.rounds.typed(vc))
+        found = self._in_cells[alike]
+        if found is None or found.code is not Pending.CELLS_IN_USE:
             return found
-    return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)
+        decided = self._last_round(a, app_id, demand, now_s)
+        return decided if decided is not None and decided.code not in BY_ORDER else found
+
+    def _last_round(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
+        """The newest round of its virtual cluster that this app lived through decides."""
+        app = a.durable.apps[app_id]
+        r = next((r for r in reversed(a.receipts) if r.vc == app.vc), None)
+        if r is None or r.at_s < app.arrived_s:
+            return None
+        if app_id in r.out:
+            return r.out[app_id]
+        held = _held(r, app_id)
+        if held is not None:
+            return held
+        if app_id in r.participants:
+            return _bidder(r, app_id, a.lease_s_of(app.vc))
+        if not r.asked and any(x.app_id != app_id for x in r.done.awards):
+            return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}")
+        if app_id in r.rho:
+            ranks = self._ranks_in(r)
+            rank = f"rank {ranks.get(app_id, len(ranks))} of {len(ranks)} by rho"
+            detail = f"{rank}, the worst {len(r.participants)} were offered {sum(r.offered.values())} GPUs"
+            return Reason(Pending.NOT_OFFERED, f"{detail} in round {r.round_id}")
+        return None
+
+    def _ranks_in(self, r: Receipt) -> dict[str, int]:
+        """Apps by the worst rho first, from 1."""
+        if r.round_id not in self._ranks:
+            worst = sorted(((v, k) for k, v in r.rho.items() if v is not None), reverse=True)
+            self._ranks[r.round_id] = {k: i for i, (_, k) in enumerate(worst, 1)}
+        return self._ranks[r.round_id]
 
 
-def _demand(a: Arbiter, app_id: str, now_s: float) -> Any:
-    agent = a.agents.get(app_id)
-    return agent.demand if agent is not None else standin.demand(a, app_id, now_s)
-
-
-def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    demand = _demand(a, app_id, now_s)
+def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     gang, largest = demand.gang_gpus, a.topology.largest_gpus
     if a.cluster.ready and gang > a.topology.gpus:
         bad = len(a.bad_gpus)
@@ -56,7 +107,7 @@ def _your_error(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     return None
 
 
-def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     if a.paused:
         return Reason(Pending.PAUSED)
     if a.cluster.shadow:
@@ -67,7 +118,7 @@ def _cluster(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     record = a.durable.apps[app_id]
     if record.kind != "foreign" and (agent is None or not agent.connected):
         return Reason(Pending.AGENT_AWAY)
-    if _demand(a, app_id, now_s).gpus <= a.holding(app_id) and not _unplaced(a, app_id):
+    if demand.gpus <= a.holding(app_id) and not _unplaced(a, app_id):
         return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
     if a.queue_room(record.queue) <= 0:
         return Reason(Pending.QUEUE_LIMIT, record.queue)
@@ -78,12 +129,12 @@ def _unplaced(a: Arbiter, app_id: str) -> list[str]:
     return [w.problem for w in a.workers.of(app_id) if not w.container_id]
 
 
-def _incomplete(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+def _incomplete(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     more = standin.missing(a, app_id) if a.is_foreign(app_id) else 0
     return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {standin.GANG_TAG} says") if more else None
 
 
-def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
+def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     coming = a.reservations_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
@@ -91,43 +142,6 @@ def _starting(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
     waiting = _unplaced(a, app_id)
     if waiting:
         return Reason(Pending.STARTING, next(filter(None, waiting), ""))
-    return None
-
-
-def _cells(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    """What the cells of its virtual cluster cannot hold now, and why."""
-    if a.supply.whole:
-        return None
-    found = cell_reason(
-        a, a.supply, app_id, _demand(a, app_id, now_s), now_s, a.rounds.typed(a.durable.apps[app_id].vc)
-    )
-    if found is None:
-        return None
-    decided = _last_round(a, app_id, now_s) if found.code is Pending.CELLS_IN_USE else None
-    return decided if decided is not None and decided.code not in BY_ORDER else found
-
-
-def _last_round(a: Arbiter, app_id: str, now_s: float) -> Reason | None:
-    """The newest round of its virtual cluster that this app lived through decides."""
-    app = a.durable.apps[app_id]
-    r = next((r for r in reversed(a.receipts) if r.vc == app.vc), None)
-    if r is None or r.at_s < app.arrived_s:
-        return None
-    if app_id in r.out:
-        return r.out[app_id]
-    held = _held(r, app_id)
-    if held is not None:
-        return held
-    if app_id in r.participants:
-        return _bidder(r, app_id, a.lease_s_of(app.vc))
-    if not r.asked and any(x.app_id != app_id for x in r.done.awards):
-        return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}")
-    if app_id in r.rho:
-        rhos = sorted(((v, k) for k, v in r.rho.items() if v is not None), reverse=True)
-        rank = next((i for i, (_, k) in enumerate(rhos, 1) if k == app_id), len(rhos))
-        n = len(r.participants)
-        detail = f"rank {rank} of {len(rhos)} by rho, the worst {n} were offered {sum(r.offered.values())} GPUs"
-        return Reason(Pending.NOT_OFFERED, f"{detail} in round {r.round_id}")
     return None
 
 

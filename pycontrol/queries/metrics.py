@@ -22,7 +22,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     RoundHeld,
 )
-from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.reasons import Reasons
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.views import demand_of
 from pycontrol.runtime.spans import Span
@@ -214,6 +214,7 @@ class Metrics:
             self._unsaved.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
+        reasons = Reasons(a, now_s)
         for app in apps:
             held, demand = a.holding(app.app_id), demand_of(a, app.app_id, now_s)
             if held:
@@ -223,7 +224,7 @@ class Metrics:
                 self._unsaved.labels(app.queue).inc(unsaved)
             wanted = max(0, demand.gpus - held) if demand is not None else 0
             if wanted or not held:
-                why = reason(a, app.app_id, now_s).code
+                why = reasons.of(app.app_id).code
                 if wanted:
                     self._pending.labels(app.queue, app.user, why).inc(wanted)
                 if not held:

@@ -11,7 +11,7 @@ from typing import Any
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.auction import Demand
 from pycontrol.model.receipt import Receipt
@@ -150,9 +150,10 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     them (with virtual clusters, in that of each), then those that have all they can use.
     """
     placed = standings(a, now_s)
-    rows = [_queue_row(a, app_id, now_s) | _standing(placed.get(app_id)) for app_id in a.in_system()]
+    why = Reasons(a, now_s)
+    rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.in_system()]
     rows += [
-        _queue_row(a, app.app_id, now_s) | _standing(None)
+        _queue_row(a, app.app_id, now_s, why) | _standing(None)
         for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
@@ -169,10 +170,10 @@ def _standing(found: Standing | None) -> dict[str, Any]:
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
-def _queue_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demand_of(a, app_id, now_s), a.holding(app_id)
-    why = reason(a, app_id, now_s)
+    why = reasons.of(app_id)
     ends = [x.end_s for x in a.leases_of(app_id)]
     known = record or yarn
     assert known is not None
