@@ -1,0 +1,67 @@
+"""What a round or a view asks of every app is worked out once for apps alike: counted in calls, not in seconds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from pycontrol.arbiter import cellreasons, eligibility
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.ledger import Ledger
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Node, Queue
+from pycontrol.queries import views
+from tests.arbiter.mini import CELLS, Mini
+
+pytestmark = pytest.mark.interpreted
+APPS = 12
+Counted = dict[str, int]
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Counted]:
+    def of(owner: Any, name: str) -> Counted:
+        calls, real = {"n": 0}, getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls["n"] += 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+        return calls
+
+    return of
+
+
+def test_apps_alike_wait_for_their_cells_for_one_reason(count: Callable[[Any, str], Counted]) -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CellSupply(layout(CellsFile.model_validate(yaml.safe_load(CELLS)))))
+    for k in range(APPS):
+        m.app(f"a{k}", gang=4, queue="root.a")
+    m.run(5)
+    lots = count(cellreasons, "private_lot")
+    rows = views.queue(m.a, m.now, {})["apps"]
+    assert sum(r["reason"] == "CellsInUse" for r in rows) == APPS - 2  # one has its own cells, one borrows
+    assert lots["n"] == 1
+
+
+def test_a_queues_gpus_are_counted_once_between_changes(count: Callable[[Any, str], Counted]) -> None:
+    m = Mini(nodes=(("n1", 8),), queues=(Queue("root.q", 0.5, 0.5),))
+    for k in range(APPS):
+        m.app(f"a{k}")
+    m.run(5)
+    counts = count(Ledger, "_count_by_queue")
+    rows = views.queue(m.a, m.now, {})["apps"]
+    assert sum(r["reason"] == "QueueLimit" for r in rows) == APPS - 4
+    assert counts["n"] <= 1
+
+
+def test_node_labels_are_compared_once_for_apps_of_a_partition(count: Callable[[Any, str], Counted]) -> None:
+    m = Mini(nodes=(("n1", 2), ("n2", 2)), queues=(Queue("root.q", default_partition="gpu"),))
+    for k in range(APPS):
+        m.app(f"a{k}", gang=2)
+    compared = count(eligibility, "_allows")
+    m.send(ev.NodeUp(Node("n1:1", "n1", "r", 2, partition="gpu")))
+    m.run(1)
+    assert 0 < compared["n"] < APPS
