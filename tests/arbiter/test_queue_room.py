@@ -1,0 +1,34 @@
+"""What a queue's limit leaves: counted as leases come, go and move with their apps."""
+
+import dataclasses
+
+from pycontrol.arbiter.audience import UNLIMITED_GPUS
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Queue
+from tests.arbiter.mini import Mini
+
+QUEUES = (Queue("root.q", 0.5, 0.75), Queue("root.r", 0.5, 0.5), Queue("root.free", 1.0, 1.0))
+
+
+def rooms(m: Mini) -> list[int]:
+    return [m.a.queue_room(q.path) for q in QUEUES]
+
+
+def test_what_apps_hold_is_taken_from_their_queues_room() -> None:
+    m = Mini(nodes=(("n1", 8),), queues=QUEUES)
+    assert rooms(m) == [6, 4, UNLIMITED_GPUS]
+    m.app("a", gang=2)
+    m.app("b", gang=1, queue="root.r")
+    m.run(5)
+    assert rooms(m) == [4, 3, UNLIMITED_GPUS]
+    m.send(ev.AppRemoved("a", "FINISHED"))
+    assert rooms(m) == [6, 3, UNLIMITED_GPUS]
+
+
+def test_an_app_that_is_moved_takes_its_gpus_along() -> None:
+    m = Mini(nodes=(("n1", 8),), queues=QUEUES)
+    app = m.app("a", gang=2, gangs=3)
+    m.run(5)
+    assert rooms(m)[0] == 0
+    m.send(ev.AppUpdated(dataclasses.replace(app, queue="root.r")))
+    assert rooms(m) == [6, -2, UNLIMITED_GPUS]  # more than its new queue may have
