@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "de
 
 import busy
 import demo
-from devcluster import gpus, ports
+from devcluster import gpus, ports, prerequisites, processes
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
 from devcluster.layout import Cluster, Layout, Options
@@ -76,6 +76,28 @@ def test_each_machine_tells_its_containers_type_and_speed_of_its_virtual_gpus(tm
         values = {p.findtext("name"): p.findtext("value") for p in site.iter("property")}
         told = (values[f"yarn.nodemanager.admin-env.ISONOMY_VIRTUAL_GPU_{what}"] for what in ("TYPE", "SPEED"))
         assert tuple(told) == expected[machine.host]
+
+
+def test_an_older_hadoop_has_jars_options_and_keys_of_its_own(tmp_path: Path) -> None:
+    spec = gpus.topology(None, "virtual")
+    hosts = [m.host for m in spec.machines]
+    for hadoop, jars, key in (("3.3.6", "hadoop-3.3.6", "external.classes"), ("3.5.0", "hadoop", "custom.webservice")):
+        cluster = Cluster(Layout(tmp_path / hadoop), Options(hadoop=hadoop, plain=True), ports.choose(hosts), spec)
+        (tmp_path / hadoop).mkdir()
+        command = " ".join(processes.java_command(cluster, "resourcemanager", Path("/java")))
+        assert f"/build/{jars}/lib/*" in command
+        assert ("--add-opens" in command) == (hadoop == "3.3.6")
+        cluster.options = Options(hadoop=hadoop)
+        configure(cluster)
+        assert key in (cluster.layout.conf / "yarn-site.xml").read_text()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.13\"' >&2\n")
+    java.chmod(0o755)
+    assert prerequisites.daemons_java("3.4.2", str(tmp_path)) == tmp_path
+    for hadoop, problem in (("3.5.0", "is Java 11, not 17"), ("new", "is no version such as")):
+        with pytest.raises(DevClusterError, match=problem):
+            prerequisites.daemons_java(hadoop, str(tmp_path))
 
 
 @pytest.mark.parametrize(
