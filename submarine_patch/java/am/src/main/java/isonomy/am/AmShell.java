@@ -97,12 +97,23 @@ public final class AmShell {
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
   }
 
-  /** A page is worth a line in the log, never an app. */
+  /** Opens a page and says its port. */
+  interface Opening {
+    int port() throws IOException;
+  }
+
   private String trackingUrl(String host) {
-    try {
+    return trackingUrl(host, () -> {
       page = AppPage.start(InetAddress.getByName(host), ProxyHosts.pageOf(appId, conf), ProxyHosts.of(conf));
+      return page.port();
+    });
+  }
+
+  /** A page is worth a line in the log, never an app; a reduced Java runtime may lack its module, jdk.httpserver. */
+  static String trackingUrl(String host, Opening page) {
+    try {
       return "http://" + host + ":" + page.port() + "/";
-    } catch (IOException | RuntimeException e) {
+    } catch (IOException | RuntimeException | LinkageError e) {
       LOG.warn("there is no page for this app at {}", host, e);
       return "";
     }

@@ -113,4 +113,15 @@ class AppPageTest {
     http.setInstanceFollowRedirects(false);
     return http;
   }
+
+  @Test
+  void anAppRunsWithoutAPageWhereThereCanBeNone() {
+    assertEquals("http://h:7/", AmShell.trackingUrl("h", () -> 7));
+    assertEquals("", AmShell.trackingUrl("h", () -> {
+      throw new IOException("no port is free");
+    }));
+    assertEquals("", AmShell.trackingUrl("h", () -> {
+      throw new NoClassDefFoundError("com/sun/net/httpserver/HttpServer");
+    }));
+  }
 }
