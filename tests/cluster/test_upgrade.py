@@ -49,7 +49,7 @@ class Upgraded(Rig):
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Upgraded]:
-    made = Upgraded(tmp_path / "dc")
+    made = Upgraded(tmp_path / "dc", "themis", "--set", "yarn.am_expiry_ms=60000")
     yield made
     made.down()
 
