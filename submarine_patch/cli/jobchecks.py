@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pycontrol.words import suggest
+from submarine_patch.agent.spec import gpus_range
 from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.options import RunArguments
+from submarine_patch.cli.options import RunArguments, add_conf
 
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
@@ -51,10 +52,10 @@ def check_job(parsed: RunArguments) -> list[str]:
             raise UsageError("--input_path is absent, and the launch command has %input_path%")
         if "num_workers" in given:
             parsed.stock += ["--input_path", INPUT]
-    _keras(parsed, workers)
+    notes = _keras(parsed, workers)
     local = _localizations(given.get("localization", []))
     script = _script(command, local)
-    return _notes(parsed, script)
+    return notes + _notes(parsed, script)
 
 
 def _framework(parsed: RunArguments) -> None:
@@ -97,7 +98,8 @@ def _environment(pairs: list[str]) -> None:
             raise UsageError(f"--env {name}: this variable is set by Isonomy, leave it out")
 
 
-def _keras(parsed: RunArguments, workers: int) -> None:
+def _keras(parsed: RunArguments, workers: int) -> list[str]:
+    """Refuses `fit` over several machines, or keeps the jobs on one, and says so."""
     env = dict(pair.partition("=")[::2] for pair in parsed.values.get("env", []))
     legacy = env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if parsed.conf.get("framework") == "keras" and workers > 1 and not legacy:
@@ -105,6 +107,24 @@ def _keras(parsed: RunArguments, workers: int) -> None:
             "--framework keras --num_workers: Keras 3 cannot fit over several workers on TensorFlow; add --env"
             " TF_USE_LEGACY_KERAS=1 (package tf_keras), or use one worker with more GPUs"
         )
+    if parsed.conf.get("framework") != "keras" or legacy or _most_gpus(parsed) < 2:
+        return []
+    within = parsed.conf.get("within")
+    if within == "rack":
+        raise UsageError("--within rack: Keras 3 cannot fit over several machines; write --within machine")
+    if within is None:
+        add_conf(parsed, "within", "machine")
+        return ["note: Keras 3 cannot fit over several machines: each job is kept on one (--within machine)"]
+    return []
+
+
+def _most_gpus(parsed: RunArguments) -> int:
+    """Of one job; 0 where that is not to be read here."""
+    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values["worker_resources"][-1])
+    try:
+        return gpus_range(parsed.conf.get("gpus_per_job", ""))[1] or int(of_worker[1] if of_worker else 0)
+    except ValueError:
+        return 0
 
 
 def _localizations(pairs: list[str]) -> dict[str, Path | None]:

@@ -36,7 +36,7 @@ STOP_PATIENCE_S = 30.0
 NOT_METRICS = ("step", "paced")
 T = TypeVar("T")
 
-_stop = StopRequest()
+stop_request = StopRequest()
 
 
 class SessionError(SystemExit):
@@ -106,12 +106,12 @@ class Session(ABC):
         self._stop_check_steps = max(1, stop_check_steps)
         self._seed = seed
         self.pacing = Pacing.parse(env)
-        self._pacer = Pacer(self.pacing.step_s, _stop.wait) if self.pacing else None
+        self._pacer = Pacer(self.pacing.step_s, stop_request.wait) if self.pacing else None
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
         self._files = checkpoints.files_of_env(where, env) if where else None
         self._where = where.rstrip("/")
         self.gang = self._join(_threads(env, self.pacing is not None))
-        _stop.take_over()
+        stop_request.take_over()
         self.step = 0
         """Global steps done."""
         self._values: dict[str, Any] = {}
@@ -258,11 +258,11 @@ class Session(ABC):
 
     def steps(self) -> Iterator[int]:
         """The global steps still to do, from 0; ends the process if it was asked to stop."""
-        _stop.arm()
+        stop_request.arm()
         if self.pacing:
             self._log(f"Virtual GPUs: steps are paced to {self.pacing}")
         while self.step < self.until_step:
-            if self.step % self._stop_check_steps == 0 and self.gang.any(_stop.asked):
+            if self.step % self._stop_check_steps == 0 and self.gang.any(stop_request.asked):
                 self._leave_stopped()
             began_s = time.monotonic()
             if self._pacer:
@@ -362,4 +362,4 @@ def _threads(env: Mapping[str, str], paced: bool) -> int:
     return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
 
 
-_stop.install()
+stop_request.install()

@@ -366,6 +366,7 @@ def good(*more: str) -> list[str]:
         (["--framework", "jax"], "--framework jax: unknown; known are tensorflow, pytorch, mxnet, keras, command"),
         (["--framework", "pytroch"], "--framework pytroch: unknown; did you mean pytorch?"),
         (["--framework", "keras", "--num_workers", "2"], "Keras 3 cannot fit over several workers on TensorFlow"),
+        (["--framework", "keras", "--gpus-per-job", "1:8", "--within", "rack"], "write --within machine"),
         (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
         (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
         (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
@@ -402,6 +403,24 @@ def test_frameworks_keep_the_stock_meaning(
     given = (installation / "arguments").read_text().splitlines()
     assert given[given.index("--framework") + 1] == stock
     assert f"isonomy.framework={name.lower()}" in given
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        (["--framework", "keras", "--gpus-per-job", "4"], True),
+        (["--framework", "keras", "--gpus-per-job", "1:4"], True),
+        (["--framework", "keras", "--gpus-per-job", "1"], False),
+        (["--framework", "keras", "--gpus-per-job", "4", "--env", "TF_USE_LEGACY_KERAS=1"], False),
+        (["--framework", "pytorch", "--gpus-per-job", "4"], False),
+    ],
+)
+def test_jobs_that_keras_fits_stay_on_one_machine(
+    installation: Path, capsys: pytest.CaptureFixture[str], more: list[str], kept: bool
+) -> None:
+    _, _, err = run(capsys, "job", "run", *good(*more))
+    assert ("isonomy.within=machine" in (installation / "arguments").read_text().splitlines()) == kept
+    assert ("each job is kept on one" in err) == kept
 
 
 def test_the_banner_is_not_passed_on_and_workers_need_no_input(

@@ -1,0 +1,65 @@
+"""Lightning's Trainer under Isonomy: saves and leaves when asked to, and resumes by its own checkpoints.
+
+    import isonomy
+    trainer = Trainer(callbacks=[isonomy.lightning.callback("ckpt", every_steps=500)])     # and --keep-folder ckpt
+    trainer.fit(model, loader, ckpt_path=isonomy.lightning.checkpoint("ckpt"))
+
+What Lightning's checkpoints do not have is not resumed either: with a loader that shuffles, the rest of the epoch has
+other examples than without the stop.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from submarine_patch.worker.steering import Steering, newest
+
+LOG_STEPS = 10
+
+
+def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
+    """For `callbacks=` of a Trainer; `every_steps`: checkpoints beside those at stops, 0: none."""
+    from lightning.pytorch import Callback
+
+    class Isonomy(Callback):  # type: ignore[misc]
+        """Each step of the optimizer is one of Isonomy's."""
+
+        def __init__(self) -> None:
+            self._steering, self._step = Steering(), 0
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self._steering.begin()
+            self._step = trainer.global_step
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
+            step = trainer.global_step
+            if step == self._step:  # gradients are accumulated
+                return
+            self._step = step
+            ends = self._steering.ends(step)
+            if trainer.is_global_zero and (ends or step % LOG_STEPS == 0):
+                found = dict(trainer.callback_metrics)
+                if "loss" not in found and "train_loss" in found:
+                    found["loss"] = found["train_loss"]
+                self._steering.report(step, found)
+            if ends or (every_steps and step % every_steps == 0):
+                trainer.save_checkpoint(Path(folder) / f"step-{step}.ckpt")
+                trainer.strategy.barrier()
+                self._forget(trainer, step)
+            self._steering.leave()
+            trainer.should_stop = trainer.should_stop or ends
+
+        def _forget(self, trainer: Any, step: int) -> None:
+            if trainer.is_global_zero:
+                for old in Path(folder).glob("step-*.ckpt"):
+                    if old.name != f"step-{step}.ckpt":
+                        old.unlink(missing_ok=True)
+
+    return Isonomy()
+
+
+def checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """The newest checkpoint in that folder, for `ckpt_path`; None: begin anew."""
+    return newest(folder, "step-*.ckpt")

@@ -1,0 +1,90 @@
+"""The callbacks of Hugging Face's Trainer and of Lightning: stopped and resumed, they end as if undisturbed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.worker.gangs import Job
+
+pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(900)]
+
+HUGGINGFACE = """
+import isonomy, torch
+from transformers import Trainer, TrainingArguments, set_seed
+set_seed(1)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.drop = torch.nn.Linear(8, 1), torch.nn.Dropout(0.2)
+    def forward(self, x, labels=None):
+        loss = (self.line(self.drop(x)).squeeze(-1) - labels).pow(2).mean()
+        return {"loss": loss}
+x = torch.randn(160, 8, generator=torch.Generator().manual_seed(3))
+data = [{"x": row, "labels": row.sum()} for row in x]
+args = TrainingArguments("ckpt", max_steps=60, per_device_train_batch_size=8, learning_rate=0.05, save_steps=25,
+                         save_total_limit=2, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True)
+trainer = Trainer(Net(), args, train_dataset=data, callbacks=[isonomy.huggingface.callback()])
+trainer.train(resume_from_checkpoint=isonomy.huggingface.checkpoint("ckpt"))
+print("FINAL", sum(p.double().sum().item() for p in trainer.model.parameters()), flush=True)
+"""
+LIGHTNING = """
+import isonomy, torch
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+seed_everything(1)
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(8, 1)
+    def training_step(self, batch, at):
+        loss = (self.line(batch[0]).squeeze(-1) - batch[1]).pow(2).mean()
+        self.log("train_loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 0.05)
+x = torch.randn(160, 8, generator=torch.Generator().manual_seed(3))
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1)), batch_size=160)
+net = Net()
+trainer = Trainer(max_steps=60, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                  callbacks=[isonomy.lightning.callback("ckpt", every_steps=25)])
+trainer.fit(net, loader, ckpt_path=isonomy.lightning.checkpoint("ckpt"))
+print("FINAL", sum(p.double().sum().item() for p in net.parameters()), flush=True)
+"""
+
+
+def final(text: str) -> float:
+    return float(text.split("FINAL ")[1].split()[0])
+
+
+@pytest.mark.parametrize(("package", "script"), [("transformers", HUGGINGFACE), ("lightning", LIGHTNING)])
+def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
+    tmp_path: Path, package: str, script: str
+) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed: make torch-test")
+    (tmp_path / "train.py").write_text(script)
+    alone = Job(tmp_path / "alone", f"python {tmp_path}/train.py", ISONOMY_KEEP_FOLDER="ckpt")
+    job = Job(tmp_path / "job", f"python {tmp_path}/train.py", step_s=0.1, ISONOMY_KEEP_FOLDER="ckpt")
+    try:
+        whole = alone.launch()
+        assert whole.codes() == [0], whole.text()[-3000:]
+        first = job.launch()
+        at = first.at_step(10)
+        first.stop()
+        assert first.codes() == [75], first.text()[-3000:]
+        assert "FINAL" not in first.text()
+        steps = [json.loads(line)["step"] for line in first.text().splitlines() if line.startswith('{"step"')]
+        assert at <= steps[-1] < 60
+        for left in (job.folder / "ckpt").rglob("*"):  # the next launch is on another machine
+            if left.is_file():
+                left.unlink()
+        last = job.launch()
+        assert last.codes() == [0], last.text()[-3000:]
+        again = [json.loads(line)["step"] for line in last.text().splitlines() if line.startswith('{"step"')]
+        assert steps[-1] <= min(again) <= steps[-1] + 10, "it went on, it did not begin anew"
+        assert final(last.text()) == pytest.approx(final(whole.text()), rel=1e-6)
+    finally:
+        alone.end()
+        job.end()
