@@ -9,13 +9,16 @@ CALM_AFTER = 0.8
 """Part of the time in which faults begin; the rest belongs to what they left behind."""
 GAP_S = 14.0
 """Between two faults, on average."""
-FREEZE_S = (2.0, 75.0)
+FREEZE_S = (2.0, 120.0)
 DOWN_S = (2.0, 25.0)
 SKEW_S = 600.0
 
-KILLED = {"plane": 3.0, "rm": 1.0, "nm": 1.0, "am": 1.0, "agent": 1.0, "worker": 2.0, "datanode": 0.5}
+KILLED = {"plane": 3.0, "rm": 1.0, "nm": 1.0, "am": 1.0, "agent": 1.0, "worker": 2.0, "namenode": 0.5, "datanode": 0.5}
 FROZEN = {"plane": 2.0, "rm": 1.0, "nm": 1.0, "am": 0.7, "agent": 1.0, "worker": 1.5, "namenode": 0.7, "datanode": 0.7}
-LINKS = ("agents", "bridge", "webhdfs")
+LINKS = {
+    "agents": 2.0, "bridge": 2.0, "webhdfs": 2.0, "am-rm": 1.0, "nm-rm": 0.7, "am-nm": 1.0, "clients-rm": 0.5,
+    "hdfs-namenode": 1.0, "hdfs-datanode": 1.0,
+}  # fmt: skip
 WAYS = ("delay", "stall", "cut", "lossy")
 KINDS = {"kill": 3.0, "freeze": 3.0, "link": 3.0, "busy": 1.0, "disk": 0.7, "second": 0.5, "clock": 0.7}
 """How often each is drawn."""
@@ -31,6 +34,11 @@ class Fault:
     way: str
     for_s: float
     pick: float
+
+    @property
+    def name(self) -> str:
+        """Of the kind of fault."""
+        return " ".join(filter(None, (self.kind, self.what, self.way if self.kind == "link" else "")))
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.kind, self.what, self.way, f"{self.for_s:.0f} s")))
@@ -84,7 +92,7 @@ def _fault(rng: random.Random, at_s: float) -> Fault:
     if kind in ("kill", "freeze"):
         what = _one(rng, KILLED if kind == "kill" else FROZEN)
     elif kind == "link":
-        what, way = rng.choice(LINKS), rng.choice(WAYS)
+        what, way = _one(rng, LINKS), rng.choice(WAYS)
     elif kind == "clock":
         way = f"{rng.uniform(-SKEW_S, SKEW_S):+.0f}"
     return Fault(at_s, kind, what, way, for_s, rng.random())

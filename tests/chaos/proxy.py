@@ -14,10 +14,10 @@ LOSS_S = 2.0
 
 
 class Proxy:
-    """Listens on a port of 127.0.0.1 (0: any that is free) and passes on to another; a thread of its own."""
+    """Listens on a port (0: any that is free) and passes on to another; a thread of its own."""
 
-    def __init__(self, upstream: tuple[str, int], port: int = 0, seed: int = 0) -> None:
-        self.upstream, self.port = upstream, port
+    def __init__(self, upstream: tuple[str, int], port: int = 0, seed: int = 0, host: str = "127.0.0.1") -> None:
+        self.upstream, self.port, self.host = upstream, port, host
         self._rng = random.Random(seed)
         self._delay_s, self._cut, self._lossy = 0.0, False, False
         self._loop = asyncio.new_event_loop()
@@ -30,7 +30,7 @@ class Proxy:
         """Listens from now on."""
         self._thread.start()
         server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._serve, "127.0.0.1", self.port), self._loop
+            asyncio.start_server(self._serve, self.host, self.port), self._loop
         ).result(10)
         self._server, self.port = server, server.sockets[0].getsockname()[1]
 

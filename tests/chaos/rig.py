@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import re
 import resource
 import socket
@@ -15,10 +17,16 @@ from typing import Any
 
 import yaml
 
-from tests.chaos.plan import LINKS
+from tests.chaos.links import Link, between, hide, set_properties
 from tests.chaos.proxy import Proxy
 from tests.cluster.rig import BIN, REPO, Rig
 
+TIMES_S = {"lease_s": 20.0, "grant_timeout_s": 30.0, "round_retry_s": 3.0}
+"""Settings that are times, on a machine at rest."""
+OTHERS = ("isonomy.f=0.3", "yarn.node_expiry_ms=30000", "yarn.am_max_attempts=100")
+"""An app has more attempts than there are faults that cost it one."""
+SECOND_S = 60.0
+"""Within which a second control plane gives up."""
 LOOK_S = 0.5
 START_S = 1.5
 """Between a control plane's end and its next start, as a supervisor waits."""
@@ -48,20 +56,26 @@ def arguments_of(cmdline: bytes) -> str:
 
 
 class ChaosRig(Rig):
-    """Agents, plugin and WebHDFS reach their servers through proxies; the control plane is started again if it ends."""
+    """All reach each other through proxies; the control plane is started again if it ends.
 
-    def __init__(self, folder: Path, cells: bool) -> None:
-        self.links: dict[str, Proxy] = {}
+    `slower`: how many times as long everything may take, since the machine does other things too.
+    """
+
+    def __init__(self, folder: Path, cells: bool, slower: float) -> None:
+        self.links: dict[str, list[Link]] = {}
+        self.slower = slower
+        self.settings = tuple(f"isonomy.{k}={v * slower:g}" for k, v in TIMES_S.items()) + OTHERS
         self.skew_s: float | None = None
         self.full = False
         """The journal's disk takes no more."""
         self.held_down = False
         self.starts = 0
         self._stopping = threading.Event()
+        self._proxies: list[Proxy] = []
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
-        options = ["--set", "yarn.node_expiry_ms=30000"]
-        if cells:
-            options += ["--set", f"isonomy.cells={_cells_file(folder)}"]
+        self._errands = queue.SimpleQueue[Callable[[], object] | None]()
+        self._hand = threading.Thread(target=self._run_errands, name="errands", daemon=True)
+        options = ["--set", f"isonomy.cells={_cells_file(folder)}"] if cells else []
         super().__init__(folder, "themis", *options)
         (folder / "space.yaml").write_text(SPACE)
 
@@ -69,26 +83,52 @@ class ChaosRig(Rig):
 
     def serve(self, policy: str = "themis") -> None:
         """Puts the proxies in between, then starts the control plane under its supervisor."""
+        self._interpose()
         file = Path(self.cluster["isonomy_yaml"])
         config: dict[str, Any] = yaml.safe_load(file.read_text())
         behind = free_port()
-        self.links["bridge"] = Proxy(("127.0.0.1", behind), config["bridge"]["port"])
-        self.links["agents"] = Proxy(("127.0.0.1", config["agents"]["port"]))
         host, port = self.cluster["webhdfs"].removeprefix("http://").split(":")
-        self.links["webhdfs"] = Proxy((host, int(port)))
-        for name in LINKS:
-            self.links[name].start()
+        own = {
+            "bridge": Proxy(("127.0.0.1", behind), config["bridge"]["port"]),
+            "agents": Proxy(("127.0.0.1", config["agents"]["port"])),
+            "webhdfs": Proxy((host, int(port))),
+        }
+        for name, proxy in own.items():
+            proxy.start()
+            self._proxies.append(proxy)
+            self.links[name] = [Link(proxy)]
         config["bridge"]["port"] = behind
-        config["agents"]["advertise"] = f"127.0.0.1:{self.links['agents'].port}"
+        config["agents"]["advertise"] = f"127.0.0.1:{own['agents'].port}"
         config["policy"] = policy
         file.write_text(yaml.safe_dump(config))
-        site = Path(self.cluster["conf"]) / "submarine-site.xml"
-        address = f"http://127.0.0.1:{self.links['webhdfs'].port}"
-        mine = f"<property><name>isonomy.webhdfs.address</name><value>{address}</value></property>"
-        site.write_text(site.read_text().replace("</configuration>", mine + "\n</configuration>"))
+        address = f"http://127.0.0.1:{own['webhdfs'].port}"
+        set_properties(Path(self.cluster["conf"]) / "submarine-site.xml", {"isonomy.webhdfs.address": address})
         self.start_plane()
         self._supervisor.start()
-        self.wait(lambda: self.get("status").get("ready"), 180, "the plugin says hello")
+        self._hand.start()
+        self.wait(lambda: self.get("status").get("ready"), 180 * self.slower, "the plugin says hello")
+
+    def _interpose(self) -> None:
+        """Starts the daemons again, on hidden addresses, and the proxies where they were."""
+        hide(self.cluster)
+        roles = self.cluster["roles"]
+        for role in roles:
+            if role != "datanode":  # one must run, else `up` configures them anew
+                self.dev("kill", role)
+        links, rest = between(self.cluster)
+        waiting = [p for each in links.values() for link in each for p in link.proxies] + rest
+        of_datanode = {self.cluster["ports"][name] for name in ("datanode", "datanode_web", "datanode_ipc")}
+        for proxy in waiting:
+            if proxy.port not in of_datanode:
+                proxy.start()
+        subprocess.run([str(REPO / "dev-cluster/up"), "--dir", str(self.folder)], check=True, timeout=400)
+        self.dev("kill", "datanode")
+        for proxy in waiting:
+            if proxy.port in of_datanode:
+                proxy.start()
+        self.dev("start", "datanode")
+        self.links |= links
+        self._proxies += waiting
 
     def start_plane(self) -> None:
         """`isonomy serve`, on a full disk or a wrong clock if it is so."""
@@ -126,13 +166,44 @@ class ChaosRig(Rig):
                     self.start_plane()
 
     def second_plane(self) -> str:
-        """Another one with the same configuration: within a minute it must end with an error; else what it did."""
+        """Another one with the same configuration, while the first one lives: it must end with an error; else what it
+        did."""
+        first = self.control
         words = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-        except subprocess.TimeoutExpired:
+        second = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end_s = time.monotonic() + SECOND_S * self.slower
+        while second.poll() is None and time.monotonic() < end_s:
+            if first is None or first.poll() is not None:  # its place was free
+                second.kill()
+                second.wait()
+                return ""
+            time.sleep(0.1)
+        if second.poll() is None:
+            second.kill()
+            second.wait()
             return "a second control plane serves beside the first one"
-        return "" if done.returncode else "a second control plane ended well"
+        return "" if second.returncode else "a second control plane ended well"
+
+    # ---- errands: what takes long, one after the other, while faults come and go
+
+    def errand(self, do: Callable[[], object]) -> None:
+        """Does it when those before are done; nobody waits."""
+        self._errands.put(do)
+
+    def revive(self, role: str) -> None:
+        """Starts a daemon that is down."""
+        if not self.of_role(role):
+            with contextlib.suppress(subprocess.SubprocessError):
+                self.dev("start", role)
+
+    def _run_errands(self) -> None:
+        while (do := self._errands.get()) is not None:
+            do()
+
+    def errands_done(self) -> None:
+        """Waits for all of them; there are no more afterwards."""
+        self._errands.put(None)
+        self._hand.join()
 
     def stop(self) -> None:
         """Ends supervisor, control plane and proxies."""
@@ -140,9 +211,9 @@ class ChaosRig(Rig):
         if self._supervisor.ident is not None:
             self._supervisor.join()
         super().stop()
-        for link in self.links.values():
-            link.stop()
-        self.links.clear()
+        for proxy in self._proxies:
+            proxy.stop()
+        self._proxies.clear()
 
     # ---- processes
 
