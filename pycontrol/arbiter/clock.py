@@ -16,11 +16,14 @@ class SteadyClock:
     """From any thread. Times in Unix seconds."""
 
     def __init__(
-        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic,
+        not_before_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`not_before_s`: the last time of a control plane before this one. Where the machine's clock is behind it,
+        time goes on from there, slowly, until the machine's clock has caught up."""
         self._wall_s, self._monotonic_s = wall_s, monotonic_s
         self._lock = threading.Lock()
-        self._now_s, self._at_s = wall_s(), monotonic_s()
+        self._now_s, self._at_s = max(not_before_s, wall_s()), monotonic_s()
         self._stepped_s = 0.0
 
     def now_s(self) -> float:

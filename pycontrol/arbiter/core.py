@@ -14,6 +14,7 @@ from pycontrol.arbiter.agents import Agents
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
     AppMoved,
+    ClockBehind,
     Fact,
     LeaseIdle,
     Restored,
@@ -34,6 +35,9 @@ from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+
+BEHIND_STEP_S = 0.5
+"""By so much the distance of the cluster's clock must change to be recorded again."""
 
 
 class Arbiter(State):
@@ -85,6 +89,7 @@ class Arbiter(State):
             ev.StateKept: self._restore,
             ev.Tick: lambda e, now: None,
             ev.ClockStepped: self._clock_stepped,
+            ev.ClusterTime: self._cluster_time,
             ev.Decided: self.rounds.decided,
         }
 
@@ -267,6 +272,12 @@ class Arbiter(State):
         """Time that nobody could use ends no lease: each has two leads from now."""
         if not leases.frozen(self, now_s):
             leases.thaw(self, now_s)
+
+    def _cluster_time(self, e: ev.ClusterTime, now_s: float) -> None:
+        """For the audit: a message may be late, but not early, so one from the future proves a clock that is behind."""
+        behind_s = max(0.0, e.at_s - now_s)
+        if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
+            self.record(ClockBehind(behind_s))
 
     def _settle_recovery(self, now_s: float) -> None:
         """Once the recovery time is over: leases on machines that did not come back end, the others go on."""

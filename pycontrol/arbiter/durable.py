@@ -19,6 +19,7 @@ from pycontrol.arbiter.facts import (
     AppEnded,
     AppMoved,
     AppsForgotten,
+    ClockBehind,
     ExchangeChanged,
     Fact,
     LeaseBorrowed,
@@ -112,6 +113,8 @@ class Durable:
         """By virtual cluster."""
         self.exchange: Mapping[str, Any] = {}
         """Cell exchange as it was last recorded; empty before the first posting."""
+        self.behind_s = 0.0
+        """How far this clock is behind the cluster's, as last recorded."""
 
     # ---- the N_avg clocks (Themis, 4.3: time-weighted average number of apps over the app's life)
 
@@ -236,6 +239,9 @@ class Durable:
     def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
         self.exchange = f.values
 
+    def _on_ClockBehind(self, f: ClockBehind) -> None:
+        self.behind_s = f.by_s
+
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
         """A measurement only."""
 
@@ -297,6 +303,7 @@ class Durable:
             "memory": dict(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
             "exchange": dict(self.exchange),
+            "behind_s": self.behind_s,
         }
 
     @classmethod
@@ -315,6 +322,7 @@ class Durable:
         state.rounds = data["rounds"]
         state.memory = data.get("memory", {})
         state.exchange = data.get("exchange", {})
+        state.behind_s = data.get("behind_s", 0.0)
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
         return state

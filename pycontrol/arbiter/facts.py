@@ -201,10 +201,17 @@ class Restored:
     data: Mapping[str, Any]
 
 
+@value
+class ClockBehind:
+    """From here on the cluster's clock is ahead of the journal's times by so much; 0.0: it is not."""
+
+    by_s: float
+
+
 Fact = (
     AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
     | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten
+    | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten | ClockBehind
 )  # fmt: skip
 OfGpu = (
     LeaseStarted | LeaseGranted | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed | LeaseOwned
@@ -221,6 +228,7 @@ FACTS: dict[str, type[Any]] = {
         AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
         LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
         LeaseBorrowed, LeaseOwned, AppMoved, ExchangeChanged, Restored, AppsForgotten,
+        ClockBehind,
     )
 }  # fmt: skip
 

@@ -200,7 +200,9 @@ def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None
             if span is None:
                 what = f"{stay.container_id}: GPU {gpu} was not leased to {stay.app_id or 'its app'}"
                 found.wrong("container_without_lease", what, stay.start_s)
-            elif span.ended_s is not None and (stay.end_s is None or stay.end_s > span.ended_s + CLOCK_S):
+            elif span.ended_s is not None and (
+                stay.end_s is None or stay.end_s > span.ended_s + history.behind_s[span.number] + CLOCK_S
+            ):
                 if span.on_lost_node:  # nobody could reach it; the GPU left the pool with its machine
                     on_lost_nodes += 1
                     continue
@@ -211,12 +213,17 @@ def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None
 
 
 def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
-    """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one."""
-    for span in reversed(history.spans.get(gpu, [])):
+    """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one.
+
+    Where the clocks differ by more, the one that the container's token names and in which the journal saw it run.
+    """
+    mine = [span for span in reversed(history.spans.get(gpu, [])) if span.app_id == stay.app_id]
+    for span in mine:
         begun = span.granted_s - CLOCK_S <= stay.start_s
-        if span.app_id == stay.app_id and begun and (span.ended_s is None or stay.start_s <= span.ended_s + CLOCK_S):
+        if begun and (span.ended_s is None or stay.start_s <= span.ended_s + CLOCK_S):
             return span
-    return None
+    named = (s for s in mine if s.lease.grant_id == stay.lease)
+    return next((s for s in named if (stay.container_id, s.number) in history.started_in), None)
 
 
 def _guarantees(history: History, evidence: Evidence, stays: list[Stay], bound_s: float, found: Findings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.facts import AppEnded, Fact, LeaseGranted, LeaseStarted, RoundHeld
+from pycontrol.arbiter.facts import AppEnded, ClockBehind, Fact, LeaseGranted, LeaseStarted, RoundHeld
 from pycontrol.audit.guarantees import Claims
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import OVERWRITTEN, Change, Journal, Span, SpanFold, changes_of
@@ -48,6 +48,11 @@ class History:
     jobs: dict[tuple[str, str], list[Size]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     claims: Claims = field(default_factory=Claims)
+    started_in: set[tuple[str, int]] = field(default_factory=set)
+    """(container, span's number) of what the journal saw run in a lease."""
+    behind_s: dict[int, float] = field(default_factory=dict)
+    """By a span's number: how far the journal's clock was behind the cluster's when it ended."""
+    _behind_s: float = 0.0
     _job_on: dict[Gpu, str] = field(default_factory=dict)
     """The job that the journal last saw on the GPU, while its container runs."""
     _running: dict[tuple[str, str], set[Gpu]] = field(default_factory=dict)
@@ -76,6 +81,8 @@ class History:
                 for award in fact.receipt.done.awards:
                     sizes = self.gang_sizes.setdefault(award.app_id, set())
                     sizes.update(sum(n for _, n in gang) for gang in award.gangs)
+            case ClockBehind():
+                self._behind_s = fact.by_s
             case LeaseStarted() if changes and changes[0].after is not None:
                 self._started(fact, changes[0].after)
             case LeaseGranted() if changes and (present := changes[0].after) and present.end_reason == OVERWRITTEN:
@@ -93,6 +100,8 @@ class History:
             spans.append(after)
             return
         spans[-1] = after
+        if after.ended_s is not None:
+            self.behind_s[after.number] = self._behind_s
         if before.running_s is not None and after.running_s is None:
             self._stopped(after, after.gone_s)
 
@@ -101,6 +110,7 @@ class History:
             return  # the same container goes on under another control plane
         self.started.setdefault(fact.container_id, set()).add(fact.gpu)
         self.started_s.setdefault(fact.container_id, fact.at_s)
+        self.started_in.add((fact.container_id, span.number))
         self.app_of[fact.container_id] = span.app_id
         self._stopped(span, fact.at_s)
         self._job_on[fact.gpu] = fact.job_id or self._job_of_grant(span)

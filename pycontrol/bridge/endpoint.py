@@ -22,7 +22,7 @@ import structlog
 
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
-from pycontrol.model.events import ClusterLost, Directive, DirectiveDone, Event, Place
+from pycontrol.model.events import ClusterLost, ClusterTime, Directive, DirectiveDone, Event, Place
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
@@ -153,7 +153,7 @@ class BridgeEndpoint:
                 return self._ack()
             self._set_greeting(True)
             try:
-                self._hand_over(epoch, request.id, hello.snapshot)
+                self._hand_over(epoch, request.id, request.time_ms, hello.snapshot)
             except Unreadable as e:
                 log.error("the plugin's snapshot cannot be read", why=str(e))
                 return pb.Response(error=f"the snapshot cannot be read: {e}")
@@ -166,10 +166,15 @@ class BridgeEndpoint:
         log.info("the plugin said hello", epoch=epoch, plugin=hello.plugin_version, hadoop=hello.hadoop_version)
         return response
 
-    def _hand_over(self, epoch: str, request_id: int, message: pb.Snapshot) -> None:
+    def _submit_time(self, time_ms: int) -> None:
+        if time_ms > 0:
+            self._submit(ClusterTime(time_ms / 1000.0))
+
+    def _hand_over(self, epoch: str, request_id: int, time_ms: int, message: pb.Snapshot) -> None:
         """ClusterLost stops placements; once it is handled, what is left of the old directives is void."""
         snapshot = translate.snapshot_of(message)
         self._submit(ClusterLost())
+        self._submit_time(time_ms)
         self._settle()
         with self._changed:
             self._waiting.clear()
@@ -195,10 +200,11 @@ class BridgeEndpoint:
         with self._intake:
             if not self._heard(request.plugin_epoch):
                 return pb.Response(hello_required=True)
-            for message in request.events.events:
-                if message.seq <= self._last_seq:
-                    continue
+            new = [m for m in request.events.events if m.seq > self._last_seq]
+            for message in new:
                 try:
+                    if message is new[0]:
+                        self._submit_time(request.time_ms)
                     self._take(message)
                 except Overloaded:
                     log.warning("the Arbiter is overloaded; events wait in the plugin", seq=message.seq)

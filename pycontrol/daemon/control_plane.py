@@ -15,6 +15,7 @@ import click
 import structlog
 
 from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.clock import STEP_S
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
@@ -126,11 +127,15 @@ class ControlPlane:
 
     def _start(self, parts: ExitStack) -> None:
         """The journal's folder is locked first: what else is read and made is this process's alone."""
-        config, clock = self.config, SteadyClock()
+        config = self.config
         self._topology = load_topology(config.topology) if config.topology else None
         ca = _ca_of(config)
         self._journal = SqliteJournal(config.journal_file)
         parts.callback(self._close_journal)
+        clock = SteadyClock(not_before_s=self._journal.until_s)
+        if (back_s := clock.now_s() - time.time()) > STEP_S:
+            log.warning("this machine's clock is behind the journal: time runs slowly until it has caught up",
+                        behind_s=round(back_s))  # fmt: skip
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
         for line in self._journal.set_aside:

@@ -307,6 +307,13 @@ class ClockStepped:
 
 
 @value
+class ClusterTime:
+    """The ResourceManager's clock when it sent what follows; Unix seconds."""
+
+    at_s: float
+
+
+@value
 class Decided:
     """The policy has decided a round; `problem` where it failed."""
 
@@ -321,7 +328,7 @@ Event = (
     ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved
     | AskChanged | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | ExchangePosted | StateKept | Tick | ClockStepped | Decided
+    | OperatorCommand | ExchangePosted | StateKept | Tick | ClockStepped | ClusterTime | Decided
 )  # fmt: skip
 
 # ---- effects: to Agents

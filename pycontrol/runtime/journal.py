@@ -148,6 +148,11 @@ class SqliteJournal:
             for table in ("facts", "snapshots", "quarantine")
         )
         """Of the last fact. Counted here: SQLite's own numbers begin anew once all facts are pruned."""
+        self.until_s = max(
+            float(self._db.execute(f"SELECT COALESCE(MAX(time_s), 0) FROM {table}").fetchone()[0])
+            for table in ("facts", "snapshots")
+        )
+        """The latest time in it when it was opened, Unix seconds; 0 where it is empty."""
 
     def _meta(self, key: str, default: str) -> str:
         self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))

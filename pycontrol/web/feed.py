@@ -15,6 +15,7 @@ from pycontrol.arbiter.facts import (
     AppChanged,
     AppEnded,
     AppsForgotten,
+    ClockBehind,
     ExchangeChanged,
     Fact,
     LeaseEnded,
@@ -134,6 +135,8 @@ class Feed:
                 for app_id in fact.app_ids:
                     self._names.pop(app_id, None)
                 return None
+            case ClockBehind():
+                return "", f"the control plane's clock is {fact.by_s:.0f} s behind the cluster's", None
             case AppEnded():
                 return fact.app_id, f"ended {fact.final_state}".rstrip(), None
             case AppChanged():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.clock import SLOW, STEP_S, SteadyClock
+from pycontrol.arbiter.facts import ClockBehind
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.model import events as ev
 from tests.arbiter.mini import SETTINGS, Mini
@@ -49,6 +50,30 @@ def test_a_clock_set_back_is_met_by_running_slow(back_s: float) -> None:
     assert times == sorted(times)
     assert times[-1] == m.wall_s
     assert m.clock.step_s() == 0
+
+
+def test_a_clock_goes_on_where_the_control_plane_before_it_was() -> None:
+    """Else a journal runs backwards over a restart on a machine whose clock was set back meanwhile."""
+    m = Machine()
+    before_s = m.passes(100.0)
+    m.wall_s -= 147.0
+    m.clock = SteadyClock(lambda: m.wall_s, lambda: m.monotonic_s, not_before_s=before_s)
+    assert m.passes(0.0) == before_s
+    times = [m.passes(1.0) for _ in range(int(147.0 / SLOW) + 1)]
+    assert times[0] == before_s + SLOW
+    assert times[-1] == m.wall_s
+    assert m.clock.step_s() == 0
+    m.clock = SteadyClock(lambda: m.wall_s, lambda: m.monotonic_s, not_before_s=before_s)
+    assert m.passes(0.0) == m.wall_s, "one that is behind itself holds nobody up"
+
+
+def test_a_message_from_the_future_proves_a_clock_that_is_behind() -> None:
+    m = Mini()
+    for ahead_s, told in ((0.4, []), (7.0, [7.0]), (7.4, []), (-30.0, [0.0]), (-60.0, [])):
+        m.a.handle_all([ev.ClusterTime(m.now + ahead_s)], m.now)
+        facts = [f for f in m.a.take_facts() if isinstance(f, ClockBehind)]
+        assert [round(f.by_s, 3) for f in facts] == told
+    assert m.a.durable.behind_s == 0.0
 
 
 def test_no_lease_ends_by_a_step_without_notice() -> None:

@@ -1,5 +1,6 @@
 """The audit: a clean run is clean, and each rule finds the run that breaks it."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -103,6 +104,32 @@ def test_a_clean_run_is_clean_and_says_what_it_checked() -> None:
     assert checked["gangs"] == 2
     assert checked["gpu_intervals"] == 8
     assert checked["gpu_ids_compared"] == checked["yarn_allocations_compared"] == 4
+
+
+def test_a_clock_that_was_ahead_takes_no_lease_from_a_container() -> None:
+    """By its token it had this lease, and by the journal it ran in it."""
+    run = clean()
+    early = (f.LeaseGranted, f.LeaseStarted)
+    run.facts = [
+        (t + 20, dataclasses.replace(x, at_s=x.at_s + 20)) if isinstance(x, early) and t < T0 + 10 else (t, x)
+        for t, x in run.facts
+    ]
+    assert run.kinds() == []
+    for line in run.evidence:
+        line["lease"] = "r7.0"
+    assert set(run.kinds()) == {"container_without_lease"}
+
+
+def test_a_clock_that_is_known_to_be_behind_ends_no_lease_early() -> None:
+    run = clean()
+    run.facts = [
+        (t, dataclasses.replace(x, at_s=x.at_s - 9) if isinstance(x, f.LeaseEnded) else x) for t, x in run.facts
+    ]
+    assert set(run.kinds()) == {"container_without_lease"}
+    run.fact(61, f.ClockBehind(9.0))
+    assert run.kinds() == []
+    run.facts[-1] = (T0 + 61, f.ClockBehind(5.0))
+    assert set(run.kinds()) == {"container_without_lease"}, "no further than it is proved"
 
 
 def taken_over(*, by_s: float = 60.0) -> dict[str, Any]:

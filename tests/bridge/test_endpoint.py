@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pycontrol.bridge.endpoint import RESEND_S, RESULT_S, BridgeEndpoint
-from pycontrol.model.events import ClusterLost, ClusterSnapshot, DirectiveDone, Event, Kill, NodeDown
+from pycontrol.model.events import ClusterLost, ClusterSnapshot, ClusterTime, DirectiveDone, Event, Kill, NodeDown
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
@@ -103,6 +103,16 @@ def test_events_are_taken_once_and_in_order(plugin: Plugin) -> None:
     assert plugin.ask(events=pb.Events(events=[old, three])).ack.last_seq == 3
     assert plugin.ask(events=pb.Events(events=[three, four])).ack.last_seq == 4
     assert _nodes(plugin) == ["n3:1", "n4:1"]
+
+
+def test_the_cluster_s_time_comes_before_what_was_sent_at_it(plugin: Plugin) -> None:
+    hello = pb.Hello(snapshot=pb.Snapshot(last_seq=1, ready=True))
+    plugin.endpoint.handle(pb.Request(plugin_epoch=plugin.epoch, id=1, time_ms=5000, hello=hello))
+    events = pb.Events(events=[pb.Event(seq=n, ready=pb.Ready()) for n in (1, 2, 3)])
+    plugin.endpoint.handle(pb.Request(plugin_epoch=plugin.epoch, id=2, time_ms=6500, events=events))
+    plugin.endpoint.handle(pb.Request(plugin_epoch=plugin.epoch, id=3, time_ms=7000, events=events))
+    kinds = [e.at_s if isinstance(e, ClusterTime) else type(e).__name__ for e in plugin.events]
+    assert kinds == ["ClusterLost", 5.0, "ClusterSnapshot", 6.5, "ClusterReady", "ClusterReady"]
 
 
 def test_unreadable_event_is_skipped_and_does_not_stop_the_others(plugin: Plugin) -> None:

@@ -85,8 +85,8 @@ class Chaos:
 
     # ---- apps
 
-    def _submit(self, app: AppPlan, prefix: str) -> None:
-        """One more of an app; a client that gives up tries again under another name."""
+    def _submit(self, app: AppPlan, prefix: str) -> bool:
+        """One more of an app; a client that gives up tries again under another name. Whether it was submitted."""
         number = self.tries[app.name] = self.tries.get(app.name, 0) + 1
         name = f"{prefix}-{app.name}-{number}"
         more = ["--queue", app.queue, "--seed", str(app.seed), "--max-retries", "100"]
@@ -98,6 +98,8 @@ class Chaos:
             self.say(f"submitted {name}")
         except (AssertionError, subprocess.TimeoutExpired) as e:
             self.say(f"{name} could not be submitted: {str(e).strip()[-160:]}")
+            return False
+        return True
 
     def _alive(self, name: str) -> bool:
         """Whether one of them has not ended; also where YARN does not say."""
@@ -108,7 +110,8 @@ class Chaos:
 
     def _calmly(self) -> None:
         for app in self.plan.apps:
-            self._submit(app, "calm")
+            if not self._submit(app, "calm"):
+                raise SystemExit("an app cannot even be submitted undisturbed")
         if not self.rig.settle(lambda: not self._alive("calm-"), CALM_S * self.slower):
             raise SystemExit("the apps do not even end undisturbed")
         self.say("the apps have run undisturbed")

@@ -75,6 +75,7 @@ class MemoryJournal:
         disk.epoch += 1
         self.epoch, self.id = disk.epoch, f"{disk.name}{disk.number}"
         self.path = Path("/nowhere")
+        self.until_s = max((time_s for _, time_s, _, _ in disk.rows), default=0.0)
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
         """Makes these facts durable."""

@@ -200,7 +200,7 @@ class Plane:
             return
         self.life, self.lives, self.up_s = Life(), self.lives + 1, sim.now
         self.polls, self.calls, self.broken = [], [], []
-        clock = SteadyClock(self.machine.time, self.machine.monotonic)
+        clock = SteadyClock(self.machine.time, self.machine.monotonic, self.journal.until_s)
         tokens = Tokens(KEY)
         durable = self.journal.recover()
         world.oracles.recovered(self, durable)

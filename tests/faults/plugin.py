@@ -326,7 +326,7 @@ class Plugin:
 
     def _request(self, **body: Any) -> pb.Request:
         self._last_id += 1
-        return pb.Request(plugin_epoch=self.epoch, id=self._last_id, **body)
+        return pb.Request(plugin_epoch=self.epoch, id=self._last_id, time_ms=int(self.sim.now * 1000), **body)
 
     def _exchange(
         self,

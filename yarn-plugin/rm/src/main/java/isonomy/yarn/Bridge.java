@@ -285,7 +285,8 @@ final class Bridge implements AutoCloseable {
   // ---- requests
 
   private Request.Builder request() {
-    return Request.newBuilder().setPluginEpoch(epoch).setId(lastId.incrementAndGet());
+    return Request.newBuilder().setPluginEpoch(epoch).setId(lastId.incrementAndGet())
+        .setTimeMs(System.currentTimeMillis());
   }
 
   private static Response once(ControlPlane link, Request request) {
