@@ -112,7 +112,8 @@ class Proxy:
         self._writers |= pair
         watch = asyncio.create_task(self._lose(pair))
         try:
-            await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):  # else asyncio writes a traceback for each at the end
+                await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
         finally:
             watch.cancel()
             self._writers -= pair

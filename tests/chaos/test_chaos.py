@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from tests.chaos import work
+from tests.chaos.faults import Begun
+from tests.chaos.links import PAIRS, UNDISTURBED, between, set_properties
 from tests.chaos.losses import Losses
-from tests.chaos.plan import CALM_AFTER, KINDS, draw
+from tests.chaos.plan import CALM_AFTER, KINDS, LINKS, draw
 from tests.chaos.proxy import Proxy
+from tests.chaos.report import app_rows, fault_rows, table
 
 
 def test_a_seed_has_one_plan_and_other_seeds_have_others() -> None:
@@ -149,3 +156,63 @@ def test_losses_are_compared_at_the_same_step_of_the_same_job() -> None:
     assert (losses.compared, losses.different()) == (2, [])
     losses.note(LOG.format("chaos", 0.55, 0.6))
     assert losses.different() == ["vision job001 at step 25: the loss of training differs by 10.00%"]
+
+
+WORKER = """INFO:tensorflow:Saved checkpoint for {0} into hdfs://h/u/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
+INFO:tensorflow:Restored checkpoint for {0} from hdfs://h/u/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
+INFO:tensorflow:loss = 0.5, step = {2} (1.203 sec), accuracy = 0.9375, 0.5000 sec/step, paced
+"""
+
+
+def test_steps_that_a_later_launch_trains_again_are_lost_work() -> None:
+    logs = [(0, "job000", 28), (20, "job000", 50), (0, "job001", 50)]
+    launches = [launch for log in logs if (launch := work.launch_of(WORKER.format(*log)))]
+    assert work.summed(launches) == work.AppWork(launches=3, restarts=1, lost_steps=8, lost_s=4.0)
+    assert work.launch_of("no worker's log") is None
+
+
+def test_attempts_and_launches_are_told_by_application(tmp_path: Path) -> None:
+    for n, log in enumerate(("an AM's", WORKER.format(0, "job000", 20), WORKER.format(20, "job000", 50)), 1):
+        folder = tmp_path / "nodemanager-0" / "log" / "application_17_0001" / f"container_e02_17_0001_02_{n:06d}"
+        folder.mkdir(parents=True)
+        (folder / "stderr").write_text(log)
+    assert work.read(tmp_path) == {"application_17_0001": work.AppWork(attempts=2, launches=2, restarts=1)}
+
+
+CLUSTER = {
+    "ports": dict.fromkeys(
+        [*(p for of in PAIRS.values() for p in of), *UNDISTURBED, "nm", "nm_localizer", "nm_web"], 7
+    ),
+    "roles": {"resourcemanager": {"host": "127.0.0.1"}, "nodemanager-0": {"host": "127.0.10.1"}},
+}
+
+
+def test_each_daemon_is_reached_through_a_proxy_at_its_known_address() -> None:
+    links, rest = between(CLUSTER)
+    assert set(links) | {"agents", "bridge", "webhdfs"} == set(LINKS)
+    (proxy,) = links["am-nm"][0].proxies
+    assert (proxy.host, proxy.upstream) == ("127.0.10.1", ("127.1.10.1", 7))
+    assert len(rest) == len(UNDISTURBED) + 2
+
+
+def test_a_property_that_is_set_again_comes_last(tmp_path: Path) -> None:
+    file = tmp_path / "site.xml"
+    file.write_text("<configuration>\n<property><name>a</name><value>1</value></property>\n</configuration>\n")
+    set_properties(file, {"a": "2"})
+    assert [e.text for e in ElementTree.parse(file).iter("value")] == ["1", "2"]
+
+
+def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
+    app = {"name": "chaos-plain-1", "id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED",
+           "startedTime": 1000, "elapsedTime": 61000}  # fmt: skip
+    told = {
+        "seed": 3, "minutes": 30, "cells": True, "commit": "abc", "control_plane_starts": 2, "losses_compared": 7,
+        "largest_difference": 0.0, "audit": {"violations": [], "checked": {"leases": 4}}, "problems": [],
+        "faults": fault_rows([Begun(5.0, "kill am", 3.0, "kill -9 am [7]")]),
+        "apps": app_rows([app], {"application_1_0001": work.AppWork(2, 3, 1, 8, 4.0)}),
+    }  # fmt: skip
+    text = table(told)
+    assert "kill -9 am [7]" in text
+    assert re.search(r"chaos-plain-1 +SUCCEEDED +61 +2 +3 +1 +8 +4.0", text)
+    assert text.splitlines()[-1] == "clean: seed 3, 30 minutes, with cells, commit abc"
+    assert table({**told, "problems": ["leases are left"]}).splitlines()[-2:][0] == "PROBLEM leases are left"
