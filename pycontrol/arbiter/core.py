@@ -334,7 +334,7 @@ class Arbiter(State):
         for lease in self.leases_on(host):
             lost.setdefault(lease.app_id, []).append(lease.gpu)
         for app_id, gpus in lost.items():
-            self.revoke_notice(app_id, gpus, now_s, why.text)
+            self.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:

@@ -101,7 +101,7 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
             announced.add(container_id)
             s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, deadline_s, cause.text)
+        s.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
 
 
 def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
@@ -136,7 +136,7 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
         s.record(NextDropped(lease.gpu, cause.text))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, now_s, cause.text)
+        s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
 def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
@@ -302,7 +302,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
-        s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time")
+        s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time", now_s)
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
         s.gpus.look_at(lease.gpu, lapse_s)

@@ -400,9 +400,10 @@ class State:
 
     # ---- small effects used in several places
 
-    def revoke_notice(self, app_id: str, gpus: Iterable[Gpu], deadline_s: float, reason: str) -> None:
+    def revoke_notice(self, app_id: str, gpus: Iterable[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
         """Tells the app's Agent which GPUs it loses."""
-        self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, reason))
+        left_s = max(0.0, deadline_s - now_s)
+        self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, left_s, reason))
 
     def kill_container(self, container_id: str, now_s: float, reason: str) -> None:
         """Kills a container, repeating at most every KILL_RETRY_S while it lives."""

@@ -407,11 +407,12 @@ class SendGrant:
 
 @value
 class SendRevoke:
-    """Give these GPUs back by the deadline."""
+    """Give these GPUs back by the deadline, which is `left_s` off."""
 
     app_id: str
     gpus: tuple[Gpu, ...]
     deadline_s: float
+    left_s: float
     reason: str
 
 

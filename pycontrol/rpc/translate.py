@@ -355,7 +355,8 @@ def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
             return pb.ArbiterMessage(grant=grant(effect.grant, effect.round_id, effect.renewal, effect.leftover))
         case SendRevoke():
             gpus = machine_gpu_ids(effect.gpus)
-            return pb.ArbiterMessage(revoke=pb.Revoke(gpus=gpus, deadline_s=effect.deadline_s, reason=effect.reason))
+            due_s, left_s = effect.deadline_s, effect.left_s
+            return pb.ArbiterMessage(revoke=pb.Revoke(gpus=gpus, deadline_s=due_s, left_s=left_s, reason=effect.reason))
         case SendUseReply():
             return use_reply(effect.use_id, effect.accepted, effect.reason)
         case SendFinish():

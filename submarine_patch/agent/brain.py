@@ -100,7 +100,8 @@ class Brain(AgentState):
         kind = m.WhichOneof("kind")
         if found is None:
             if kind == "ready":
-                stop = pb.Stop(deadline_s=now_s + gangs.STOP_GRACE_S, reason="not a worker of a present launch")
+                grace_s, why = gangs.STOP_GRACE_S, "not a worker of a present launch"
+                stop = pb.Stop(deadline_s=now_s + grace_s, left_s=grace_s, reason=why)
                 self.send(to_worker=pb.WorkerCommand(worker_id=m.worker_id, stop=stop))
             return
         job, worker = found

@@ -171,7 +171,7 @@ def say_again(s: AgentState, job: Job, now_s: float) -> None:
     elif job.state == jobs.RUNNING and not job.first_step_s:
         send_start(s, job)
     elif job.state == jobs.STOPPING:
-        _send_stop(s, job)
+        _send_stop(s, job, now_s)
     if job.settle_s:
         job.settle_s = now_s + SETTLE_S
 
@@ -187,7 +187,7 @@ def stop(s: AgentState, job: Job, deadline_s: float, reason: str, now_s: float, 
         if deadline_s < job.stop_deadline_s:
             job.stop_deadline_s = deadline_s
             job.stop_again_s = min(job.stop_again_s, deadline_s)
-            _send_stop(s, job)
+            _send_stop(s, job, now_s)
         return
     job.state, job.stop_reason, job.stop_failed = jobs.STOPPING, reason, failed
     job.stop_deadline_s = job.stop_again_s = deadline_s
@@ -196,15 +196,16 @@ def stop(s: AgentState, job: Job, deadline_s: float, reason: str, now_s: float, 
             if worker.asked:
                 s.shell(withdraw=am.AmWithdraw(allocation_request_id=worker.request_id))
             worker.exit_code = EXIT_STOPPED
-    _send_stop(s, job)
+    _send_stop(s, job, now_s)
     s.mark()
     over(s, job, now_s)
 
 
-def _send_stop(s: AgentState, job: Job) -> None:
+def _send_stop(s: AgentState, job: Job, now_s: float) -> None:
+    left_s = max(0.0, job.stop_deadline_s - now_s)
     for worker in job.workers:
         if worker.exit_code is None:
-            stop_now = pb.Stop(deadline_s=job.stop_deadline_s, reason=job.stop_reason)
+            stop_now = pb.Stop(deadline_s=job.stop_deadline_s, left_s=left_s, reason=job.stop_reason)
             s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
 
 

@@ -12,6 +12,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.state import AgentState, Held, gpus_in
+from submarine_patch.deadline import on_this_clock
 
 GROW_GRACE_S = 60.0
 """For the checkpoint of a gang that grows: nobody waits for its GPUs."""
@@ -66,7 +67,7 @@ def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
     gpus = gpus_in(m.gpus)
     if s.start_told and s.ending is None and not gpus.isdisjoint(s.held):
         s.notify("revoked", now_s, gpus=sorted(map(str, gpus & s.held.keys())), reason=m.reason)
-    lose(s, gpus, m.deadline_s, m.reason, now_s)
+    lose(s, gpus, on_this_clock(m, now_s), m.reason, now_s)
 
 
 def lose(s: AgentState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:

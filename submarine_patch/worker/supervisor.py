@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.deadline import on_this_clock
 from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports
 from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import Child
@@ -65,7 +66,7 @@ class Supervisor:
         """The exit code of the container."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._request_stop, time.time() + GRACE_S, f"got {number.name}")
+            loop.add_signal_handler(number, self._request_stop, GRACE_S, f"got {number.name}")
         link = asyncio.ensure_future(self._link.run())
         try:
             with ports.reserve() as port:
@@ -190,11 +191,12 @@ class Supervisor:
         if command.HasField("start") and not self._start.done():
             self._start.set_result(command.start)
         elif command.HasField("stop"):
-            self._request_stop(command.stop.deadline_s, command.stop.reason)
+            stop, now_s = command.stop, time.time()
+            left_s = on_this_clock(stop, now_s) - now_s if stop.deadline_s > 0 else GRACE_S
+            self._request_stop(left_s, stop.reason)
 
-    def _request_stop(self, deadline_s: float, reason: str) -> None:
-        """Stops before the deadline (Unix seconds; 0: none given); of several, the earliest counts."""
-        left_s = deadline_s - time.time() if deadline_s > 0 else GRACE_S
+    def _request_stop(self, left_s: float, reason: str) -> None:
+        """Stops within so many seconds; of several, the shortest counts."""
         kill_in_s = max(0.0, left_s - min(MARGIN_S, left_s / 4.0))
         kill_in_s *= KEEP_SHARE if self._env.get("ISONOMY_KEEP_FOLDER") else 1.0
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + kill_in_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
@@ -114,6 +116,14 @@ class TestUntoldEnd:
             heard = pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, iter_time_s=1.0))
             world.arbiter(from_worker=heard)
         assert world.brain.jobs["job000"].state == "stopping"
+
+
+@pytest.mark.parametrize("ahead_s", [-147.0, 0.0, 511.0])
+def test_what_is_left_of_a_lease_does_not_depend_on_the_arbiter_s_clock(ahead_s: float) -> None:
+    world = started(World(), *A[:2])
+    world.revoke(*A[:2], in_s=30.0, ahead_s=ahead_s)
+    (told,) = [m.stop for m in world.messages("to_worker") if m.HasField("stop")]
+    assert (told.deadline_s, told.left_s) == (world.now_s + 30.0, 30.0)
 
 
 class TestSecondAttempt:

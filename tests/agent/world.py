@@ -208,11 +208,12 @@ class World:
         grant = pb.Grant(grant_id=f"g{self._ids}", gpus=machines(gpus), end_s=self.now_s + 600, available_s=available_s)
         self.arbiter(grant=grant)
 
-    def revoke(self, *gpus: Gpu, in_s: float = 30.0) -> None:
-        """The leases end."""
+    def revoke(self, *gpus: Gpu, in_s: float = 30.0, ahead_s: float = 0.0) -> None:
+        """The leases end; the Arbiter's clock may be ahead of the Agent's."""
         self.held -= set(gpus)
         self.asks = {k: a for k, a in self.asks.items() if not self._gpus(k) & set(gpus)}
-        self.arbiter(revoke=pb.Revoke(gpus=machines(gpus), deadline_s=self.now_s + in_s, reason="lost a round"))
+        due_s = self.now_s + in_s + ahead_s
+        self.arbiter(revoke=pb.Revoke(gpus=machines(gpus), deadline_s=due_s, left_s=in_s, reason="lost a round"))
 
     def _gpus(self, request_id: int) -> set[Gpu]:
         plan = self.plans[request_id]

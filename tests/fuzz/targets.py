@@ -155,7 +155,7 @@ def effects(data: bytes) -> None:
     for effect in (
         ev.SendRegistered(APP, known, (ev.HeldGrant("g", gpus, 1.0, 0.0),)), ev.SendHosts(APP), ev.SendFinish(APP, text),
         ev.SendAskRho(APP, "r", known, frozenset(gpus), 1.0), ev.SendOffer(APP, "r", known, {"n1": 2}, gpus, 1.0),
-        ev.SendRevoke(APP, gpus, 1.0, text), ev.SendUseReply(APP, text, True, text),
+        ev.SendRevoke(APP, gpus, 1.0, 1.0, text), ev.SendUseReply(APP, text, True, text),
     ):  # fmt: skip
         sent = translate.message_of(effect, TOPOLOGY)
         assert pb.ArbiterMessage.FromString(sent.SerializeToString()) == sent

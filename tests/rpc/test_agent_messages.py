@@ -208,8 +208,8 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
             {"grant": pb.Grant(round_id="r1", renewal=True, leftover=True, **WIRE_GRANT)},
         ),
         (
-            SendRevoke(APP, GPUS, 1100.0, "lost"),
-            {"revoke": pb.Revoke(gpus=WIRE_GPUS, deadline_s=1100.0, reason="lost")},
+            SendRevoke(APP, GPUS, 1100.0, 8.0, "lost"),
+            {"revoke": pb.Revoke(gpus=WIRE_GPUS, deadline_s=1100.0, left_s=8.0, reason="lost")},
         ),
         (SendUseReply(APP, "u1", False, "no"), {"use_reply": pb.UseReply(use_id="u1", reason="no")}),
         (SendFinish(APP, "killed"), {"finish": pb.Finish(reason="killed")}),

@@ -152,6 +152,17 @@ def test_a_program_that_does_not_stop_is_killed_before_the_deadline(arbiter: Fak
     assert "killed at the deadline" in arbiter.wait_for("exit").message
 
 
+def test_a_deadline_of_a_clock_that_is_behind_leaves_time_for_a_checkpoint(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(_program(TRAINING))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    arbiter.wait_for("progress", lambda p: p.step > 30)
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() - 147 + 20, left_s=20.0, reason="lease over"))
+    assert worker.wait(10) == 75
+    assert arbiter.wait_for("exit").step == arbiter.wait_for("checkpoint").step
+    assert "killed" not in arbiter.wait_for("exit").message
+
+
 def test_sigterm_of_yarn_is_a_stop(arbiter: FakeArbiter, run: Run) -> None:
     worker = run(_program(TRAINING))
     arbiter.wait_for("ready")
