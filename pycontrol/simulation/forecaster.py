@@ -38,15 +38,20 @@ def worker(pipe: Connection) -> None:
     while True:
         try:
             picture, options = pipe.recv()
-        except (EOFError, OSError):
+            pipe.send(_estimates(picture, options))
+        except (EOFError, OSError):  # the control plane is gone
             return
-        try:
-            found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest)
-            pipe.send({app_id: {"start_s": x.start_s, "end_s": x.end_s} for app_id, x in found.items()})
-        except NoOutlook as e:
-            pipe.send(str(e))
-        except Exception as e:  # a forecast is worth no process
-            pipe.send(f"the forecast failed: {e!r}")
+
+
+def _estimates(picture: Any, options: Any) -> dict[str, Any] | str:
+    """Estimates by app, or why there are none."""
+    try:
+        found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest)
+    except NoOutlook as e:
+        return str(e)
+    except Exception as e:  # a forecast is worth no process
+        return f"the forecast failed: {e!r}"
+    return {app_id: {"start_s": x.start_s, "end_s": x.end_s} for app_id, x in found.items()}
 
 
 class Rest:

@@ -1,6 +1,7 @@
 """The Arbiter run forward from a picture of itself: what goes on, goes on; who comes first, starts first."""
 
 import json
+import multiprocessing
 import random
 import time
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
+from pycontrol.simulation import forecaster as forecasts
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, picture, with_app
 from tests.web.stage import Stage, add_troubles, busy
@@ -120,3 +122,16 @@ def test_the_forecaster_works_in_a_process_of_its_own(taken: dict[str, Any], mon
         assert set(found["apps"]) == {x["app_id"] for x in few["apps"]}
     finally:
         forecaster.stop()
+
+
+def test_a_forecast_for_a_control_plane_that_is_gone_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=forecasts.worker, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    ours.send(({}, None))  # not a picture: the answer is that the forecast failed, and nobody is there to hear it
+    ours.close()
+    process.join(60)
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""

@@ -97,7 +97,8 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
     if (root instanceof IOException) {
       String kind = root.getClass().getSimpleName();
       if (root.getMessage() != null && root.getMessage().startsWith("Authentication")) {
-        return "it refuses the token in " + config.tokenFile() + ": is that bridge.token_file of isonomy.yaml?";
+        return "it did not take the token in " + config.tokenFile()
+            + ": it is just ending, or that is not bridge.token_file of isonomy.yaml";
       }
       return root.getMessage() == null ? kind : root.getMessage().lines().findFirst().orElse(kind);
     }
