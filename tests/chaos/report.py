@@ -29,14 +29,24 @@ def outcome(app: Mapping[str, Any]) -> str:
 
 def app_rows(apps: Sequence[Mapping[str, Any]], work: Mapping[str, AppWork]) -> list[dict[str, Any]]:
     """What happened to each app, the first submitted first."""
-    return [
-        {
-            "name": app["name"], "id": app["id"], "outcome": outcome(app),
-            "submitted_s": app["startedTime"] / 1000, "seconds": app["elapsedTime"] / 1000,
-            **asdict(work.get(app["id"], AppWork())),
-        }
-        for app in sorted(apps, key=lambda a: int(a["startedTime"]))
-    ]  # fmt: skip
+    rows = []
+    for app in sorted(apps, key=lambda a: int(a["startedTime"])):
+        mine = work.get(app["id"], AppWork())
+        rows.append(
+            {
+                "name": app["name"],
+                "id": app["id"],
+                "outcome": outcome(app),
+                "submitted_s": app["startedTime"] / 1000,
+                "seconds": app["elapsedTime"] / 1000,
+                "attempts": mine.attempts,
+                "launches": mine.launches,
+                "restarts": mine.restarts,
+                "lost_steps": mine.lost_steps,
+                "lost_s": mine.lost_s,
+            }
+        )
+    return rows
 
 
 def fault_rows(begun: Sequence[Begun]) -> list[dict[str, Any]]:
