@@ -222,9 +222,15 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
             mates = [x.end_s for x in mine if x.job_id == job_id and x.state != REVOKING]
             if mates:
                 until_s = min(mates)
-            elif not lease.used:
+            elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, gpu.host, lease.app_id)
         s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s, _slowdown(s, lease)))
+
+
+def _lent(s: State, lease: Lease) -> bool:
+    """Whether it was granted with an earlier end than leases have (`Award.until_s`), by more than its GPU may have come
+    free before it was due."""
+    return lease.end_s < end_s(s, lease.granted_s, lease.gpu.host, lease.app_id) - 1.5 * s.lead_s
 
 
 def _slowdown(s: State, lease: Lease) -> float:

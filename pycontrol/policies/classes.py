@@ -2,16 +2,17 @@
 
 Inside a virtual cluster YARN's application priority comes before a policy's order. A policy whose decision is no order
 of apps, such as an auction, decides for one class of priority after the other, each as if those above were not there
-and had never wanted what they got.
+and had never wanted what they got. New gangs of a class are put beside what lower classes run, as far as there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pycontrol.auction.placing import take
-from pycontrol.model.auction import AppView, Bid, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Bid, Gang, Plan, Snapshot, gang_gpus
+from pycontrol.policies.pool import Pool
 
 UNLIMITED_GPUS = 1 << 29
 
@@ -31,6 +32,8 @@ def in_classes(
         plan = decide(
             replace(snapshot, free=left, apps=views), {a: _possible(b, left) for a, b in bids.items() if a in here}
         )
+        homes = [gang for v in snapshot.apps if v.priority < priority for gang in v.ending_gangs]
+        plan = _beside(homes, plan, views, snapshot, left)
         for award in plan.awards:
             take(free, award.gangs)
             rooms[here[award.app_id]] -= sum(map(gang_gpus, award.gangs))
@@ -45,6 +48,49 @@ def in_classes(
         solve_s=sum(p.solve_s for p in plans),
         why={a: why for p in plans for a, why in p.why.items()},
     )
+
+
+def _beside(
+    homes: Sequence[Gang], plan: Plan, views: Sequence[AppView], snapshot: Snapshot, free: Mapping[str, int]
+) -> Plan:
+    """The plan, its new gangs off GPUs where lower classes run (`homes`), where others are as close together."""
+    spare = Pool(free, snapshot.topology)
+    for award in plan.awards:
+        for gang in award.gangs:
+            spare.take(gang)
+    lost = [home for home in homes if not _taken(spare, home)]
+    view_of = {v.app_id: v for v in views}
+    awards = []
+    for award in plan.awards:
+        own, gangs = list(view_of[award.app_id].ending_gangs), list[Gang]()
+        for gang in award.gangs:
+            if gang in own:
+                own.remove(gang)
+            elif lost and (place := _as_good(gang, view_of[award.app_id], spare)) is not None:
+                spare.take(place)
+                spare.give(gang)
+                lost = [home for home in lost if not _taken(spare, home)]
+                gang = place
+            gangs.append(gang)
+        awards.append(replace(award, gangs=tuple(gangs)))
+    return replace(plan, awards=tuple(awards))
+
+
+def _taken(spare: Pool, gang: Gang) -> bool:
+    if not spare.holds(gang):
+        return False
+    spare.take(gang)
+    return True
+
+
+def _as_good(gang: Gang, view: AppView, spare: Pool) -> Gang | None:
+    """A place of the same GPU types that is as close together."""
+    d, types = view.demand, {spare.type_of(host) for host, _ in gang}
+    if len(types) > 1:
+        return None
+    scope = spare.topology.scope_of(host for host, _ in gang)
+    members = d.members if gang_gpus(gang) == d.gang_gpus else ()
+    return spare.place(gang_gpus(gang), scope, next(iter(types)), members)
 
 
 def _rooms(snapshot: Snapshot) -> dict[str, int]:

@@ -8,7 +8,8 @@ kept beside the real one, and of each offer of the virtual cluster's own machine
 2. apps that run there now have as many gangs as there, where they run, else where they run there,
 3. apps that had done more there by now than here come next, who lacks most first,
 
-and the policy shares out the rest as ever.
+and the policy shares out the rest as ever. All leases last to the next common end, however soon that is: at these ends
+the private cluster takes GPUs back, and who comes first then is not to wait for one that began half a lease before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.pool import Pool
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadow import Shadow
+from pycontrol.policies.shadow import Shadow, next_end_s
 
 BEHIND = 1e-3
 """An app is behind if it lacks more than so much of its work."""
@@ -72,15 +73,17 @@ class Shadowed:
         memory = snapshot.memory
         shadow = Shadow.load(memory.get("shadow", {}), snapshot.now_s)
         shadow.advance(snapshot, self.policy)
-        got, why = _placed(_first(shadow, snapshot), snapshot)
+        next_leases = shadow.with_next_leases(snapshot, self.policy)
+        got, why = _placed(_first(shadow, next_leases, snapshot), snapshot)
         rest = _without(replace(snapshot, memory=policy_memory(memory)), got)
         plan = self.policy.decide(rest, bids, rng)
         awards: dict[str, tuple[Gang, ...]] = {a: tuple(gangs) for a, gangs in got.items()}
         for award in plan.awards:
             awards[award.app_id] = (*awards.get(award.app_id, ()), *award.gangs)
+        until_s = next_end_s(snapshot)
         return replace(
             plan,
-            awards=tuple(Award(a, gangs) for a, gangs in awards.items()),
+            awards=tuple(Award(a, gangs, until_s=until_s) for a, gangs in awards.items()),
             why={**plan.why, **why},
             memory=_memory(shadow, plan.memory),
         )
@@ -101,15 +104,15 @@ def _memory(shadow: Shadow, inner: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _first(shadow: Shadow, s: Snapshot) -> list[_First]:
+def _first(shadow: Shadow, next_leases: Shadow, s: Snapshot) -> list[_First]:
     """Who goes first, in order."""
     overdue, mirrored, behind = [], [], []
     for v in s.apps:
-        app = shadow.apps[v.app_id]
+        app = next_leases.apps[v.app_id]
         ahead = v.demand.work_done_gpu_s - shadow.done(v.app_id, s.now_s, s.topology)
         places = tuple(gang for gang, _ in app.gangs)
         if app.ended_s is not None:
-            why = f"on its private cluster it would have ended {s.now_s - app.ended_s:.0f} s ago"
+            why = f"on its private cluster it would have ended {max(0.0, s.now_s - app.ended_s):.0f} s ago"
             overdue.append((app.ended_s, v.app_id, _First(v, max(1, app.width), (), why)))
         elif places:
             why = "on its private cluster it would run now"
@@ -121,13 +124,13 @@ def _first(shadow: Shadow, s: Snapshot) -> list[_First]:
 
 
 def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], dict[str, str]]:
-    """Gangs for them. They stay where they run; only where that leaves one of them without room do they go to where
-    they are in the shadow, in which all of those that run there fit together."""
+    """Gangs for them. They stay where they run; only where that leaves one of them without room that somebody after it
+    has do they go to where they are in the shadow, in which all of those that run there fit together."""
     staying = _fill(first, s, stay=True)
-    if sum(map(len, staying.values())) < sum(_wanted(f) for f in first):
-        moved = _fill(first, s, stay=False)
-        if sum(map(len, moved.values())) > sum(map(len, staying.values())):
-            staying = moved
+    moved = _fill(first, s, stay=False)
+    served, otherwise = ([len(got.get(f.view.app_id, ())) for f in first] for got in (staying, moved))
+    if otherwise > served:
+        staying = moved
     return staying, {f.view.app_id: f.why for f in first if f.view.app_id in staying}
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Mapping
 
 from pycontrol.arbiter.facts import LeaseEnded
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.topology import Gpu
+from pycontrol.policies.port import Policy
+from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
 
 
@@ -160,3 +165,31 @@ def test_an_ask_withdrawn_for_a_placement_under_way_frees_the_gpus_when_it_is_re
     m.send(ev.AskChanged(Ask("a_1", "a", plan.allocation_request_id, 4, 0)))
     m.send(ev.DirectiveDone(place.directive_id, False, "", "attempt a_1 does not ask"))
     assert [f.reason for f in m.facts if isinstance(f, LeaseEnded)] == ["released"] * 4
+
+
+class Lends:
+    """A policy all of whose awards are lent until a time."""
+
+    name, asks_agents = "lends", False
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.inner: Policy = make("isonomy")
+
+    def offer(self, snapshot: Snapshot) -> Offer | None:
+        return None
+
+    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
+        plan = self.inner.decide(snapshot, bids, rng)
+        return dataclasses.replace(
+            plan, awards=tuple(dataclasses.replace(a, until_s=self.until_s) for a in plan.awards)
+        )
+
+
+def test_what_is_lent_until_a_time_is_not_kept_longer_for_a_start() -> None:
+    """The start of its container gave it a whole lease."""
+    m = Mini(Lends(1150.0))
+    m.app("a", gang=4)
+    m.run(2)
+    m.start("a")
+    assert {x.end_s for x in m.a.leases_of("a")} == {1150.0}

@@ -54,6 +54,19 @@ def test_what_a_higher_priority_leaves_goes_to_the_others(name: str) -> None:
     assert (got(plan, "high"), got(plan, "low")) == (2, 4)
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_higher_priority_stops_nobody_where_other_gpus_would_do(name: str) -> None:
+    """It chose among all GPUs on offer and did not see where lower classes run."""
+    for home in ("n1", "n2"):
+        gang = ((home, 4),)
+        low = app("low", 4, 1, rho=3.0, ending_gangs=(gang,))
+        high = app("high", 4, 1, rho=2.0, priority=9)
+        plan = decided(make(name), replace(snapshot(high, low, free={"n1": 4, "n2": 4}), f=0.0))
+        gangs = {a.app_id: a.gangs for a in plan.awards}
+        assert gangs["low"] == (gang,)
+        assert gangs["high"] != (gang,)
+
+
 def test_the_worst_of_each_priority_are_offered_the_pool() -> None:
     apps = [app(f"a{k}", rho=float(k), priority=k % 2) for k in range(1, 9)]
     offer = make("themis").offer(replace(snapshot(*apps), f=0.5))

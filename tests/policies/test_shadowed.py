@@ -83,6 +83,42 @@ def test_a_round_before_the_leases_end_goes_by_who_has_the_next_ones() -> None:
     assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["b"]
 
 
+def test_leases_that_nobody_waited_for_were_renewed_at_their_ends() -> None:
+    """Not at the next arrival, with an end by its time: the next app would get its turn a lease late."""
+    tiresias = make("tiresias")
+    shadow = Shadow.load({}, 0.0)
+    shadow.advance(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), tiresias)
+    shadow.advance(snapshot(170.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
+    assert [end_s for _, end_s in shadow.apps["a"].gangs] == [200.0]
+    shadow.advance(snapshot(205.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
+    assert [bool(shadow.apps[name].gangs) for name in "ab"] == [False, True]
+
+
+def test_a_round_that_takes_leases_early_stops_nobody_who_ends_before_their_end() -> None:
+    tiresias = Shadowed(make("tiresias"))
+    first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 352.0, 0.0)), lead_s=10.0)
+    memory = tiresias.decide(first, {}, random.Random(0)).memory
+    last = app("a", 4, 352.0, 0.0, 348.0, ending_gangs=((("m0", 4),),), attained_gpu_s=348.0)
+    views = last, app("b", 4, 4000.0, 50.0)
+    round_s = dataclasses.replace(snapshot(87.0, 4, *views, memory=memory), lead_s=10.0)
+    assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["a"]
+
+
+def test_who_would_have_ended_comes_before_those_who_run_where_they_are() -> None:
+    """However many of these would stay: they have their machines from it."""
+    two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
+    wide = Demand(8, 1, 8, 80.0, 80.0, 0.0, slowdown=(1.0, 1.0, 1.0))
+    over = AppView("w", "root.a", None, wide, submitted_s=0.0)
+    before = dataclasses.replace(snapshot(0.0, 0, over), topology=two)
+    memory = json.loads(json.dumps(POLICY.decide(before, {}, random.Random(0)).memory))
+    homes = {"a": (("m0", 4),), "b": (("m1", 4),)}
+    running = [app(n, 4, 4000.0, 20.0, 400.0, ending_gangs=(home,)) for n, home in homes.items()]
+    now = dataclasses.replace(snapshot(100.0, 0, *running, over, memory=memory), topology=two, free={"m0": 4, "m1": 4})
+    plan = POLICY.decide(now, {}, random.Random(0))
+    assert {a for a, x in Shadow.load(plan.memory["shadow"], 0.0).apps.items() if x.gangs} == {"a", "b"}
+    assert won(plan) == ["w"]
+
+
 def test_a_gang_stays_where_it_runs() -> None:
     home = (("m0", 2),)
     memory = decide(snapshot(0.0, 4, app("a", 2, 4000.0, 0.0), app("b", 2, 4000.0, 0.0))).memory
