@@ -84,7 +84,10 @@ def _fitting(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 
 def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
-    """Its demand: what it holds, and its gang or the containers of one size that it asks for; 0: the largest size."""
+    """Its demand: what it holds, and its gang or the containers of one size that it asks for; 0: the largest size.
+
+    Where it asks for nothing more: of the size that it holds, else it could win no gang that it has.
+    """
     held = s.holding(app_id)
     members = tuple[int, ...]()
     if start_together(s, app_id):
@@ -98,7 +101,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         whole = sum(ask.gpus * n for ask, n in asks)
         size = size or (asks[0][0].gpus if asks else 0)
         wanted = sum(n for ask, n in asks if ask.gpus == size)
-    size = size or max(1, held)
+    size = size or max(Counter(s.gang_key(x) for x in s.leases_of(app_id)).values(), default=1)
     attained = s.attained_gpu_s(app_id, now_s)
     work_left = max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, held + whole))
     return Demand(

@@ -22,6 +22,8 @@ AGENT_TICK_S = 0.5
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 SAVE_S = (0.02, 0.4)
 LOST_S = 60.0
+HOG_S = 100.0
+"""By then the Arbiter must have had the container killed."""
 
 
 class Master:
@@ -161,7 +163,7 @@ class AgentMaster(Master):
         self.mute_until_s = 0.0
         """Until then its process is stopped."""
         self._hog = world.checkpoint_s(app.app_id) == STUCK
-        """It stops no container."""
+        """It stops containers long after it should."""
 
     def wall_s(self) -> float:
         """The Agent machine's clock."""
@@ -277,8 +279,9 @@ class AgentMaster(Master):
             self._close(c.withdraw.allocation_request_id)
         elif kind == "launch":
             self._launch(c)
-        elif kind == "stop" and c.stop.container_id in self.held and not self._hog:
-            self.stop_on_node(self.held[c.stop.container_id])
+        elif kind == "stop" and c.stop.container_id in self.held:
+            container = self.held[c.stop.container_id]
+            self.sim.at(HOG_S if self._hog else 0.0, lambda: self.stop_on_node(container), self.life)
         elif kind == "release" and c.release.container_id in self.held:
             self.releases.append(c.release.container_id)
         elif kind == "finish":
