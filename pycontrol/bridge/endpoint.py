@@ -200,16 +200,17 @@ class BridgeEndpoint:
         with self._intake:
             if not self._heard(request.plugin_epoch):
                 return pb.Response(hello_required=True)
-            new = [m for m in request.events.events if m.seq > self._last_seq]
-            for message in new:
+            time_ms = request.time_ms
+            for message in request.events.events:
+                if message.seq <= self._last_seq:
+                    continue
                 try:
-                    if message is new[0]:
-                        self._submit_time(request.time_ms)
+                    self._submit_time(time_ms)
                     self._take(message)
                 except Overloaded:
                     log.warning("the Arbiter is overloaded; events wait in the plugin", seq=message.seq)
                     return pb.Response(ack=pb.Ack(last_seq=self._last_seq), error=OVERLOADED)
-                self._last_seq = message.seq
+                self._last_seq, time_ms = message.seq, 0  # told once
             return self._ack()
 
     def _take(self, message: pb.Event) -> None:
