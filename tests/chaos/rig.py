@@ -181,7 +181,7 @@ class ChaosRig(Rig):
         if second.poll() is None:
             second.kill()
             second.wait()
-            return "a second control plane serves beside the first one"
+            return f"a second control plane did not end within {SECOND_S * self.slower:.0f} s beside the first one"
         return "" if second.returncode else "a second control plane ended well"
 
     # ---- errands: what takes long, one after the other, while faults come and go
