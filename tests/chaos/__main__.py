@@ -34,7 +34,7 @@ CALM_S, DRAIN_S = 600.0, 900.0
 """For the apps undisturbed, and for their end when all faults are over; on a machine at rest, as all times here."""
 LEASES_GONE_S, ENDED_S = 90.0, 60.0
 """For the last leases and containers, after that."""
-RESUBMIT_BEFORE = 0.6
+RESUBMIT_BEFORE = 0.75
 """Part of the time after which no app is submitted any more."""
 SEARCH = ["--gpus-per-job", "2", "--jobs", "4", "--min-iterations", "25", "--eta", "2"]
 
