@@ -39,7 +39,7 @@ class Agents:
             return
         s.agents.registered(e.app_id, e.demand, e.app_scheduler, e.attempt_id)
         apps.arrive(s, e.app_id, now_s)
-        s.recast(e.app_id)
+        s.refresh_kind(e.app_id)
         own_as_asked(s, e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
@@ -105,7 +105,7 @@ class Agents:
         owner = not s.supply.whole and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
         if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
-            s.want_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
+            s.request_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 
     def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
         s = self.s
@@ -114,7 +114,7 @@ class Agents:
             return
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
         s.agents.progressed(e.app_id, e.demand, e.jobs, e.rho)
-        s.reckon(e.app_id)
+        s.update_demand(e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)
         changes: dict[str, Any] = {"launched": launched} if launched else {}

@@ -113,7 +113,7 @@ class AgentsView:
 
     # ---- what follows
 
-    def reckon(self, app_id: str, live: bool, known: bool, holding: int, now_s: float) -> None:
+    def update_demand(self, app_id: str, live: bool, known: bool, holding: int, now_s: float) -> None:
         """What it holds or demands changed. `live`: it shares the cluster; `known`: to YARN; `holding`: GPUs."""
         if live or known:
             self.stale.add(app_id)

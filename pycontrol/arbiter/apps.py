@@ -22,8 +22,8 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
         kind = agent.app_scheduler
     vc = s.vc_of(app.queue)
     s.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
-    s.recast(app_id)
-    s.want_round(now_s + s.settings.settle_s)
+    s.refresh_kind(app_id)
+    s.request_round(now_s + s.settings.settle_s)
 
 
 def known_as(s: State, app: YarnApp, now_s: float) -> bool:
@@ -35,8 +35,8 @@ def known_as(s: State, app: YarnApp, now_s: float) -> bool:
     if moved:
         s.record(AppMoved(app.app_id, s.vc_of(app.queue), now_s, app.queue))
         s.agents.changed(s.durable.live)  # limits of both queues
-        s.want_round(now_s + s.settings.settle_s)
-    s.recast(app.app_id)
+        s.request_round(now_s + s.settings.settle_s)
+    s.refresh_kind(app.app_id)
     return other
 
 
@@ -59,4 +59,4 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
     leases.take_back(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     if record.finished_s is None or (final_state and final_state != record.final_state):
         s.record(AppEnded(app_id, final_state, now_s))
-        s.recast(app_id)
+        s.refresh_kind(app_id)

@@ -191,8 +191,8 @@ class Arbiter(State):
         self._supply_anew(now_s)
         for app in e.apps:
             self._app_known(app, now_s)
-        for app_id in self.in_system():
-            self.recast(app_id)
+        for app_id in self.active_apps():
+            self.refresh_kind(app_id)
         workers.forget_directives(self)
         if e.ready:
             self._reconcile(now_s, resumed)
@@ -208,7 +208,7 @@ class Arbiter(State):
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
-        heard_of = {*self.in_system(), *self.agents, *self.agents.doomed, *self.cluster.asks.apps()}
+        heard_of = {*self.active_apps(), *self.agents, *self.agents.doomed, *self.cluster.asks.apps()}
         for app_id in sorted(heard_of - self.cluster.apps.keys()):
             apps.end(self, app_id, "UNKNOWN", now_s)
             self._forget(app_id, now_s)
@@ -240,12 +240,12 @@ class Arbiter(State):
         """Apps whose queue is another virtual cluster than the cells knew, or none any more, go on in that one."""
         if self.supply.whole:
             return
-        for app_id in self.in_system():
+        for app_id in self.active_apps():
             app = self.durable.apps[app_id]
             vc = self.vc_of(app.queue)
             if vc != app.vc:
                 self.record(AppMoved(app_id, vc, now_s))
-                self.recast(app_id)
+                self.refresh_kind(app_id)
 
     def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
         """Another assignment of cells, and other policies of virtual clusters; what runs goes on.
@@ -295,13 +295,13 @@ class Arbiter(State):
         leases.leave_bad(self, now_s)
         for host in filter(self.drained, hosts):
             self._drain(host, now_s)
-        self.want_round(now_s)
+        self.request_round(now_s)
 
     def _try_again(self, now_s: float) -> None:
         """Machines that were avoided for long enough are tried again."""
         if self.cluster.refusals.lapse(now_s):
             eligibility.update_closed(self)
-            self.want_round(now_s)
+            self.request_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
         self.cluster.lost()
@@ -317,7 +317,7 @@ class Arbiter(State):
             leases.leave_bad(self, now_s, self.cluster.machines.on(e.node.host))
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
-        self.want_round(now_s + self.settings.settle_s)
+        self.request_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
         node = self.cluster.node_down(e.node_id, e.reason)
@@ -369,7 +369,7 @@ class Arbiter(State):
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
         self.agents.pardon(app_id)
-        self.recast(app_id)
+        self.refresh_kind(app_id)
         self.rounds.participants.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
@@ -383,7 +383,7 @@ class Arbiter(State):
         if e.ask.count > 0:
             apps.arrive(self, e.ask.app_id, now_s)
             if e.ask.app_id in self.agents.foreign:
-                self.want_round(now_s + self.settings.settle_s)
+                self.request_round(now_s + self.settings.settle_s)
 
     # ---- the operator
 
@@ -392,13 +392,13 @@ class Arbiter(State):
         if verb in ("pause", "resume"):
             if verb == "resume" and self.paused:
                 leases.thaw(self, now_s)
-                self.want_round(now_s)
+                self.request_round(now_s)
             self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
             self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
             self.reindex_host(e.target)
             if verb == "undrain":
-                self.want_round(now_s)
+                self.request_round(now_s)
             elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else when what runs there is known
                 self._drain(e.target, now_s)
         elif verb == "kill":

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from pycontrol.arbiter.alarms import Alarms
+from pycontrol.arbiter.free_gpus import FreeGpus
 from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
-from pycontrol.arbiter.pool import Pool
 from pycontrol.model.topology import Gpu, count_by_host
 
 End = tuple[float, Gpu]
@@ -49,7 +49,7 @@ class GpuIndex:
 
     def __init__(self, grant_timeout_s: float, lead_s: float) -> None:
         self._grant_timeout_s, self._lead_s = grant_timeout_s, lead_s
-        self.free = Pool()
+        self.free = FreeGpus()
         self.revoking: set[Gpu] = set()
         """GPUs whose leases are being revoked."""
         self.open: set[Gpu] = set()

@@ -87,7 +87,7 @@ def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
         s.drop_worker(worker)
     s.record(LeaseEnded(gpu, now_s, cause.text, cause.kind))
     if gpu not in s.durable.leases:
-        s.want_round(now_s + s.settings.settle_s)
+        s.request_round(now_s + s.settings.settle_s)
 
 
 def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
@@ -167,7 +167,7 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
     coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
     if coming:
         cancel_reservations(s, coming, now_s, why)
-        s.want_round(now_s + s.settings.settle_s)
+        s.request_round(now_s + s.settings.settle_s)
     take_back(s, gang, now_s, now_s + s.lead_s, why)
 
 
@@ -254,7 +254,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
             s.vacate(gpu)
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id:
-            s.want_round(now_s + s.settings.settle_s)
+            s.request_round(now_s + s.settings.settle_s)
         elif lease.state == REVOKING:
             end(s, gpu, now_s, Cause(lease.cause, "revoked"))
         elif foreign:
@@ -269,7 +269,7 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         coming = s.durable.reservations.get(gpu)
         if coming is not None and coming.app_id == e.app_id:
             s.record(NextDropped(gpu, "released"))
-            s.want_round(now_s + s.settings.settle_s)
+            s.request_round(now_s + s.settings.settle_s)
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != e.app_id:
             continue

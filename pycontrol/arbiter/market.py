@@ -97,7 +97,7 @@ class Market:
             self.automatic.forget_requests(self.exchange)
         self.save()
         if set(self.exchange.deals) != before:
-            s.want_round(now_s + s.settings.settle_s)
+            s.request_round(now_s + s.settings.settle_s)
         self._due_s = self._next_s(now_s)
 
     def _next_s(self, now_s: float) -> float:

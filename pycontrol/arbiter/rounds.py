@@ -223,7 +223,7 @@ class Rounds:
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered AskRho."""
         if self.s.agents.answered(e.app_id, e.demand, e.rho):
-            self.s.reckon(e.app_id)
+            self.s.update_demand(e.app_id)
         r = self.current
         if r is None or r.phase is not Phase.RHO or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
@@ -292,7 +292,7 @@ class Rounds:
         r, self.current, self._agenda = self.current, None, None
         if r is not None:
             self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
-        self.s.want_round(now_s + self.s.settings.settle_s)
+        self.s.request_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, r: Round, bid: Bid) -> Bid:
         """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""

@@ -102,12 +102,12 @@ class State:
             return
         self.reindex(fact.gpu)
         if isinstance(fact, LeaseGranted):
-            self.reckon(fact.app_id)
+            self.update_demand(fact.app_id)
         elif isinstance(fact, LOSES):
             if before is not None:
-                self.reckon(before.app_id)
+                self.update_demand(before.app_id)
             if coming is not None:
-                self.reckon(coming.app_id)
+                self.update_demand(coming.app_id)
         if self.cluster.seen:  # else all is told with the first snapshot
             self.groups.note(fact, before, coming, self.supply)
 
@@ -156,17 +156,17 @@ class State:
         """Whether it may be leased: its node is up and not drained, and it is in order."""
         return gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)
 
-    def reckon(self, app_id: str) -> None:
+    def update_demand(self, app_id: str) -> None:
         """Whether the app's Agent could use more GPUs than it holds."""
         live, known = app_id in self.durable.live, app_id in self.cluster.apps
-        self.agents.reckon(app_id, live, known, self.holding(app_id), self.event_s)
+        self.agents.update_demand(app_id, live, known, self.holding(app_id), self.event_s)
 
-    def recast(self, app_id: str) -> None:
+    def refresh_kind(self, app_id: str) -> None:
         """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""
         self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_foreign(app_id))
         for gpu in self.durable.leases_by_app.get(app_id, {}):
             self.reindex(gpu)
-        self.reckon(app_id)
+        self.update_demand(app_id)
 
     def occupied(self, container: Container) -> None:
         """A container uses its GPUs."""
@@ -189,7 +189,7 @@ class State:
         self.counter += 1
         return f"{kind}{self.counter}"
 
-    def want_round(self, at_s: float) -> None:
+    def request_round(self, at_s: float) -> None:
         """Asks for a round no later than `at_s`."""
         self.timer.request(at_s)
 
@@ -249,7 +249,7 @@ class State:
 
     # ---- apps
 
-    def in_system(self) -> Iterator[str]:
+    def active_apps(self) -> Iterator[str]:
         """Apps that share the cluster now."""
         return iter(list(self.durable.live))
 

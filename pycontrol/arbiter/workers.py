@@ -105,7 +105,7 @@ def _leave(s: State, gang: list[Worker], now_s: float) -> None:
         coming = [x for x in s.reservations_of(worker.app_id) if x.gpu in worker.plan.gpus]
         leases.cancel_reservations(s, coming, now_s, why)
         leases.take_back(s, [mine[g] for g in worker.plan.gpus if g in mine], now_s, now_s + s.lead_s, why)
-    s.want_round(now_s + s.settings.settle_s)
+    s.request_round(now_s + s.settings.settle_s)
 
 
 def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:

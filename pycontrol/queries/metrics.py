@@ -194,7 +194,7 @@ class Metrics:
         for state, n in gpus.items():
             if state != "total":
                 self._gpus.labels(state).set(n)
-        running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
+        running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))

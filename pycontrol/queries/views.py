@@ -26,7 +26,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The cluster in one view."""
     nodes = _nodes(a)
-    running = sum(a.holding(app_id) > 0 for app_id in a.in_system())
+    running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
     return {
         "now_s": now_s,
         "ready": a.cluster.ready,
@@ -151,7 +151,7 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     """
     placed = standings(a, now_s)
     why = Reasons(a, now_s)
-    rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.in_system()]
+    rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
     rows += [
         _queue_row(a, app.app_id, now_s, why) | _standing(None)
         for app in a.cluster.apps.values()

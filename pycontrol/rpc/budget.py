@@ -18,7 +18,7 @@ class Limits:
     in_all: int = 1024 * MIB
 
 
-class Ledger:
+class ByteBudget:
     """What waits, by app and by user. A user's apps share its limit."""
 
     def __init__(self, limits: Limits | None = None) -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from pycontrol.rpc.budget import Ledger
+from pycontrol.rpc.budget import ByteBudget
 from pycontrol.rpc.outbox import Sized
 from pycontrol.wire.v1 import agent_pb2 as pb
 
@@ -22,7 +22,7 @@ M = TypeVar("M", bound=Sized)
 class Shelf(Generic[K, M]):
     """The newest message of each key, oldest key first; its bytes count in the ledger, and the oldest give way."""
 
-    def __init__(self, app_id: str, ledger: Ledger, at_most: int) -> None:
+    def __init__(self, app_id: str, ledger: ByteBudget, at_most: int) -> None:
         self._app_id, self._ledger, self._at_most = app_id, ledger, at_most
         self._kept: OrderedDict[K, tuple[M, int]] = OrderedDict()
 
@@ -71,7 +71,7 @@ class Shelf(Generic[K, M]):
 class Mailbox:
     """Of one app."""
 
-    def __init__(self, app_id: str, ledger: Ledger, workers_max: int) -> None:
+    def __init__(self, app_id: str, ledger: ByteBudget, workers_max: int) -> None:
         self._latest = {kind: Shelf[str, pb.ArbiterMessage](app_id, ledger, workers_max) for kind in KEPT_KINDS}
         """By kind and worker the last message of those whose streams are open: an Agent that registers gets them all,
         as it may be new, or may have missed some when its stream broke."""

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from pycontrol.rpc.budget import Ledger
+from pycontrol.rpc.budget import ByteBudget
 
 OUTBOX_MAX = 10_000
 """Messages that wait for one stream's peer; one that reads no faster is cut off and comes back."""
@@ -29,7 +29,7 @@ class Stream(Generic[M]):
     """A bounded outbox, and how the stream is to end."""
 
     def __init__(
-        self, app_id: str, name: str, ledger: Ledger | None = None, user: str = "", limit: int = OUTBOX_MAX
+        self, app_id: str, name: str, ledger: ByteBudget | None = None, user: str = "", limit: int = OUTBOX_MAX
     ) -> None:
         self.app_id = app_id
         self.name = name
@@ -37,7 +37,7 @@ class Stream(Generic[M]):
         self.greeted = False
         """An Agent's stream: Registered is in the outbox, so other messages may follow."""
         self.ended: tuple[grpc.StatusCode, str] | None = None
-        self._ledger = ledger or Ledger()
+        self._ledger = ledger or ByteBudget()
         self._ledger.own(app_id, user)
         self._limit = limit
         self._outbox: deque[tuple[M, int]] = deque()

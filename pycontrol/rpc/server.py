@@ -17,7 +17,7 @@ from pycontrol.model.events import AgentEffect, Event
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import translate
 from pycontrol.rpc.admission import OWNER_WAIT_S, STREAMS_MAX, WAITING_MAX, Admission, Owners
-from pycontrol.rpc.budget import Ledger, Limits
+from pycontrol.rpc.budget import ByteBudget, Limits
 from pycontrol.rpc.intake import Intake
 from pycontrol.rpc.service import STANDING_BY, ArbiterService, HdfsTokens
 from pycontrol.rpc.sessions import Sessions
@@ -90,7 +90,14 @@ class AgentServer:
         self._topology = topology
         admission = Admission(tokens, owners, owner_wait_s)
         self._service = ArbiterService(
-            admission, Sessions(Ledger(limits)), Intake(after), submit, topology, first_message_s, serving, hdfs_tokens
+            admission,
+            Sessions(ByteBudget(limits)),
+            Intake(after),
+            submit,
+            topology,
+            first_message_s,
+            serving,
+            hdfs_tokens,
         )
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event | None = None

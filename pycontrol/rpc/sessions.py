@@ -10,7 +10,7 @@ from collections import OrderedDict
 import grpc
 import structlog
 
-from pycontrol.rpc.budget import Ledger
+from pycontrol.rpc.budget import ByteBudget
 from pycontrol.rpc.mailbox import KEPT_KINDS, Mailbox
 from pycontrol.rpc.outbox import TOO_SLOW, Stream
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -28,8 +28,8 @@ log = structlog.get_logger("isonomy.rpc")
 class Sessions:
     """The open streams by app, and the relay between an app's Agent and its workers."""
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
+    def __init__(self, ledger: ByteBudget | None = None) -> None:
+        self.ledger = ledger or ByteBudget()
         """Of all that waits here and in the streams."""
         self.agents: dict[str, AgentStream] = {}
         self._workers: dict[str, dict[str, WorkerStream]] = {}

@@ -31,7 +31,7 @@ from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import file_of
-from submarine_patch.agent.state import AgentState
+from submarine_patch.agent.state import SavedState
 
 SHUTDOWN_CODE = 70
 TRIAL_WAIT_S = 60.0
@@ -42,7 +42,7 @@ LOSSES = 16
 """Lines of a job's log by which its present decrease of loss is judged."""
 
 
-class Brain(AgentState):
+class Brain(SavedState):
     """One app."""
 
     def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:

@@ -11,7 +11,7 @@ from submarine_patch.agent import jobs, results
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.launch import checkpoint_dir, launch_of
 from submarine_patch.agent.schedulers.port import Verdict
-from submarine_patch.agent.state import AgentState
+from submarine_patch.agent.state import SavedState
 from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED
 
 GANG_TIMEOUT_S = 120.0
@@ -36,7 +36,7 @@ NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
 # ---- launching
 
 
-def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
+def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     """Plans a gang on these GPUs: one worker a machine, the one with most GPUs (the chief) first."""
     job.launches += 1
     suffix = "" if s.attempt == 1 else f".{s.attempt}"
@@ -59,7 +59,7 @@ def launch(s: AgentState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     s.mark()
 
 
-def send_use(s: AgentState, job: Job) -> None:
+def send_use(s: SavedState, job: Job) -> None:
     """Tells the Arbiter where each worker is to be."""
     job.use_again_s = 0.0
     plans = [
@@ -76,7 +76,7 @@ def send_use(s: AgentState, job: Job) -> None:
     s.send(use=pb.Use(use_id=job.use_id, workers=plans))
 
 
-def use_reply(s: AgentState, m: pb.UseReply, now_s: float) -> None:
+def use_reply(s: SavedState, m: pb.UseReply, now_s: float) -> None:
     """The plan lies inside our leases, and containers are asked for; or not (yet)."""
     job = next((j for j in s.jobs.values() if j.use_id == m.use_id and j.state == jobs.STARTING), None)
     if job is None or job.use_accepted:
@@ -96,7 +96,7 @@ def use_reply(s: AgentState, m: pb.UseReply, now_s: float) -> None:
     s.give_back(gpus, f"plan refused: {m.reason}")
 
 
-def _ask(s: AgentState, worker: Worker) -> None:
+def _ask(s: SavedState, worker: Worker) -> None:
     if worker.asked or worker.container_id:
         return
     worker.asked = True
@@ -110,7 +110,7 @@ def _ask(s: AgentState, worker: Worker) -> None:
     s.shell(ask=ask)
 
 
-def allocated(s: AgentState, m: am.AmContainer, now_s: float) -> None:
+def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
     """A container: launched as the worker that asked for it, if it is what was planned, else given back."""
     for job, worker in s.workers():
         if worker.request_id != m.allocation_request_id or worker.container_id or worker.exit_code is not None:
@@ -124,7 +124,7 @@ def allocated(s: AgentState, m: am.AmContainer, now_s: float) -> None:
     s.shell(release=am.AmRelease(container_id=m.container_id))
 
 
-def ready(s: AgentState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: float) -> None:
+def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: float) -> None:
     """A worker has registered; with the last of the gang all start: again, if a lost stream may not have said so."""
     worker.address = f"{m.host}:{m.port}"
     if job.state == jobs.STARTING and all(w.address for w in job.workers):
@@ -138,7 +138,7 @@ def ready(s: AgentState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: flo
     s.mark()
 
 
-def send_start(s: AgentState, job: Job) -> None:
+def send_start(s: SavedState, job: Job) -> None:
     """TF_CONFIG for each worker of a gang, chief first; none for a gang of one."""
     cluster = {"worker": [w.address for w in job.workers]}
     for rank, worker in enumerate(job.workers):
@@ -153,7 +153,7 @@ def send_start(s: AgentState, job: Job) -> None:
         s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, start=start))
 
 
-def _pacing(s: AgentState, job: Job) -> str:
+def _pacing(s: SavedState, job: Job) -> str:
     """Virtual GPUs take the declared serial time x S(placement) / GPUs for a step, less where their machine says that
     they are fast; nothing else is paced."""
     if s.spec.iteration_s is None or not s.virtual.intersection(job.hosts):
@@ -163,7 +163,7 @@ def _pacing(s: AgentState, job: Job) -> str:
     return json.dumps({**pacing, "gpu_bound": s.spec.gpu_bound})
 
 
-def say_again(s: AgentState, job: Job, now_s: float) -> None:
+def say_again(s: SavedState, job: Job, now_s: float) -> None:
     """On a new stream: what the lost one may not have carried. Repeating does no harm."""
     if job.state == jobs.STARTING and not all(w.container_id for w in job.workers):
         job.use_accepted = False
@@ -179,7 +179,7 @@ def say_again(s: AgentState, job: Job, now_s: float) -> None:
 # ---- stopping
 
 
-def stop(s: AgentState, job: Job, deadline_s: float, reason: str, now_s: float, failed: bool = False) -> None:
+def stop(s: SavedState, job: Job, deadline_s: float, reason: str, now_s: float, failed: bool = False) -> None:
     """Asks all workers to checkpoint and end by the deadline; those without a container simply are no more."""
     if not job.active:
         return
@@ -201,7 +201,7 @@ def stop(s: AgentState, job: Job, deadline_s: float, reason: str, now_s: float, 
     over(s, job, now_s)
 
 
-def _send_stop(s: AgentState, job: Job, now_s: float) -> None:
+def _send_stop(s: SavedState, job: Job, now_s: float) -> None:
     left_s = max(0.0, job.stop_deadline_s - now_s)
     for worker in job.workers:
         if worker.exit_code is None:
@@ -209,13 +209,13 @@ def _send_stop(s: AgentState, job: Job, now_s: float) -> None:
             s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
 
 
-def _stop_containers(s: AgentState, job: Job) -> None:
+def _stop_containers(s: SavedState, job: Job) -> None:
     for worker in job.workers:
         if worker.exit_code is None and worker.container_id:
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 
 
-def failed(s: AgentState, job: Job, why: str, now_s: float, counts: bool = True) -> None:
+def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True) -> None:
     """A worker failed: the whole gang ends, and the job is tried again from its newest checkpoint."""
     if counts:
         job.failures += 1
@@ -226,7 +226,7 @@ def failed(s: AgentState, job: Job, why: str, now_s: float, counts: bool = True)
 # ---- the end
 
 
-def said_exit(s: AgentState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
+def said_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
     """A worker's last words; its GPUs are free once its container is gone."""
     worker.said_exit, worker.said_exit_s, worker.last_words = m.code, now_s, m.message
     job.step = max(job.step, m.step)
@@ -235,7 +235,7 @@ def said_exit(s: AgentState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: 
     over(s, job, now_s)
 
 
-def container_gone(s: AgentState, container_id: str, status: int, why: str, now_s: float) -> None:
+def container_gone(s: SavedState, container_id: str, status: int, why: str, now_s: float) -> None:
     """A worker's container has ended."""
     found = s.worker_in(container_id)
     if found is None or found[1].exit_code is not None:
@@ -260,7 +260,7 @@ def _last(text: str) -> str:
     return lines[-1][-300:] if lines else ""
 
 
-def over(s: AgentState, job: Job, now_s: float) -> None:
+def over(s: SavedState, job: Job, now_s: float) -> None:
     """Once every worker has ended: the rung is done, or the job waits again, or it failed for good."""
     if not job.active or any(w.exit_code is None for w in job.workers):
         return
@@ -282,14 +282,14 @@ def over(s: AgentState, job: Job, now_s: float) -> None:
     s.mark()
 
 
-def _settled(s: AgentState, job: Job, now_s: float) -> bool:
+def _settled(s: SavedState, job: Job, now_s: float) -> bool:
     """The chief's last accuracy decides the rung: it is waited for, as long as the Arbiter is away if need be."""
     if not job.settle_s:
         job.settle_s = now_s + SETTLE_S
     return s.registered and now_s >= job.settle_s
 
 
-def _restate(s: AgentState) -> None:
+def _restate(s: SavedState) -> None:
     """The end of a rung changes what jobs without a gang wait for."""
     runnable = set(s.scheduler.runnable())
     for job in s.jobs.values():
@@ -307,7 +307,7 @@ def _restate(s: AgentState) -> None:
 # ---- time
 
 
-def watch(s: AgentState, job: Job, now_s: float) -> None:
+def watch(s: SavedState, job: Job, now_s: float) -> None:
     """Gangs that do not come together, silent workers, stops that are not obeyed."""
     over(s, job, now_s)
     if not job.active:
@@ -334,7 +334,7 @@ def watch(s: AgentState, job: Job, now_s: float) -> None:
             failed(s, job, f"worker {silent.worker_id} on {silent.host} is silent", now_s)
 
 
-def _lose_untold(s: AgentState, job: Job, now_s: float) -> None:
+def _lose_untold(s: SavedState, job: Job, now_s: float) -> None:
     for worker in list(job.workers):
         silent = now_s > max(job.stop_deadline_s, worker.heard_s) + GONE_S
         if silent and s.registered and worker.container_id and worker.exit_code is None:
@@ -342,7 +342,7 @@ def _lose_untold(s: AgentState, job: Job, now_s: float) -> None:
             container_gone(s, worker.container_id, -100, why, now_s)
 
 
-def _stop_leftover(s: AgentState, job: Job, now_s: float) -> None:
+def _stop_leftover(s: SavedState, job: Job, now_s: float) -> None:
     for worker in job.workers:
         said = worker.said_exit is not None and worker.exit_code is None
         if said and now_s > worker.said_exit_s + EXIT_GRACE_S:
@@ -350,7 +350,7 @@ def _stop_leftover(s: AgentState, job: Job, now_s: float) -> None:
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 
 
-def lose_unadopted(s: AgentState, now_s: float) -> None:
+def lose_unadopted(s: SavedState, now_s: float) -> None:
     """After a restart: workers whose containers were not told of have ended with the last attempt."""
     if s.adopt_until_s is None or now_s < s.adopt_until_s:
         return

@@ -11,14 +11,14 @@ from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import AgentState, Held, gpus_in
+from submarine_patch.agent.state import Held, SavedState, gpus_in
 from submarine_patch.deadline import on_this_clock
 
 GROW_GRACE_S = 60.0
 """For the checkpoint of a gang that grows: nobody waits for its GPUs."""
 
 
-def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
+def registered(s: SavedState, m: pb.Registered, now_s: float) -> None:
     """The Arbiter knows us (again): what it says we hold is what we hold; what a lost stream took is said again."""
     s.registered = True
     s.contention = m.contention
@@ -34,7 +34,7 @@ def registered(s: AgentState, m: pb.Registered, now_s: float) -> None:
     s.report_due = True
 
 
-def machines(s: AgentState, hosts: Iterable[pb.Host]) -> None:
+def machines(s: SavedState, hosts: Iterable[pb.Host]) -> None:
     """The cluster's machines; those that are away have no GPUs."""
     known = list(hosts)
     s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in known)
@@ -49,7 +49,7 @@ def _held(m: pb.Grant) -> Held:
     return Held(m.grant_id, m.end_s, m.available_s)
 
 
-def granted(s: AgentState, m: pb.Grant) -> None:
+def granted(s: SavedState, m: pb.Grant) -> None:
     """GPUs are ours, or stay ours for longer."""
     for gpu in gpus_in(m.gpus):
         s.held[gpu] = _held(m)
@@ -62,7 +62,7 @@ def granted(s: AgentState, m: pb.Grant) -> None:
         s.report_due = True
 
 
-def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
+def revoked(s: SavedState, m: pb.Revoke, now_s: float) -> None:
     """GPUs must be given back by a deadline: their gangs checkpoint and end now."""
     gpus = gpus_in(m.gpus)
     if s.start_told and s.ending is None and not gpus.isdisjoint(s.held):
@@ -70,7 +70,7 @@ def revoked(s: AgentState, m: pb.Revoke, now_s: float) -> None:
     lose(s, gpus, on_this_clock(m, now_s), m.reason, now_s)
 
 
-def lose(s: AgentState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
+def lose(s: SavedState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
     """These GPUs are ours no more: their gangs end by the deadline."""
     for gpu in gpus:
         s.held.pop(gpu, None)
@@ -80,13 +80,13 @@ def lose(s: AgentState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: f
     s.mark()
 
 
-def free(s: AgentState) -> list[Gpu]:
+def free(s: SavedState) -> list[Gpu]:
     """Held GPUs that no launch uses."""
     used = {g for job in s.jobs.values() for g in job.gpus}
     return sorted(g for g in s.held if g not in used)
 
 
-def assign(s: AgentState, now_s: float) -> None:
+def assign(s: SavedState, now_s: float) -> None:
     """Free GPUs go to jobs that wait, whole gangs as close together as can be; what nobody can use goes back."""
     if not s.registered or s.ending is not None:
         return
@@ -109,7 +109,7 @@ def assign(s: AgentState, now_s: float) -> None:
     s.give_back(found.unused, "no job can use them")
 
 
-def _compose(s: AgentState, idle: list[Gpu], waiting: dict[str, float], now_s: float) -> None:
+def _compose(s: SavedState, idle: list[Gpu], waiting: dict[str, float], now_s: float) -> None:
     """The same for elastic jobs: gangs of several sizes, and those under way may grow."""
     elastic = s.elastic()
     assert elastic is not None
@@ -126,13 +126,13 @@ def _compose(s: AgentState, idle: list[Gpu], waiting: dict[str, float], now_s: f
     s.give_back(found.allocation.unused, "no job can use them")
 
 
-def growing(s: AgentState) -> list[Running]:
+def growing(s: SavedState) -> list[Running]:
     """The gangs under way that are not about to end, with what their jobs have left. What only now starts stays."""
     mine = [j for j in s.jobs.values() if j.state in (jobs.STARTING, jobs.RUNNING)]
     return [Running(j.job_id, tuple(j.gpus), left_gpu_s(s, j), j.settled or not j.first_step_s) for j in mine]
 
 
-def left_gpu_s(s: AgentState, job: Job) -> float:
+def left_gpu_s(s: SavedState, job: Job) -> float:
     """Serial GPU-seconds; where only the script knows its end as much again as was done, a lease's worth at least."""
     serial_s, until = s.profile().serial_s(job.job_id), s.scheduler.until_step(job.job_id)
     if not until:
@@ -140,17 +140,17 @@ def left_gpu_s(s: AgentState, job: Job) -> float:
     return max(0, until - job.step) * serial_s
 
 
-def available_s(s: AgentState) -> dict[Gpu, float]:
+def available_s(s: SavedState) -> dict[Gpu, float]:
     """The GPUs that are ours, with when their previous owner is gone."""
     return {gpu: held.available_s for gpu, held in s.held.items()}
 
 
-def _waiting(s: AgentState) -> list[tuple[Job, float]]:
+def _waiting(s: SavedState) -> list[tuple[Job, float]]:
     """Jobs without a gang, with the serial GPU-seconds that they have left."""
     return [(j, left_gpu_s(s, j)) for j in map(s.job, s.scheduler.runnable()) if not j.active]
 
 
-def _stopping(s: AgentState) -> list[list[Gpu]]:
+def _stopping(s: SavedState) -> list[list[Gpu]]:
     """The gangs that are about to end although their jobs are not done."""
     runnable = set(s.scheduler.runnable())
     return [j.gpus for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]

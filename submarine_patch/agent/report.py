@@ -19,7 +19,7 @@ from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES
-from submarine_patch.agent.state import AgentState, gpus_in
+from submarine_patch.agent.state import SavedState, gpus_in
 
 PROGRESS_S = 1.0
 RATE_MAX = 1e12
@@ -29,12 +29,12 @@ JOBS_TOLD = 2000
 """Of more jobs those under way and the newest are told; the Arbiter reads no more."""
 
 
-def done_gpu_s(s: AgentState) -> float:
+def done_gpu_s(s: SavedState) -> float:
     """Serial GPU-seconds of all steps done."""
     return sum(j.step * s.profiler.serial_s(j.job_id) for j in s.jobs.values())
 
 
-def work(s: AgentState, c: pb.Contention) -> AppWork:
+def work(s: SavedState, c: pb.Contention) -> AppWork:
     """The app as rho sees it."""
     done, gang = done_gpu_s(s), s.spec.gang_gpus
     phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
@@ -42,7 +42,7 @@ def work(s: AgentState, c: pb.Contention) -> AppWork:
     return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed, s.spec.job_gpus_max)
 
 
-def demand(s: AgentState) -> pb.Demand:
+def demand(s: SavedState) -> pb.Demand:
     """What the app could use now."""
     runnable = len(s.scheduler.runnable()) if s.ending is None else 0
     trial = s.speeds.trial()
@@ -69,7 +69,7 @@ def demand(s: AgentState) -> pb.Demand:
     )
 
 
-def _gangs(s: AgentState, runnable: int) -> int:
+def _gangs(s: SavedState, runnable: int) -> int:
     """Gangs that it could use now; of elastic jobs the smallest ones are counted."""
     elastic = s.elastic()
     if elastic is None or not runnable:
@@ -78,7 +78,7 @@ def _gangs(s: AgentState, runnable: int) -> int:
     return wanted_gpus(max(0, runnable - len(under_way)), under_way, elastic, s.topology) // s.spec.gang_gpus
 
 
-def loss_rate(s: AgentState) -> float:
+def loss_rate(s: SavedState) -> float:
     """Decrease of the loss per serial GPU-second at present, of the mean running job; 0 where none is known.
 
     Each job's is the slope of the least-squares line through its newest losses (SLAQ looks at the newest decrease).
@@ -91,7 +91,7 @@ def loss_rate(s: AgentState) -> float:
     return min(RATE_MAX, max(0.0, statistics.fmean(rates))) if rates else 0.0
 
 
-def gangs(s: AgentState) -> list[RunningGang]:
+def gangs(s: SavedState) -> list[RunningGang]:
     """The app's gangs under way; known are those that the Arbiter knew as their job's when the round began."""
     active = [j for j in s.jobs.values() if j.active]
     known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
@@ -102,18 +102,18 @@ def gangs(s: AgentState) -> list[RunningGang]:
     ]  # fmt: skip
 
 
-def _size(s: AgentState, job: Job) -> float:
+def _size(s: SavedState, job: Job) -> float:
     """How many smallest gangs its gang is as fast as."""
     gpus = len(job.gpus)
     return gpus * s.scaling.of(gpus) / s.spec.gang_gpus if s.spec.elastic else 1.0
 
 
-def rho(s: AgentState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
+def rho(s: SavedState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
     """rho with the GPUs that do not end; the projected one if there are none."""
     return offers.rho(work(s, c), gangs(s), s.held, ending, c.lease_s)
 
 
-def ask_rho(s: AgentState, m: pb.AskRho) -> None:
+def ask_rho(s: SavedState, m: pb.AskRho) -> None:
     """A round begins."""
     s.contention = m.contention
     s.on_offer = frozenset(j.job_id for j in s.jobs.values() if _known(j))
@@ -125,7 +125,7 @@ def _known(job: Job) -> bool:
     return job.active and job.state != jobs.STOPPING and (job.use_accepted or job.state == jobs.RUNNING)
 
 
-def offer(s: AgentState, m: pb.Offer) -> None:
+def offer(s: SavedState, m: pb.Offer) -> None:
     """The offer is answered with one bid."""
     s.contention = m.contention
     wish = s.speeds.wish()
@@ -151,7 +151,7 @@ def offer(s: AgentState, m: pb.Offer) -> None:
 # ---- progress
 
 
-def progress(s: AgentState) -> pb.Progress:
+def progress(s: SavedState) -> pb.Progress:
     """How all jobs are doing."""
     now = rho(s, s.contention) if s.ending is None else 0.0
     told = list(s.jobs.values())
@@ -163,7 +163,7 @@ def progress(s: AgentState) -> pb.Progress:
     return pb.Progress(demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric)
 
 
-def _job(s: AgentState, job: Job) -> pb.JobProgress:
+def _job(s: SavedState, job: Job) -> pb.JobProgress:
     scope = s.scope_of(job) if job.active else Scope.MACHINE
     return pb.JobProgress(
         job_id=job.job_id,
@@ -185,7 +185,7 @@ def _job(s: AgentState, job: Job) -> pb.JobProgress:
     )
 
 
-def _note(s: AgentState, job: Job) -> str:
+def _note(s: SavedState, job: Job) -> str:
     """What its user should know, the most urgent first."""
     if job.checkpoint_problem:
         return f"its newest checkpoint failed, a revocation would cost what it learnt since: {job.checkpoint_problem}"
@@ -200,7 +200,7 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def tell(s: AgentState, now_s: float) -> None:
+def tell(s: SavedState, now_s: float) -> None:
     """Progress, when something changed and at most once a second; the share done for YARN's own pages."""
     if s.done_said or not (s.report_due and s.registered and now_s >= s.report_from_s):
         return
@@ -214,7 +214,7 @@ def tell(s: AgentState, now_s: float) -> None:
         s.shell(progress=am.AmProgress(fraction=fraction))
 
 
-def register(s: AgentState) -> pb.AgentMessage:
+def register(s: SavedState) -> pb.AgentMessage:
     """The first message of each stream."""
     return pb.AgentMessage(
         register=pb.Register(

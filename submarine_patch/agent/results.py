@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import AgentState
+from submarine_patch.agent.state import SavedState
 
 POINTS, POINTS_OF_MANY, MANY = 64, 8, 100
 """Points kept of a job's curve; fewer where there are many jobs, for they are part of the Agent's saved state."""
@@ -19,7 +19,7 @@ WIDTH, HEIGHT, MARGIN = 720, 400, 48
 CURVES_DRAWN = 50
 
 
-def seen(s: AgentState, job: Job, step: int) -> None:
+def seen(s: SavedState, job: Job, step: int) -> None:
     """Adds a point to the job's curve; every other one goes when there are too many."""
     value = job.value(s.spec.metric)
     if not math.isfinite(value) or (job.curve and step <= job.curve[-1][0]):
@@ -41,7 +41,7 @@ def ended(job: Job, now_s: float, why: str) -> None:
         job.history[-1] |= {"ended_s": now_s, "to_step": job.step, "why": why}
 
 
-def files(s: AgentState, best: str) -> dict[str, str]:
+def files(s: SavedState, best: str) -> dict[str, str]:
     """The files by name."""
     jobs = sorted(s.jobs.values(), key=lambda j: j.job_id)
     return {
@@ -51,7 +51,7 @@ def files(s: AgentState, best: str) -> dict[str, str]:
     }
 
 
-def _trials(s: AgentState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[Any]]:
+def _trials(s: SavedState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[Any]]:
     names = sorted({name for job in jobs for name in job.configuration})
     own = [] if s.spec.metric in ("loss", "accuracy") else [s.spec.metric]
     yield ["job", "state", "best", "step", "rung", "loss", "accuracy", *own, "launches", "failures", *names]

@@ -37,7 +37,7 @@ class Held:
     """When its previous owner is gone at the latest."""
 
 
-class AgentState:
+class SavedState:
     """Invariants: a worker uses GPUs that the app holds or is losing; a gang is launched whole and ends whole;
     a held GPU is used by one job, kept for one that is about to be free, or given back."""
 

@@ -4,7 +4,7 @@ import grpc
 
 from pycontrol.rpc import mailbox as mailboxes
 from pycontrol.rpc import sessions
-from pycontrol.rpc.budget import Ledger, Limits
+from pycontrol.rpc.budget import ByteBudget, Limits
 from pycontrol.rpc.outbox import Stream
 from pycontrol.rpc.sessions import Sessions
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -85,7 +85,7 @@ def _agent(hub: Sessions, app_id: str, user: str, name: str = "a1") -> Stream[pb
 
 
 def test_bytes_that_wait_for_a_stream_are_bounded() -> None:
-    hub = Sessions(Ledger(LIMITS))
+    hub = Sessions(ByteBudget(LIMITS))
     slow = _agent(hub, APP, "ann")
     for i in range(50):
         hub.from_worker(APP, _large(f"w{i}"))
@@ -102,7 +102,7 @@ def test_bytes_that_wait_for_a_stream_are_bounded() -> None:
 
 
 def test_one_users_bytes_cost_nobody_else_anything() -> None:
-    hub = Sessions(Ledger(LIMITS))
+    hub = Sessions(ByteBudget(LIMITS))
     honest = _agent(hub, "ann_1", "ann")
     for k in range(40):
         app = f"mallory_{k}"
@@ -116,7 +116,7 @@ def test_one_users_bytes_cost_nobody_else_anything() -> None:
 
 
 def test_where_all_is_full_the_app_with_the_most_gives_way() -> None:
-    hub = Sessions(Ledger(LIMITS))
+    hub = Sessions(ByteBudget(LIMITS))
     agents = {}
     for user in ("m1", "m2", "m3", "m4"):
         agents[user] = _agent(hub, user, user)
@@ -131,7 +131,7 @@ def test_where_all_is_full_the_app_with_the_most_gives_way() -> None:
 
 
 def test_nothing_is_counted_once_all_is_gone() -> None:
-    hub = Sessions(Ledger(LIMITS))
+    hub = Sessions(ByteBudget(LIMITS))
     agent = _agent(hub, APP, "ann")
     worker = Stream[pb.WorkerCommand](APP, "w", hub.ledger, "ann")
     assert hub.worker_up(worker)

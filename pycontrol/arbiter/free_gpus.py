@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pycontrol.model.topology import Gpu
 
 
-class Pool:
+class FreeGpus:
     """Free GPUs by host, kept up to date GPU by GPU."""
 
     def __init__(self) -> None:
@@ -21,9 +21,9 @@ class Pool:
     def __contains__(self, gpu: object) -> bool:
         return isinstance(gpu, Gpu) and gpu.index in self._on.get(gpu.host, ())
 
-    def copy(self) -> Pool:
+    def copy(self) -> FreeGpus:
         """The same GPUs, apart."""
-        other = Pool()
+        other = FreeGpus()
         other._on = {host: set(indices) for host, indices in self._on.items()}
         other._counts, other.count = dict(self._counts), self.count
         return other
