@@ -32,7 +32,7 @@ class AgentsView:
         """Since when they could; no longer than leases have moved."""
         self.stale: set[str] = set()
         """Apps that a policy would see differently than in the round before."""
-        self.foreign: dict[str, None] = {}
+        self.unmanaged_apps: dict[str, None] = {}
         """Live apps for which the stand-in bids."""
         self.doomed: set[str] = set()
         """Apps without an Agent that the operator ended: their asks are not served."""
@@ -42,7 +42,7 @@ class AgentsView:
         other = AgentsView()
         other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
-        other.foreign, other.doomed = dict(self.foreign), set(self.doomed)
+        other.unmanaged_apps, other.doomed = dict(self.unmanaged_apps), set(self.doomed)
         return other
 
     # ---- reading
@@ -132,9 +132,9 @@ class AgentsView:
     def unmanaged(self, app_id: str, yes: bool) -> None:
         """Whether the stand-in bids for it."""
         if yes:
-            self.foreign[app_id] = None
+            self.unmanaged_apps[app_id] = None
         else:
-            self.foreign.pop(app_id, None)
+            self.unmanaged_apps.pop(app_id, None)
 
     def changed(self, app_ids: Iterable[str]) -> None:
         """Policies would see these apps differently now."""

@@ -241,8 +241,8 @@ class _Commit:
 
     def _grant(self, award: Award, gang: Gang, k: int) -> None:
         s, app_id, grant_id = self.s, award.app_id, grant_name(self.round_id, k)
-        asks = standin.asks_for(s, app_id, gang) if app_id in s.agents.foreign else []
-        if app_id in s.agents.foreign and not asks:
+        asks = standin.asks_for(s, app_id, gang) if app_id in s.agents.unmanaged_apps else []
+        if app_id in s.agents.unmanaged_apps and not asks:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
             return
         gpus = self._pick(gang) if self.lot.whole else self._pick_cells(app_id, gang, grant_id)

@@ -135,7 +135,7 @@ class Arbiter(State):
             self._handlers[type(event)](event, now_s)
         if self.groups.stale:
             self._supply_anew(now_s)
-            for app_id in self.agents.foreign:
+            for app_id in self.agents.unmanaged_apps:
                 own_as_asked(self, app_id)
         if self.cluster.recovering_until_s:
             self._settle_recovery(now_s)
@@ -382,7 +382,7 @@ class Arbiter(State):
         self.cluster.asked(e.ask)
         if e.ask.count > 0:
             apps.arrive(self, e.ask.app_id, now_s)
-            if e.ask.app_id in self.agents.foreign:
+            if e.ask.app_id in self.agents.unmanaged_apps:
                 self.request_round(now_s + self.settings.settle_s)
 
     # ---- the operator
@@ -414,7 +414,7 @@ class Arbiter(State):
         why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
         leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
         here = [x for x in self.leases_on(host) if x.state != REVOKING]
-        taken = [x for x in here if not self.is_foreign(x.app_id)]
+        taken = [x for x in here if not self.is_unmanaged(x.app_id)]
         leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:

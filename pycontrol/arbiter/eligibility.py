@@ -119,7 +119,7 @@ class Eligibility:
         """What an app could use. Of an app without an Agent and with containers of several sizes these are, in one
         round, those of one size: the largest that can start on the offer now, else the largest that ever can.
         """
-        if app_id not in self.s.agents.foreign:
+        if app_id not in self.s.agents.unmanaged_apps:
             return demand_of(self.s, app_id, now_s)
         if app_id not in self._sizes:
             self._sizes[app_id] = self._size(app_id, offered, now_s)
@@ -215,7 +215,7 @@ class Eligibility:
     def _terms(self, app_id: str) -> _Terms | None:
         """On which its containers start; before it asks for them, in its queue's partition. None: anywhere."""
         s, app = self.s, self.s.cluster.apps.get(app_id)
-        foreign = app_id in s.agents.foreign
+        foreign = app_id in s.agents.unmanaged_apps
         asks = [a for a, _ in standin.open_asks(s, app_id)] if foreign else list(s.cluster.asks.of(app_id).values())
         if not self._mixed and not any(a.only_on for a in asks):
             return None

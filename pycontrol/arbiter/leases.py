@@ -162,7 +162,7 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
     key, app_id = s.gang_key(lease), lease.app_id
     gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
     running = any(x.gpu in s.cluster.container_at for x in gang)
-    if running and s.is_foreign(app_id) and not s.settings.standin_revocable:
+    if running and s.is_unmanaged(app_id) and not s.settings.standin_revocable:
         return
     coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
     if coming:
@@ -246,7 +246,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     s.kills_sent.pop(container_id, None)
     if container is None:
         return
-    foreign = s.is_foreign(container.app_id)
+    foreign = s.is_unmanaged(container.app_id)
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
     for gpu in container.gpus:
@@ -328,7 +328,7 @@ def _lapse_s(s: State, lease: Lease) -> float | None:
 
 
 def _self_renewing(s: State, lease: Lease) -> bool:
-    return s.is_foreign(lease.app_id) and not s.settings.standin_revocable and s.usable(lease.gpu)
+    return s.is_unmanaged(lease.app_id) and not s.settings.standin_revocable and s.usable(lease.gpu)
 
 
 def thaw(s: State, now_s: float) -> None:

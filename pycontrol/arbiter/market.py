@@ -124,7 +124,7 @@ class Market:
         for app_id in s.agents.unmet:
             vc = s.durable.apps[app_id].vc
             found[vc] = found.get(vc, 0) + s.agents[app_id].demand.gpus - s.holding(app_id)
-        for app_id in s.agents.foreign:
+        for app_id in s.agents.unmanaged_apps:
             vc = s.durable.apps[app_id].vc
             found[vc] = found.get(vc, 0) + sum(ask.gpus * n for ask, n in standin.open_asks(s, app_id))
         return {vc: gpus for vc, gpus in found.items() if vc}

@@ -34,7 +34,7 @@ class Participants:
 
     def wanting(self) -> list[str]:
         """Apps that could use more GPUs than they hold."""
-        return [*self.s.agents.unmet, *(a for a in self.s.agents.foreign if standin.waits(self.s, a))]
+        return [*self.s.agents.unmet, *(a for a in self.s.agents.unmanaged_apps if standin.waits(self.s, a))]
 
     def set_aside(self, r: Round | None, bad: Mapping[str, str], now_s: float) -> None:
         """Apps with whose numbers the policy failed take no part for a while: each trial costs many decisions."""
@@ -76,7 +76,7 @@ class Participants:
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected:
                 views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
-            elif app_id not in s.agents.foreign:
+            elif app_id not in s.agents.unmanaged_apps:
                 r.out[app_id] = NOT_CONNECTED
         views.update(self._waiting.views(r.lot, r.ending, now_s))
         borrowing = r.agenda.borrowers_of(r.lot)
@@ -84,7 +84,7 @@ class Participants:
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected and app_id not in views:
                 views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
-        for app_id in s.agents.foreign:
+        for app_id in s.agents.unmanaged_apps:
             if not r.lot.is_of(s.durable.apps[app_id].vc):
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):

@@ -97,7 +97,7 @@ def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason
         more = f" and {bad} bad ones" if bad else ""
         return Reason(Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
     widest = max(demand.members, default=gang)
-    if a.cluster.ready and a.is_foreign(app_id) and widest > largest:
+    if a.cluster.ready and a.is_unmanaged(app_id) and widest > largest:
         return Reason(
             Pending.NO_MACHINE_LARGE_ENOUGH, f"{widest} GPUs in one container, at most {largest} on a machine"
         )
@@ -130,7 +130,7 @@ def _unplaced(a: Arbiter, app_id: str) -> list[str]:
 
 
 def _incomplete(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    more = standin.missing(a, app_id) if a.is_foreign(app_id) else 0
+    more = standin.missing(a, app_id) if a.is_unmanaged(app_id) else 0
     return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {standin.GANG_TAG} says") if more else None
 
 

@@ -71,7 +71,7 @@ class Rounds:
         lease = self.s.durable.leases.get(end[1])
         if lease is None or lease.end_s != end[0] or lease.state == REVOKING:
             return False
-        return lease.app_id not in self.s.agents.foreign or self.s.settings.standin_revocable
+        return lease.app_id not in self.s.agents.unmanaged_apps or self.s.settings.standin_revocable
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer."""
@@ -202,7 +202,7 @@ class Rounds:
         s, agent = self.s, self.s.agents.get(app_id)
         if self.participants.left_out(r, app_id, now_s):
             return
-        if app_id in s.agents.foreign:
+        if app_id in s.agents.unmanaged_apps:
             self.participants.stand_in(r, app_id, now_s)
         elif agent is None or not agent.connected:
             r.out[app_id] = NOT_CONNECTED
@@ -377,7 +377,7 @@ class Rounds:
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an app that was served in this round asks for containers of another size, too."""
         served = {x.app_id for x in outcome.granted}
-        return any(a in self.s.agents.foreign and standin.sizes(self.s, a) for a in served)
+        return any(a in self.s.agents.unmanaged_apps and standin.sizes(self.s, a) for a in served)
 
     def _hand_out(self, x: Receipt) -> None:
         self.s.receipts.append(x)

@@ -127,7 +127,7 @@ class State:
         if lease is None:
             self.gpus.unleased(gpu, self.free_to_lease(gpu))
         else:
-            self.gpus.leased(lease, lease.app_id in self.agents.foreign)
+            self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
 
     def free_to_lease(self, gpu: Gpu) -> bool:
         """Whether a GPU that nobody holds may be leased now."""
@@ -163,7 +163,7 @@ class State:
 
     def refresh_kind(self, app_id: str) -> None:
         """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""
-        self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_foreign(app_id))
+        self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_unmanaged(app_id))
         for gpu in self.durable.leases_by_app.get(app_id, {}):
             self.reindex(gpu)
         self.update_demand(app_id)
@@ -257,7 +257,7 @@ class State:
         """The virtual cluster of a queue; empty where there are none."""
         return self.supply.vc_of(queue)
 
-    def is_foreign(self, app_id: str) -> bool:
+    def is_unmanaged(self, app_id: str) -> bool:
         """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
         app = self.cluster.apps.get(app_id)
         return app is not None and app_id not in self.agents and not self.expects_agent(app)

@@ -93,7 +93,7 @@ def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     if not s.cluster.ready or now_s < s.cluster.recovering_until_s:
         return
     for gpu, lease in s.durable.leases.items():
-        if lease.state != REVOKING and s.cluster.bad(gpu) and not s.is_foreign(lease.app_id):
+        if lease.state != REVOKING and s.cluster.bad(gpu) and not s.is_unmanaged(lease.app_id):
             yield gpu, f"it is out of order, and the lease of {lease.app_id} stays"
     for gpu in s.durable.reservations:
         if s.cluster.bad(gpu):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pycontrol.cells.geometry import Cell
-from pycontrol.cells.pool import Pool
+from pycontrol.cells.pool import CellPool
 
 STEPS = 200_000
 """States that the exact packing looks at before it gives up and says so."""
 
-Taken = list[tuple[Pool, int, Cell]]
+Taken = list[tuple[CellPool, int, Cell]]
 """(pool, worker, cell) of cells that were taken."""
 
 
@@ -24,7 +24,7 @@ def undo(taken: Taken) -> None:
         pool.give(cell)
 
 
-def place(pools: Sequence[Pool], sizes: Sequence[int]) -> Taken | None:
+def place(pools: Sequence[CellPool], sizes: Sequence[int]) -> Taken | None:
     """Takes cells for workers of these sizes (GPUs, descending) from one pool or across several; None if none fit.
 
     Complete: finds a placement where one exists (the best fit of each worker is tried first).
@@ -38,7 +38,7 @@ def place(pools: Sequence[Pool], sizes: Sequence[int]) -> Taken | None:
     return place_in(sizes, [(pool, free, cell) for pool in pools for free, cell in pool.bins()])
 
 
-def place_in(sizes: Sequence[int], bins: list[tuple[Pool, int, Cell]]) -> Taken | None:
+def place_in(sizes: Sequence[int], bins: list[tuple[CellPool, int, Cell]]) -> Taken | None:
     """Takes cells from these bins only: (pool, free GPUs, bin)."""
     chosen = pack([free for _, free, _ in bins], sizes)
     if chosen is None:
@@ -52,7 +52,7 @@ def place_in(sizes: Sequence[int], bins: list[tuple[Pool, int, Cell]]) -> Taken 
     return taken
 
 
-def _greedy(pool: Pool, sizes: Sequence[int]) -> Taken | None:
+def _greedy(pool: CellPool, sizes: Sequence[int]) -> Taken | None:
     taken: Taken = []
     for worker, gpus in enumerate(sizes):
         found = pool.bin_for(gpus)
@@ -125,7 +125,7 @@ def _best_fit(left: list[int], sizes: Sequence[int]) -> list[int] | None:
     return chosen
 
 
-def place_within(pool: Pool, sizes: Sequence[int], level: int) -> Taken | None:
+def place_within(pool: CellPool, sizes: Sequence[int], level: int) -> Taken | None:
     """Takes cells for a gang inside one cell of a level, the fullest that has room."""
     total, chain = sum(sizes), pool.chain
     per_node = chain.sizes[chain.node]
@@ -147,10 +147,10 @@ def place_within(pool: Pool, sizes: Sequence[int], level: int) -> Taken | None:
     return None
 
 
-def _inside(pool: Pool, level: int, enough: Callable[[int], bool]) -> dict[int, list[tuple[Pool, int, Cell]]]:
+def _inside(pool: CellPool, level: int, enough: Callable[[int], bool]) -> dict[int, list[tuple[CellPool, int, Cell]]]:
     """Bins by the cell of a level that they are in; below bins, these cells themselves."""
     sizes = pool.sizes
-    found: dict[int, list[tuple[Pool, int, Cell]]] = {}
+    found: dict[int, list[tuple[CellPool, int, Cell]]] = {}
     for free, (k, number) in pool.bins():
         if pool.forest.roots[number * sizes[k]] < level:
             continue

@@ -29,7 +29,7 @@ class Forest:
         )
 
 
-class Pool:
+class CellPool:
     """The trees of a forest that belong to one holder, with their free cells in order.
 
     A *bin* is what can hold one worker: a node, or a whole tree below node level. `lists[k]`: the maximal wholly

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.packing import Taken, place, place_in, place_within, undo
-from pycontrol.cells.pool import Pool
+from pycontrol.cells.pool import CellPool
 from pycontrol.cells.space import FREE, Part, Space
 
-Site = tuple[Space, Pool]
+Site = tuple[Space, CellPool]
 """A chain and the free cells in it that a request may use."""
 
 
@@ -65,7 +65,7 @@ def _virtual(sites: Sequence[Site], sizes: Sequence[int], within: int | None) ->
     return taken
 
 
-def _gathered(space: Space, pool: Pool, sizes: Sequence[int]) -> Taken | None:
+def _gathered(space: Space, pool: CellPool, sizes: Sequence[int]) -> Taken | None:
     """Workers that only fit into several cells below node level which are bound to one host already."""
     by_host: dict[int, list[Cell]] = {}
     for _, cell in pool.bins():
@@ -127,7 +127,7 @@ def guaranteed_on(
     return parts
 
 
-def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tuple[Space, Pool, int]]:
+def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tuple[Space, CellPool, int]]:
     """Node cells on these hosts: those of bound trees first, then those with the fewest guests."""
     for space, pool in sites:
         chain = space.chain
@@ -139,7 +139,7 @@ def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tu
             yield space, pool, node
 
 
-def _on_node(space: Space, pool: Pool, key: tuple[str, str | None], node: int, gpus: int) -> Cell | None:
+def _on_node(space: Space, pool: CellPool, key: tuple[str, str | None], node: int, gpus: int) -> Cell | None:
     """A bin with room, bound to this node; bound now where the virtual cluster still has an unbound cell for it."""
     level, free = pool.node, pool.forest.free
     spans = [
@@ -214,7 +214,7 @@ def _descend(space: Space, cell: Cell, level: int) -> Cell | None:
     return None
 
 
-def _pieces(pool: Pool, free: int, cell: Cell, within: int | None) -> list[tuple[int, Cell]]:
+def _pieces(pool: CellPool, free: int, cell: Cell, within: int | None) -> list[tuple[int, Cell]]:
     """(free GPUs, cell) of the cells of a level in a bin; the bin itself where it is not larger than these."""
     if within is None or within >= cell[0]:
         return [(free, cell)]

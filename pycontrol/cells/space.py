@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
-from pycontrol.cells.pool import Forest, Pool
+from pycontrol.cells.pool import CellPool, Forest
 from pycontrol.cells.values import GroupState, Request, Worker
 
 FREE = -1
@@ -77,9 +77,9 @@ class Space:
             self.holder[(level, len(leaf_roots) // self.sizes[level])] = key
             leaf_roots += [level] * self.sizes[level]
         self.forest = Forest(chain, leaf_roots)
-        self.pools: dict[tuple[str, str | None], Pool] = {}
+        self.pools: dict[tuple[str, str | None], CellPool] = {}
         for cell, key in reversed(self.holder.items()):
-            self.pools.setdefault(key, Pool(self.forest)).add_root(cell)
+            self.pools.setdefault(key, CellPool(self.forest)).add_root(cell)
         self.buddy = Buddy(chain)
         for level, _ in self.holder:
             self.buddy.need[level] += 1
@@ -99,7 +99,7 @@ class Space:
         for number, host in enumerate(chain.hosts):
             self.nodes_of.setdefault(host, []).append(number)
         self.low_sides = [0] * chain.count(chain.node)
-        self.low = Pool(Forest(chain, [chain.top] * len(chain.indices)), self.low_sides)
+        self.low = CellPool(Forest(chain, [chain.top] * len(chain.indices)), self.low_sides)
         for number in range(chain.count(chain.top) - 1, -1, -1):
             self.low.add_root((chain.top, number))
         self.owner: list[dict[int, Group]] = [{} for _ in self.sizes]
@@ -239,7 +239,7 @@ class Space:
         for cell in cells:
             self.unbind(cell)
 
-    def pool_of(self, root: Cell) -> Pool:
+    def pool_of(self, root: Cell) -> CellPool:
         """The pool that a tree is in."""
         return self.pools[self.holder[root]]
 
@@ -249,7 +249,7 @@ class Space:
             return
         self.pool_of(root).remove_root(root)
         self.holder[root] = key
-        self.pools.setdefault(key, Pool(self.forest)).add_root(root)
+        self.pools.setdefault(key, CellPool(self.forest)).add_root(root)
 
     # Bad hardware
 

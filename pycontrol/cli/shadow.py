@@ -17,7 +17,7 @@ from pycontrol.cli.tables import Data, count, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Job, run_many
+from pycontrol.simulation.runs import SimulationRun, run_many
 
 STOCK = "yarn_cs"
 
@@ -51,7 +51,9 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
         raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")
     options, settings = _settings(names, given, status["lease_s"])
     with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
-        results = run_many([Job(found.workload, topology, name, options[name], settings, 1) for name in names])
+        results = run_many(
+            [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
+        )
     by_name = dict(zip(names, results, strict=True))
     data = whatif.compared(by_name, found.actual)
     data |= {"assumed": found.assumed, "skipped": found.skipped, "completion": completions(by_name),

@@ -26,11 +26,11 @@ from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
 from pycontrol.simulation.metrics import METRICS
-from pycontrol.simulation.runs import CellsOf, Job, own_policies, run_many
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_many
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
-"""Settings of the simulated world that --set takes."""
+"""SimulationSettings of the simulated world that --set takes."""
 ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ("seed", "recovery_s", "lease_s"))
 
 
@@ -120,7 +120,7 @@ def simulate_command(
     arrivals = contention if contended_by == "arrivals" else 1.0
     loads = [_workload(workload, seed, arrivals) for seed in range(1, seeds + 1)]
     jobs = [
-        Job(load, topology, name, options[name], settings, seed, supply=supply)
+        SimulationRun(load, topology, name, options[name], settings, seed, supply=supply)
         for seed, load in enumerate(loads, 1)
         for name in names
     ]
@@ -163,7 +163,9 @@ def _workload(name: str, seed: int, faster: float) -> Workload:
         raise click.BadParameter(str(e), param_hint="--workload") from e
 
 
-def _settings(names: Sequence[str], given: Sequence[str], lease_s: float) -> tuple[dict[str, dict[str, Any]], Settings]:
+def _settings(
+    names: Sequence[str], given: Sequence[str], lease_s: float
+) -> tuple[dict[str, dict[str, Any]], SimulationSettings]:
     """Each policy's options, and the settings of the simulation, from --set."""
     hint = "--set"
     try:
@@ -201,7 +203,7 @@ def _settings(names: Sequence[str], given: Sequence[str], lease_s: float) -> tup
     except ValidationError as e:
         problem = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {x['input']})" for x in e.errors())
         raise click.BadParameter(problem, param_hint=hint) from e
-    return options, dataclasses.replace(Settings(arbiter=control), **numbers)
+    return options, dataclasses.replace(SimulationSettings(arbiter=control), **numbers)
 
 
 def _arbiter(given: Mapping[str, Any]) -> ArbiterSettings:
@@ -215,13 +217,13 @@ def _arbiter(given: Mapping[str, Any]) -> ArbiterSettings:
     return dataclasses.replace(ARBITER, **checked)
 
 
-def _run(jobs: Sequence[Job], names: Sequence[str], processes: int | None) -> Comparison:
+def _run(jobs: Sequence[SimulationRun], names: Sequence[str], processes: int | None) -> Comparison:
     found: dict[str, list[Any]] = {name: [] for name in names}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("simulating", total=len(jobs))
-        step: Callable[[Job], None] = lambda job: progress.advance(task)  # noqa: E731
+        step: Callable[[SimulationRun], None] = lambda job: progress.advance(task)  # noqa: E731
         for job, result in zip(jobs, run_many(jobs, processes, step), strict=True):
             found[job.policy].append(result)
     return Comparison(found)

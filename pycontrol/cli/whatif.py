@@ -19,7 +19,7 @@ from pycontrol.cli.simulate import _cells, _settings, _topology, _workload
 from pycontrol.cli.tables import Data, count, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.runs import Job, run_many
+from pycontrol.simulation.runs import SimulationRun, run_many
 
 SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (1 << 30, "more GPUs"))
 CLEAR_S, CLEAR = 60.0, 0.1
@@ -128,7 +128,7 @@ def _replayed(
     options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
     load, topology = _workload(workload, 1, 1.0), _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
-    jobs = [Job(load, topology, name, options[name], settings, 1, supply=supply) for name in names]
+    jobs = [SimulationRun(load, topology, name, options[name], settings, 1, supply=supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
 

@@ -58,7 +58,7 @@ def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
         agent = a.agents.get(app_id)
         if agent is not None:
             by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, lots[record.vc]))
-        elif app_id in a.agents.foreign:
+        elif app_id in a.agents.unmanaged_apps:
             rho = standin_rho(a, app_id, a.holding(app_id), now_s)
             by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, lots[record.vc]))
     found: dict[str, Standing] = {}

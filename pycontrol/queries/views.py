@@ -130,7 +130,7 @@ def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
     if agent is not None:
         return agent.demand
     record = a.durable.apps.get(app_id)
-    if record is None or record.finished_s is not None or not a.is_foreign(app_id):
+    if record is None or record.finished_s is not None or not a.is_unmanaged(app_id):
         return None
     return standin.demand(a, app_id, now_s)
 
@@ -140,7 +140,7 @@ def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
     agent = a.agents.get(app_id)
     if agent is not None:
         return agent.rho
-    if app_id not in a.durable.apps or not a.is_foreign(app_id):
+    if app_id not in a.durable.apps or not a.is_unmanaged(app_id):
         return None
     return standin.rho(a, app_id, a.holding(app_id), now_s)
 

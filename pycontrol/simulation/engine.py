@@ -32,7 +32,7 @@ from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
 from pycontrol.simulation.result import Counters, Result
-from pycontrol.simulation.settings import HONEST, Fault, Misreport, Settings
+from pycontrol.simulation.settings import HONEST, Fault, Misreport, SimulationSettings
 from pycontrol.simulation.yarn import SimYarn
 
 NAP_S = 0.02
@@ -54,14 +54,14 @@ class Simulator:
         workload: Workload,
         topology: Topology,
         policy: Policy,
-        settings: Settings | None = None,
+        settings: SimulationSettings | None = None,
         seed: int = 0,
         queues: tuple[Queue, ...] = (),
         supply: Supply | None = None,
     ) -> None:
         """`supply`: the cells behind virtual clusters, whose tenants are the apps' queues."""
         self.workload, self.topology, self.policy = workload, topology, policy
-        self.settings = settings or Settings()
+        self.settings = settings or SimulationSettings()
         self.change_s = self.settings.checkpoint_s + self.settings.restart_s
         """What a change of GPUs costs a gang."""
         self.seed = seed

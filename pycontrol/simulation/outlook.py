@@ -33,7 +33,7 @@ from pycontrol.simulation.engine import TAGS, Simulator
 from pycontrol.simulation.jobs import RUNNING, SimApp, SimJob, gang_rate
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.settings import HONEST, Misreport, Settings
+from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
 
 VERSION = 1
 RECENT_S = 86400.0
@@ -138,7 +138,7 @@ class Resumed(Simulator):
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
-        settings = Settings(arbiter=control)
+        settings = SimulationSettings(arbiter=control)
         super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues, supply)
         self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])

@@ -28,21 +28,21 @@ from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.metrics import OF_FINISHED, metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.settings import Settings
+from pycontrol.simulation.settings import SimulationSettings
 
 PRECISION = 0.05
 """Stop early: the half-width of the interval as a share of the mean (of the ratio to the first policy)."""
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulationRun:
     """One simulation to run, as plain values that travel to another process."""
 
     workload: Workload
     cluster: Topology
     policy: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
+    settings: SimulationSettings = field(default_factory=SimulationSettings)
     seed: int = 0
     queues: tuple[Queue, ...] = ()
     supply: Callable[[], Supply] | None = None
@@ -53,7 +53,7 @@ def simulate(
     workload: Workload,
     cluster: Topology,
     policy: Policy | str,
-    settings: Settings | None = None,
+    settings: SimulationSettings | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
     queues: tuple[Queue, ...] = (),
@@ -64,7 +64,7 @@ def simulate(
     return Simulator(workload, cluster, chosen, settings, seed, queues, supply).run(progress)
 
 
-def run(job: Job) -> Result:
+def run(job: SimulationRun) -> Result:
     """One job."""
     policy = make(job.policy, **job.options)
     supply = job.supply() if job.supply else None
@@ -78,7 +78,7 @@ def run(job: Job) -> Result:
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
 
 
-def private_ends(job: Job, supply: Supply) -> dict[str, float]:
+def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:
     """App -> when it ends on the private cluster of its virtual cluster: its machines, alone, under its policy."""
     default = make(job.policy, **job.options)
     own = own_policies(supply, job.policy, job.options)
@@ -104,7 +104,7 @@ def private_cluster(supply: Supply, vc: str, cluster: Topology) -> Topology:
     return Topology.of(machines)
 
 
-def _within(settings: Settings, terms: Terms) -> Settings:
+def _within(settings: SimulationSettings, terms: Terms) -> SimulationSettings:
     """The settings of a virtual cluster; faults are of machines that its private cluster does not have."""
     given: dict[str, Any] = {name: n for name, n in (("f", terms.f), ("lease_s", terms.lease_s)) if n is not None}
     return dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, **given), faults=())
@@ -139,7 +139,7 @@ def cores() -> int:
 
 
 def run_many(
-    jobs: Iterable[Job], processes: int | None = None, done: Callable[[Job], None] | None = None
+    jobs: Iterable[SimulationRun], processes: int | None = None, done: Callable[[SimulationRun], None] | None = None
 ) -> Iterator[Result]:
     """The results in the order of the jobs; `done` is called as each comes in."""
     todo = list(jobs)
@@ -159,7 +159,9 @@ def run_many(
 
 
 def run_groups(
-    groups: Sequence[Sequence[Job]], processes: int | None = None, done: Callable[[int, int], None] | None = None
+    groups: Sequence[Sequence[SimulationRun]],
+    processes: int | None = None,
+    done: Callable[[int, int], None] | None = None,
 ) -> list[list[Result]]:
     """The results, group by group; `done` is told how many runs of how many are done."""
     jobs, count = [job for group in groups for job in group], itertools.count(1)
@@ -223,7 +225,7 @@ def unfinished_note(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 
 
 def run_until(
-    jobs_of: Callable[[int], Sequence[Job]],
+    jobs_of: Callable[[int], Sequence[SimulationRun]],
     metric: str,
     seeds: Sequence[int],
     least: int = 8,

@@ -44,7 +44,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """Costs in seconds. An allocation change costs checkpoint_s + restart_s; a renewal costs nothing."""
 
     arbiter: ArbiterSettings = ARBITER

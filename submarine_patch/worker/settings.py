@@ -20,7 +20,7 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class WorkerSettings:
     """Of one worker."""
 
     arbiter: str
@@ -36,7 +36,7 @@ class Settings:
     start_timeout_s: float = START_TIMEOUT_S
 
 
-def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
+def read_settings(env: Mapping[str, str] = os.environ) -> WorkerSettings:
     """From the environment and the container's token file."""
     arbiter = _needed(env, "ISONOMY_ARBITER")
     if not re.fullmatch(r".+:\d+", arbiter):
@@ -47,7 +47,7 @@ def read_settings(env: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError(str(e)) from e
     except UnicodeDecodeError as e:
         raise SettingsError(f"the secret {TOKEN_ALIAS} is not ASCII") from e
-    return Settings(
+    return WorkerSettings(
         arbiter=arbiter,
         ca_pem=ca_pem(env.get("ISONOMY_ARBITER_CA", "")),
         token=token.strip(),

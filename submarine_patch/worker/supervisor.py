@@ -22,7 +22,7 @@ from submarine_patch.worker.child import Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
-from submarine_patch.worker.settings import Settings
+from submarine_patch.worker.settings import WorkerSettings
 
 PROGRESS_S = 0.5
 """At most one WorkerProgress in this time."""
@@ -43,7 +43,7 @@ _TAIL_LINES = 5
 class Supervisor:
     """One worker's life, on one event loop."""
 
-    def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, settings: WorkerSettings, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._settings, self._command, self._env = settings, command, env
         self._parser = LogParser(env.get("ISONOMY_METRIC", ""))
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)

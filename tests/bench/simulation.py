@@ -17,7 +17,7 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PHILLY = DATA / "philly" / "philly_jobs_reconstructed.csv.gz"
@@ -25,7 +25,7 @@ COMPILED = Path(__file__).parents[2] / "build" / "compiled"
 """Where `make compiled` puts the same with the Arbiter compiled."""
 PHILLY_MACHINES = 311
 """Of eight GPUs: 2,488, about what the trace's cluster had."""
-SETTINGS = Settings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
+SETTINGS = SimulationSettings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
 """Renewals that nobody contests are no events."""
 
 

@@ -14,7 +14,7 @@ from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 ONE_OF_EACH = Topology.of([Machine("slow", "r", 4, SLOW), Machine("quick", "r", 4, FAST)])
 
@@ -36,7 +36,7 @@ def test_the_app_that_gains_most_has_the_fast_machine(order: tuple[str, str]) ->
                  speedups={SLOW: 1.0, FAST: {"cnn": 5.0, "rnn": 1.2}[name]})
         for k, name in enumerate(order)
     )  # fmt: skip
-    together = Settings(arbiter=dataclasses.replace(ARBITER, f=0.0, lease_s=20_000.0))
+    together = SimulationSettings(arbiter=dataclasses.replace(ARBITER, f=0.0, lease_s=20_000.0))
 
     def fast(label: str, seed: int) -> bool:
         found = simulate(Workload("two", apps), ONE_OF_EACH, VARIANTS[label], together, seed)

@@ -15,7 +15,7 @@ from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Misreport, Settings
+from pycontrol.simulation.settings import ARBITER, Misreport, SimulationSettings
 
 ONE = {"n1": 1}
 ALL = 2 * CLUSTER.gpus
@@ -172,7 +172,7 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
     small = [TraceApp(f"s{i:03d}", 20.0 * i, 1, ((100.0,),)) for i in range(150)]
     large = TraceApp("large", 300.0, 4, ((400.0,),))
     apps = tuple(sorted([*small, large], key=lambda a: a.submitted_s))
-    quick = Settings(arbiter=replace(ARBITER, lease_s=60.0), checkpoint_s=1.0, restart_s=1.0)
+    quick = SimulationSettings(arbiter=replace(ARBITER, lease_s=60.0), checkpoint_s=1.0, restart_s=1.0)
     result = simulate(Workload("stream", apps), uniform(1, 4), "isonomy", quick)
     found = next(a for a in result.apps if a.app_id == "large")
     present = max(sum(b.submitted_s <= t < (b.finished_s or 1e9) for b in result.apps) for t in range(0, 4000, 20))
@@ -204,5 +204,11 @@ def test_lies_about_anything_but_work_change_nothing() -> None:
     honest = simulate(workload, cluster, "isonomy")
     for lie in (Misreport(rho=3.0), Misreport(elapsed=3.0), Misreport(loss=3.0), Misreport(elapsed=0.3, loss=3.0)):
         for liars in (["a3"], ["a1", "a3"]):
-            assert simulate(workload, cluster, "isonomy", Settings(lies=dict.fromkeys(liars, lie))).apps == honest.apps
-    assert simulate(workload, cluster, "isonomy", Settings(lies={"a3": Misreport(total=3.0)})).apps != honest.apps
+            assert (
+                simulate(workload, cluster, "isonomy", SimulationSettings(lies=dict.fromkeys(liars, lie))).apps
+                == honest.apps
+            )
+    assert (
+        simulate(workload, cluster, "isonomy", SimulationSettings(lies={"a3": Misreport(total=3.0)})).apps
+        != honest.apps
+    )

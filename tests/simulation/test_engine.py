@@ -22,7 +22,7 @@ from pycontrol.simulation.clusters import racks_of
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.jobs import RUNNING, SimApp
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.settings import ARBITER, Fault, Misreport, Settings
+from pycontrol.simulation.settings import ARBITER, Fault, Misreport, SimulationSettings
 
 CLUSTER = racks_of([[4, 2], [4, 2]])
 SETTLE_S = ARBITER.settle_s
@@ -56,7 +56,7 @@ def app(name: str, at_s: float = 0.0, gang: int = 1, *phases: tuple[float, ...],
 
 
 def run(*apps: TraceApp, cluster: Topology = CLUSTER, policy: object = None, **given: object) -> dict[str, AppResult]:
-    found = Checked(Workload("t", apps), cluster, policy or Themis(), Settings(**given), 1).run()  # type: ignore[arg-type]
+    found = Checked(Workload("t", apps), cluster, policy or Themis(), SimulationSettings(**given), 1).run()  # type: ignore[arg-type]
     return {a.app_id: a for a in found.apps}
 
 
@@ -166,7 +166,7 @@ def test_lies_change_what_is_said_and_nothing_else() -> None:
 
 def test_errors_of_estimates_are_drawn_by_seed_and_app() -> None:
     def said(seed: int) -> list[Misreport]:
-        sim = Simulator(Workload("t", ()), CLUSTER, Themis(), Settings(error=0.2), seed)
+        sim = Simulator(Workload("t", ()), CLUSTER, Themis(), SimulationSettings(error=0.2), seed)
         return [sim._misreport(app(name)) for name in "ab"]
 
     assert said(1) == said(1)
@@ -223,7 +223,9 @@ def test_all_work_is_done_once_whatever_fails(
 ) -> None:
     faults = [f for at, host, for_s in losses for f in (Fault(at, host), Fault(at + for_s, host, True))]
     arbiter = dataclasses.replace(SHORT, lease_timing=timing, open_leases=open_leases)
-    free = Settings(arbiter=arbiter, checkpoint_s=0.0, restart_s=0.0, checkpoint_every_s=50.0, faults=tuple(faults))
+    free = SimulationSettings(
+        arbiter=arbiter, checkpoint_s=0.0, restart_s=0.0, checkpoint_every_s=50.0, faults=tuple(faults)
+    )
     result = Checked(world(apps), CLUSTER, policy, free, seed).run()  # type: ignore[arg-type]
     assert len(result.apps) == len(apps)
     for a in result.apps:
@@ -236,7 +238,7 @@ def test_all_work_is_done_once_whatever_fails(
 def contended(policy: object, seed: int) -> Result:
     apps = world([(60.0 * i, 1 + i % 4, ((400.0, 700.0), (500.0,)), Scope.CLUSTER, i % 3) for i in range(12)])
     faults = (Fault(500.0, HOSTS[0]), Fault(900.0, HOSTS[0], True))
-    return Simulator(apps, CLUSTER, policy, Settings(arbiter=SHORT, error=0.2, faults=faults), seed).run()  # type: ignore[arg-type]
+    return Simulator(apps, CLUSTER, policy, SimulationSettings(arbiter=SHORT, error=0.2, faults=faults), seed).run()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", [Themis(), Tiresias()], ids=["auction", "no bids"])

@@ -14,7 +14,7 @@ from pycontrol.simulation.equal_sharing import finish_s, least_mean_completion_s
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import AppResult
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 
 def app(app_id: str, work: float, at_s: float = 0.0, **more: object) -> AppResult:
@@ -68,6 +68,6 @@ def test_no_schedule_beats_the_bound(drawn: list[tuple[int, int, int]], policy: 
     apps = tuple(
         TraceApp(f"a{i}", float(at), 1, ((float(work),) * jobs,)) for i, (at, jobs, work) in enumerate(sorted(drawn))
     )
-    quick = Settings(arbiter=replace(ARBITER, lease_s=60.0), checkpoint_s=0.0, restart_s=0.0)
+    quick = SimulationSettings(arbiter=replace(ARBITER, lease_s=60.0), checkpoint_s=0.0, restart_s=0.0)
     result = simulate(Workload("drawn", apps), uniform(1, 4), policy, quick)
     assert metrics(result)["completion_mean_s"] >= least_mean_completion_s(result.apps) - 1e-6

@@ -18,7 +18,7 @@ from pycontrol.policies.oef import Oef
 from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 ALIKE = Topology.of(Machine(f"n{i}", "ab"[i % 2], (4, 2)[i // 2]) for i in range(4))
 TYPED = Topology.of(Machine(f"n{i}", "ab"[i % 2], 4, ("K80", "V100")[i // 2]) for i in range(4))
@@ -80,7 +80,9 @@ def violations(policy: Policy, top: Topology, seed: int, last_pass: bool = True)
     """The rounds that leave something, and how many were looked at."""
     seen, found, rounds = Seen(policy), list[str](), 0
     arbiter = dataclasses.replace(ARBITER, lease_s=300.0, f=0.5, last_pass=last_pass)
-    sim = Simulator(workload(seed, len(top.types) > 1), top, seen, Settings(arbiter=arbiter, until_s=UNTIL_S), seed)
+    sim = Simulator(
+        workload(seed, len(top.types) > 1), top, seen, SimulationSettings(arbiter=arbiter, until_s=UNTIL_S), seed
+    )
 
     def watch(facts: Iterable[Fact]) -> None:
         nonlocal rounds

@@ -12,7 +12,7 @@ from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.metrics import METRICS, cdf, jain, metrics
 from pycontrol.simulation.result import AppResult, Counters, Result
-from pycontrol.simulation.runs import Job, interval, paired_ratio, run_many, run_until
+from pycontrol.simulation.runs import SimulationRun, interval, paired_ratio, run_many, run_until
 
 
 def sizes(name: str) -> dict[int, int]:
@@ -90,9 +90,9 @@ def test_paired_intervals() -> None:
     assert math.isnan(paired_ratio([1.0], [0.0]).mean)
 
 
-def job(seed: int, policy: str = "tiresias") -> Job:
+def job(seed: int, policy: str = "tiresias") -> SimulationRun:
     apps = tuple(TraceApp(f"a{i}", 50.0 * i + seed, 1 + i % 2, ((300.0,), (200.0, 200.0))) for i in range(8))
-    return Job(Workload("w", apps), clusters.uniform(2, 2), policy, seed=seed)
+    return SimulationRun(Workload("w", apps), clusters.uniform(2, 2), policy, seed=seed)
 
 
 def test_processes_give_what_one_gives() -> None:

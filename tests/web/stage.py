@@ -24,7 +24,7 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.jobs import RUNNING
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 
@@ -40,7 +40,7 @@ class Stage(Simulator):
     """A simulation whose facts go to a feed, and which can be stopped to look at it."""
 
     def __init__(self, workload: Workload, topology: Topology, policy: Policy, names: dict[str, str]) -> None:
-        settings = Settings(arbiter=dataclasses.replace(ARBITER, lease_s=600.0, settle_s=0.3))
+        settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, lease_s=600.0, settle_s=0.3))
         queues = tuple(Queue(path, part) for path, part in QUEUES.items())
         super().__init__(workload, topology, policy, settings, 1, queues)
         self.names = names

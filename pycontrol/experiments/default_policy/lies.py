@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis.runs import Scene, Variant
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.runs import Interval, Job, paired_ratio, run_many
+from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.simulation.settings import HONEST, Misreport
 
 SINGLE: Mapping[str, tuple[float, ...]] = {
@@ -98,7 +98,7 @@ def _ratios(
     setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[Lie], liars: int
 ) -> dict[str, Interval]:
     """Lying / honest of completion times, by lie; each of several liars, or pairs of them, by itself."""
-    jobs: list[Job] = []
+    jobs: list[SimulationRun] = []
     cases: list[tuple[int, str, tuple[str, ...]]] = []
     """Seed, lie and liars of each job; no lie in the honest run."""
     for seed in seeds:

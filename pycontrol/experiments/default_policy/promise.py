@@ -24,7 +24,7 @@ from pycontrol.simulation.clusters import denser
 from pycontrol.simulation.equal_sharing import Promise, least_mean_completion_s, promise
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import Interval, interval, metric_ratio
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 OURS = variant("isonomy", "isonomy")
 OTHERS = (*PACKED, variant("max_min", "max_min"))
@@ -44,7 +44,7 @@ TRACED, RECIPE = 8, "B"
 FRESH = 2000
 """Seeds from here on were not looked at while the policy was made."""
 TARGET = 1.7
-WORLD = Settings()
+WORLD = SimulationSettings()
 ALLOWED_S = ARBITER.lease_s + WORLD.checkpoint_s + WORLD.restart_s
 """By which an app may end later than under equal sharing: one lease, one change of allocation."""
 
@@ -67,7 +67,7 @@ def default_policy(setup: Setup) -> Findings:
             "is searched for on some seeds and confirmed on others",
         ),
         sum(r.seeds for r in runs),
-        (f"Settings: {'; '.join(r.scene.label for r in runs)}.",),
+        (f"SimulationSettings: {'; '.join(r.scene.label for r in runs)}.",),
         {"ratios": {m: {k: v.mean for k, v in row.items()} for m, row in ratios.items()},
          "lies": {g.policy: {"lie": g.lie, "gain_percent": g.percent} for g in gains}},
     )  # fmt: skip

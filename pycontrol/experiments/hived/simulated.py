@@ -22,7 +22,7 @@ from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 if TYPE_CHECKING:
     from pycontrol.experiments.hived.cases import Case
@@ -161,9 +161,9 @@ def workload(case: Case, tenant: str | None = None) -> Workload:
     return Workload(case.name, apps)
 
 
-def settings(ends_s: float = math.inf) -> Settings:
+def settings(ends_s: float = math.inf) -> SimulationSettings:
     """A job that gives way keeps its progress and loses no time, as in the paper's simulations."""
-    return Settings(
+    return SimulationSettings(
         checkpoint_s=0.0, restart_s=0.0, until_s=ends_s, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S)
     )
 

@@ -18,7 +18,7 @@ from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 FOLDER = "golden/shockwave"
 TRACE = "job_traces/shockwave/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace"
@@ -105,7 +105,7 @@ def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:
 def _run(policy: Sharing, workload: Workload) -> tuple[np.ndarray, float]:
     """Completion times in the trace's order, and restarts."""
     arbiter = dataclasses.replace(ARBITER, lease_s=ROUND_S)
-    settings = Settings(arbiter=arbiter, checkpoint_s=0.0, restart_s=RESTART_S)
+    settings = SimulationSettings(arbiter=arbiter, checkpoint_s=0.0, restart_s=RESTART_S)
     result = simulate(workload, clusters.uniform(8, 4), policy, settings)
     by_app = {a.app_id: a.completion_s for a in result.apps}
     return np.array([by_app[a.app_id] for a in workload.apps]), metrics(result)["restarts"]

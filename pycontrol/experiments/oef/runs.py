@@ -23,7 +23,7 @@ from pycontrol.shares.simple import MaxMin
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 LEASE_S = 300.0
 """The paper's round."""
@@ -161,7 +161,7 @@ def outcome(run: Run) -> Outcome:
     workload = run.workload if run.penalty is None else with_penalty(run.workload, run.penalty)
     policy = Observed(run.policy, run.lie)
     arbiter = dataclasses.replace(ARBITER, lease_s=LEASE_S, last_pass=run.policy.placer == "whole")
-    settings = Settings(arbiter=arbiter, until_s=run.until_s)
+    settings = SimulationSettings(arbiter=arbiter, until_s=run.until_s)
     result = simulate(workload, testbed(types_of(workload)), policy, settings)
     done: dict[str, float] = {}
     for app in result.apps:

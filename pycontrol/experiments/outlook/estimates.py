@@ -17,7 +17,7 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration, Range
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import NoOutlook, outlooks, picture
-from pycontrol.simulation.settings import Settings
+from pycontrol.simulation.settings import SimulationSettings
 from pycontrol.simulation.workloads import load
 
 EVERY_S = 60.0
@@ -83,7 +83,9 @@ class Watched(Simulator):
     """A world that is looked at now and then."""
 
     def __init__(self, scene: Scene, seed: int, policy: str, runs: int, calibration: Calibration) -> None:
-        super().__init__(scene.load(seed), scene.topology(), registry.make(policy), Settings(error=ERROR), seed)
+        super().__init__(
+            scene.load(seed), scene.topology(), registry.make(policy), SimulationSettings(error=ERROR), seed
+        )
         self.runs = runs
         self.calibration = calibration
         self.submitted_s = {trace.app_id: trace.submitted_s for trace in self.workload.apps}

@@ -15,7 +15,7 @@ from pycontrol.experiments.themis.tables import COSTS, DEFAULTS, THEMIS, VGG16, 
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, uniform
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio
+from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_ratio
 from pycontrol.simulation.settings import Misreport
 
 # ---- Figure 18
@@ -48,7 +48,7 @@ def fig18(setup: Setup) -> Findings:
     told: list[Key] = [(r.label, about, x) for r in RULES_18 for about in LIE for x in grid]
     rules = {r.label: r for r in RULES_18}
 
-    def jobs_of(seed: int) -> list[Job]:
+    def jobs_of(seed: int) -> list[SimulationRun]:
         liar = f"a{seed % APPS}"
         honest = [r.job(work, cluster, seed) for r in RULES_18]
         return honest + [rules[r].job(work, cluster, seed, lies={liar: LIE[about](x)}) for r, about, x in told]
@@ -272,7 +272,7 @@ def many_rounds(setup: Setup) -> Findings:
     seeds, cluster = setup.seeds_of(64, 8), uniform(8, 4, 4)
     told = {lie: LIES_MANY[lie] for lie in (QUICK_LIES if setup.quick else LIES_MANY)}
 
-    def jobs_of(seed: int) -> list[Job]:
+    def jobs_of(seed: int) -> list[SimulationRun]:
         work = crowd(seed)
         said: list[dict[str, Misreport]] = [{}]
         said += [{work.apps[i].app_id: lie for i in liars(seed, n)} for n, lie in told.values()]

@@ -16,8 +16,8 @@ from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import cdf, metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, Job, interval, metric_ratio, run_until
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.runs import Interval, SimulationRun, interval, metric_ratio, run_until
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.simulation.workloads import load
 
 Items = tuple[tuple[str, Any], ...]
@@ -46,10 +46,10 @@ class Variant:
     arbiter: Items = ()
     world: Items = ()
 
-    def job(self, workload: Workload, scene: Scene, seed: int) -> Job:
+    def job(self, workload: Workload, scene: Scene, seed: int) -> SimulationRun:
         """One simulation of it."""
-        settings = Settings(arbiter=dataclasses.replace(ARBITER, **dict(self.arbiter)), **dict(self.world))
-        return Job(workload, scene.topology(), self.policy, dict(self.options), settings, seed)
+        settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, **dict(self.arbiter)), **dict(self.world))
+        return SimulationRun(workload, scene.topology(), self.policy, dict(self.options), settings, seed)
 
     def under(self, **arbiter: Any) -> Variant:
         """The same with other settings of the Arbiter."""
@@ -171,7 +171,7 @@ def measure(
     """All variants on the seeds, the first one the reference; stops early as `run_until` does."""
     seeds = setup.seeds_of(usual, quick)
 
-    def jobs_of(seed: int) -> list[Job]:
+    def jobs_of(seed: int) -> list[SimulationRun]:
         workload = where.load(seed)
         return [v.job(workload, where, seed) for v in variants]
 

@@ -15,8 +15,8 @@ from pycontrol.policies.registry import names, options
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, testbed_64
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, Job, interval, paired_ratio, run_groups
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_ratio, run_groups
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 VGG16_S = 103.6 / 80.4
 """S of VGG16 across servers: images a second on one server over those on two (Table 1, 4 P100)."""
@@ -39,10 +39,10 @@ class Rule:
     options: Items = dataclasses.field(default_factory=dict)
     f: float = 0.8
 
-    def job(self, workload: Workload, cluster: Topology, seed: int, **world: Any) -> Job:
+    def job(self, workload: Workload, cluster: Topology, seed: int, **world: Any) -> SimulationRun:
         """One simulation under it."""
-        settings = Settings(arbiter=dataclasses.replace(ARBITER, f=self.f), **world)
-        return Job(workload, cluster, self.policy, self.options, settings, seed)
+        settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, f=self.f), **world)
+        return SimulationRun(workload, cluster, self.policy, self.options, settings, seed)
 
 
 THEMIS = Rule("themis", "themis")
@@ -51,7 +51,7 @@ TIRESIAS = Rule("tiresias", "tiresias")
 
 
 def over_seeds(
-    setup: Setup, seeds: Sequence[int], jobs_of: Callable[[int], Sequence[Job]], what: str
+    setup: Setup, seeds: Sequence[int], jobs_of: Callable[[int], Sequence[SimulationRun]], what: str
 ) -> list[list[Result]]:
     """The results of `jobs_of(seed)`, seed by seed."""
     groups = [list(jobs_of(seed)) for seed in seeds]

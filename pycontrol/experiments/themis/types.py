@@ -19,7 +19,7 @@ from pycontrol.policies.themis import Themis
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import Interval, interval, metric_ratio, simulate, unfinished_note
-from pycontrol.simulation.settings import ARBITER, Settings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.simulation.workloads import load
 
 SLOW, FAST = "K80", "V100"
@@ -112,7 +112,7 @@ def workload(seed: int, count: int) -> Workload:
 
 def _figures(job: tuple[str, int, int]) -> dict[str, float]:
     label, seed, count = job
-    settings = Settings(arbiter=ARBITER)
+    settings = SimulationSettings(arbiter=ARBITER)
     return metrics(simulate(workload(seed, count), cluster(), VARIANTS[label], settings, seed))
 
 
