@@ -140,6 +140,7 @@ class Injector:
                 old.stop()
                 world.disturb()
 
+        world.deposed_until_s = self.sim.now + 20.0 * f["amount"]
         self.sim.at(20.0 * f["amount"], over)
         world.rm, world.plane = None, world.other_plane()
         world.plane.start()

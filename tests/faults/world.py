@@ -82,6 +82,8 @@ class World:
         """What happens to the next NodeManager that is told to kill a container."""
         self.topology = None
         self.calm_since = self.sim.now
+        self.deposed_until_s = 0.0
+        """So long a ResourceManager goes on that another took over from."""
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
