@@ -189,12 +189,19 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
 
 
 def _worker_of(s: State, container: Container) -> Worker | None:
-    """The worker that it carries: the one being placed there, if any; its GPUs may be planned for others by now."""
-    for found in (s.workers.placing, s.workers.at):
-        worker = found.get(container.gpus[0]) if container.gpus else None
-        if worker is not None and worker.app_id == container.app_id:
+    """The worker that it carries: the one being placed there, or that has it, or that is planned there and has none.
+
+    What is planned there may be newer than the container: of another app, or of its own.
+    """
+    here = [found.get(gpu) for found in (s.workers.placing, s.workers.at) for gpu in container.gpus[:1]]
+    mine = [w for w in here if w is not None and w.app_id == container.app_id]
+    for worker in mine:
+        if worker.container_id == container.container_id or (worker.directive_id and not worker.container_id):
             return worker
-    return None
+    if not mine:
+        return None
+    older = (w for w in s.workers.of(container.app_id) if w.container_id == container.container_id)
+    return next(older, None) or next((w for w in mine if not w.container_id), None)
 
 
 def _leased(s: State, container: Container) -> bool:

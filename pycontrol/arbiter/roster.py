@@ -85,7 +85,7 @@ class Roster:
             self._by_app.pop(worker.app_id, None)
         for gpu in worker.plan.gpus:
             if self.at.get(gpu) is worker:
-                del self.at[gpu]
+                self._newest_is_gone(worker, gpu)
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
@@ -117,6 +117,14 @@ class Roster:
         """The worker of a directive."""
         return self._by_directive.get(directive_id)
 
+    def _newest_is_gone(self, worker: Worker, gpu: Gpu) -> None:
+        """What is being placed on the GPU, and was planned before, is its newest plan again."""
+        before = self.placing.get(gpu)
+        if before is None or before is worker:
+            del self.at[gpu]
+        else:
+            self.at[gpu] = before
+
     def _wait(self, worker: Worker) -> None:
         self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
 
@@ -139,7 +147,7 @@ class Roster:
         for worker in self:
             for gpu in worker.plan.gpus:
                 newest = self.at.get(gpu)
-                if newest is worker or worker.container_id:
-                    continue
+                if newest is worker or worker.container_id or self.placing.get(gpu) is worker:
+                    continue  # what has, or is about to have, its container may be followed by something newer
                 if newest is None or newest.app_id == worker.app_id:
                     yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"

@@ -162,7 +162,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     if e.ok:
         s.workers.acknowledged(worker, e.container_id)
         return
-    s.workers.back(worker)
+    _again(s, worker)
     for gpu in worker.plan.gpus:
         leases.not_placed(s, gpu, now_s)
     worker.refusals += 1

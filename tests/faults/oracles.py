@@ -152,8 +152,15 @@ class Oracles:
                             str(fact.gpu))  # fmt: skip
         if fact.after_current and (present is None or coming is not None):
             raise Violation("two owners", f"{fact.gpu} is promised to {fact.app_id} beside {coming}", str(fact.gpu))
-        if plane.arbiter.cluster.bad(fact.gpu):
+        if plane.arbiter.cluster.bad(fact.gpu) and not self._adopted(plane, fact):
             raise Violation("bad gpu", f"{fact.gpu} is out of order and granted to {fact.app_id}", str(fact.gpu))
+
+    @staticmethod
+    def _adopted(plane: Any, fact: LeaseGranted) -> bool:
+        """Whether it says of a container that runs there what a lost journal said of it, rather than to start one."""
+        cluster = plane.arbiter.cluster
+        there = cluster.containers.get(cluster.container_at.get(fact.gpu, ""))
+        return not fact.after_current and there is not None and there.app_id == fact.app_id
 
     def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
         r, arbiter = fact.receipt.dump(), plane.arbiter

@@ -1,0 +1,124 @@
+"""A GPU's container is on its way, and the next container of the same app is planned there already.
+
+An app without an Agent borrows GPUs; before its containers come, a machine is lost and the cells of its own virtual
+cluster need these very GPUs, for a further container of the app itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.roster import Worker
+from pycontrol.arbiter.state import Settings
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, YarnApp
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.registry import make
+from tests.arbiter.mini import Mini
+
+CELLS = """
+levels: {node: 2}
+hosts: [n1, n2]
+virtual_clusters: {root.a: {node: 1}}
+"""
+SETTINGS = Settings(lease_s=600, lead_s=8, grant_timeout_s=20, recovery_s=0, round_retry_s=5)
+
+
+def superseded() -> tuple[Mini, ev.Place, Worker, Worker]:
+    """The placement that is under way, its worker, and the worker that is planned on its GPU after it."""
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+    m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=supply)
+    m.app("holder", gang=2, queue="root.a")
+    m.run(2)
+    m.start("holder")
+    (held,) = {gpu.host for gpu in m.held("holder")}
+    m.send(ev.AppAdded(YarnApp("a", "u", "root.a", "a", "YARN", m.now, frozenset(), "a_1")))
+    m.send(ev.AskChanged(Ask("a_1", "a", 0, 1, 3)))
+    m.run(2)
+    borrowed = {p.gpus[0]: p for p in m.places()}
+    assert len(borrowed) == 2
+    m.send(ev.AppRemoved("holder", "FINISHED"))
+    m.send(ev.NodeDown(f"{held}:1", "lost"))
+    m.run(2)
+    (promised,) = m.a.reservations_of("a")
+    place = borrowed.pop(promised.gpu)
+    (other,) = borrowed.values()
+    m.up(other)
+    before = m.a.workers.sent_as(place.directive_id)
+    newer = m.a.workers.at[promised.gpu]
+    assert before is not None
+    assert before is not newer
+    assert before.app_id == newer.app_id == "a"
+    assert not m.places()
+    return m, place, before, newer
+
+
+def planned(m: Mini, gpu: Gpu) -> list[Worker]:
+    return [w for w in m.a.workers if gpu in w.plan.gpus]
+
+
+@pytest.mark.parametrize("told_of_first", ["its container", "its placement"])
+def test_a_container_that_comes_is_that_of_its_own_worker_however_often_it_is_told_of(told_of_first: str) -> None:
+    m, place, before, newer = superseded()
+    if told_of_first == "its placement":
+        m.send(ev.DirectiveDone(place.directive_id, True, "first"))
+    first = m.up(place, "first")
+    m.send(ev.ContainerUp(first, True))
+    assert (before.container_id, newer.container_id) == ("first", "")
+    m.run(3)
+    assert not m.places()
+    m.send(ev.ContainerGone("first"))
+    (next_place,) = m.places()
+    assert next_place.gpus == place.gpus
+    second = m.up(next_place)
+    assert planned(m, place.gpus[0]) == [newer]
+    assert newer.container_id == second.container_id
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_placement_that_fails_leaves_the_gpu_to_the_newer_plan(refused: bool) -> None:
+    m, place, _, newer = superseded()
+    if refused:
+        m.send(ev.DirectiveDone(place.directive_id, False, "", "no room"))
+    else:
+        m.run(SETTINGS.grant_timeout_s)
+    (next_place,) = m.places()
+    assert next_place.gpus == place.gpus
+    assert m.a.workers.sent_as(next_place.directive_id) is newer
+    assert planned(m, place.gpus[0]) == [newer]
+    m.up(next_place)
+    assert not m.places()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_newer_plan_that_is_given_up_gives_the_gpu_back_to_what_is_on_its_way(comes: bool) -> None:
+    m, place, before, _ = superseded()
+    gpu = place.gpus[0]
+    m.send(ev.OperatorCommand("drain", gpu.host, "root"))
+    assert planned(m, gpu) == [before]
+    assert m.a.workers.at[gpu] is before
+    if comes:
+        m.up(place, "first")
+        assert planned(m, gpu) == [before]
+        assert before.container_id == "first"
+    else:
+        m.send(ev.DirectiveDone(place.directive_id, False, "", "no room"))
+        assert planned(m, gpu) == []
+        assert gpu not in m.a.durable.leases
+
+
+def test_a_snapshot_forgets_the_placement_and_keeps_the_newer_plan() -> None:
+    m, place, _, newer = superseded()
+    app = m.a.cluster.apps["a"]
+    node = m.a.cluster.node_at[place.gpus[0].host]
+    others = [c for c in m.a.cluster.containers.values() if c.app_id == "a"]
+    m.send(ev.ClusterLost())
+    m.send(ev.ClusterSnapshot(True, (node,), (app,), (Ask("a_1", "a", 0, 1, 2),), tuple(others)))
+    assert planned(m, place.gpus[0]) == [newer]
+    m.run(20)
+    (next_place,) = m.places()
+    assert next_place.gpus == place.gpus
