@@ -142,7 +142,8 @@ class Conserving(World):
         if any(x.app_id not in a.durable.live for x in r.done.awards):
             return  # it ended during the round: the next one gives what it was awarded
         self.held_to, self.rounds = r.round_id, self.rounds + 1
-        free = dict(r.done.unused_gpus)
+        # What came free after the offer was made is the next round's.
+        free = {h: min(n, r.offered.get(h, 0)) for h, n in r.done.unused_gpus.items()}
         for host, n in (pair for hold in r.done.holds for pair in hold.gang):
             free[host] = free.get(host, 0) - n
         free = {h: n for h, n in free.items() if n > 0}
