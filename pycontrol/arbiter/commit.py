@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
-from pycontrol.arbiter.lease import REVOKING, Lease
+from pycontrol.arbiter.lease import REVOKING, Lease, grant_name
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
@@ -33,16 +33,6 @@ class Work:
     """App -> gangs that it borrows and whose leases end."""
     closed: Callable[[str], Collection[str]] = lambda _: ()
     """Hosts where no new container of an app may start."""
-
-
-def grant_name(round_id: str, k: int) -> str:
-    """The id of a round's k-th grant."""
-    return f"{round_id}.{k}"
-
-
-def round_of(grant_id: str) -> str:
-    """The inverse: the round of a grant."""
-    return grant_id.rpartition(".")[0]
 
 
 def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str]:

@@ -199,3 +199,13 @@ def load_reservation(data: Mapping[str, Any]) -> Reservation:
     """The inverse of dump_reservation()."""
     x = load_lease(data)
     return Reservation(x.gpu, x.app_id, x.grant_id, x.granted_s, x.end_s, x.gang, x.guaranteed)
+
+
+def grant_name(round_id: str, k: int) -> str:
+    """The id of a round's k-th grant."""
+    return f"{round_id}.{k}"
+
+
+def round_of(grant_id: str) -> str:
+    """The inverse: the round of a grant."""
+    return grant_id.rpartition(".")[0]

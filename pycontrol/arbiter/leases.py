@@ -19,7 +19,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation
+from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation, round_of
 from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.model.auction import SLOWDOWN_PRIOR
@@ -370,6 +370,7 @@ def adopt(s: State, container: Container, now_s: float) -> None:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
         until_s = _adopted_end_s(s, now_s, gpu.host, container.app_id)
         s.groups.adopted()
+        s.taken_rounds.add(round_of(grant_id))
         s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=s.supply.whole or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
     for gpu in free:

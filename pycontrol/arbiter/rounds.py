@@ -10,11 +10,11 @@ import dataclasses
 
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.audience import demand_of
-from pycontrol.arbiter.commit import Work, commit, round_of
+from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.gpu_index import End
-from pycontrol.arbiter.lease import REVOKING, Lease
+from pycontrol.arbiter.lease import REVOKING, Lease, round_of
 from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.memory import remember, remembered
 from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
@@ -48,6 +48,8 @@ class Rounds:
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """The last round that granted anything, and to which apps."""
         self.participants = Participants(state)
+        self._named = False
+        """Whether the rounds that leases name are known."""
         self._agenda: Agenda | None = None
 
     def _policy_of(self, vc: str) -> Policy:
@@ -186,7 +188,7 @@ class Rounds:
         offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
         if not offered or not (ending or wanting or agenda.borrowers_of(lot)):
             return
-        round_id, policy = f"r{self.epoch}.{s.durable.rounds + 1}", self._policy_of(lot.vc)
+        round_id, policy = self._new_id(), self._policy_of(lot.vc)
         ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
         eligibility = Eligibility(s, lot, ending_gpus, policy.asks_agents)
         self.current = r = Round(round_id, now_s, offered, ending, lot, agenda, policy, eligibility)
@@ -196,6 +198,19 @@ class Rounds:
         if policy.asks_agents:
             for app_id in dict.fromkeys([*ending, *wanting]):
                 self._ask_rho(r, app_id, now_s)
+
+    def _new_id(self) -> str:
+        """Of a new round; no lease names it, nor does one of a lost journal."""
+        taken, number = self.s.taken_rounds, self.s.durable.rounds + 1
+        if not self._named:
+            self._named = True
+            taken.update(round_of(x.grant_id) for x in self.s.durable.claims())
+        if f"r{self.epoch}.{number}" not in taken:
+            return f"r{self.epoch}.{number}"
+        while f"r{self.epoch}.{number}" in taken:
+            number += 1
+        taken.add(f"r{self.epoch}.{number}")
+        return f"r{self.epoch}.{number}"
 
     def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
         """Asks an app's Agent for its rho, unless it could use nothing of what is on offer."""

@@ -79,6 +79,8 @@ class State:
     receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
+    taken_rounds: set[str] = field(default_factory=set)
+    """Ids of rounds that tags of adopted containers name: a lost journal's, whose numbers come again."""
     hosts_due_s: float | None = None
     """When Agents are told of machines that they do not know."""
     lead_s: float = field(init=False)
