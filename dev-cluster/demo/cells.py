@@ -174,16 +174,13 @@ def take_back(demo: CellsDemo, end_s: float) -> None:
 
     left_s = max(0.0, end_s - time.time())
     demo.tell(
-        f"prod's gang `first` wants a switch and two GPUs on one machine; the switch is lent for {left_s:.0f} s more"
+        f"prod's gang `first` wants four GPUs: two single ones, and the pinned machine when corner is done, or the"
+        f" switch, which is lent for {left_s:.0f} s more"
     )
-    work = ("--within", "machine", "--max-iterations", "40", "--iteration-s", f"{4.0 * demo.slower:g}")
+    work = ("--max-iterations", "40", "--iteration-s", f"{4.0 * demo.slower:g}")
     demo.start("first", "prod", 4, "--priority", "1", *work)
-    demo.see("first has its four GPUs once the exchange is over", 60 + left_s / demo.slower,
-             lambda: len(demo.held("first")) == 4)  # fmt: skip
-    if len(demo.hosts_of("first")) != 1 or not all(x["guaranteed"] for x in demo.held("first")):
-        raise click.ClickException("first is not one gang of prod's own cells on one machine")
-    if time.time() < end_s:
-        raise click.ClickException("first had a switch that was lent to research")
+    demo.see("first has its four GPUs, guaranteed", 60 + left_s / demo.slower,
+             lambda: sum(x["guaranteed"] for x in demo.held("first")) == 4)  # fmt: skip
     demo.isonomy("exchange", "list")
     demo.isonomy("explain", "first")
 
@@ -191,9 +188,7 @@ def take_back(demo: CellsDemo, end_s: float) -> None:
 def raise_priority(demo: CellsDemo) -> None:
     """YARN's priority is the priority inside the virtual cluster, also of an app that waits."""
     demo.tell("prod's gang `second` wants the same GPUs, with a priority below that of first")
-    demo.start(
-        "second", "prod", 4, "--within", "machine", "--max-iterations", "25", "--iteration-s", f"{2.0 * demo.slower:g}"
-    )
+    demo.start("second", "prod", 4, "--max-iterations", "25", "--iteration-s", f"{2.0 * demo.slower:g}")
     demo.see("second waits, and its reason names the cells that are in use", 60,
              lambda: demo.explained("second").get("reason", {}).get("code") == "CellsInUse")  # fmt: skip
     demo.isonomy("explain", "second")
@@ -217,9 +212,7 @@ def kill_control_plane(demo: CellsDemo) -> None:
     done = demo.ended("second")
     if not done and (not again or not all(x["guaranteed"] for x in again)):
         raise click.ClickException("after the restart second's leases are not those of its own cells")
-    demo.say(
-        f"second {'is done' if done else f'goes on in {len(again)} of its {len(before)} leases, guaranteed as before'}"
-    )
+    demo.say("second is done" if done else f"second goes on with its {len(again)} leases, guaranteed as before")
 
 
 def finish(demo: CellsDemo) -> bool:
