@@ -74,8 +74,8 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     return any(n >= size for n in gpus.values())
 
 
-_Terms = tuple[bool, frozenset[tuple[str, tuple[str, ...]]]]
-"""Whether containers start together; their partitions and the hosts or racks that they insist on, if they do."""
+_Terms = tuple[bool, frozenset[standin.Terms]]
+"""Whether an app's containers start together, and the terms of each."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
 """A gang's GPUs, scope and type, whether it mixes types, and its members."""
 
@@ -85,10 +85,7 @@ def _allows(terms: _Terms | None, node: Node) -> bool:
     if terms is None:
         return True
     together, each = terms
-    may = (
-        node.partition == partition and (not only_on or node.host in only_on or node.rack in only_on)
-        for partition, only_on in each
-    )  # fmt: skip
+    may = (standin.allows(on, node) for on in each)
     return all(may) if together else any(may)
 
 
@@ -214,20 +211,17 @@ class Eligibility:
 
     def _terms(self, app_id: str) -> _Terms | None:
         """On which its containers start; before it asks for them, in its queue's partition. None: anywhere."""
-        s, app = self.s, self.s.cluster.apps.get(app_id)
-        foreign = app_id in s.agents.unmanaged_apps
+        s, foreign = self.s, app_id in self.s.agents.unmanaged_apps
         asks = [a for a, _ in standin.open_asks(s, app_id)] if foreign else list(s.cluster.asks.of(app_id).values())
         if not self._mixed and not any(a.only_on for a in asks):
             return None
-        queue = s.cluster.queues.get(app.queue) if app is not None else None
-        own = queue.default_partition if queue is not None else ""
         if not asks:
-            return False, frozenset({(own, ())})
+            return False, frozenset({(standin.default_partition(s, app_id), ())})
         together = foreign and standin.start_together(s, app_id)
         if not together:
             size = self._sizes.get(app_id) or max(x.gpus for x in asks)
             asks = [a for a in asks if a.gpus == size]
-        return together, frozenset((own if a.partition is None else a.partition, a.only_on) for a in asks)
+        return together, frozenset(standin.terms(s, a) for a in asks)
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
         """Why no gang of the app can start on the GPUs on offer, or ever on those that are there.

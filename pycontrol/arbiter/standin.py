@@ -15,7 +15,7 @@ from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu, Scope
 
@@ -175,12 +175,29 @@ def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> b
     return True
 
 
-def admits(s: State, ask: Ask, host: str) -> bool:
-    """Whether a container for an ask of any app may start on a host: by locality and by node label."""
-    node = s.cluster.node_at.get(host)
-    if node is None or (ask.only_on and host not in ask.only_on and node.rack not in ask.only_on):
-        return False
-    app = s.cluster.apps.get(ask.app_id)
+Terms = tuple[str, tuple[str, ...]]
+"""Of an ask: its partition, and the hosts or racks that it insists on, if it does."""
+
+
+def terms(s: State, ask: Ask) -> Terms:
+    """On which a container for an ask of any app may start; without a node label, in its queue's partition."""
+    return default_partition(s, ask.app_id) if ask.partition is None else ask.partition, ask.only_on
+
+
+def default_partition(s: State, app_id: str) -> str:
+    """Where an app's asks without a node label go."""
+    app = s.cluster.apps.get(app_id)
     queue = s.cluster.queues.get(app.queue) if app is not None else None
-    partition = ask.partition if ask.partition is not None else queue.default_partition if queue is not None else ""
-    return node.partition == partition
+    return queue.default_partition if queue is not None else ""
+
+
+def allows(on: Terms, node: Node) -> bool:
+    """Whether a container may start on a node: by node label and by locality."""
+    partition, only_on = on
+    return node.partition == partition and (not only_on or node.host in only_on or node.rack in only_on)
+
+
+def admits(s: State, ask: Ask, host: str) -> bool:
+    """Whether a container for an ask of any app may start on a host."""
+    node = s.cluster.node_at.get(host)
+    return node is not None and allows(terms(s, ask), node)
