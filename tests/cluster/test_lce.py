@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.rig import BIN
 from tests.cluster.test_secure import Kerberized
 
 BINARY = Path(os.environ.get("ISONOMY_CONTAINER_EXECUTOR") or "/none")
@@ -51,13 +50,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberized]:
 
 
 def test_a_users_containers_run_as_the_user_and_see_their_gpus(rig: Kerberized) -> None:
-    env = {**rig.of("nobody"), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    words = ["--keytab", str(rig.tickets / "all.keytab"), "--principal", "alice@ISONOMY.DEV"]
-    rig.env, before = env, rig.env
-    try:
-        rig.submit("lce", 20, *words)
-    finally:
-        rig.env = before
+    rig.submit_by_keytab("lce", 20)
     rig.training("lce", 3)
     number = rig.app("lce")["id"].removeprefix("application_")
     workers = rig.processes("submarine_patch.worker", number)

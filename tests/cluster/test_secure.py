@@ -49,6 +49,15 @@ class Kerberized(Rig):
         command = [str(BIN / "isonomy"), *words]
         return subprocess.run(command, env=self.of(user), capture_output=True, text=True, timeout=60, check=False)
 
+    def submit_by_keytab(self, name: str, seconds: float) -> None:
+        """Alice's job, by somebody who has no ticket."""
+        env = {**self.of("nobody"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+        self.env, before = env, self.env
+        try:
+            self.submit(name, seconds, "--keytab", str(self.tickets / "all.keytab"), "--principal", "alice@ISONOMY.DEV")
+        finally:
+            self.env = before
+
     def hdfs(self, user: str, query: str) -> requests.Response:
         """WebHDFS as a user."""
         url = f"{self.cluster['webhdfs']}/webhdfs/v1{query}"
@@ -80,13 +89,7 @@ def test_who_has_no_ticket_is_told_to_get_one(rig: Kerberized) -> None:
 
 @pytest.mark.cluster
 def test_a_job_by_keytab_without_a_ticket_and_its_model_is_its_users(rig: Kerberized) -> None:
-    env = {**rig.of("nobody"), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    words = ["--keytab", str(rig.tickets / "all.keytab"), "--principal", "alice@ISONOMY.DEV"]
-    rig.env, before = env, rig.env
-    try:
-        rig.submit("keytab", 4, *words)
-    finally:
-        rig.env = before
+    rig.submit_by_keytab("keytab", 4)
     app = rig.app("keytab")
     assert app["user"] == "alice"
     for words in (["pause"], ["kill", app["id"]]):
