@@ -17,6 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import requests
+
+from pycontrol.audit.evidence import read_evidence
 from tests.chaos import report as reports
 from tests.chaos import work
 from tests.chaos.faults import OF_APPS, End, Faults
@@ -36,7 +39,11 @@ LEASES_GONE_S, ENDED_S = 90.0, 60.0
 """For the last leases and containers, after that."""
 RESUBMIT_BEFORE = 0.75
 """Part of the time after which no app is submitted any more."""
-SEARCH = ["--gpus-per-job", "2", "--jobs", "4", "--min-iterations", "25", "--eta", "2"]
+STEPS = 26
+"""Of a job: each lasts longer than a second, so that the log tells each step's loss."""
+SEARCH = ["--gpus-per-job", "2", "--jobs", "4", "--min-iterations", str(STEPS // 2), "--eta", "2"]
+QUEUE_SMALL = 2
+"""What may wait for the Arbiter at rest: a query of the page and a metrics' one."""
 
 
 class Chaos:
@@ -50,6 +57,9 @@ class Chaos:
         self.audit: dict[str, Any] = {}
         self.losses = Losses()
         self.tries: dict[str, int] = {}
+        self.submitted: list[str] = []
+        self.refused = 0
+        self.half_written: list[str] = []
 
     def say(self, text: str) -> None:
         """A line of progress."""
@@ -77,9 +87,11 @@ class Chaos:
         self.problems += faults.problems + [f"left running: {line}" for line in rig.left()]
         return {
             "seed": self.plan.seed, "minutes": self.plan.minutes, "cells": self.plan.cells, "commit": reports.commit(),
-            "slower": self.slower, "faults": reports.fault_rows(faults.begun),
-            "apps": reports.app_rows(apps, work.read(self.folder / "data")), "control_plane_starts": rig.starts,
-            "losses_compared": self.losses.compared, "largest_difference": self.losses.largest, "audit": self.audit,
+            "slower": self.slower, "faults": reports.fault_rows(faults.begun), "faults_planned": len(self.plan.faults),
+            "apps": reports.app_rows(apps, work.read(self.folder / "data")), "submissions_refused": self.refused,
+            "control_plane_starts": rig.starts, "looks": rig.watch.looks, "sizes": rig.watch.sizes(),
+            "half_written": self.half_written, "losses_compared": self.losses.compared,
+            "largest_difference": self.losses.largest, "audit": self.audit,
             "seconds": time.monotonic() - self.began_s, "problems": self.problems,
         }  # fmt: skip
 
@@ -94,9 +106,11 @@ class Chaos:
             space = str(self.rig.folder / "space.yaml")
             more += ["--app-scheduler", app.scheduler, "--search-space", space, *SEARCH]
         try:
-            self.rig.submit(name, app.seconds, *more)
+            self.rig.submit(name, app.seconds, *more, steps=STEPS)
+            self.submitted.append(name)
             self.say(f"submitted {name}")
         except (AssertionError, subprocess.TimeoutExpired) as e:
+            self.refused += 1
             self.say(f"{name} could not be submitted: {str(e).strip()[-160:]}")
             return False
         return True
@@ -114,10 +128,11 @@ class Chaos:
                 raise SystemExit("an app cannot even be submitted undisturbed")
         if not self.rig.settle(lambda: not self._alive("calm-"), CALM_S * self.slower):
             raise SystemExit("the apps do not even end undisturbed")
-        self.say("the apps have run undisturbed")
+        self.say("the apps have run undisturbed; now faults come and go")
 
     def _disturbed(self) -> None:
         """Faults come and go, and apps come again."""
+        self.rig.watch.phase = "disturbed"
         begun, length_s = time.monotonic(), self.plan.minutes * 60
         submitter = threading.Thread(target=self._keep_submitting, args=(begun, length_s), daemon=True)
         submitter.start()
@@ -138,7 +153,7 @@ class Chaos:
             link.each(Proxy.open)
         for role in self.rig.cluster["roles"]:
             self.rig.revive(role)
-        self.say("all faults are over")
+        self.say("all faults are over; the apps may end")
 
     def _keep_submitting(self, begun: float, length_s: float) -> None:
         while time.monotonic() - begun < RESUBMIT_BEFORE * length_s:
@@ -152,22 +167,49 @@ class Chaos:
         limit_s = DRAIN_S * max(self.slower, busy.factor())
         if not self.rig.settle(lambda: not self._alive("-"), limit_s):
             self.problems.append(f"after {limit_s:.0f} s not all apps have ended")
+        self.rig.watch.phase = "at_end"
+        self.say("the apps have ended")
         return self.rig.yarn_apps()
 
     def _judged(self, apps: list[dict[str, Any]]) -> None:
         """What must hold in the end."""
         bad = [a for a in apps if reports.outcome(a) != reports.GOOD]
         self.problems += [f"{a['name']}: {reports.outcome(a)}: {a.get('diagnostics', '')[:300]}" for a in bad]
+        names = {a["name"] for a in apps}
+        self.problems += [
+            f"{name}: submitted, and YARN knows nothing of it" for name in self.submitted if name not in names
+        ]
+        disturbed = [n for n in self.submitted if n.startswith("chaos-")]
+        self.problems += [f"{a.name}: it never ran disturbed" for a in self.plan.apps
+                          if not any(n.startswith(f"chaos-{a.name}-") for n in disturbed)]  # fmt: skip
         self.losses.read(self.folder / "data")
-        self.problems += self.losses.different()
-        if not self.losses.compared:
-            self.problems.append("no loss could be compared")
+        self.problems += self.losses.different() + self.losses.unfinished(disturbed)
         if not self.rig.settle(lambda: self.rig.get("leases").get("leases") == [], LEASES_GONE_S * self.slower):
             self.problems.append(f"leases are left: {str(self.rig.get('leases'))[:300]}")
         if not self.rig.settle(lambda: not any(map(self.rig.of_program, OF_APPS)), ENDED_S * self.slower):
             self.problems.append("containers are left")
+        if not self.rig.settle(self._idle, ENDED_S * self.slower):
+            self.problems.append(f"the control plane is not idle: {self._gauges()}")
+        try:
+            self.half_written = self.rig.half_written()
+        except (requests.RequestException, ValueError, KeyError) as e:
+            self.problems.append(f"HDFS cannot be listed: {e}")
+        self.rig.watch.look()
+        evidence = read_evidence([str(self.folder / "data" / "nodemanager-*" / "isonomy-evidence.jsonl")])
+        self.problems += self.rig.watch.problems(evidence.stays)
         self.audit = self.rig.audited()
         self.problems += [f"audit: {v}" for v in self.audit["violations"]]
+
+    def _gauges(self) -> dict[str, float]:
+        """What waits in the control plane, and whom it still has; {} where it does not answer."""
+        names = {"isonomy_arbiter_queue_depth": "events", "isonomy_agents_connected": "agents",
+                 'isonomy_apps{state="running"}': "running", 'isonomy_apps{state="waiting"}': "waiting"}  # fmt: skip
+        lines = [line.rsplit(" ", 1) for line in self.rig.metrics().splitlines() if line.startswith("isonomy_")]
+        return {names[name]: float(value) for name, value in lines if name in names}
+
+    def _idle(self) -> bool:
+        found = self._gauges()
+        return bool(found) and found["events"] <= QUEUE_SMALL and not sum(v for k, v in found.items() if k != "events")
 
 
 def main() -> int:
@@ -182,10 +224,14 @@ def main() -> int:
         print("\n".join([*map(str, plan.apps), *(f"{f.at_s:6.0f} s  {f}" for f in plan.faults)]))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down in any case
-    report = Chaos(plan, args.out / f"seed-{args.seed}" / "cluster").run()
-    file = args.out / f"report-{args.seed}.json"
+    folder, file = args.out / f"seed-{args.seed}" / "cluster", args.out / f"report-{args.seed}.json"
+    try:
+        report = Chaos(plan, folder).run()
+    except BaseException:
+        print(reports.again(plan.seed, plan.minutes, folder), file=sys.stderr)
+        raise
     file.write_text(json.dumps(report, indent=1) + "\n")
-    print(reports.table(report), file, sep="; ")
+    print(reports.table(report, folder), file, sep="; ")
     return bool(report["problems"])
 
 

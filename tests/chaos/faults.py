@@ -46,17 +46,19 @@ class Faults:
         self.rig, self.say = rig, say
         self.problems: list[str] = []
         self.begun: list[Begun] = []
+        self.tried = 0
 
     def begin(self, f: Fault) -> End:
         """The fault begins."""
         kind = {"kill": self._kill, "freeze": self._freeze, "link": self._link, "busy": self._busy,
                 "disk": self._disk, "second": self._second, "clock": self._clock}[f.kind]  # fmt: skip
+        self.tried += 1
         at_s, beginning = time.time(), kind(f)
         if beginning is None:
-            self.say(f"{f}: nobody there")
+            self.say(f"fault {self.tried}: {f}: nobody there")
             return nothing
         text, end = beginning
-        self.say(text)
+        self.say(f"fault {self.tried}: {text}")
         self.begun.append(Begun(at_s, f.name, f.for_s, text))
         return end
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
+
+from tests.chaos.logs import EVALUATION, read
 
 TOLERANCE = 1e-3
 """Relative; logs have six digits."""
-WHERE = re.compile(r"jobs/(\w+)-(\w+)-\d+/staging/checkpoint_path/application_\d+_\d+/(job\d+)")
-TRAINING = re.compile(r"loss = (\S+), step = (\d+)")
-EVALUATION = re.compile(r"for global step (\d+): .*?loss = ([^,\s]+)")
+CALM = "calm"
 Point = tuple[str, str, str, int]
 """(app, job, training or evaluation, step)"""
 
@@ -22,21 +21,24 @@ class Losses:
     def __init__(self) -> None:
         self._calm: dict[Point, set[float]] = {}
         self._disturbed: dict[Point, set[float]] = {}
+        self._evaluated: dict[str, set[int]] = {}
+        """Steps by app, `chaos-plain-2`: where a job was evaluated."""
 
     def read(self, folder: Path) -> None:
         """All workers' logs below a folder."""
         for file in sorted(folder.rglob("stderr")):
             self.note(file.read_text(errors="replace"))
 
-    def note(self, log: str) -> None:
-        """A worker's log; its checkpoints' names tell the app and the job, `calm-APP-1` being undisturbed."""
-        where = WHERE.search(log)
-        if where is None:
+    def note(self, text: str) -> None:
+        """A worker's log."""
+        log = read(text)
+        if log is None:
             return
-        seen = self._calm if where[1] == "calm" else self._disturbed
-        for kind, step, loss in _losses(log):
-            if math.isfinite(loss):
-                seen.setdefault((where[2], where[3], kind, step), set()).add(loss)
+        seen = self._calm if log.run == CALM else self._disturbed
+        for kind, step, loss in log.losses:
+            seen.setdefault((log.app, log.job, kind, step), set()).add(loss)
+            if kind == EVALUATION:
+                self._evaluated.setdefault(f"{log.run}-{log.app}-{log.number}", set()).add(step)
 
     @property
     def compared(self) -> int:
@@ -53,6 +55,16 @@ class Losses:
         return [f"{p[0]} {p[1]} at step {p[3]}: the loss of {p[2]} differs by {d:.2%}"
                 for p, d in self._differences() if d > TOLERANCE]  # fmt: skip
 
+    def unfinished(self, names: Iterable[str]) -> list[str]:
+        """A line for each of these apps of which no job came as far as the undisturbed one's best did."""
+        lines = []
+        for name in names:
+            app = name.split("-")[1]
+            goal = max((p[3] for p in self._calm if p[0] == app and p[2] == EVALUATION), default=0)
+            if not goal or goal not in self._evaluated.get(name, ()):
+                lines.append(f"{name}: no job was evaluated at step {goal}, where the undisturbed one's was")
+        return lines
+
     def _differences(self) -> list[tuple[Point, float]]:
         found = []
         for point in sorted(self._calm.keys() & self._disturbed.keys()):
@@ -60,10 +72,3 @@ class Losses:
             off = max(all_of_it) - min(all_of_it)
             found.append((point, off / max(abs(min(all_of_it)), math.ulp(1.0))))
         return found
-
-
-def _losses(log: str) -> Iterator[tuple[str, int, float]]:
-    for loss, step in TRAINING.findall(log):
-        yield "training", int(step), float(loss)
-    for step, loss in EVALUATION.findall(log):
-        yield "evaluation", int(step), float(loss)

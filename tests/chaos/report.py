@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.faults import Begun
@@ -54,8 +55,15 @@ def fault_rows(begun: Sequence[Begun]) -> list[dict[str, Any]]:
     return [asdict(f) for f in begun]
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """For people: the verdict last, where a terminal shows it."""
+def again(seed: int, minutes: float, folder: Path) -> str:
+    """What to do about a run that failed."""
+    return (f"to play it again: make chaos SEED={seed} MINUTES={minutes:g}\n"
+            f"what it left: logs in {folder}/log and {folder}/data/nodemanager-*/log, the journal in {folder}/isonomy"
+            f" (isonomy audit --cluster-dir {folder})")  # fmt: skip
+
+
+def table(report: Mapping[str, Any], folder: Path) -> str:
+    """For people: the verdict last, where a terminal shows it; `folder` is the cluster's."""
     lines = ["", f"{'AT':8}  FAULT"]
     lines += [f"{_clock(f['at_s'])}  {f['text']}" for f in report["faults"]]
     lines += ["", f"{'SUBMITTED':9}  {'APP':18} {'OUTCOME':10} {'SECONDS':>7} {'ATTEMPTS':>8} {'LAUNCHES':>8} "
@@ -65,14 +73,21 @@ def table(report: Mapping[str, Any]) -> str:
               for a in report["apps"]]  # fmt: skip
     kinds = Counter(f["name"] for f in report["faults"])
     audit = report["audit"]
+    lines += ["", f"{'PROGRAM':16} {'':>9} {'MIB':>7} {'THREADS':>7} {'FILES':>7}   (the largest process)"]
+    lines += [f"{name:16} {phase.replace('_', ' '):>9} {size['mib']:7.1f} {size['threads']:7} {size['files']:7}"
+              for name, phases in report["sizes"].items() for phase, size in phases.items() if size]  # fmt: skip
     lines += [
         "",
         f"faults by kind: {', '.join(f'{n} {name}' for name, n in sorted(kinds.items()))}",
         f"apps: {sum(a['outcome'] == GOOD for a in report['apps'])} of {len(report['apps'])} succeeded; "
+        f"{report['submissions_refused']} submissions were refused; "
         f"the control plane was started {report['control_plane_starts']} times",
         f"losses: {report['losses_compared']} compared, the largest difference {report['largest_difference']:.1e}",
         f"audit: {len(audit.get('violations', []))} violations; checked {audit.get('checked', 'nothing')}",
+        f"processes: looked at {report['looks']} times",
+        f"half-written on HDFS: {len(report['half_written'])}",
         *(f"PROBLEM {p}" for p in report["problems"]),
+        *([again(report["seed"], report["minutes"], folder)] if report["problems"] else []),
         f"{'FAILED' if report['problems'] else 'clean'}: seed {report['seed']}, {report['minutes']:g} minutes, "
         f"{'with' if report['cells'] else 'without'} cells, commit {report['commit']}",
     ]

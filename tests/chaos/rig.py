@@ -15,10 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import requests
 import yaml
 
-from tests.chaos.links import Link, between, hide, set_properties
+from tests.chaos.links import LOCALHOST, Link, between, hidden, hide, set_properties
 from tests.chaos.proxy import Proxy
+from tests.chaos.watch import Watch
 from tests.cluster.rig import BIN, REPO, Rig
 
 TIMES_S = {"lease_s": 20.0, "grant_timeout_s": 30.0, "round_retry_s": 3.0}
@@ -50,6 +52,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listens(host: str, port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0
+
+
 def arguments_of(cmdline: bytes) -> str:
     """A process's command line as words."""
     return cmdline.replace(b"\0", b" ").decode(errors="replace")
@@ -75,6 +84,7 @@ class ChaosRig(Rig):
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._errands = queue.SimpleQueue[Callable[[], object] | None]()
         self._hand = threading.Thread(target=self._run_errands, name="errands", daemon=True)
+        self.watch = Watch(self.processes, self.programs)
         options = ["--set", f"isonomy.cells={_cells_file(folder)}"] if cells else []
         super().__init__(folder, "themis", *options)
         (folder / "space.yaml").write_text(SPACE)
@@ -107,6 +117,7 @@ class ChaosRig(Rig):
         self._supervisor.start()
         self._hand.start()
         self.wait(lambda: self.get("status").get("ready"), 180 * self.slower, "the plugin says hello")
+        self.watch.start()
 
     def _interpose(self) -> None:
         """Starts the daemons again, on hidden addresses, and the proxies where they were."""
@@ -207,6 +218,7 @@ class ChaosRig(Rig):
 
     def stop(self) -> None:
         """Ends supervisor, control plane and proxies."""
+        self.watch.stop()
         self._stopping.set()
         if self._supervisor.ident is not None:
             self._supervisor.join()
@@ -239,17 +251,56 @@ class ChaosRig(Rig):
                 found.setdefault(name[0], []).append(pid)
         return [found[k] for k in sorted(found)]
 
+    def programs(self) -> dict[str, list[int]]:
+        """Processes of each program that must not grow."""
+        found = {name: [pid for pids in self.of_program(name) for pid in pids] for name in PROGRAMS}
+        daemons = [role for role in self.cluster["roles"] if role.startswith(("resourcemanager", "nodemanager"))]
+        for role in daemons:
+            found.setdefault(role.partition("-")[0], []).extend(self.of_role(role))
+        return found | {"control plane": self.processes("isonomy\0serve")}
+
     def left(self) -> list[str]:
-        """What still runs of this cluster."""
+        """What still runs, listens or lies open of this cluster after its end."""
         lines = []
         for pid in self.processes():
             try:
-                lines.append(f"{pid} {arguments_of(Path(f'/proc/{pid}/cmdline').read_bytes())[:150]}")
+                lines.append(f"process {pid} {arguments_of(Path(f'/proc/{pid}/cmdline').read_bytes())[:150]}")
             except OSError:
                 continue
+        lines += [f"{file} of a journal that was not closed" for file in (self.folder / "isonomy").glob("*-wal")]
+        known = {LOCALHOST, *(about["host"] for about in self.cluster["roles"].values())}
+        for host in sorted(known | {hidden(h) for h in known}):
+            ports = sorted(set(self.cluster["ports"].values()))
+            lines += [f"somebody listens on {host}:{port}" for port in ports if listens(host, port)]
         return lines
 
+    def half_written(self) -> list[str]:
+        """Files and folders on HDFS that somebody began and did not finish: their names begin with `_`."""
+        found, folders = list[str](), ["/user", "/tmp"]
+        while folders:
+            folder = folders.pop()
+            for name, kind in self._listed(folder):
+                path = f"{folder}/{name}"
+                if name.startswith("_"):
+                    found.append(path)
+                elif kind == "DIRECTORY":
+                    folders.append(path)
+        return sorted(found)
+
+    def _listed(self, folder: str) -> list[tuple[str, str]]:
+        words = {"op": "LISTSTATUS", "user.name": self.cluster["user"]}
+        reply = requests.get(f"{self.cluster['webhdfs']}/webhdfs/v1{folder}", params=words, timeout=30)
+        return [(f["pathSuffix"], f["type"]) for f in reply.json()["FileStatuses"]["FileStatus"]]
+
     # ---- apps
+
+    def metrics(self) -> str:
+        """The control plane's, as Prometheus reads them; empty while they are not to be had."""
+        try:
+            reply = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/metrics", timeout=10)
+        except requests.RequestException:
+            return ""
+        return reply.text if reply.ok else ""
 
     def yarn_apps(self) -> list[dict[str, Any]]:
         """YARN's word on all of them; [] while it has none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,13 +14,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.chaos import work
+from pycontrol.audit.evidence import Stay
+from pycontrol.model.topology import Gpu
+from tests.chaos import logs, work
 from tests.chaos.faults import Begun
 from tests.chaos.links import PAIRS, UNDISTURBED, between, set_properties
 from tests.chaos.losses import Losses
 from tests.chaos.plan import CALM_AFTER, KINDS, LINKS, draw
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import app_rows, fault_rows, table
+from tests.chaos.watch import Growth, Size, Use, Watch, clashes, outlived, use_of
 
 
 def test_a_seed_has_one_plan_and_other_seeds_have_others() -> None:
@@ -158,17 +162,30 @@ def test_losses_are_compared_at_the_same_step_of_the_same_job() -> None:
     assert losses.different() == ["vision job001 at step 25: the loss of training differs by 10.00%"]
 
 
-WORKER = """INFO:tensorflow:Saved checkpoint for {0} into hdfs://h/u/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
-INFO:tensorflow:Restored checkpoint for {0} from hdfs://h/u/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
+def test_an_app_whose_result_is_lost_is_told() -> None:
+    losses = Losses()
+    losses.note(LOG.format("calm", 0.5, 0.6))
+    losses.note(LOG.format("chaos", 0.5, 0.6).replace("vision-1", "vision-2"))
+    losses.note(
+        LOG.format("chaos", 0.5, 0.6).replace("vision-1", "vision-3").replace("global step 25", "global step 20")
+    )
+    assert losses.unfinished(["chaos-vision-2"]) == []
+    late, none = losses.unfinished(["chaos-vision-3", "chaos-plain-2"])
+    assert late == "chaos-vision-3: no job was evaluated at step 25, where the undisturbed one's was"
+    assert none.startswith("chaos-plain-2: no job was evaluated")
+
+
+WORKER = """INFO:tensorflow:Saved checkpoint for {0} into hdfs://h/u/submarine/jobs/chaos-vision-1/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
+INFO:tensorflow:Restored checkpoint for {0} from hdfs://h/u/submarine/jobs/chaos-vision-1/staging/checkpoint_path/application_1_0001/{1}/ckpt-{0}-1a
 INFO:tensorflow:loss = 0.5, step = {2} (1.203 sec), accuracy = 0.9375, 0.5000 sec/step, paced
 """
 
 
 def test_steps_that_a_later_launch_trains_again_are_lost_work() -> None:
-    logs = [(0, "job000", 28), (20, "job000", 50), (0, "job001", 50)]
-    launches = [launch for log in logs if (launch := work.launch_of(WORKER.format(*log)))]
+    told = [(0, "job000", 28), (20, "job000", 50), (0, "job001", 50)]
+    launches = [launch for log in told if (launch := logs.read(WORKER.format(*log)))]
     assert work.summed(launches) == work.AppWork(launches=3, restarts=1, lost_steps=8, lost_s=4.0)
-    assert work.launch_of("no worker's log") is None
+    assert logs.read("no worker's log") is None
 
 
 def test_attempts_and_launches_are_told_by_application(tmp_path: Path) -> None:
@@ -208,11 +225,67 @@ def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
     told = {
         "seed": 3, "minutes": 30, "cells": True, "commit": "abc", "control_plane_starts": 2, "losses_compared": 7,
         "largest_difference": 0.0, "audit": {"violations": [], "checked": {"leases": 4}}, "problems": [],
+        "submissions_refused": 1, "looks": 9, "half_written": [], "faults_planned": 1,
+        "sizes": {"control plane": {"calm": {"mib": 150.5, "threads": 20, "files": 30}, "at_end": None}},
         "faults": fault_rows([Begun(5.0, "kill am", 3.0, "kill -9 am [7]")]),
         "apps": app_rows([app], {"application_1_0001": work.AppWork(2, 3, 1, 8, 4.0)}),
     }  # fmt: skip
-    text = table(told)
+    folder = Path("/build/cluster")
+    text = table(told, folder)
     assert "kill -9 am [7]" in text
     assert re.search(r"chaos-plain-1 +SUCCEEDED +61 +2 +3 +1 +8 +4.0", text)
+    assert re.search(r"control plane +calm +150.5 +20 +30", text)
+    assert "to play it again" not in text
     assert text.splitlines()[-1] == "clean: seed 3, 30 minutes, with cells, commit abc"
-    assert table({**told, "problems": ["leases are left"]}).splitlines()[-2:][0] == "PROBLEM leases are left"
+    failed = table({**told, "problems": ["leases are left"]}, folder).splitlines()
+    assert failed[-4:-2] == ["PROBLEM leases are left", "to play it again: make chaos SEED=3 MINUTES=30"]
+    assert failed[-1] == "FAILED: seed 3, 30 minutes, with cells, commit abc"
+
+
+ENVIRONMENT = b"A=b\0CONTAINER_ID=%s\0NM_HOST=127.0.10.1\0CUDA_VISIBLE_DEVICES=%s\0"
+
+
+def test_a_gpu_in_processes_of_two_containers_is_a_clash() -> None:
+    use = use_of(7, ENVIRONMENT % (b"container_1_0001_01_000002", b"0,1"))
+    assert use == Use(7, "container_1_0001_01_000002", (Gpu("127.0.10.1", 0), Gpu("127.0.10.1", 1)))
+    assert use_of(8, b"CONTAINER_ID=container_1_0001_01_000001\0NM_HOST=127.0.10.1\0") is None
+    child, other = Use(9, use.container, use.gpus), Use(10, "container_1_0002_01_000002", use.gpus[1:])
+    assert clashes([use, child]) == []
+    assert clashes([use, child, other]) == [(Gpu("127.0.10.1", 1), use, other)]
+
+
+def test_a_process_that_outlives_its_container_is_told() -> None:
+    ended = Stay("c1", "h", (0,), "", 100.0, 110.0, "NodeManager")
+    lost = Stay("c2", "h", (1,), "", 100.0, 110.0, "ResourceManager")
+    assert outlived({"c1": 112.0, "c2": 190.0}, {"c1": ended, "c2": lost}) == []
+    assert outlived({"c1": 140.0}, {"c1": ended}) == ["c1: its processes were seen 30.0 s after its recorded end"]
+
+
+def test_a_program_that_grows_is_told() -> None:
+    assert Growth(calm=Size(150, 9, 9), disturbed=Size(290, 9, 9)).flat
+    assert Growth(calm=Size(20, 9, 9), at_end=Size(80, 9, 9)).flat
+    assert not Growth(calm=Size(150, 9, 9), disturbed=Size(301, 9, 9)).flat
+
+
+def test_the_watch_sees_real_processes_that_share_a_gpu() -> None:
+    def started(container: str) -> subprocess.Popen[bytes]:
+        env = {"CONTAINER_ID": container, "NM_HOST": "h", "CUDA_VISIBLE_DEVICES": "3"}
+        return subprocess.Popen(["/bin/sleep", "60"], env=env)
+
+    sleepers = [started("container_1_0001_01_000002"), started("container_1_0002_01_000002")]
+    try:
+        pids = [s.pid for s in sleepers]
+        watch = Watch(lambda: pids, lambda: {"sleeper": pids})
+        watch.look()
+        watch.phase = "disturbed"
+        watch.look()
+        (clash,) = watch.problems({})
+        assert clash.startswith("GPU h:3 was in container_1_0001_01_000002")
+        sizes = watch.sizes()["sleeper"]
+        assert sizes["at_end"] is None
+        assert sizes["calm"] is not None
+        assert sizes["disturbed"] is not None
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()

@@ -7,24 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-WHERE = re.compile(r"staging/checkpoint_path/application_\d+_\d+/(job\d+)")
+from tests.chaos import logs
+from tests.chaos.logs import WorkerLog
+
 CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
-RESTORED = re.compile(r"Restored checkpoint for (\d+) ")
-STEP = re.compile(r"loss = \S+, step = (\d+)")
-SAVED = re.compile(r"Saved checkpoint for (\d+) ")
-PACE = re.compile(r", ([\d.]+) sec/step")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A worker's log: one launch of a job."""
-
-    job: str
-    first: int
-    """The step it began at."""
-    last: int
-    """The last one it told of; further ones may be lost."""
-    step_s: float
 
 
 @dataclass
@@ -39,21 +25,10 @@ class AppWork:
     lost_s: float = 0.0
 
 
-def launch_of(log: str) -> Launch | None:
-    """None for a log that is not a worker's, or of one that never came to train."""
-    where, paces = WHERE.search(log), PACE.findall(log)
-    steps = STEP.findall(log) + SAVED.findall(log)
-    if where is None:
-        return None
-    restored = RESTORED.search(log)
-    first = int(restored[1]) if restored else 0
-    return Launch(where[1], first, max([first, *map(int, steps)]), float(paces[-1]) if paces else 0.0)
-
-
-def summed(launches: list[Launch]) -> AppWork:
+def summed(launches: list[WorkerLog]) -> AppWork:
     """Of an app's launches, in any order: what was trained in all, less what a single run would have trained."""
     work = AppWork(launches=len(launches))
-    by_job = defaultdict[str, list[Launch]](list)
+    by_job = defaultdict[str, list[WorkerLog]](list)
     for launch in launches:
         by_job[launch.job].append(launch)
     for mine in by_job.values():
@@ -66,14 +41,14 @@ def summed(launches: list[Launch]) -> AppWork:
 
 def read(data: Path) -> dict[str, AppWork]:
     """By application id, of the NodeManagers' log folders below `data`."""
-    attempts, launches = defaultdict[str, set[int]](set), defaultdict[str, list[Launch]](list)
+    attempts, launches = defaultdict[str, set[int]](set), defaultdict[str, list[WorkerLog]](list)
     for file in data.glob("*/log/*/container_*/stderr"):
         name = CONTAINER.fullmatch(file.parent.name)
         if name is None:
             continue
         if file.parent.name.endswith("_000001"):
             attempts[name[1]].add(int(name[2]))
-        if launch := launch_of(file.read_text(errors="replace")):
+        if launch := logs.read(file.read_text(errors="replace")):
             launches[name[1]].append(launch)
     found = {f"application_{app}": summed(launches[app]) for app in attempts.keys() | launches.keys()}
     for app, each in attempts.items():
