@@ -103,6 +103,13 @@ class CellSupply:
         places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
         return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
 
+    def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
+        """As the chain has them."""
+        at, leaf = self._place_of.get(gpu, (-1, 0))
+        chain = self._cells.layout.chains[at] if at >= 0 else None
+        level = chain.level_of(kind) if chain is not None else None
+        return None if chain is None or level is None else (at, leaf // self._cells.spaces[at].sizes[level])
+
     def weights(self) -> Mapping[str, float]:
         """As the cells file says."""
         return {vc.name: vc.weight for vc in self._cells.layout.vcs}

@@ -11,6 +11,7 @@ from pycontrol.arbiter.lease import REVOKING, Lease, grant_name
 from pycontrol.arbiter.lots import borrowed_gangs
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.within import making_way, wanted_cell
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
@@ -63,31 +64,22 @@ class _Commit:
         """GPUs that were borrowed and are the virtual cluster's own from now on."""
         self.lent: list[Gpu] = []
         """GPUs that were the virtual cluster's own and are borrowed from now on."""
+        self.moved: set[Gpu] = set()
+        """GPUs of gangs that go to other GPUs of the same machine."""
         self.dropped: list[str] = []
         self.refused: set[str] = set()
         """Apps that were awarded a gang that is not there."""
 
     def run(self, plan: Plan) -> tuple[Outcome, str]:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
-        s = self.s
-        fresh: list[tuple[Award, Gang]] = []
-        own: dict[str, list[tuple[Gang, list[Lease]]]] = {}
-        for award in plan.awards:
-            app = s.durable.apps.get(award.app_id)
-            if app is None or app.finished_s is not None:
-                self.dropped.append(f"{award.app_id} ended during the round")
-                continue
-            if award.app_id not in own:
-                held = self.ending.get(award.app_id, ())
-                own[award.app_id] = [(s.places((x.gpu for x in g), self.lot.private), g) for g in held]
-            mine = own[award.app_id]
-            for gang in award.gangs:
-                kept = next((k for k, (places, _) in enumerate(mine) if places == gang), None)
-                if kept is None:
-                    fresh.append((award, gang))
-                else:
-                    self._renew(award, mine.pop(kept)[1])
+        fresh, kept = self._matched(plan)
+        fresh.sort(key=lambda new: not wanted_cell(self.s, new[0].app_id))
+        moved = self._move_over(fresh, kept)
+        for k, (award, held) in enumerate(kept):
+            if k not in moved:
+                self._renew(award, held)
         fresh = [new for new in fresh if self._lies_within(new[0].app_id, new[1])]
+        fresh += [(kept[k][0], self._places(kept[k][1])) for k in sorted(moved)]
         self.revoked = self._revoke()
         for k, (award, gang) in enumerate(fresh):
             if not (self.lot.private and self._own(award.app_id, gang)):
@@ -96,27 +88,60 @@ class _Commit:
             self._own_rest(plan)
         return self._outcome(plan, self._unused()), "; ".join([*filter(None, [plan.note]), *self.dropped])
 
+    def _matched(self, plan: Plan) -> tuple[list[tuple[Award, Gang]], list[tuple[Award, list[Lease]]]]:
+        """The gangs of a plan that are new, and those that their apps have already and keep."""
+        s = self.s
+        fresh: list[tuple[Award, Gang]] = []
+        kept: list[tuple[Award, list[Lease]]] = []
+        own: dict[str, list[tuple[Gang, list[Lease]]]] = {}
+        for award in plan.awards:
+            app = s.durable.apps.get(award.app_id)
+            if app is None or app.finished_s is not None:
+                self.dropped.append(f"{award.app_id} ended during the round")
+                continue
+            if award.app_id not in own:
+                own[award.app_id] = [(self._places(g), g) for g in self.ending.get(award.app_id, ())]
+            mine = own[award.app_id]
+            for gang in award.gangs:
+                at = next((k for k, (places, _) in enumerate(mine) if places == gang), None)
+                if at is None:
+                    fresh.append((award, gang))
+                else:
+                    kept.append((award, mine.pop(at)[1]))
+        return fresh, kept
+
+    def _places(self, gang: list[Lease]) -> Gang:
+        return self.s.places((x.gpu for x in gang), self.lot.private)
+
+    def _move_over(self, fresh: Sequence[tuple[Award, Gang]], kept: Sequence[tuple[Award, list[Lease]]]) -> set[int]:
+        """Which gangs move to other GPUs of their machine, for one that has won room within a cell there."""
+        if self.lot.whole or not any(wanted_cell(self.s, award.app_id) for award, _ in fresh):
+            return set()
+        stay = {x.gpu for _, gang in kept for x in gang}
+        lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g} - stay
+        moved = making_way(self.s, self.lot, fresh, kept, lost, self.work.closed)
+        self.moved = {x.gpu for k in moved for x in kept[k][1]}
+        return moved
+
     def _lies_within(self, app_id: str, gang: Gang) -> bool:
         """Whether one cell of the type that the app asks for can hold its gang; policies count machines' GPUs alone.
 
         If not, those who would have made room for it stay: nobody is stopped for nothing.
         """
-        s, agent = self.s, self.s.agents.get(app_id)
-        if self.lot.whole or agent is None or not agent.demand.within:
+        s, kind = self.s, wanted_cell(self.s, app_id)
+        if self.lot.whole or not kind:
             return True
         lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g}
-        room = s.supply.room_within(agent.demand.within, self.lot.vc if self.lot.private else None, lost)
+        room = s.supply.room_within(kind, self.lot.vc if self.lot.private else None, lost)
         if all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             return True
         self.refused.add(app_id)
-        self.dropped.append(
-            f"{app_id}: no {agent.demand.within} of {self.lot.by_host(dict(gang))} has room for its gang"
-        )
+        self.dropped.append(f"{app_id}: no {kind} of {self.lot.by_host(dict(gang))} has room for its gang")
         left = dict(gang)
         for other, gangs in self.ending.items():
             for lost_gang in filter(self._is_lost, gangs):
-                places = s.places((x.gpu for x in lost_gang), self.lot.private)
-                if all(left.get(name, 0) >= n for name, n in places):
+                places = self._places(lost_gang)
+                if lost_gang[0].gpu not in self.moved and all(left.get(name, 0) >= n for name, n in places):
                     left.update((name, left[name] - n) for name, n in places)
                     self._renew(Award(other, ()), lost_gang)
         return False
@@ -200,7 +225,7 @@ class _Commit:
         """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
         s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
-            gangs = [gang for gang in gangs if not self._lend(app_id, gang)]
+            gangs = [gang for gang in gangs if gang[0].gpu in self.moved or not self._lend(app_id, gang)]
             lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
             if not lost:
                 continue
@@ -276,8 +301,7 @@ class _Commit:
     def _pick_cells(self, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
         s, lot = self.s, self.lot
-        agent = s.agents.get(app_id)
-        within = agent.demand.within if agent is not None else ""
+        within = wanted_cell(s, app_id)
         placed = s.supply.place(grant_id, lot.vc, lot.guaranteed, gang, self._avoid(app_id, gang), within)
         if placed is None:
             return None

@@ -131,6 +131,9 @@ class Supply(Protocol):
         `coming`: GPUs whose leases end, which count as free.
         """
 
+    def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
+        """The physical cell of a type that a GPU lies in, as (chain, number); None where there is no such cell."""
+
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
     ) -> Placed | None:
@@ -238,6 +241,10 @@ class WholeCluster:
     def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
         """There are no cells of any type."""
         return {}
+
+    def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
+        """There are no cells of any type."""
+        return None
 
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""

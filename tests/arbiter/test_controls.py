@@ -80,7 +80,7 @@ def test_a_gang_within_a_switch_waits_rather_than_spread_over_two(policy: str) -
         w.finish(w.agents[mates[0]])
     w.add_app("two", 2, 1, EVER, "root.a", within="switch", scope=Scope.MACHINE)
     w.add_app("wide", 2, 1, EVER, "root.a")
-    later(w, 100)
+    later(w, 20)
     assert places(w, "two") == {}
     assert why(w, "two") in ("CellsInUse", "NoRoomWithin")
     assert sum(map(len, places(w, "wide").values())) == 2, "who does not mind takes them"
@@ -89,6 +89,31 @@ def test_a_gang_within_a_switch_waits_rather_than_spread_over_two(policy: str) -
     later(w, 100)
     (found,) = places(w, "two").values()
     assert found[0] // 2 == found[1] // 2
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "themis", "worst_first", "tiresias", "yarn_cs"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_gang_that_won_room_within_a_switch_has_it_at_the_next_common_end(policy: str, lazy: bool) -> None:
+    """Two GPUs are free, one in each switch: whoever uses the other one of a switch moves to the free one elsewhere."""
+    w = world("{root.a: {node: 1}, root.b: {node: 2, pinned: [corner]}}", policy)
+    w.add_app("b", 4, 3, EVER, "root.b")
+    ones = [w.add_app(f"one{k}", 1, 1, EVER, "root.a", lazy=lazy) for k in range(4)]
+    later(w, 20)
+    by_switch: dict[int, list[str]] = {}
+    for a in ones:
+        ((_, (gpu,)),) = places(w, a.app_id).items()
+        by_switch.setdefault(gpu // 2, []).append(a.app_id)
+    gone = [mates[0] for mates in by_switch.values()]
+    for app_id in gone:
+        w.finish(w.agents[app_id])
+    w.add_app("two", 2, 1, EVER, "root.a", within="switch", scope=Scope.MACHINE)
+    later(w, 150)
+    (found,) = places(w, "two").values()
+    assert found[0] // 2 == found[1] // 2
+    stays = [a.app_id for a in ones if a.app_id not in gone]
+    assert [sum(map(len, places(w, a).values())) for a in stays] == [1, 1]
+    later(w, 400)
+    assert [len(places(w, a)) for a in ("two", *stays)] == [1, 1, 1]
 
 
 class GivesNothing:
