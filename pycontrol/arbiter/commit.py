@@ -15,7 +15,7 @@ from pycontrol.arbiter.within import making_way, wanted_cell
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
-from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
 from pycontrol.model.topology import Gpu, Scope
 
@@ -36,8 +36,9 @@ class Work:
     """Hosts where no new container of an app may start."""
 
 
-def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str]:
-    """Carries the plan out on the state as it is now; returns what became of it, and what is to be noted."""
+def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str, Mapping[str, Reason]]:
+    """Carries the plan out on the state as it is now; returns what became of it, what is to be noted, and why apps that
+    were awarded a gang asked for more than their cells have now."""
     return _Commit(s, work, now_s).run(plan)
 
 
@@ -69,8 +70,10 @@ class _Commit:
         self.dropped: list[str] = []
         self.refused: set[str] = set()
         """Apps that were awarded a gang that is not there."""
+        self.why_refused: dict[str, Reason] = {}
+        """Those of them that ask for a place that GPUs alone are not."""
 
-    def run(self, plan: Plan) -> tuple[Outcome, str]:
+    def run(self, plan: Plan) -> tuple[Outcome, str, Mapping[str, Reason]]:
         """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
         fresh, kept = self._matched(plan)
         fresh.sort(key=lambda new: not wanted_cell(self.s, new[0].app_id))
@@ -86,7 +89,8 @@ class _Commit:
                 self._grant(award, gang, k)
         if self.lot.private:
             self._own_rest(plan)
-        return self._outcome(plan, self._unused()), "; ".join([*filter(None, [plan.note]), *self.dropped])
+        note = "; ".join([*filter(None, [plan.note]), *self.dropped])
+        return self._outcome(plan, self._unused()), note, self.why_refused
 
     def _matched(self, plan: Plan) -> tuple[list[tuple[Award, Gang]], list[tuple[Award, list[Lease]]]]:
         """The gangs of a plan that are new, and those that their apps have already and keep."""
@@ -136,7 +140,9 @@ class _Commit:
         if all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             return True
         self.refused.add(app_id)
-        self.dropped.append(f"{app_id}: no {kind} of {self.lot.by_host(dict(gang))} has room for its gang")
+        where = f"{kind} of {self.lot.by_host(dict(gang))}"
+        self.why_refused[app_id] = Reason(Pending.NO_ROOM_WITHIN, where)
+        self.dropped.append(f"{app_id}: no {where} has room for its gang")
         left = dict(gang)
         for other, gangs in self.ending.items():
             for lost_gang in filter(self._is_lost, gangs):
@@ -302,8 +308,12 @@ class _Commit:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
         s, lot = self.s, self.lot
         within = wanted_cell(s, app_id)
-        placed = s.supply.place(grant_id, lot.vc, lot.guaranteed, gang, self._avoid(app_id, gang), within)
+        avoid = self._avoid(app_id, gang)
+        placed = s.supply.place(grant_id, lot.vc, lot.guaranteed, gang, avoid, within)
         if placed is None:
+            if avoid or within:
+                code = Pending.NO_ROOM_WITHIN if within else Pending.NOT_ALLOWED_THERE
+                self.why_refused[app_id] = Reason(code, within or ", ".join(sorted(avoid)))
             return None
         deadline_s = self.now_s + s.lead_s
         why = Cause(EndReason.GUARANTEE, f"the cells of {lot.vc} need it")

@@ -375,7 +375,8 @@ class Rounds:
         moving = r.agenda.ending_of(r.lot.vc, False) if borrowing else {}
         work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
         remember(s, r.memory_key, r.policy.name, plan.memory)
-        outcome, note = commit(s, work, plan, now_s)
+        outcome, note, why_refused = commit(s, work, plan, now_s)
+        r.out.update(why_refused)
         if outcome.refused:
             r.agenda.again(r.lot, frozenset(outcome.refused))
         elif not r.ending and self._more_sizes(outcome):

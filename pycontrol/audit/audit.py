@@ -230,6 +230,11 @@ def _guarantees(history: History, evidence: Evidence, stays: list[Stay], bound_s
     """No GPU that a virtual cluster claims as its own is in a stranger's container for longer than one revocation."""
     claims = history.claims
     found.checked["guaranteed_gpus_claimed"] = len(claims.made)
+    for x in claims.refused:
+        if x.last_s - x.first_s > bound_s:
+            what = (f"{x.app_id}: {x.rounds} rounds of {x.vc} awarded it GPUs of its own, and cells gave it none for"
+                    f" {x.last_s - x.first_s:.0f} s")  # fmt: skip
+            found.wrong("guarantee_late", what, x.first_s + bound_s)
     if not claims.made:
         return
     if not evidence.files:

@@ -27,6 +27,9 @@ from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import Change
 
+ON_END_S = 600.0
+"""Rounds that refuse an app are on end where no more than this is between two: after idle ones the next waits."""
+
 
 @dataclass(slots=True)
 class Claim:
@@ -45,6 +48,17 @@ class Claim:
     still_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Refused:
+    """Rounds on end that awarded an app GPUs of its own virtual cluster, which its cells then did not give it."""
+
+    app_id: str
+    vc: str
+    first_s: float
+    last_s: float
+    rounds: int
+
+
 @dataclass
 class Claims:
     """All claims of a journal, fact by fact."""
@@ -52,6 +66,9 @@ class Claims:
     made: list[Claim] = field(default_factory=list)
     vc_of: dict[str, str] = field(default_factory=dict)
     """By application."""
+    refused: list[Refused] = field(default_factory=list)
+    _refused: dict[str, Refused] = field(default_factory=dict)
+    """By application, as long as it goes on."""
     _open: dict[Gpu, Claim] = field(default_factory=dict)
     _changed_s: dict[str, float] = field(default_factory=dict)
     """Virtual cluster -> when any of its apps last lost GPUs: its cells may have come free by that."""
@@ -63,6 +80,7 @@ class Claims:
         span = changes[0].span if changes else None
         match fact:
             case AppArrived() | AppMoved():
+                self._refused.pop(fact.app_id, None)
                 self.vc_of[fact.app_id] = fact.vc
                 self._changed(fact.app_id, time_s)
             case ExchangeChanged() | Switched():
@@ -118,6 +136,22 @@ class Claims:
             claim = self._open.get(granted.gpu)
             if claim is not None and claim.app_id == granted.app_id:
                 claim.asked_s = min(claim.asked_s, max(due_s, receipt.asked_s.get(granted.app_id, receipt.at_s)))
+
+        if receipt.vc and receipt.guaranteed and receipt.outcome is not None:
+            self._note_refused(receipt)
+
+    def _note_refused(self, receipt: Receipt) -> None:
+        """A round of a virtual cluster's own GPUs; who asked for a place that these are not has a reason (`out`)."""
+        for app_id in (*receipt.out, *(x.app_id for x in receipt.done.granted)):
+            self._refused.pop(app_id, None)
+        for app_id in receipt.done.refused:
+            if app_id in receipt.out:
+                continue
+            known = self._refused.get(app_id)
+            if known is None or receipt.at_s > known.last_s + ON_END_S:
+                known = self._refused[app_id] = Refused(app_id, receipt.vc, receipt.at_s, receipt.at_s, 0)
+                self.refused.append(known)
+            known.last_s, known.rounds = receipt.at_s, known.rounds + 1
 
     def _before(self, receipt: Receipt) -> float:
         """When the virtual cluster last lost GPUs; what this very round took from its apps made no claim older."""

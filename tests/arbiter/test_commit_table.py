@@ -134,7 +134,7 @@ def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
     ending = {app_id: [g for g in gangs if g] for app_id, gangs in ending.items()}
     m.a.take_facts()
     m.a.effects.clear()
-    outcome, note = commit(m.a, Work("r9", Lot(), ending), Plan("r9", tuple(case.awards)), m.now)
+    outcome, note, _ = commit(m.a, Work("r9", Lot(), ending), Plan("r9", tuple(case.awards)), m.now)
     return m, outcome, note
 
 
@@ -184,7 +184,7 @@ def test_a_loan_ends_when_what_it_is_lent_from_is_due() -> None:
 def test_a_host_that_went_away_takes_its_gang_with_it() -> None:
     m = idle()
     m.send(ev.NodeDown("n2:1", "lost"))
-    outcome, note = commit(m.a, Work("r9", Lot(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
+    outcome, note, _ = commit(m.a, Work("r9", Lot(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
     assert not outcome.granted
     assert outcome.refused == ("b",)
     assert note == "b: its gang {'n2': 2} is no longer there"
@@ -194,7 +194,7 @@ def test_an_app_without_an_agent_is_given_what_one_of_its_asks_fits_alone() -> N
     m = idle()
     m.foreign("f", 2)
     plan = Plan("r9", (Award("f", (gang_of({"n1": 1}),)), Award("f", (N1,))))
-    outcome, note = commit(m.a, Work("r9", Lot(), {}), plan, m.now)
+    outcome, note, _ = commit(m.a, Work("r9", Lot(), {}), plan, m.now)
     assert {x.gpu for x in outcome.granted} == gpus("n1", 0, 1)
     assert "f: none of its asks fits {'n1': 1}" in note
     (worker,) = m.a.workers.of("f")

@@ -1,0 +1,111 @@
+"""The audit of guarantees on the journal of an Arbiter with cells: clean as it is, not with a bug in its promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.state import Settings, State
+from pycontrol.audit.audit import audit
+from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
+from pycontrol.audit.history import History
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.model.cluster import Container
+from pycontrol.model.events import Event
+from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.registry import make
+from tests.arbiter.world import World
+from tests.web.scene import yarn_name
+
+OWNER, STRANGER = "application_1_0001", "application_1_0002"
+HOSTS = ("n1", "n2")
+EVER = 1e7
+
+
+class Owned(World):
+    """Two virtual clusters of a machine each, and the nodes' evidence."""
+
+    def __init__(self, lease_s: float = 60.0) -> None:
+        self.evidence: list[dict[str, Any]] = []
+        self.facts: list[tuple[int, float, Fact]] = []
+        cells = {
+            "levels": {"node": 4},
+            "hosts": list(HOSTS),
+            "virtual_clusters": {"root.a": {"node": 1}, "root.b": {"node": 1}},
+        }
+        how = Settings(lease_s=lease_s, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+        supply = CellSupply(layout(CellsFile.model_validate(cells)))
+        super().__init__(ByVirtualCluster(make("isonomy")), 0, how, supply, [(host, "r", 4) for host in HOSTS])
+
+    def submit(self, event: Event) -> None:
+        known = len(self.journal)
+        super().submit(event)
+        self.facts += [(len(self.facts) + k, self.now, fact) for k, fact in enumerate(self.journal[known:])]
+
+    def container_runs(self, container: Container) -> None:
+        if container.container_id in self.containers:
+            self._note("start", container)
+        super().container_runs(container)
+
+    def container_ends(self, container_id: str) -> None:
+        if container_id in self.containers:
+            self._note("end", self.containers[container_id])
+        super().container_ends(container_id)
+
+    def _note(self, event: str, container: Container) -> None:
+        self.evidence.append({
+            "event": event, "container": yarn_name(container), "node": container.gpus[0].host,
+            "gpu_ids": [gpu.index for gpu in container.gpus], "lease": container.lease_id,
+            "time_ms": int(self.now * 1000),
+        })  # fmt: skip
+
+    def late(self) -> list[str]:
+        """What the audit says of guarantees after a stranger filled the cluster and the owner asked for its machine."""
+        self.add_app(STRANGER, 1, 8, EVER, "root.x")
+        self.run(30)
+        self.add_app(OWNER, 4, 1, EVER, "root.a")
+        self.run(400)
+        evidence = Evidence(["e.jsonl"])
+        for line in self.evidence:
+            add_event(evidence, line)
+        found = audit(History.of(self.facts), evidence, YarnRecords(), self.now)
+        return [v["what"] for v in found["violations"] if v["kind"] == "guarantee_late"]
+
+
+def test_the_arbiter_as_it_is_keeps_its_guarantees() -> None:
+    w = Owned()
+    assert w.late() == []
+    assert len(w.arbiter.leases_of(OWNER)) == 4
+
+
+def test_a_borrower_that_keeps_what_it_must_give_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker goes on, and is killed long after its time."""
+    take_back = leases.take_back
+
+    def late(s: State, lost: list[Lease], now_s: float, deadline_s: float, why: Cause) -> None:
+        take_back(s, lost, now_s, deadline_s + 200 * (why.kind is EndReason.GUARANTEE), why)
+
+    monkeypatch.setattr(leases, "take_back", late)
+    monkeypatch.setattr(Owned, "do_SendRevoke", lambda self, e: self.agents[e.app_id].held.difference_update(e.gpus))
+    found = Owned().late()
+    assert len(found) == 4
+    assert all(f"{OWNER} could claim it for root.a" in what for what in found)
+
+
+def test_cells_that_never_give_what_the_round_awarded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No promise was ever made, so nothing is late; but round after round awarded the owner its own machine."""
+    place = CellSupply.place
+
+    def only_what_is_borrowed(self: CellSupply, group: str, vc: str, guaranteed: bool, *args: Any) -> Any:
+        return None if guaranteed else place(self, group, vc, guaranteed, *args)
+
+    monkeypatch.setattr(CellSupply, "place", only_what_is_borrowed)
+    (found,) = Owned(lease_s=600.0).late()
+    assert found.startswith(f"{OWNER}: ")
+    assert "rounds of root.a awarded it GPUs of its own" in found
