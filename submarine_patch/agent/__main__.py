@@ -37,14 +37,18 @@ from submarine_patch.agent.messages import (
 from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
-from submarine_patch.worker.checkpoints import Files, copy_model
+from submarine_patch.worker.checkpoints import Files, copy_model, patiently
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 from submarine_patch.worker.tokens import HdfsToken, of_container
 
 TICK_S = 0.5
 INBOX = 10_000
 CLOSE_S = 5.0
-PUBLISH_TRIES = 3
+PATIENCE_S = 300.0
+"""For an HDFS that is away when the Agent starts again; YARN waits ten minutes for an AM. Without what was saved the
+app could not go on, and an attempt that ends has cost one of few."""
+PUBLISH_PATIENCE_S = 1800.0
+"""When the training is over: no GPU is held any more, and a model that is not published is what the app was run for."""
 TOKEN_LOOK_S = 60.0
 SHELL_GONE = 70
 QUIET = {"progress", "rho"}
@@ -59,7 +63,7 @@ class Agent:
         self.inbox: queue.Queue[Event] = queue.Queue(INBOX)
         staging = f"{spec.staging.rstrip('/')}/agent"
         self.store = StateStore(files or spec.files_at(staging), attempt)
-        saved = self.store.load() if attempt > 1 else None
+        saved = patiently(self.store.load, PATIENCE_S, log.warning) if attempt > 1 else None
         self.brain = Brain(spec, attempt, saved)
         self._hdfs_token = of_container()
         if self._hdfs_token is not None:
@@ -159,21 +163,20 @@ class Agent:
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 
     def _publish(self, p: Publish) -> None:
-        problem, spec = "", self.spec
+        spec = self.spec
+
+        def copy() -> str:
+            return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
+
+        try:
+            published = Published(patiently(copy, PUBLISH_PATIENCE_S, log.warning))
+        except FileNotFoundError as e:
+            published = Published(problem=str(e), missing=True)
+        except Exception as e:  # whatever HDFS or the way to it raises
+            log.warning("the model could not be copied: %s: %s", type(e).__name__, e)
+            published = Published(problem=f"{type(e).__name__}: {e}")
         self._write_results(p)
-        for k in range(PUBLISH_TRIES):
-            try:
-                path = copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
-                self.inbox.put(Published(path))
-                return
-            except FileNotFoundError as e:
-                self.inbox.put(Published(problem=str(e), missing=True))
-                return
-            except Exception as e:  # whatever HDFS or the way to it raises
-                problem = f"{type(e).__name__}: {e}"
-                log.warning("the model could not be copied: %s", problem)
-                time.sleep(2.0**k)
-        self.inbox.put(Published(problem=problem))
+        self.inbox.put(published)
 
     def _write_results(self, p: Publish) -> None:
         """They are worth a try, never a failure."""

@@ -33,12 +33,20 @@ MANIFEST = "MANIFEST.json"
 ABANDONED_S = 3600.0
 """A temporary directory older than this has no writer any more."""
 TRIES = 3
+PAUSE_MAX_S = 5.0
 WRITERS = 4
 """Parts written at once."""
 CHUNK_BYTES = 1 << 20
 """What is sent or read at once: a connection's timeout is for each chunk, not for a model of gigabytes."""
 _LOCATION = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
+
+REFUSED_S = 120.0
+"""The most that a refusal is waited for: somebody may give the right or the room at once."""
+_REFUSALS = {"AccessControlException", "NSQuotaExceededException", "DSQuotaExceededException",
+             "ParentNotDirectoryException", "InvalidPathException", "IllegalArgumentException"}  # fmt: skip
+_AWAY = {"SafeModeException", "RetriableException", "StandbyException"}
+"""A NameNode that starts or stands by answers so."""
 
 T = TypeVar("T")
 Data = bytes | memoryview | Callable[[], Iterator[bytes]]
@@ -47,6 +55,10 @@ Data = bytes | memoryview | Callable[[], Iterator[bytes]]
 
 class StoreError(Exception):
     """The checkpoints' directory cannot be reached or used; the message names it."""
+
+
+class StoreRefusal(StoreError):
+    """The store answers, and will not do it: no right to, no room; trying again for long would not help."""
 
 
 class _Damaged(Exception):
@@ -134,6 +146,11 @@ class HdfsFiles:
         self.where = f"{root} at {webhdfs}"
         self.root = hdfs_path(root)
 
+    def _failed(self, e: Any, what: str) -> StoreError:
+        """What the client's error means."""
+        kind = StoreRefusal if e.exception in _REFUSALS else StoreError
+        return kind(f"{self.where}{what}: {first_line(e)}")
+
     def names(self, path: str) -> list[str]:
         """Entries of a directory."""
 
@@ -144,7 +161,7 @@ class HdfsFiles:
         except HdfsError as e:
             if e.exception == "FileNotFoundException":
                 return []
-            raise StoreError(f"{self.where} cannot be listed: {first_line(e)}") from e
+            raise self._failed(e, " cannot be listed") from e
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -164,6 +181,8 @@ class HdfsFiles:
             with self.client.read(self._at(path), chunk_size=CHUNK_BYTES) as chunks:
                 yield from chunks
         except HdfsError as e:
+            if e.exception in _AWAY:
+                raise self._failed(e, f": {path} cannot be read") from e
             raise FileNotFoundError(f"{path} of {self.where}: {first_line(e)}") from e
 
     def write(self, path: str, data: Data) -> None:
@@ -173,7 +192,7 @@ class HdfsFiles:
         try:
             self._tried(lambda: self.client.write(self._at(path), data=_chunked(data), overwrite=True))
         except HdfsError as e:
-            raise StoreError(f"{self.where}: {path} cannot be written: {first_line(e)}") from e
+            raise self._failed(e, f": {path} cannot be written") from e
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
@@ -185,15 +204,25 @@ class HdfsFiles:
         except HdfsError as e:
             # it may have been carried out by a try whose answer was lost
             if self.names(old) or not self.names(new):
-                raise StoreError(f"{self.where}: {old} cannot be renamed: {first_line(e)}") from e
+                raise self._failed(e, f": {old} cannot be renamed") from e
 
     def delete(self, path: str) -> None:
         """Deletes a directory."""
-        self._tried(lambda: self.client.delete(self._at(path), recursive=True))
+        from hdfs.util import HdfsError
+
+        try:
+            self._tried(lambda: self.client.delete(self._at(path), recursive=True))
+        except HdfsError as e:
+            raise self._failed(e, f": {path} cannot be deleted") from e
 
     def modified_s(self, path: str) -> float | None:
         """When it changed, Unix seconds of the NameNode."""
-        status = self._tried(lambda: self.client.status(self._at(path), strict=False))
+        from hdfs.util import HdfsError
+
+        try:
+            status = self._tried(lambda: self.client.status(self._at(path), strict=False))
+        except HdfsError as e:
+            raise self._failed(e, f": {path} cannot be looked at") from e
         return None if status is None else float(status["modificationTime"]) / 1000.0
 
     def _at(self, path: str) -> str:
@@ -210,6 +239,21 @@ class HdfsFiles:
                     raise StoreError(f"{self.where} cannot be reached: {first_line(e)}") from e
                 time.sleep(0.5 * 2.0**attempt)
         raise AssertionError("TRIES > 0")
+
+
+def patiently(call: Callable[[], T], for_s: float, say: Callable[[str], None]) -> T:
+    """The call's result; while the store cannot be reached it is tried again, this long (seconds)."""
+    begun_s, pause_s = time.monotonic(), 0.5
+    while True:
+        try:
+            return call()
+        except StoreError as e:
+            limit_s = min(for_s, REFUSED_S) if isinstance(e, StoreRefusal) else for_s
+            if time.monotonic() + pause_s > begun_s + limit_s:
+                raise
+            say(f"{e}; trying on")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def _chunked(data: Data) -> Iterator[bytes]:

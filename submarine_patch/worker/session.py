@@ -339,18 +339,12 @@ class Session(ABC):
         print(f"INFO:{self.log_name}:{text}", file=sys.stderr, flush=True)
 
 
+def _say(problem: str) -> None:
+    print(f"WARNING:isonomy:{problem}", file=sys.stderr, flush=True)
+
+
 def _patiently(call: Callable[[], T], for_s: float) -> T:
-    """The call's result; while the store cannot be reached it is tried again, this long."""
-    until_s, pause_s = time.monotonic() + for_s, 0.5
-    while True:
-        try:
-            return call()
-        except checkpoints.StoreError as e:
-            if time.monotonic() + pause_s > until_s:
-                raise
-            print(f"WARNING:isonomy:{e}; trying on", file=sys.stderr, flush=True)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 5.0)
+    return checkpoints.patiently(call, for_s, _say)
 
 
 def _shown(name: str, value: Any) -> str:

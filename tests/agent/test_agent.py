@@ -20,8 +20,9 @@ from pycontrol.wire.v1 import agent_pb2_grpc
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import __main__ as entry
 from submarine_patch.agent.edges import StateStore
+from submarine_patch.agent.messages import Publish, Published
 from submarine_patch.agent.spec import AppSpec
-from submarine_patch.worker.checkpoints import LocalFiles
+from submarine_patch.worker.checkpoints import LocalFiles, StoreError
 from tests.agent.world import machines, spec_of
 
 WAIT_S = 10.0
@@ -177,6 +178,52 @@ def test_from_a_grant_to_done_over_a_broken_stream(arbiter: Arbiter, tmp_path: P
     saved = StateStore(files).load()
     assert saved is not None
     assert saved["succeeded"]
+
+
+def test_a_model_is_published_when_hdfs_is_back(
+    arbiter: Arbiter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = entry.Agent(spec_for(arbiter, tmp_path), MemoryShell(), 1, "secret", LocalFiles(tmp_path / "agent"))  # type: ignore[arg-type]
+    tries, copy = list[str](), entry.copy_model
+
+    def away(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
+        tries.append(to_dir)
+        if len(tries) < 8:
+            raise StoreError("hdfs cannot be reached: connection refused")
+        return copy(webhdfs, user, from_dir, to_dir, ca)
+
+    monkeypatch.setattr(entry, "copy_model", away)
+    monkeypatch.setattr("submarine_patch.worker.checkpoints.time.sleep", lambda _: None)
+    found = str(tmp_path / "ck" / agent.spec.app_id / "job000")
+    agent._publish(Publish("job000", found, str(tmp_path / "model"), {"trials.csv": "job000"}))
+    published = agent.inbox.get_nowait()
+    assert isinstance(published, Published)
+    assert published.problem == ""
+    assert Path(published.path, "state.npz").read_bytes() == b"weights"
+    assert (tmp_path / "model" / f"results-{agent.spec.app_id}" / "trials.csv").read_text() == "job000"
+
+
+def test_a_second_attempt_waits_for_an_hdfs_that_is_away(
+    arbiter: Arbiter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An attempt that ended at once would cost the app one of few, again and again."""
+    caplog.set_level("INFO", "isonomy.agent")
+    monkeypatch.setattr("submarine_patch.worker.checkpoints.time.sleep", lambda _: None)
+
+    class Away(LocalFiles):
+        calls = 0
+
+        def names(self, path: str) -> list[str]:
+            self.calls += 1
+            if self.calls < 8:
+                raise StoreError("hdfs cannot be reached: connection refused")
+            return super().names(path)
+
+    spec, files = spec_for(arbiter, tmp_path), Away(tmp_path / "agent")
+    first = entry.Agent(spec, MemoryShell(), 1, "secret", files)  # type: ignore[arg-type]
+    files.write("state-000001-00000001.json", json.dumps(first.brain.dump()).encode())
+    entry.Agent(spec, MemoryShell(), 2, "secret", files)  # type: ignore[arg-type]
+    assert "attempt 2 goes on with 0 jobs" in caplog.text
 
 
 def test_of_a_pair_the_other_one_is_asked_when_a_stream_ends(arbiter: Arbiter, tmp_path: Path) -> None:

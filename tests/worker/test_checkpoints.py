@@ -206,3 +206,49 @@ def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch)
     assert there == {"/jobs/a/x"}
     with pytest.raises(StoreError, match="_y cannot be renamed"):
         files.rename("_y", "y")
+
+
+class Hours:
+    """A clock that goes on while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(
+    ("answer", "until_s"), [("SafeModeException", 1800), ("AccessControlException", 120), ("", 1800)]
+)
+def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not_for_long(
+    answer: str, until_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hours()
+    monkeypatch.setattr(checkpoints, "time", clock)
+    files, said = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a"), list[str]()
+
+    class Client:
+        def list(self, path: str) -> list[str]:
+            raise HdfsError("no", exception=answer) if answer else requests.ConnectionError("reset by peer")
+
+    files.client = Client()
+    with pytest.raises(StoreError, match="/jobs/a"):
+        checkpoints.patiently(lambda: files.names(""), 1800, said.append)
+    assert until_s - 10 < clock.now_s <= until_s + 10
+    assert said[0].endswith("; trying on")
+
+
+def test_what_a_starting_namenode_does_not_show_yet_is_not_lost() -> None:
+    files = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a")
+
+    class Client:
+        def read(self, path: str, **_: int) -> None:
+            raise HdfsError("Name node is in safe mode", exception="SafeModeException")
+
+    files.client = Client()
+    with pytest.raises(StoreError, match="cannot be read"):
+        files.read("ckpt/MANIFEST.json")
