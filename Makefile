@@ -176,8 +176,8 @@ bench: setup java
 # A real ResourceManager with simulated NodeManagers and apps, beside plain CapacityScheduler. NODES=250|1250|8192.
 NODES ?= 250
 APPS ?= 200
-scale: setup tools
-	$(PY) -m tests.scale --nodes $(NODES) --apps $(APPS)
+scale: setup java
+	HADOOP=$(HADOOP) $(PY) -m tests.scale --nodes $(NODES) --apps $(APPS)
 
 clean:
 	rm -rf build $(VENV)

@@ -9,6 +9,10 @@ from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
 
 GangKey = tuple[str, str, str]
+WINDOW_FIRST, WINDOW_LEAST, WINDOW_MOST = 256, 32, 2_000
+"""Placements under way at once: at first, at least and at most."""
+QUICK_S = 5.0
+"""An answer within this time says that the ResourceManager could take more."""
 
 
 @dataclass(slots=True)
@@ -20,6 +24,8 @@ class Worker:
     plan: WorkerPlan
     container_id: str = ""
     directive_id: str = ""
+    sent_s: float = 0.0
+    """When its placement was sent."""
     placing_until_s: float = 0.0
     """When a placement that brought no container is given up."""
     retry_at_s: float = 0.0
@@ -45,6 +51,7 @@ class Roster:
         self.placing: dict[Gpu, Worker] = {}
         """By GPU: workers whose placement was sent and whose container has not come."""
         self.pending: dict[GangKey, dict[str, Worker]] = {}
+        self._window = WINDOW_FIRST
 
     def copy(self) -> Roster:
         """The same workers in lists of their own; what is said of a worker may be newer than the lists."""
@@ -52,15 +59,19 @@ class Roster:
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
         other.pending = {gang: dict(workers) for gang, workers in self.pending.items()}
+        other._window = self._window
         return other
 
     def __iter__(self) -> Iterator[Worker]:
         return (w for workers in self._by_app.values() for w in workers.values())
 
-    @property
-    def in_flight(self) -> int:
-        """Placements that were sent and whose containers have not come."""
-        return len(self._by_directive)
+    def room_for(self, gang_workers: int) -> bool:
+        """Whether so many more placements may be sent now; any number where none is under way.
+
+        A busy ResourceManager needs seconds for each. What it cannot do in time waits here, where no clock runs for it.
+        """
+        under_way = len(self._by_directive)
+        return not under_way or under_way + gang_workers <= self._window
 
     def of(self, app_id: str) -> list[Worker]:
         """The workers of an app."""
@@ -89,12 +100,17 @@ class Roster:
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
-    def sent(self, worker: Worker, directive_id: str, until_s: float) -> None:
+    def sent(self, worker: Worker, directive_id: str, now_s: float, until_s: float) -> None:
         """Its placement is under way, for so long at most."""
-        worker.directive_id, worker.placing_until_s = directive_id, until_s
+        worker.directive_id, worker.sent_s, worker.placing_until_s = directive_id, now_s, until_s
         self._by_directive[directive_id] = worker
         self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
         self._no_longer_waits(worker)
+
+    def answered(self, worker: Worker, now_s: float) -> None:
+        """The ResourceManager did what it was sent, or refused: soon, so that more may be sent at once, or late."""
+        step = 1 if now_s - worker.sent_s <= QUICK_S else -1
+        self._window = min(WINDOW_MOST, max(WINDOW_LEAST, self._window + step))
 
     def acknowledged(self, worker: Worker, container_id: str) -> None:
         """Its placement was carried out; the container is yet to come."""

@@ -12,8 +12,6 @@ from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
 
 RETRY_MAX_S = 5.0
-PLACEMENTS_MAX = 2_000
-"""Workers whose placements are under way at once: some seconds' work of a ResourceManager."""
 
 
 def use_planned(s: State, e: UsePlanned) -> None:
@@ -64,13 +62,13 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 def place_ready(s: State, now_s: float) -> None:
     """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it.
 
-    So many workers are under way at most; the other gangs wait here, and the time in which a grant must be used does
-    not run for them.
+    No more are under way than the ResourceManager carries out in seconds (`Roster.room_for`); the other gangs wait
+    here, and the time in which a grant must be used does not run for them.
     """
     if not s.cluster.ready:
         return
     for gang in [list(g.values()) for g in s.workers.pending.values()]:
-        if s.workers.in_flight and s.workers.in_flight + len(gang) > PLACEMENTS_MAX:
+        if not s.workers.room_for(len(gang)):
             s.placements_full_s = now_s
             return
         whole = len(gang)
@@ -144,7 +142,7 @@ def _ask_of(s: State, worker: Worker) -> Ask | None:
 def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
     node = s.cluster.node_at.get(worker.plan.host)
     assert node is not None
-    s.workers.sent(worker, s.new_id("d"), now_s + s.settings.grant_timeout_s)
+    s.workers.sent(worker, s.new_id("d"), now_s, now_s + s.settings.grant_timeout_s)
     for gpu in worker.plan.gpus:
         s.gpus.look_at(gpu, worker.placing_until_s)
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
@@ -159,6 +157,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     worker = s.workers.sent_as(e.directive_id)
     if worker is None:
         return
+    s.workers.answered(worker, now_s)
     if e.ok:
         s.workers.acknowledged(worker, e.container_id)
         return

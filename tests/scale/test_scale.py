@@ -1,0 +1,24 @@
+"""The smallest size of `make scale`: a real ResourceManager with 250 simulated NodeManagers, and a control plane."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NODES, APPS = 250, 200
+
+
+@pytest.mark.cluster
+def test_every_ask_of_two_thousand_gpus_is_served_and_every_view_answers(tmp_path: Path) -> None:
+    """Exit status 0 says that; what is checked here beside it is what the run's JSON promises a reader."""
+    sizes = ["--nodes", str(NODES), "--apps", str(APPS), "--idle", "5"]
+    command = [sys.executable, "-m", "tests.scale", *sizes, "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads(done.stdout)
+    for scheduler in ("isonomy", "capacity"):
+        assert result[scheduler]["allocated"] == result[scheduler]["wanted"] >= NODES * 8
+    assert result["log"]["error"] == 0
