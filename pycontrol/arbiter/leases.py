@@ -134,6 +134,9 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
     by_app: dict[str, list[Gpu]] = {}
     for lease in promised:
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
+        planned = s.workers.at.get(lease.gpu)
+        if planned is not None and planned.app_id == lease.app_id:
+            planned.void = not planned.container_id and not planned.directive_id
         s.record(NextDropped(lease.gpu, cause.text))
     for app_id, gpus in by_app.items():
         s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)

@@ -33,6 +33,8 @@ class Worker:
     problem: str = ""
     ask_key: tuple[str, int, int, int] | None = None
     """The ask it will be carried by, where the stand-in chose one."""
+    void: bool = False
+    """A promise that it was planned for was taken back; the app may have been promised the same GPU anew since."""
 
     @property
     def gang(self) -> GangKey:
@@ -163,7 +165,7 @@ class Roster:
         for worker in self:
             for gpu in worker.plan.gpus:
                 newest = self.at.get(gpu)
-                if newest is worker or worker.container_id or self.placing.get(gpu) is worker:
+                if newest is worker or worker.container_id or worker.void or self.placing.get(gpu) is worker:
                     continue  # what has, or is about to have, its container may be followed by something newer
                 if newest is None or newest.app_id == worker.app_id:
                     yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"

@@ -54,7 +54,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
             return f"GPU {gpu} is not leased to {app_id}"
         other = s.workers.at.get(gpu)
         # A container that is ending may have been seen by the app before us: the new one waits for it anyway.
-        if other is not None and other.app_id == app_id and not other.container_id:
+        if other is not None and other.app_id == app_id and not other.container_id and not other.void:
             return f"GPU {gpu} is planned for worker {other.plan.worker_id}"
     return ""
 
@@ -84,7 +84,10 @@ def place_ready(s: State, now_s: float) -> None:
 
 
 def _dropped_as_void(s: State, worker: Worker) -> bool:
-    """Forgets a plan for GPUs that its app neither holds nor was promised."""
+    """Forgets a plan for GPUs that its app neither holds nor was promised, or that lost the promise it was made for."""
+    if worker.void:
+        s.drop_worker(worker)
+        return True
     for gpu in worker.plan.gpus:
         lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
         held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING

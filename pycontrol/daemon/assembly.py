@@ -69,6 +69,7 @@ def assemble(
     traders: Mapping[str, Collection[str]] | None = None,
     picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
     estimates: Callable[[], Mapping[str, Any]] | None = None,
+    secure: Callable[[], str] = lambda: "",
 ) -> Core:
     """`listen`: where Agents' calls are taken; `address`: what they are told of it. `past`: what the feed starts with.
 
@@ -102,5 +103,6 @@ def assemble(
         traders=traders,
         picture=picture,
         estimates=estimates,
+        secure=secure,
     )
     return Core(agents, endpoint, feed, driver, router)

@@ -160,6 +160,7 @@ class ControlPlane:
             traders=config.exchange.traders,
             picture=picture,
             estimates=lambda: forecaster.latest,
+            secure=self._secure,
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
@@ -238,13 +239,22 @@ class ControlPlane:
         assert self.config.standby is not None
         while not self._stop.wait(self.config.standby.every_s):
             try:
-                arbiter = self._router.pictures.newest().arbiter
-                if arbiter.cluster.ready:
-                    takeover.keep(arbiter.durable.kept(), self._driver.clock.now_s())
+                picture = self._router.pictures.newest()
+                if picture.arbiter.cluster.ready:
+                    takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # not after what was kept since
             except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
             except Exception:  # the next try may do better; a thread that ends would keep nothing any more
                 log.exception("apps and clocks could not be kept on HDFS")
+
+    def _secure(self) -> str:
+        """Keeps what was just commanded for a control plane that takes over; why that is not done, or empty."""
+        try:
+            if self._takeover is not None:
+                self._takeover.secure(self._driver)
+        except KeptError as e:
+            return str(e)
+        return ""
 
     def _cells(self) -> CellSupply:
         """The cells file's assignment, and how its queues exchange cells."""

@@ -52,6 +52,8 @@ class Takeover:
         self._store, self._journal, self._pristine = store, journal, pristine
         self._followed: tuple[str, int] | None = None
         """Whose state this life went on from, while its own could not be kept yet."""
+        self._serves = False
+        """Its ResourceManager has shown itself the active one: what is kept is this control plane's."""
 
     def before_snapshot(self, driver: Runs) -> None:
         """This control plane's ResourceManager is the active one now.
@@ -64,6 +66,7 @@ class Takeover:
         except KeptError as e:
             log.error("what other control planes kept on HDFS is not known", problem=str(e))
         self._pristine = False
+        self._serves = True
 
     def _take_over(self, driver: Runs) -> None:
         found = self._store.newest()
@@ -84,3 +87,16 @@ class Takeover:
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Keeps apps and clocks (`Durable.kept`) as they are."""
         self._store.put(KeptState(self._journal.id, self._journal.epoch, state), now_s)
+
+    def secure(self, driver: Runs) -> None:
+        """Keeps the present state for somebody who waits for that: whoever takes over from now on goes on from it.
+
+        KeptError where that is not sure.
+        """
+        if not self._serves:
+            raise KeptError("the ResourceManager has sent no snapshot yet")
+        state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
+        self.keep(state, now_s)
+        found = self._store.newest()
+        if found is None or found.by != self._journal.id:
+            raise KeptError("another control plane has served since")

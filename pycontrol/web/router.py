@@ -100,6 +100,7 @@ class Router:
         traders: Mapping[str, Collection[str]] | None = None,
         picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
         estimates: Callable[[], Mapping[str, Any]] | None = None,
+        secure: Callable[[], str] = lambda: "",
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
@@ -107,6 +108,8 @@ class Router:
         self._read_cells = read_cells
         self._traders = traders or {}
         """Virtual cluster -> users who may exchange its cells, beside admins."""
+        self._secure = secure
+        """Keeps what was commanded for a control plane that takes over; says why it could not, or nothing."""
         self.pictures = Pictures(driver)
         self._metering = threading.Lock()
         self._page = Page()
@@ -291,7 +294,16 @@ class Router:
         self._driver.submit(OperatorCommand(request.path, target, request.user))
         self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
+        if request.path != "kill":  # which ends what is here, and is over
+            self._must_last(request)
         return {"ok": True, "verb": request.path, "target": target, "text": text}
+
+    def _must_last(self, request: Request) -> None:
+        """What is acknowledged holds after a failover, too."""
+        problem = self._secure()
+        if problem:
+            raise Refusal(503, f"{request.path}: in force now, but a control plane that takes over would not know of it"
+                          f" ({problem}); repeat it")  # fmt: skip
 
     @staticmethod
     def _need_admin(request: Request) -> None:
@@ -360,7 +372,9 @@ class Router:
             self._need_admin(request)
         self._driver.call(lambda a, now_s: exchange.check(a, now_s, posted))
         self._driver.submit(posted)
-        return self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
+        outcome = self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
+        self._must_last(request)
+        return outcome
 
     def _switch(self, request: Request) -> dict[str, Any]:
         self._need_admin(request)

@@ -11,7 +11,7 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
 from pycontrol.daemon.standby_store import KeptError, KeptState
 from pycontrol.daemon.takeover import Superseded, Takeover
-from pycontrol.model.events import StateKept
+from pycontrol.model.events import OperatorCommand, StateKept
 from pycontrol.policies import registry
 
 
@@ -71,3 +71,32 @@ def test_what_was_followed_does_not_supersede_while_hdfs_takes_nothing() -> None
     store.kept = KeptState("other", 6, Durable().kept())
     with pytest.raises(Superseded):
         takeover.before_snapshot(driver)
+
+
+def test_a_command_is_secure_once_whoever_takes_over_goes_on_from_it() -> None:
+    store, driver = Store(), Driver()
+    takeover = Takeover(store, Journal(), pristine=True)
+    with pytest.raises(KeptError, match="no snapshot"):
+        takeover.secure(driver)
+    assert store.kept is None, "what the other one kept must not be overwritten before it is read"
+    takeover.before_snapshot(driver)
+    driver.arbiter.handle(OperatorCommand("pause", "", "root"), 6.0)
+    takeover.secure(driver)
+    assert store.kept is not None
+    assert store.kept.state["switches"] == ["paused"]
+    store.refuses = True
+    with pytest.raises(KeptError, match="away"):
+        takeover.secure(driver)
+
+
+def test_a_command_given_to_a_control_plane_that_another_one_took_over_from_is_not_secure() -> None:
+    driver = Driver()
+
+    class Later(Store):
+        def newest(self) -> KeptState | None:
+            return KeptState("other", 9, Durable().kept()) if self.kept is not None else None
+
+    takeover = Takeover(Later(), Journal(), pristine=True)
+    takeover.before_snapshot(driver)
+    with pytest.raises(KeptError, match="another control plane"):
+        takeover.secure(driver)

@@ -386,6 +386,10 @@ class Injector:
         self._post("drain", node=f["host"])
         self._until(f, lambda: self._surely("undrain", node=f["host"]))
 
+    def undrain(self, host: str) -> None:
+        """The machine is in use again, for sure."""
+        self._surely("undrain", node=host)
+
     def do_pause(self, f: Fault) -> None:
         self._post("pause")
         self._until(f, lambda: self._surely("resume"))

@@ -222,6 +222,7 @@ class Plane:
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
             monotonic_s=lambda: sim.now,
             read_cells=(lambda named: world.read_cells()) if supply is not None else None,
+            secure=self._secure,
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
         self.agents._loop.close()
@@ -268,6 +269,15 @@ class Plane:
         if self.arbiter.cluster.ready and self.takeover is not None:
             with contextlib.suppress(KeptError):
                 self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
+
+    def _secure(self) -> str:
+        """As ControlPlane has it."""
+        try:
+            if self.takeover is not None:
+                self.takeover.secure(self.driver)
+        except KeptError as e:
+            return str(e)
+        return ""
 
     def _set_clocks(self) -> None:
         """Code of this process reads this machine's clocks."""

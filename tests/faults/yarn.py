@@ -197,7 +197,12 @@ class ResourceManager:
         return node_id in self.nodes
 
     def register(self, nm: NodeManager) -> None:
-        """A NodeManager registers with what runs on it."""
+        """A NodeManager registers with what runs on it; one that has no app's containers any more begins anew.
+
+        (RMNodeImpl.ReconnectNodeTransition: the node is removed and added.)
+        """
+        if nm.node_id in self.nodes and not nm.runs:
+            self.remove_node(self.nodes[nm.node_id], "REBOOTED")
         self.nodes[nm.node_id] = RmNode(nm, nm.gpus, self.sim.now)
         back: list[tuple[RmContainer, Run]] = []
         for run in list(nm.runs.values()):

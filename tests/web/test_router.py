@@ -114,3 +114,14 @@ def test_watchers_beyond_the_limit_are_answered_at_once() -> None:
     feed = Feed(NoJournal(), first_seq=10)
     feed._watchers = WATCHERS_MAX
     assert feed.since(10, 60.0, 50) == {"events": [], "next": 10, "missed": False}
+
+
+def test_a_command_is_acknowledged_once_it_outlasts_a_failover(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
+    monkeypatch.setattr(scene.router, "_secure", lambda: "HDFS is away")
+    status, said = scene.error("POST", "pause", admin=True)
+    assert status == 503
+    assert said.startswith(
+        "pause: in force now, but a control plane that takes over would not know of it (HDFS is away)"
+    )
+    assert scene.world.arbiter.paused
+    assert scene.router.handle("POST", "kill", {"app": EARLY}, "root", True)[0] == 200, "it is over with it"

@@ -1,0 +1,71 @@
+"""A promise that is taken back and given anew to the same app: what was planned for the first is not for the second."""
+
+from __future__ import annotations
+
+import pytest
+
+from pycontrol.arbiter import leases, standin
+from pycontrol.arbiter.facts import LeaseGranted
+from pycontrol.arbiter.lease import Reservation
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, YarnApp
+from pycontrol.model.reasons import Cause, EndReason
+from tests.arbiter.mini import Mini
+
+WHY = Cause(EndReason.GUARANTEE, "the cells of root.a need it")
+
+
+def promised(agent: bool) -> tuple[Mini, Reservation]:
+    """`holder` runs on GPU 0, which is being taken back; `next` has planned its container there."""
+    m = Mini()
+    m.app("holder", gang=1)
+    m.run(2)
+    m.start("holder")
+    (gpu,) = m.held("holder")
+    ask = Ask("next_1", "next", 0, 1, 1)
+    if agent:
+        m.app("next", gang=4)
+    else:
+        m.send(ev.AppAdded(YarnApp("next", "u", "root.default", "next", "YARN", m.now, frozenset(), "next_1")))
+        m.send(ev.AskChanged(ask))
+    (held,) = m.a.leases_of("holder")
+    leases.take_back(m.a, [held], m.now, m.now + 60, WHY)
+    give(m, "g1")
+    if agent:
+        m.send(ev.UsePlanned("next", "u1", (ev.WorkerPlan("w1", "j", (gpu,), 1),)))
+    else:
+        assert standin.assign(m.a, "next", [gpu], [ask])
+    m.run(0.1)
+    assert m.a.workers.at[gpu].app_id == "next"
+    return m, m.a.durable.reservations[gpu]
+
+
+def give(m: Mini, grant_id: str) -> None:
+    (gpu,) = m.held("holder")
+    m.a.record(LeaseGranted(gpu, "next", grant_id, m.now + 60, m.now + 600, grant_id, after_current=True,
+                            guaranteed=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", [False, True])
+def test_the_plan_of_the_first_promise_gives_way(agent: bool) -> None:
+    m, promise = promised(agent)
+    gpu, first = promise.gpu, m.a.workers.at[promise.gpu]
+    leases.cancel_reservations(m.a, [promise], m.now, WHY)
+    give(m, "g2")
+    m.a.validate(m.now)
+    if agent:
+        m.send(ev.UsePlanned("next", "u2", (ev.WorkerPlan("w2", "j", (gpu,), 2),)))
+        (reply,) = [e for _, e in m.effects if isinstance(e, ev.SendUseReply) and e.use_id == "u2"]
+        assert reply.accepted, reply.reason
+    m.run(0.1)
+    planned = [w for w in m.a.workers if gpu in w.plan.gpus and w.app_id == "next"]
+    assert first not in planned
+    assert [w.use_id for w in planned] == (["u2"] if agent else [])
+
+
+def test_what_is_on_its_way_does_not_give_way() -> None:
+    m, promise = promised(False)
+    worker = m.a.workers.at[promise.gpu]
+    m.a.workers.sent(worker, "d1", m.now + 60)
+    leases.cancel_reservations(m.a, [promise], m.now, WHY)
+    assert not worker.void
