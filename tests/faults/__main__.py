@@ -84,6 +84,18 @@ def run_seeds(seeds: range, jobs: int, stop_at: int, progress: bool = False) -> 
     return found
 
 
+def run_files(files: list[Path]) -> bool:
+    """Plays schedules that are kept in files; whether one fails."""
+    failed = 0
+    for file in files:
+        kind, text, _ = play(json.loads(file.read_text()))
+        failed += bool(kind)
+        if kind:
+            print(f"{file.name}: {text[:300]}", flush=True)
+    print(f"{len(files)} files, {failed} failed")
+    return bool(failed)
+
+
 def seeds_of(text: str, first: int) -> range:
     """`500` seeds from the first on, or `a..b` with both ends."""
     low, dots, high = text.partition("..")
@@ -107,7 +119,8 @@ def tell(schedule: Schedule, lines: int, always: bool = False) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this one and tell its story")
-    parser.add_argument("--file", type=Path, help="play the schedule in this file and tell its story")
+    parser.add_argument("--file", type=Path, nargs="+", help="play the schedule in this file and tell its story; in "
+                        "several: say which break")  # fmt: skip
     parser.add_argument("--seeds", default="", help="play so many, or those from a to b: a..b")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -124,7 +137,9 @@ def main() -> int:
     if args.seeds:
         stop_at = sys.maxsize if args.keep_going else args.stop_at
         return bool(run_seeds(seeds_of(args.seeds, args.first), args.jobs, stop_at, progress=True))
-    schedule = json.loads(args.file.read_text()) if args.file else draw(args.seed)
+    if args.file and len(args.file) > 1:
+        return run_files(args.file)
+    schedule = json.loads(args.file[0].read_text()) if args.file else draw(args.seed)
     if args.traceback:
         schedule["traceback"] = True
     if args.shrink:

@@ -1,19 +1,24 @@
 """Deliberate bugs, each of which some seed must find: `python -m tests.faults.mutants` (make mutants).
 
-A mutant is a piece of code that must be in a folder exactly once, and what takes its place in a copy of the tree. It
-applies however the code is laid out and whichever file it moves to; where the code itself changes, adapt the mutant.
+A mutant is a piece of code that must be in a folder exactly once, and what takes its place as its module is imported.
+It applies however the code is laid out and whichever file it moves to; where the code itself changes, adapt the
+mutant. `FOUND_BY` has a seed that found it, which is played first; where it does not any more, all from 1 on are.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.abc
+import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 from tests.faults.patch import replaced
 
@@ -85,6 +90,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
 }  # fmt: skip
 
+FOUND_BY: dict[str, int] = {}
+
 
 def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:
     """(file, its mutated text); ValueError where the mutant does not apply any more."""
@@ -96,36 +103,79 @@ def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:
     return str(path.relative_to(root)), text
 
 
-def seeds_until_found(name: str, seeds: int, jobs: int) -> tuple[int, str]:
-    """(seeds played until one broke, what broke); (0, "") where none did."""
-    with tempfile.TemporaryDirectory(prefix="isonomy-mutant-") as folder:
-        copy = Path(folder)
-        for part in ("pycontrol", "submarine_patch", "tests", "confs"):
-            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "java", "found"))
-        file, text = mutated(name)
-        (copy / file).write_text(text)
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": folder}
-        command = [sys.executable, "-m", "tests.faults", "--seeds", str(seeds), "--jobs", str(jobs), "--stop-at", "1"]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    found = re.search(r"^seed \d+: (.*)$", done.stdout, re.M)
-    count = re.search(r"^(\d+) seeds, ", done.stdout, re.M)
-    if found is None and not done.returncode and count is not None:
-        return 0, ""
-    return int(count[1]) if count else 1, found[1] if found else done.stderr[-300:]
+class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module with another text than its file has."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        self.file, self.text = file, text
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(fullname, self) if fullname == self.module else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.text, str(ROOT / self.file), "exec"), module.__dict__)
+
+
+def play(name: str, seeds: Iterable[int]) -> int:
+    """Plays seeds with a mutant in this process, and prints the first that finds it; its exit status."""
+    mutation = _Mutation(*mutated(name))
+    assert mutation.module not in sys.modules, f"{mutation.module} was imported before it could be mutated"
+    sys.meta_path.insert(0, mutation)
+    from tests.faults.__main__ import play as play_schedule
+    from tests.faults.schedule import draw
+
+    begun_s, played = time.process_time(), 0
+    for seed in seeds:
+        played += 1
+        kind, text, _ = play_schedule(draw(seed))
+        if kind:
+            print(f"seed {seed} after {played} in {time.process_time() - begun_s:.0f} s: {' '.join(text.split())}")
+            return 0
+    print(f"nothing in {played} seeds, {time.process_time() - begun_s:.0f} s")
+    return 1
+
+
+def first_found(name: str, seeds: int) -> tuple[int, str]:
+    """(seed that found it, what it says) of a process of its own; seed 0 where none did."""
+    known = FOUND_BY.get(name)
+    tries = [[str(known)]] if known else []
+    for chosen in [*tries, [f"1..{seeds}"]]:
+        command = [sys.executable, "-m", "tests.faults.mutants", name, "--play", *chosen]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        found = re.search(r"^seed (\d+) (.*)$", done.stdout, re.M)
+        if found is not None:
+            return int(found[1]), found[2]
+        if done.returncode != 1 or not done.stdout.startswith("nothing"):
+            raise RuntimeError(f"{name}: {done.stderr[-1000:]}")
+    return 0, f"NOT found in {seeds} seeds"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="these only")
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--play", nargs="+", metavar="SEED", help="with the first mutant, these or a..b, in this process"
+    )
     args = parser.parse_args()
+    if args.play:
+        return play(args.names[0], (s for part in args.play for s in _seeds(part)))
     missed = 0
+    print(f"{'mutant':<40} {'seed':>5}  seeds played, CPU seconds, what broke")
     for name in args.names or MUTANTS:
-        seeds, what = seeds_until_found(name, args.seeds, args.jobs)
-        missed += not seeds
-        print(f"{name}: {f'found after {seeds} seeds: {what[:120]}' if seeds else 'NOT found'}", flush=True)
+        seed, what = first_found(name, args.seeds)
+        missed += not seed
+        print(f"{name:<40} {seed or '-':>5}  {what[:150]}", flush=True)
     return bool(missed)
+
+
+def _seeds(text: str) -> range:
+    low, _, high = text.partition("..")
+    return range(int(low), int(high or low) + 1)
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ class World:
         try:
             self._until(self.sim.start_s + s["until"])
             self.injector.heal()
-            if s["old_journal"]:
+            if s.get("old_journal"):
                 self.injector.undrain("n2")  # which its operator had drained
             self.sim.tell("world", "all faults are over")
             self._quiet()
