@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -125,6 +125,22 @@ def layout(file: CellsFile, topology: Topology | None = None, name: str = "cells
     return found
 
 
+HOST_GPUS_MAX = 4096
+"""More on one host is a slip of the pen, and would take all memory."""
+
+
+def _host_gpus(levels: Iterable[tuple[str, int]], node: str, where: str) -> int:
+    """GPUs of a host, by the fans of the levels up to it."""
+    size = 1
+    for name, fan in levels:
+        size *= fan
+        if name == node:
+            break
+    if size > HOST_GPUS_MAX:
+        raise LayoutError([f"{where}: a {node} has {size} GPUs; at most {HOST_GPUS_MAX} are possible"])
+    return size
+
+
 def _chain(levels: list[tuple[str, int]], node: str, top: str, hosts: list[str], indices: list[int]) -> Chain:
     """A chain from (type, fan) by level, with hidden levels where a fan above nodes is wide."""
     names, fans, above = list[str](), list[int](), False
@@ -140,11 +156,7 @@ def _uniform(file: CellsFile, topology: Topology | None) -> list[Chain]:
     levels = list(file.levels.items())
     machines = list(topology.machines.values()) if topology else []
     if file.hosts:
-        size = 1
-        for name, fan in levels:
-            size *= fan
-            if name == file.node:
-                break
+        size = _host_gpus(levels, file.node, "levels")
         machines = [Machine(host, "", size, file.gpu) for host in file.hosts]
     machines = [m for m in machines if m.gpus]
     if not machines:
@@ -224,6 +236,7 @@ def _explicit(file: CellsFile) -> tuple[list[Chain], dict[str, tuple[int, int, i
             raise LayoutError(
                 [f"cell_types.{top}: needs exactly one type with node_level in it, has {len(nodes)}; mark the hosts'"]
             )
+        _host_gpus(levels, nodes[0], f"cell_types.{top}")
         reader = _Reader(levels, nodes[0])
         for at, cell in cells:
             reader.read(cell, len(levels) - 1, f"physical_cells[{at}]")
@@ -298,9 +311,12 @@ class _Reader:
 
 
 def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int, int]]) -> list[Vc]:
-    vcs, taken = [], dict[str, str]()
+    vcs, taken, queues = [], dict[str, str](), dict[str, str]()
     for name, spec in file.virtual_clusters.items():
         where = f"virtual_clusters.{name}"
+        other = queues.setdefault(name.removeprefix("root."), name)
+        if other != name:
+            raise LayoutError([f"{where}: is the same queue as {other}; keep one of them"])
         cells: dict[tuple[int, int], int] = {}
         for at, cell in enumerate(spec.cells):
             key = _locate(chains, cell.type, cell.chain, f"{where}.cells[{at}]")

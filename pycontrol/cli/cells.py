@@ -19,6 +19,8 @@ from pycontrol.cli.client import Rm, remote, rm_address
 from pycontrol.cli.screens import deal
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology, parse
+from pycontrol.policies import registry
+from pycontrol.policies.shadowed import NoShadow, Shadowed
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 TOPOLOGY = click.option("--topology", type=click.Path(path_type=Path, dir_okay=False),
@@ -120,13 +122,26 @@ def _load(file: Path, topology: Path | None) -> Layout:
     try:
         text = file.read_text(encoding="utf-8")
         machines = load_topology(topology) if topology else None
-        return layout(parse(text, CellsFile, file.name), machines, file.name)
+        found = layout(parse(text, CellsFile, file.name), machines, file.name)
+        _check_policies(found, file.name)
+        return found
     except OSError as error:
         _fail([f"{file}: cannot be read: {error.strerror}"])
     except UnicodeDecodeError:
         _fail([f"{file}: is not UTF-8 text"])
     except ConfigError as error:
         _fail(error.lines)
+
+
+def _check_policies(found: Layout, name: str) -> None:
+    """Those that the file names; what it leaves to isonomy.yaml is checked where that is."""
+    for vc in found.vcs:
+        if vc.terms.policy:
+            try:
+                policy = registry.make(vc.terms.policy, **vc.terms.options)
+                _ = Shadowed(policy) if vc.terms.shadow else policy
+            except (registry.UnknownPolicy, NoShadow) as error:
+                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
 
 
 def _fail(problems: Iterable[str]) -> NoReturn:

@@ -106,6 +106,7 @@ class Router:
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
         self._read_cells = read_cells
+        self._applying = threading.Lock()
         self._traders = traders or {}
         """Virtual cluster -> users who may exchange its cells, beside admins."""
         self._secure = secure
@@ -347,16 +348,17 @@ class Router:
         self._need_admin(request)
         if self._read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
-        try:
-            layout, policies = self._read_cells(request.params.get("file", ""))
-        except ConfigError as error:
-            raise Refusal(400, "; ".join(error.lines)) from error
+        with self._applying:  # else of two, the one that read the file first might apply it last
+            try:
+                layout, policies = self._read_cells(request.params.get("file", ""))
+            except ConfigError as error:
+                raise Refusal(400, "; ".join(error.lines)) from error
 
-        def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str]]:
-            before = exchange.deals(a)
-            return a.reconfigure(layout, now_s, policies), sorted(before - exchange.deals(a))
+            def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str]]:
+                before = exchange.deals(a)
+                return a.reconfigure(layout, now_s, policies), sorted(before - exchange.deals(a))
 
-        borrowing, over = self._driver.call(apply)
+            borrowing, over = self._driver.call(apply)
         self.pictures.expire()
         text = "the cells are as the file says; all that runs goes on"
         if borrowing:

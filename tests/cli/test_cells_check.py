@@ -1,0 +1,65 @@
+"""`isonomy cells check`: what cannot be put into force is refused with one line, whatever is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli import main
+
+FILE = """
+levels: {{switch: 2, node: 2{levels}}}
+hosts: [n1, n2]
+virtual_clusters:
+  root.a: {{node: 1{terms}}}{more}
+"""
+TREES = """
+cell_types: {{node: {{child: gpu, count: {count}, node_level: true}}}}
+physical_cells: [{{type: node, hosts: [n1]}}]
+virtual_clusters: {{root.a: {{gpu: 1}}}}
+"""
+
+
+def said(tmp_path: Path, text: str) -> tuple[int, str]:
+    path = tmp_path / "cells.yaml"
+    path.write_text(text)
+    found = CliRunner().invoke(main, ["cells", "check", str(path)])
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+    return found.exit_code, found.output
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        (", policy: themes", "virtual_clusters.root.a.policy: there is no policy themes"),
+        (", policy: themis, policy_options: {leftover: 1}", "themis has no option leftover"),
+        (", policy: tiresias, policy_options: {threshold_gpu_s: much}", "threshold_gpu_s"),
+        (", policy: themis, shadow: true", "themis asks Agents for bids, which a shadow has none of"),
+        (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
+    ],
+)
+def test_terms_that_cannot_be_had(tmp_path: Path, terms: str, problem: str) -> None:
+    status, output = said(tmp_path, FILE.format(levels="", terms=terms, more=""))
+    assert status == 1
+    assert problem in output
+
+
+def test_a_queue_is_one_virtual_cluster(tmp_path: Path) -> None:
+    """`a` and `root.a` are one queue: its apps would only ever be in one of the two."""
+    status, output = said(tmp_path, FILE.format(levels="", terms="", more="\n  a: {node: 1}"))
+    assert status == 1
+    assert "virtual_clusters.a: is the same queue as root.a" in output
+
+
+def test_a_host_of_a_million_gpus_is_a_slip(tmp_path: Path) -> None:
+    for text in (FILE.replace("node: 2{levels}", "node: 1000000000000{levels}"), TREES.replace("{count}", "1000000")):
+        status, output = said(tmp_path, text.format(levels="", terms="", more=""))
+        assert status == 1
+        assert "at most 4096 are possible" in output
+
+
+def test_what_is_left_to_the_configuration_is_checked_there(tmp_path: Path) -> None:
+    terms = ", shadow: true, policy_options: {leftovers: worst_first}"
+    assert said(tmp_path, FILE.format(levels="", terms=terms, more=""))[0] == 0
