@@ -141,7 +141,7 @@ def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
 
 
 def _acquire(principal: str, keytab: str, tickets: str, credential: ctypes.c_void_p) -> None:
-    """They are taken anew when they end."""
+    """They are taken again when they end."""
     if not os.access(keytab, os.R_OK):
         raise NegotiateError(f"no Kerberos ticket for {principal}: {keytab} cannot be read")
     name, minor = ctypes.c_void_p(), ctypes.c_uint32()

@@ -2,7 +2,7 @@
 
 Prod owns a switch and two single GPUs, two levels below the machine, and a pinned machine; it lends research the switch
 until a time. Research fills all twelve GPUs. Then prod asks for its own: the pinned machine comes back at once, the
-switch when the exchange is over, and a gang of all its cells runs on one machine. A second gang waits for the first,
+switch when the exchange has ended, and a gang of all its cells runs on one machine. A second gang waits for the first,
 until its priority is raised while both are there. Then the control plane is killed.
 Exit status 0 only if all that was seen in time, every app succeeded, and the audit is clean.
 """
@@ -30,7 +30,7 @@ from submarine_patch.cli import stock
 
 LEASE_S, LEAD_S = 20.0, 4.0
 LENT_S = 60.0
-"""For how long prod lends its switch: until research uses all that there is, and prod has asked for it back."""
+"""For how long prod lends its switch: until research uses all that exist, and prod has asked for it back."""
 ALL_GPUS, OWN_GPUS, LENT_GPUS = 12, 6, 2
 """Of the cluster, of research, and of the switch that it gets by exchange."""
 CLAIMED_LEAST = 10
@@ -67,7 +67,7 @@ class Step:
 
 @dataclass
 class CellsDemo(Demo):
-    """Steps that each wait for one thing, while what goes on is shown."""
+    """Steps that each wait for one thing, while what continues is shown."""
 
     steps: list[Step] = field(default_factory=list)
     shown: str = ""
@@ -138,7 +138,7 @@ class CellsDemo(Demo):
 
 
 def lend(demo: CellsDemo) -> float:
-    """Prod offers its switch, research requests it; when the exchange is over (Unix seconds)."""
+    """Prod offers its switch, research requests it; when the exchange has ended (Unix seconds)."""
     for_s = LENT_S * demo.slower
     demo.tell(f"prod lends research its switch of two GPUs for {for_s:.0f} s; until then it is research's guarantee")
     demo.isonomy("exchange", "offer", "root.prod", "switch:1", "--for", f"{for_s:.0f}s", "--id", "spare")
@@ -165,7 +165,7 @@ def borrow(demo: CellsDemo) -> None:
 
 
 def take_back(demo: CellsDemo, end_s: float) -> None:
-    """Prod asks for its own: what is pinned comes back at once, what is lent when the exchange is over."""
+    """Prod asks for its own: what is pinned comes back at once, what is lent when the exchange has ended."""
     demo.tell("prod's app `corner` asks for its pinned machine, which wide has borrowed")
     demo.start("corner", "prod", 2, "--pinned", "corner", "--max-iterations", "40", "--iteration-s", "0.6")
     demo.see("corner runs on the pinned machine", 60, lambda: len(demo.held("corner")) == 2)
@@ -200,10 +200,10 @@ def raise_priority(demo: CellsDemo) -> None:
 
 
 def kill_control_plane(demo: CellsDemo) -> None:
-    """kill -9: what runs goes on, and is known again as what it was."""
+    """kill -9: what runs continues, and is known again as what it was."""
     assert demo.control is not None
     before = {x["container_id"] for x in demo.held("second")}
-    demo.tell(f"the control plane is killed (kill -9 {demo.control.pid}); containers and training go on without it")
+    demo.tell(f"the control plane is killed (kill -9 {demo.control.pid}); containers and training continue without it")
     demo.control.kill()
     demo.control.wait(20)
     demo.serve()
@@ -212,7 +212,7 @@ def kill_control_plane(demo: CellsDemo) -> None:
     done = demo.ended("second")
     if not done and (not again or not all(x["guaranteed"] for x in again)):
         raise click.ClickException("after the restart second's leases are not those of its own cells")
-    demo.say("second is done" if done else f"second goes on with its {len(again)} leases, guaranteed as before")
+    demo.say("second is done" if done else f"second continues with its {len(again)} leases, guaranteed as before")
 
 
 def finish(demo: CellsDemo) -> bool:

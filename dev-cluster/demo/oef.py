@@ -26,7 +26,7 @@ from pycontrol.audit.history import History
 from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.problem import Problem
+from pycontrol.shares.problem import ShareProblem
 
 TOPOLOGY = DEMO / "oef.yaml"
 LEASE_S = 20.0
@@ -111,7 +111,7 @@ class OefDemo(Demo):
         self.devices = [sum(m.gpus for m in spec.machines if m.type == t) for t in self.types]
         self.type_of = {m.host: m.type for m in spec.machines}
         true = [t.speedups(self.speeds) for t in TENANTS]
-        self.ideal = OefCooperative().shares(Problem.of(true, [float(n) for n in self.devices]))
+        self.ideal = OefCooperative().shares(ShareProblem.of(true, [float(n) for n in self.devices]))
 
     def show_queue(self, before: str) -> str:
         """Also: looks whether the measured time begins or ends."""

@@ -122,7 +122,7 @@ def _fastest(
 def _growth(
     r: Running, free: Sequence[Gpu], held: Mapping[Gpu, float], elastic: Elastic, scope: Scope, topology: Topology
 ) -> tuple[Gpu, ...]:
-    """The gang on which a running one would go on, and regain what the restart costs; empty where there is none."""
+    """The gang on which a running one would continue, and regain what the restart costs; empty where there is none."""
     now = len(r.gpus)
     able = [*r.gpus, *free]
     if not free or len(able) < elastic.least_gpus or any(g not in held for g in r.gpus):

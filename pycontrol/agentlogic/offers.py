@@ -52,9 +52,9 @@ def bid_for(
     """The one bid. `open_jobs`: jobs that could run now, those under way included; `offered`: GPUs by host;
     `slowdowns`: S of each scope within which a gang may lie; `speedups`: its speed by GPU type, 1 where it has none;
     `mixes`: a gang may have GPUs of several types; `elastic`: how its jobs run on more GPUs, where they may."""
-    kept_gpus = sum(g not in ending for g in held)
+    retained_gpus = sum(g not in ending for g in held)
     own = [OwnGang(gang_of(count_by_host(g.gpus)), g.slowdown) for g in gangs if g.known and ending >= set(g.gpus)]
-    room_gangs = max(0, (open_jobs * work.gang_gpus - kept_gpus) // work.gang_gpus)
+    room_gangs = max(0, (open_jobs * work.gang_gpus - retained_gpus) // work.gang_gpus)
     staying = _staying(gangs, held, ending)
     if elastic is not None:  # a job with a gang that stays has no use for another one
         room_gangs = open_jobs - len(staying)

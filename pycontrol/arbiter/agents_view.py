@@ -34,7 +34,7 @@ class AgentsView:
         """Apps that a policy would see differently than in the round before."""
         self.unmanaged_apps: dict[str, None] = {}
         """Live apps for which the stand-in bids."""
-        self.doomed: set[str] = set()
+        self.terminating: set[str] = set()
         """Apps without an Agent that the operator ended: their asks are not served."""
 
     def copy(self) -> AgentsView:
@@ -42,7 +42,7 @@ class AgentsView:
         other = AgentsView()
         other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
-        other.unmanaged_apps, other.doomed = dict(self.unmanaged_apps), set(self.doomed)
+        other.unmanaged_apps, other.terminating = dict(self.unmanaged_apps), set(self.terminating)
         return other
 
     # ---- reading
@@ -109,7 +109,7 @@ class AgentsView:
         for app_id in app_ids:
             self._by_app.pop(app_id, None)
             self.stale.discard(app_id)
-            self.doomed.discard(app_id)
+            self.terminating.discard(app_id)
 
     # ---- what follows
 
@@ -150,11 +150,11 @@ class AgentsView:
 
     def end_by_operator(self, app_id: str) -> None:
         """Its asks are not served any more."""
-        self.doomed.add(app_id)
+        self.terminating.add(app_id)
 
     def pardon(self, app_id: str) -> None:
         """YARN does not know the app any more: what comes under its name is another life."""
-        self.doomed.discard(app_id)
+        self.terminating.discard(app_id)
 
     def validate(self, live: Mapping[str, object], holding: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """(app, what is wrong). `holding`: GPUs by app."""

@@ -26,7 +26,7 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
     s.request_round(now_s + s.settings.settle_s)
 
 
-def known_as(s: State, app: YarnApp, now_s: float) -> bool:
+def note(s: State, app: YarnApp, now_s: float) -> bool:
     """What YARN says of an application; whether it is in another virtual cluster from now on."""
     s.cluster.app_known(app)
     record = s.durable.live.get(app.app_id)
@@ -56,7 +56,7 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
     for worker in s.workers.of(app_id):
         if not worker.directive_id:
             s.drop_worker(worker)
-    leases.take_back(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
+    leases.revoke(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     if record.finished_s is None or (final_state and final_state != record.final_state):
         s.record(AppEnded(app_id, final_state, now_s))
         s.refresh_kind(app_id)

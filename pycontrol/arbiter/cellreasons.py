@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pycontrol.arbiter.eligibility import types_for
+from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.lease import REVOKING
-from pycontrol.arbiter.lots import private_lot
-from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.round_parts import private_part
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import Supply
 from pycontrol.auction.placing import place_gang
@@ -24,29 +24,29 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
     if not vc or demand.opportunistic:
         return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
-    lot = private_lot(s, supply, vc, {})
-    assert lot.topology is not None
+    part = private_part(s, supply, vc, {})
+    assert part.topology is not None
     machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]
     if not machines and demand.pinned:
-        own = sorted(set(lot.pinned.values()))
+        own = sorted(set(part.pinned.values()))
         return Reason(
             Pending.NO_SUCH_CELLS, f"{vc} owns no pinned cell {demand.pinned}, but {', '.join(own) or 'none'}"
         )
-    types = {name: m.gpu_type for name, m in lot.topology.machines.items()}
+    types = {name: m.gpu_type for name, m in part.topology.machines.items()}
     names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
-    free = {name: n for name, n in (lot.free or {}).items() if name in names}
-    healthy = {name: n for name, n in lot.topology.gpus_by_host.items() if name in names}
+    free = {name: n for name, n in (part.free or {}).items() if name in names}
+    healthy = {name: n for name, n in part.topology.gpus_by_host.items() if name in names}
     whole = {m.name: m.cell_gpus for m in machines if m.name in names}
     if demand.within:
         room = supply.room_within(demand.within, vc)
         free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
         healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
 
-    kinds = types_for(demand, lot.topology, typed)
+    kinds = types_for(demand, part.topology, typed)
 
     def fits(gpus: Mapping[str, int]) -> bool:
-        assert lot.topology is not None
-        size, scope, top = demand.gang_gpus, demand.scope, lot.topology
+        assert part.topology is not None
+        size, scope, top = demand.gang_gpus, demand.scope, part.topology
         rooms = ({h: n for h, n in gpus.items() if kind in ("", types.get(h))} for kind in kinds)
         return any(place_gang(size, scope, room, top, demand.members) is not None for room in rooms)
 
@@ -60,7 +60,7 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
     given = [(d["tenant"], d["lot"], d["end_s"]) for d in lent if d["owner"] == vc]
     given += [(d["owner"], d["in_return"], d["end_s"]) for d in lent if d["tenant"] == vc and d["in_return"]]
     if fits(whole):
-        bad = sorted({lot.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
+        bad = sorted({part.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
         well = f"{sum(healthy.values())} of {sum(whole.values())} are in order"
         return Reason(Pending.CELLS_BAD, f"{need}, {well}; bad on {', '.join(bad)}")
     if given:

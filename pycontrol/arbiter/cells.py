@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.arbiter.supply import GroupGpus, Placed
 from pycontrol.cells import idle
 from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.core import Cells
@@ -16,7 +16,7 @@ from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines, room_within
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
-from pycontrol.cells.values import OPPORTUNISTIC, CellsError, Outcome, Request
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Gpu
 
@@ -130,14 +130,14 @@ class CellSupply:
         evicted: list[str] = []
         try:
             decision = self._cells.request(request)
-            while decision.outcome is Outcome.PREEMPT:
+            while decision.outcome is PlacementOutcome.PREEMPT:
                 for victim in decision.victims:
                     evicted.append(victim)
                     self._cells.release(victim)
                 decision = self._cells.request(request)
         except CellsError:
             return None
-        return Placed(decision.gpus, tuple(evicted)) if decision.outcome is Outcome.PLACED else None
+        return Placed(decision.gpus, tuple(evicted)) if decision.outcome is PlacementOutcome.PLACED else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """Makes a borrowed group own these cells where it runs, if they can be bound there."""
@@ -158,22 +158,22 @@ class CellSupply:
         request, workers = known.request, known.workers
         self._cells.release(group)
         members = tuple((1, len(indices)) for _, indices in workers)
-        adopt(self._cells, Request(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
+        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
         return True
 
-    def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> Request:
+    def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> GroupRequest:
         members = tuple((1, n) for _, n in gang)
         if guaranteed:
             inside = cells_inside(self._cells, gang)
-            return Request(group, vc, GUARANTEED, members, lazy=False, inside=inside)
-        return Request(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
+            return GroupRequest(group, vc, GUARANTEED, members, lazy=False, inside=inside)
+        return GroupRequest(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
 
     def release(self, group: str) -> None:
         """Its cells are free again."""
         if group in self._cells.groups:
             self._cells.release(group)
 
-    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """Puts the groups back where they are; returns those that now borrow what they do not own any more."""
         running = []
         for held in groups:
@@ -181,7 +181,7 @@ class CellSupply:
             gang = tuple((host, len(indices)) for host, indices in workers)
             priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
             members = tuple((1, n) for _, n in gang)
-            running.append((Request(held.group, held.vc, priority, members, lazy=False, on=gang), workers))
+            running.append((GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers))
         found = adopt_all(self._empty, running)
         self._cells = self.exchange.cells = found.cells
         return (*found.downgraded, *found.gone)  # the latter on machines that the file does not know
@@ -222,7 +222,7 @@ class CellSupply:
         self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns cells whose time is over and makes new deals: (new deals, groups that now borrow)."""
+        """Returns cells whose time has passed and makes new deals: (new deals, groups that now borrow)."""
         made, downgraded = self.exchange.step(now_s)
         self._cells.layout = with_deals(self._file, self.exchange.deals.values())[0]
         return made, downgraded

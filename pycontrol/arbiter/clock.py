@@ -20,7 +20,7 @@ class SteadyClock:
         not_before_s: float = 0.0,
     ) -> None:  # fmt: skip
         """`not_before_s`: the last time of a control plane before this one. Where the machine's clock is behind it,
-        time goes on from there, slowly, until the machine's clock has caught up."""
+        time continues from there, slowly, until the machine's clock has caught up."""
         self._wall_s, self._monotonic_s = wall_s, monotonic_s
         self._lock = threading.Lock()
         self._now_s, self._at_s = max(not_before_s, wall_s()), monotonic_s()

@@ -42,7 +42,7 @@ class ClusterView:
         """The node of each host that is up."""
         self.refusals = Refusals()
         self.closed: dict[str, str] = {}
-        """Hosts on which nobody's new container may start, and why; what runs there goes on."""
+        """Hosts on which nobody's new container may start, and why; what runs there continues."""
         self.hosts_changes = 0
         """How often nodes came, went, changed, or began or ceased to take containers."""
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.lease import REVOKING, Lease, grant_name
-from pycontrol.arbiter.lots import borrowed_gangs
+from pycontrol.arbiter.round_parts import borrowed_gangs
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.arbiter.within import making_way, wanted_cell
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus, gang_of
@@ -25,7 +25,7 @@ class Work:
     """What a plan is carried out on."""
 
     round_id: str
-    lot: Lot
+    part: RoundPart
     ending: Mapping[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     borrowers: Sequence[str] = ()
@@ -45,7 +45,7 @@ def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str
 class _Commit:
     def __init__(self, s: State, work: Work, now_s: float) -> None:
         self.s, self.work, self.now_s = s, work, now_s
-        self.round_id, self.lot = work.round_id, work.lot
+        self.round_id, self.part = work.round_id, work.part
         self.ending = {
             a: [now for gang in gangs if (now := leases.in_force(s, gang)) is not None]
             for a, gangs in work.ending.items()
@@ -56,8 +56,8 @@ class _Commit:
         for gpu in (*held, *s.gpus.revoking):
             if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
-        self.left = dict(self.lot.free or {})
-        """GPUs of the lot that nobody got yet, by host or by machine."""
+        self.left = dict(self.part.free or {})
+        """GPUs of the part that nobody got yet, by host or by machine."""
         self.renewed: list[Gpu] = []
         self.granted: list[Granted] = []
         self.revoked: list[Revoked] = []
@@ -85,9 +85,9 @@ class _Commit:
         fresh += [(kept[k][0], self._places(kept[k][1])) for k in sorted(moved)]
         self.revoked = self._revoke()
         for k, (award, gang) in enumerate(fresh):
-            if not (self.lot.private and self._own(award.app_id, gang)):
+            if not (self.part.private and self._own(award.app_id, gang)):
                 self._grant(award, gang, k)
-        if self.lot.private:
+        if self.part.private:
             self._own_rest(plan)
         note = "; ".join([*filter(None, [plan.note]), *self.dropped])
         return self._outcome(plan, self._unused()), note, self.why_refused
@@ -115,15 +115,15 @@ class _Commit:
         return fresh, kept
 
     def _places(self, gang: list[Lease]) -> Gang:
-        return self.s.places((x.gpu for x in gang), self.lot.private)
+        return self.s.places((x.gpu for x in gang), self.part.private)
 
     def _move_over(self, fresh: Sequence[tuple[Award, Gang]], kept: Sequence[tuple[Award, list[Lease]]]) -> set[int]:
         """Which gangs move to other GPUs of their machine, for one that has won room within a cell there."""
-        if self.lot.whole or not any(wanted_cell(self.s, award.app_id) for award, _ in fresh):
+        if self.part.whole or not any(wanted_cell(self.s, award.app_id) for award, _ in fresh):
             return set()
         stay = {x.gpu for _, gang in kept for x in gang}
         lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g} - stay
-        moved = making_way(self.s, self.lot, fresh, kept, lost, self.work.closed)
+        moved = making_way(self.s, self.part, fresh, kept, lost, self.work.closed)
         self.moved = {x.gpu for k in moved for x in kept[k][1]}
         return moved
 
@@ -133,14 +133,14 @@ class _Commit:
         If not, those who would have made room for it stay: nobody is stopped for nothing.
         """
         s, kind = self.s, wanted_cell(self.s, app_id)
-        if self.lot.whole or not kind:
+        if self.part.whole or not kind:
             return True
         lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g}
-        room = s.supply.room_within(kind, self.lot.vc if self.lot.private else None, lost)
+        room = s.supply.room_within(kind, self.part.vc if self.part.private else None, lost)
         if all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             return True
         self.refused.add(app_id)
-        where = f"{kind} of {self.lot.by_host(dict(gang))}"
+        where = f"{kind} of {self.part.by_host(dict(gang))}"
         self.why_refused[app_id] = Reason(Pending.NO_ROOM_WITHIN, where)
         self.dropped.append(f"{app_id}: no {where} has room for its gang")
         left = dict(gang)
@@ -175,8 +175,8 @@ class _Commit:
             if moving is not None and len(moving) == size:
                 deadline_s = max(min(x.end_s for x in moving), self.now_s + s.lead_s)
                 self.revoked += [Revoked(x.gpu, app_id, deadline_s) for x in moving]
-                why = Cause(EndReason.MOVED, f"the cells of {self.lot.vc} are free for it")
-                leases.take_back(s, moving, self.now_s, deadline_s, why)
+                why = Cause(EndReason.MOVED, f"the cells of {self.part.vc} are free for it")
+                leases.revoke(s, moving, self.now_s, deadline_s, why)
                 return False
         self._used(gang)
         self.dropped.append(f"{app_id} borrows: its cells are kept for it")
@@ -184,7 +184,7 @@ class _Commit:
 
     def _make_own(self, borrowed: list[Lease], gang: Gang) -> bool:
         s, grant_id = self.s, borrowed[0].grant_id
-        if not s.supply.own(grant_id, self.lot.vc, gang):
+        if not s.supply.own(grant_id, self.part.vc, gang):
             return False
         for lease in borrowed:
             s.record(LeaseOwned(lease.gpu, grant_id))
@@ -194,7 +194,7 @@ class _Commit:
     def _own_rest(self, plan: Plan) -> None:
         """What is left of the machines goes to gangs that are borrowed: not all policies award to who has enough."""
         s = self.s
-        topology = self.lot.topology
+        topology = self.part.topology
         assert topology is not None
         awarded = {a.app_id for a in plan.awards}
         for app_id in self.work.borrowers:
@@ -208,7 +208,7 @@ class _Commit:
                     self._used(gang)
 
     def _end_s(self, award: Award, from_s: float, host: str) -> float:
-        """When a lease that begins at `from_s` ends: as ever, or before what it is lent from is due."""
+        """When a lease that begins at `from_s` ends: as usual, or before what it is lent from is due."""
         end_s = leases.end_s(self.s, from_s, host, award.app_id)
         return end_s if award.until_s is None else min(end_s, max(award.until_s, from_s + self.s.lead_s))
 
@@ -219,7 +219,7 @@ class _Commit:
             s.record(LeaseExtended(lease.gpu, end_s))
             self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
             self.renewed.append(lease.gpu)
-        self._used(s.places((x.gpu for x in gang), self.lot.private))
+        self._used(s.places((x.gpu for x in gang), self.part.private))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
             by_grant.setdefault(lease.grant_id, []).append(lease.gpu)
@@ -228,7 +228,7 @@ class _Commit:
             s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=award.leftover))
 
     def _revoke(self) -> list[Revoked]:
-        """Takes every ending lease back that was not renewed, by its end (or a lead from now if that is over)."""
+        """Takes every ending lease back that was not renewed, by its end (or a lead from now if that has ended)."""
         s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
             gangs = [gang for gang in gangs if gang[0].gpu in self.moved or not self._lend(app_id, gang)]
@@ -238,19 +238,19 @@ class _Commit:
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
             revoked += [Revoked(x.gpu, app_id, deadline_s) for x in lost]
             why = Cause(EndReason.LOST_ROUND, f"lost round {self.round_id}")
-            leases.take_back(s, lost, self.now_s, deadline_s, why)
+            leases.revoke(s, lost, self.now_s, deadline_s, why)
             for x in lost:  # what no container used is free by now
                 if x.gpu not in s.durable.leases:
                     self.coming[x.gpu.host].discard(x.gpu)
         return revoked
 
     def _lend(self, app_id: str, gang: list[Lease]) -> bool:
-        """Lets an app that allows it go on with a gang that it lost, as borrowed (HiveD's lazy preemption).
+        """Lets an app that allows it continue with a gang that it lost, as borrowed (HiveD's lazy preemption).
 
         Who won its cells is bound elsewhere if that can be; if not, the gang gives way as all that is borrowed does.
         """
         s, agent = self.s, self.s.agents.get(app_id)
-        if not self.lot.private or not self._is_lost(gang) or agent is None or not agent.demand.lazy:
+        if not self.part.private or not self._is_lost(gang) or agent is None or not agent.demand.lazy:
             return False
         grant_id = gang[0].grant_id
         if not s.groups.is_whole(gang) or not s.supply.downgrade(grant_id):
@@ -266,10 +266,10 @@ class _Commit:
         if app_id in s.agents.unmanaged_apps and not asks:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")
             return
-        gpus = self._pick(gang) if self.lot.whole else self._pick_cells(app_id, gang, grant_id)
+        gpus = self._pick(gang) if self.part.whole else self._pick_cells(app_id, gang, grant_id)
         if gpus is None:
             self.refused.add(app_id)
-            self.dropped.append(f"{app_id}: its gang {self.lot.by_host(dict(gang))} is no longer there")
+            self.dropped.append(f"{app_id}: its gang {self.part.by_host(dict(gang))} is no longer there")
             return
         if asks and not standin.assign(s, app_id, gpus, asks):
             s.supply.release(grant_id)
@@ -283,7 +283,7 @@ class _Commit:
         end_s = self._end_s(award, from_s, gpus[0].host)
         for gpu in gpus:
             after = gpu in s.durable.leases
-            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.lot.guaranteed))
+            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.part.guaranteed))
             self.granted.append(Granted(gpu, app_id))
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=award.leftover))
@@ -306,23 +306,23 @@ class _Commit:
 
     def _pick_cells(self, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
         """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
-        s, lot = self.s, self.lot
+        s, part = self.s, self.part
         within = wanted_cell(s, app_id)
         avoid = self._avoid(app_id, gang)
-        placed = s.supply.place(grant_id, lot.vc, lot.guaranteed, gang, avoid, within)
+        placed = s.supply.place(grant_id, part.vc, part.guaranteed, gang, avoid, within)
         if placed is None:
             if avoid or within:
                 code = Pending.NO_ROOM_WITHIN if within else Pending.NOT_ALLOWED_THERE
                 self.why_refused[app_id] = Reason(code, within or ", ".join(sorted(avoid)))
             return None
         deadline_s = self.now_s + s.lead_s
-        why = Cause(EndReason.GUARANTEE, f"the cells of {lot.vc} need it")
+        why = Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
             if s.durable.leases.get(lease.gpu) is lease:  # else it was taken back with its gang
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
                 self.revoked += [Revoked(x.gpu, x.app_id, deadline_s) for x in lost]
-                leases.take_back(s, lost, self.now_s, deadline_s, why)
+                leases.revoke(s, lost, self.now_s, deadline_s, why)
         promised = [x for x in s.durable.reservations.values() if x.grant_id in placed.evicted]
         leases.cancel_reservations(s, promised, self.now_s, why)
         return list(placed.gpus)
@@ -330,7 +330,7 @@ class _Commit:
     def _avoid(self, app_id: str, gang: Gang) -> Collection[str]:
         """Hosts that no machine of the gang is to be bound to: those closed to the app, and those of other racks than
         the one in which it must lie and in which its machines were shown."""
-        s, topology = self.s, self.lot.topology
+        s, topology = self.s, self.part.topology
         if topology is None:
             return ()
         hosts = set(self.work.closed(app_id))
@@ -348,8 +348,8 @@ class _Commit:
         return max(present.end_s, self.now_s), gpu
 
     def _unused(self) -> dict[str, int]:
-        if self.lot.free is not None:
-            return self.lot.by_host({name: n for name, n in self.left.items() if n > 0})
+        if self.part.free is not None:
+            return self.part.by_host({name: n for name, n in self.left.items() if n > 0})
         counts = self.s.gpus.free.counts()
         for host, gpus in self.coming.items():
             if gpus:
@@ -357,7 +357,7 @@ class _Commit:
         return counts
 
     def _outcome(self, plan: Plan, unused: Mapping[str, int]) -> Outcome:
-        by_host = self.lot.by_host
+        by_host = self.part.by_host
         return Outcome(
             bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids),
             awards=tuple(

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter import apps, eligibility, leases, workers
-from pycontrol.arbiter.agents import Agents
+from pycontrol.arbiter.agent_events import AgentEvents
 from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.exchange_service import ExchangeService, downgrade
 from pycontrol.arbiter.facts import (
     AppMoved,
     ClockBehind,
@@ -22,8 +23,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.gpu_index import GpuState
 from pycontrol.arbiter.lease import REVOKING
-from pycontrol.arbiter.lots import own_as_asked
-from pycontrol.arbiter.market import Market, downgrade
+from pycontrol.arbiter.round_parts import own_as_asked
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
 from pycontrol.arbiter.supply import Supply, WholeCluster
@@ -55,12 +55,12 @@ class Arbiter(State):
     ) -> None:
         """`journal_id`, `epoch`: a journal and its life under the control plane: what makes directives' ids unique."""
         super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
-        self.market = Market(self, self.supply.trading) if self.supply.trading is not None else None
+        self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None
         """What happened, where it is to be checked."""
         self.rounds = Rounds(self, policy, epoch)
-        self.agent_events = Agents(self, self.rounds)
+        self.agent_events = AgentEvents(self, self.rounds)
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
@@ -86,7 +86,7 @@ class Arbiter(State):
             ev.AgentDone: self.agent_events.said,
             ev.OperatorCommand: self._command,
             ev.ExchangePosted: self._exchange,
-            ev.StateKept: self._restore,
+            ev.StandbyRestored: self._restore,
             ev.Tick: lambda e, now: None,
             ev.ClockStepped: self._clock_stepped,
             ev.ClusterTime: self._cluster_time,
@@ -125,31 +125,31 @@ class Arbiter(State):
 
         1. The events change what is known of the cluster, the apps and the Agents.
         2. Cells that were not told of adopted containers are told of all leases.
-        3. A recovery whose time is over ends; machines that were avoided for long enough are tried again.
+        3. A recovery whose time has passed ends; machines that were avoided for long enough are tried again.
         4. Leases whose time came end, lapse or are renewed.
         5. Gangs whose asks and GPUs are there are placed.
         6. Exchange deals end and are made; Agents hear of new machines.
-        7. A round begins or goes on (`Rounds`).
+        7. A round begins or continues (`Rounds`).
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
         if self.groups.stale:
-            self._supply_anew(now_s)
+            self._resync_cells(now_s)
             for app_id in self.agents.unmanaged_apps:
                 own_as_asked(self, app_id)
         if self.cluster.recovering_until_s:
-            self._settle_recovery(now_s)
+            self._end_recovery(now_s)
         if len(self.cluster.refusals):
-            self._try_again(now_s)
+            self._readmit_machines(now_s)
         look_s = self.gpus.next_look_s()
         if look_s is not None and look_s <= now_s:
             leases.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)
-        if self.market is not None:
-            self.market.tick(now_s)
+        if self.exchange_service is not None:
+            self.exchange_service.tick(now_s)
         if self.hosts_due_s is not None and self.hosts_due_s <= now_s:
-            self.tell_hosts()
+            self.announce_hosts()
         self.rounds.tick(now_s)
         effects, self.effects = self.effects, []
         return effects
@@ -166,7 +166,7 @@ class Arbiter(State):
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
             self.hosts_due_s,
-            self.market.next_wake_s() if self.market is not None else None,
+            self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
                 first_s = at_s
@@ -174,9 +174,9 @@ class Arbiter(State):
 
     # ---- the cluster
 
-    def _restore(self, e: ev.StateKept, now_s: float) -> None:
+    def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
         """Taken over before the first snapshot of the cluster, by a control plane that knows nothing yet."""
-        if self.durable.pristine and _readable(e.data):
+        if self.durable.is_empty and _readable(e.data):
             self.record(Restored(e.data))
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
@@ -185,12 +185,12 @@ class Arbiter(State):
         self.kills_sent.clear()
         for gpu in self.durable.leases:
             self.cluster.machines.note(gpu)
-        self.tell_hosts()
+        self.announce_hosts()
         eligibility.update_closed(self)
         self.reindex_all()
-        self._supply_anew(now_s)
+        self._resync_cells(now_s)
         for app in e.apps:
-            self._app_known(app, now_s)
+            self._note_app(app, now_s)
         for app_id in self.active_apps():
             self.refresh_kind(app_id)
         workers.forget_directives(self)
@@ -208,7 +208,7 @@ class Arbiter(State):
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
-        heard_of = {*self.active_apps(), *self.agents, *self.agents.doomed, *self.cluster.asks.apps()}
+        heard_of = {*self.active_apps(), *self.agents, *self.agents.terminating, *self.cluster.asks.apps()}
         for app_id in sorted(heard_of - self.cluster.apps.keys()):
             apps.end(self, app_id, "UNKNOWN", now_s)
             self._forget(app_id, now_s)
@@ -218,7 +218,7 @@ class Arbiter(State):
             if container.gpus and not container.ending:
                 apps.arrive(self, container.app_id, now_s)
                 leases.adopt(self, container, now_s)
-            if container.app_id in self.agents.doomed:
+            if container.app_id in self.agents.terminating:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
         for lease in list(self.durable.leases.values()):
@@ -226,18 +226,18 @@ class Arbiter(State):
                 self.record(LeaseIdle(lease.gpu, now_s))
         self.agent_events.admit_all(now_s)
         if resumed and not self.cluster.recovering_until_s:
-            self._compare_hosts(now_s)
+            self._check_hosts(now_s)
 
-    def _supply_anew(self, now_s: float) -> None:
-        """Tells the cells of all leases that there are."""
+    def _resync_cells(self, now_s: float) -> None:
+        """Tells the cells of all leases that exist."""
         self.rounds.cells_changed(now_s)
-        self._rehome(now_s)
-        if self.market is not None:
-            self.market.restore(now_s)
+        self._update_virtual_clusters(now_s)
+        if self.exchange_service is not None:
+            self.exchange_service.restore(now_s)
         downgrade(self, self.groups.tell_all(self.durable, self.supply))
 
-    def _rehome(self, now_s: float) -> None:
-        """Apps whose queue is another virtual cluster than the cells knew, or none any more, go on in that one."""
+    def _update_virtual_clusters(self, now_s: float) -> None:
+        """Apps whose queue is another virtual cluster than the cells knew, or none any more, continue in that one."""
         if self.supply.whole:
             return
         for app_id in self.active_apps():
@@ -248,30 +248,30 @@ class Arbiter(State):
                 self.refresh_kind(app_id)
 
     def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
-        """Another assignment of cells, and other policies of virtual clusters; what runs goes on.
+        """Another assignment of cells, and other policies of virtual clusters; what runs continues.
 
         Returns the apps that now borrow what they owned.
         """
-        if self.market is None:
+        if self.exchange_service is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
         self.rounds.abandon(now_s)
         try:
-            groups = set(self.market.supply.reconfigure(layout, now_s))
+            groups = set(self.exchange_service.supply.reconfigure(layout, now_s))
         except Exception:
-            self._supply_anew(now_s)  # all is as it was
+            self._resync_cells(now_s)  # all is as it was
             raise
         if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
             self.rounds.policy.policies = policies
-        self.market.save()
-        self._rehome(now_s)
+        self.exchange_service.save()
+        self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
         downgrade(self, groups)
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
         """Time that nobody could use ends no lease: each has two leads from now."""
-        if not leases.frozen(self, now_s):
-            leases.thaw(self, now_s)
+        if not leases.suspended(self, now_s):
+            leases.extend_after_pause(self, now_s)
 
     def _cluster_time(self, e: ev.ClusterTime, now_s: float) -> None:
         """For the audit: a message may be late, but not early, so one from the future proves a clock that is behind."""
@@ -279,25 +279,25 @@ class Arbiter(State):
         if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
             self.record(ClockBehind(behind_s))
 
-    def _settle_recovery(self, now_s: float) -> None:
-        """Once the recovery time is over: leases on machines that did not come back end, the others go on."""
+    def _end_recovery(self, now_s: float) -> None:
+        """Once the recovery time has passed: leases on machines that did not come back end, the others continue."""
         if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
             return
         self.cluster.recovers_until(0.0)
-        leases.thaw(self, now_s)
-        self._compare_hosts(now_s)
+        leases.extend_after_pause(self, now_s)
+        self._check_hosts(now_s)
 
-    def _compare_hosts(self, now_s: float) -> None:
+    def _check_hosts(self, now_s: float) -> None:
         """What the machines that are gone, bad or being emptied mean for leases."""
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
-        leases.leave_bad(self, now_s)
+        leases.evacuate_bad_gpus(self, now_s)
         for host in filter(self.drained, hosts):
             self._drain(host, now_s)
         self.request_round(now_s)
 
-    def _try_again(self, now_s: float) -> None:
+    def _readmit_machines(self, now_s: float) -> None:
         """Machines that were avoided for long enough are tried again."""
         if self.cluster.refusals.lapse(now_s):
             eligibility.update_closed(self)
@@ -314,7 +314,7 @@ class Arbiter(State):
         eligibility.update_closed(self, e.node.host)
         self.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
-            leases.leave_bad(self, now_s, self.cluster.machines.on(e.node.host))
+            leases.evacuate_bad_gpus(self, now_s, self.cluster.machines.on(e.node.host))
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.request_round(now_s + self.settings.settle_s)
@@ -348,16 +348,16 @@ class Arbiter(State):
     def _app_added(self, e: ev.AppAdded, now_s: float) -> None:
         known = self.cluster.apps.get(e.app.app_id)
         if known is None or e.app.attempt_id:
-            self._app_known(e.app, now_s)
+            self._note_app(e.app, now_s)
         self.agent_events.admit(e.app.app_id, now_s)
 
-    def _app_known(self, app: YarnApp, now_s: float) -> None:
-        if apps.known_as(self, app, now_s):
-            self._supply_anew(now_s)
+    def _note_app(self, app: YarnApp, now_s: float) -> None:
+        if apps.note(self, app, now_s):
+            self._resync_cells(now_s)
 
     def _app_updated(self, e: ev.AppUpdated, now_s: float) -> None:
         if e.app.app_id in self.cluster.apps:
-            self._app_known(e.app, now_s)
+            self._note_app(e.app, now_s)
 
     def _app_removed(self, e: ev.AppRemoved, now_s: float) -> None:
         apps.end(self, e.app_id, e.final_state, now_s)
@@ -391,7 +391,7 @@ class Arbiter(State):
         verb = e.verb
         if verb in ("pause", "resume"):
             if verb == "resume" and self.paused:
-                leases.thaw(self, now_s)
+                leases.extend_after_pause(self, now_s)
                 self.request_round(now_s)
             self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
@@ -405,8 +405,8 @@ class Arbiter(State):
             self._kill_app(e.target, e.user, now_s)
 
     def _exchange(self, e: ev.ExchangePosted, now_s: float) -> None:
-        if self.market is not None:
-            self.market.posted(e, now_s)
+        if self.exchange_service is not None:
+            self.exchange_service.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
         node = self.cluster.node_at.get(host)
@@ -415,7 +415,7 @@ class Arbiter(State):
         leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
         here = [x for x in self.leases_on(host) if x.state != REVOKING]
         taken = [x for x in here if not self.is_unmanaged(x.app_id)]
-        leases.take_back(self, taken, now_s, now_s + self.lead_s, why)
+        leases.revoke(self, taken, now_s, now_s + self.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
         if app_id in self.agents:

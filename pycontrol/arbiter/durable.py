@@ -47,7 +47,7 @@ from pycontrol.arbiter.lease import (
     load_reservation,
 )
 from pycontrol.arbiter.lease_table import LeaseTable
-from pycontrol.fairness.contention import Clock
+from pycontrol.fairness.contention import ContentionClock
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Durable:
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
         """What each virtual cluster's policy remembers from its last plan."""
-        self.clocks: dict[str, Clock] = {}
+        self.clocks: dict[str, ContentionClock] = {}
         """By virtual cluster."""
         self.exchange: Mapping[str, Any] = {}
         """Cell exchange as it was last recorded; empty before the first posting."""
@@ -123,10 +123,10 @@ class Durable:
         app = self.apps[app_id]
         if app.n_avg is not None:
             return app.n_avg
-        return self.clocks.get(app.vc, Clock()).n_avg(app.arrived_s, app.clock_at_arrival, now_s)
+        return self.clocks.get(app.vc, ContentionClock()).n_avg(app.arrived_s, app.clock_at_arrival, now_s)
 
     def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
-        self.clocks[vc] = self.clocks.get(vc, Clock()).turned(now_s, change)
+        self.clocks[vc] = self.clocks.get(vc, ContentionClock()).turned(now_s, change)
         return self.clocks[vc].value
 
     def put(self, lease: Lease) -> None:
@@ -215,7 +215,7 @@ class Durable:
             app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
 
     def _on_AppMoved(self, f: AppMoved) -> None:
-        """Its clock goes on in the new virtual cluster from where it stood in the old one."""
+        """Its clock continues in the new virtual cluster from where it stood in the old one."""
         app = self.apps[f.app_id]
         if f.vc != app.vc:
             since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
@@ -257,12 +257,12 @@ class Durable:
         self.exchange = kept.exchange
 
     @property
-    def pristine(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
         return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
 
     def kept(self) -> dict[str, Any]:
-        """What a control plane elsewhere needs to go on: dump() without leases, which containers' tags tell."""
+        """What a control plane elsewhere needs to continue: dump() without leases, which containers' tags tell."""
         live = [dataclasses.asdict(a) for a in self.live.values()]
         return {**self._dump_rest(), "apps": live}
 
@@ -324,7 +324,7 @@ class Durable:
         state.exchange = data.get("exchange", {})
         state.behind_s = data.get("behind_s", 0.0)
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
-        state.clocks = {vc: Clock(*values) for vc, values in clocks.items()}
+        state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}
         return state
 
     @classmethod

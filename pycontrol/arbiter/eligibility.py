@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.audience import demand_of
+from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
@@ -92,16 +92,16 @@ def _allows(terms: _Terms | None, node: Node) -> bool:
 class Eligibility:
     """The answers for one round."""
 
-    def __init__(self, s: State, lot: Lot, ending: Collection[Gpu] = (), typed: bool = False) -> None:
+    def __init__(self, s: State, part: RoundPart, ending: Collection[Gpu] = (), typed: bool = False) -> None:
         """`ending`: GPUs whose leases end. `typed`: the policy gives a gang GPUs of one type, unless its app mixes."""
-        self.s, self.lot, self.ending, self.typed = s, lot, ending, typed
+        self.s, self.part, self.ending, self.typed = s, part, ending, typed
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
-        self._topology = lot.topology or s.topology
+        self._topology = part.topology or s.topology
         self._look()
         self._gpus: dict[str, int] = {}
         """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
-        if lot.topology is not None:
-            self._gpus = dict(lot.topology.gpus_by_host)
+        if part.topology is not None:
+            self._gpus = dict(part.topology.gpus_by_host)
         else:
             self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
         self._never: dict[_Shape, Reason | None] = {}
@@ -142,9 +142,9 @@ class Eligibility:
         `ending`: whether GPUs whose leases end count as free in the cells that it asks for.
         """
         found = self.closed_hosts(app_id)
-        if self.lot.private and found:
-            at = self.lot.host_of
-            found = {name: found[at[name]] for name in sorted(self.lot.bound) if at[name] in found}
+        if self.part.private and found:
+            at = self.part.host_of
+            found = {name: found[at[name]] for name in sorted(self.part.bound) if at[name] in found}
         agent = self.s.agents.get(app_id)
         if agent is not None and (agent.demand.pinned or agent.demand.within):
             found = {**found, **{name: "" for name in self._gpus if not self._admits(agent.demand, name, ending)}}
@@ -156,8 +156,8 @@ class Eligibility:
 
     def _admits(self, demand: Demand, name: str, ending: bool) -> bool:
         """Whether a machine is in the pinned cell asked for, and has a cell of the type with room for a gang."""
-        lot = self.lot
-        if demand.pinned and lot.pinned.get(name) != demand.pinned:
+        part = self.part
+        if demand.pinned and part.pinned.get(name) != demand.pinned:
             return False
         if not demand.within:
             return True
@@ -165,14 +165,14 @@ class Eligibility:
 
     def _within(self, kind: str, ending: bool = True) -> Mapping[str, tuple[int, int]]:
         if (kind, ending) not in self._rooms:
-            vc = self.lot.vc if self.lot.private else None
+            vc = self.part.vc if self.part.private else None
             coming = self.ending if ending else ()
             self._rooms[kind, ending] = self.s.supply.room_within(kind, vc, coming)
         return self._rooms[kind, ending]
 
     def _no_such_cells(self, demand: Demand) -> Reason | None:
-        """What no cell of this lot is, of all that the demand asks for."""
-        if demand.pinned and demand.pinned not in self.lot.pinned.values():
+        """What no cell of this part is, of all that the demand asks for."""
+        if demand.pinned and demand.pinned not in self.part.pinned.values():
             return Reason(Pending.NO_SUCH_CELLS, f"no pinned cell {demand.pinned}")
         if demand.within:
             size = max((size for _, size in self._within(demand.within).values()), default=0)
@@ -211,13 +211,13 @@ class Eligibility:
 
     def _terms(self, app_id: str) -> _Terms | None:
         """On which its containers start; before it asks for them, in its queue's partition. None: anywhere."""
-        s, foreign = self.s, app_id in self.s.agents.unmanaged_apps
-        asks = [a for a, _ in standin.open_asks(s, app_id)] if foreign else list(s.cluster.asks.of(app_id).values())
+        s, unmanaged = self.s, app_id in self.s.agents.unmanaged_apps
+        asks = [a for a, _ in standin.open_asks(s, app_id)] if unmanaged else list(s.cluster.asks.of(app_id).values())
         if not self._mixed and not any(a.only_on for a in asks):
             return None
         if not asks:
             return False, frozenset({(standin.default_partition(s, app_id), ())})
-        together = foreign and standin.start_together(s, app_id)
+        together = unmanaged and standin.start_together(s, app_id)
         if not together:
             size = self._sizes.get(app_id) or max(x.gpus for x in asks)
             asks = [a for a in asks if a.gpus == size]
@@ -254,7 +254,7 @@ class Eligibility:
         now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
         if ever and (now or not self._fits(demand, offered)):
             return None
-        hosts = {self.lot.host_of.get(h, h): kept_out[h] for h in sorted(here or kept_out)}
+        hosts = {self.part.host_of.get(h, h): kept_out[h] for h in sorted(here or kept_out)}
         said = [f"{h}: {why}" for h, why in hosts.items() if why]
         if said:
             return Reason(Pending.REFUSED, "; ".join(said))

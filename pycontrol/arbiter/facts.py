@@ -91,7 +91,7 @@ class LeaseRevoking:
 
 @value
 class LeaseBorrowed:
-    """The cells of its virtual cluster do not cover it any more: it goes on, as borrowed."""
+    """The cells of its virtual cluster do not cover it any more: it continues, as borrowed."""
 
     gpu: Gpu
     grant_id: str = ""
@@ -119,7 +119,7 @@ class AppMoved:
 
 @value
 class LeaseIdle:
-    """Its container ended while the lease goes on."""
+    """Its container ended while the lease continues."""
 
     gpu: Gpu
     at_s: float

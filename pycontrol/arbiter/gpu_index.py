@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from pycontrol.arbiter.alarms import Alarms
+from pycontrol.arbiter.deadline_heap import DeadlineHeap
 from pycontrol.arbiter.free_gpus import FreeGpus
 from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.model.topology import Gpu, count_by_host
@@ -54,9 +54,9 @@ class GpuIndex:
         """GPUs whose leases are being revoked."""
         self.open: set[Gpu] = set()
         """GPUs whose leases last until somebody else wants them."""
-        self.alarms = Alarms()
+        self.alarms = DeadlineHeap()
         """When `leases.expire` must look at a GPU."""
-        self.ends = Alarms()
+        self.ends = DeadlineHeap()
         """The ends of leases that go on offer."""
 
     def copy(self) -> GpuIndex:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking, NextDropped
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.supply import Held, Supply
+from pycontrol.arbiter.supply import GroupGpus, Supply
 
 Claims = Sequence[Lease | Reservation]
 
@@ -47,12 +47,12 @@ class Groups:
         self.stale = True
 
     def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
-        """Tells the supply of all groups that there are; returns those that borrow from now on."""
+        """Tells the supply of all groups that exist; returns those that borrow from now on."""
         self.stale = False
         held = _held(d)
         self.gpus = {group: len(gang) for group, gang in held.items()}
         return supply.recover(
-            Held(group, d.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
+            GroupGpus(group, d.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
             for group, gang in held.items()
         )
 

@@ -13,7 +13,7 @@ from pycontrol.arbiter.state import State
 from pycontrol.model.auction import Demand
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.problem import Problem
+from pycontrol.shares.problem import ShareProblem
 
 ByType = Mapping[str, int]
 """GPUs by type."""
@@ -50,7 +50,7 @@ def shares_by_type(
     for vc in vcs:
         known = [(s.agents[a].demand, n) for a, n in wanting.get(vc, ()) if a in s.agents and n > 0]
         rows.append(speed_vector(known, types) if known else [1.0] * len(types))
-    problem = Problem.of(
+    problem = ShareProblem.of(
         rows, [float(gpus[t]) for t in types], [weights.get(vc, 1.0) or 1.0 for vc in vcs],
         [float(wanted[vc]) for vc in vcs],
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """The life of a lease between rounds: started, idle, given back, lapsed, revoked, ended.
 
-A lease is one GPU. While the cluster is frozen (paused, or the ResourceManager is not ready) no lease ends.
+A lease is one GPU. While the cluster is suspended (paused, or the ResourceManager is not ready) no lease ends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pycontrol.arbiter.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation, round_of
-from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import KILL_RETRY_S, State
+from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
@@ -48,14 +48,14 @@ def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
     return math.ceil((from_s - phase_s) / lease_s) * lease_s + phase_s
 
 
-def leave_open(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
+def make_open_ended(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
     """Nobody else wants these GPUs: their leases last until somebody does."""
     for gangs in ending.values():
         for lease in (x for gang in gangs for x in gang):
             s.record(LeaseExtended(lease.gpu, math.inf))
 
 
-def close_open(s: State, now_s: float) -> None:
+def set_expiry(s: State, now_s: float) -> None:
     """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
     for gpu in sorted(s.gpus.open):
         s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
@@ -72,7 +72,7 @@ def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
     return found
 
 
-def frozen(s: State, now_s: float) -> bool:
+def suspended(s: State, now_s: float) -> bool:
     """Whether leases stand still."""
     return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
 
@@ -90,13 +90,13 @@ def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
         s.request_round(now_s + s.settings.settle_s)
 
 
-def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
+def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
     """Revokes leases: at once where no container uses the GPU, else by the deadline, announced to all."""
     by_app: dict[str, list[Gpu]] = {}
     announced: set[str] = set()
     for lease in list(leases):
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        container_id = _revoke(s, lease, now_s, deadline_s, cause)
+        container_id = _revoke_one(s, lease, now_s, deadline_s, cause)
         if container_id and container_id not in announced:
             announced.add(container_id)
             s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
@@ -104,7 +104,7 @@ def take_back(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float
         s.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
 
 
-def _revoke(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
+def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
     """Ends a lease whose GPU no container uses or is about to use, else revokes it. Returns the container."""
     container_id = s.cluster.container_at.get(lease.gpu, "")
     if not container_id and lease.gpu not in s.workers.placing:
@@ -142,7 +142,7 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
         s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
-def leave_bad(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
+def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
     """Takes GPUs (all, or of these) that went bad from who holds them, by the usual deadline, and from who was
     promised them.
 
@@ -171,7 +171,7 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
     if coming:
         cancel_reservations(s, coming, now_s, why)
         s.request_round(now_s + s.settings.settle_s)
-    take_back(s, gang, now_s, now_s + s.lead_s, why)
+    revoke(s, gang, now_s, now_s + s.lead_s, why)
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
@@ -191,7 +191,7 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
         start(s, container, worker.plan.job_id if worker is not None else "", now_s)
 
 
-def _worker_of(s: State, container: Container) -> Worker | None:
+def _worker_of(s: State, container: Container) -> PlannedWorker | None:
     """The worker that it carries: the one being placed there, or that has it, or that is planned there and has none.
 
     What is planned there may be newer than the container: of another app, or of its own.
@@ -229,9 +229,9 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
         until_s = lease.end_s
         if lease.state == GRANTED:
             mine = s.durable.leases_by_app[lease.app_id].values() if job_id else ()
-            mates = [x.end_s for x in mine if x.job_id == job_id and x.state != REVOKING]
-            if mates:
-                until_s = min(mates)
+            others_end_s = [x.end_s for x in mine if x.job_id == job_id and x.state != REVOKING]
+            if others_end_s:
+                until_s = min(others_end_s)
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, gpu.host, lease.app_id)
         s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s, _slowdown(s, lease)))
@@ -256,7 +256,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     s.kills_sent.pop(container_id, None)
     if container is None:
         return
-    foreign = s.is_unmanaged(container.app_id)
+    unmanaged = s.is_unmanaged(container.app_id)
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
     for gpu in container.gpus:
@@ -267,7 +267,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
             s.request_round(now_s + s.settings.settle_s)
         elif lease.state == REVOKING:
             end(s, gpu, now_s, Cause(lease.cause, "revoked"))
-        elif foreign:
+        elif unmanaged:
             end(s, gpu, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
             s.record(LeaseIdle(gpu, now_s))
@@ -284,12 +284,12 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
         if lease is None or lease.app_id != e.app_id:
             continue
         deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
-        _revoke(s, lease, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
+        _revoke_one(s, lease, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
 
 
 def expire(s: State, now_s: float) -> None:
     """What time does to leases: revoked ones end, unused grants lapse, the stand-in's are renewed."""
-    if frozen(s, now_s):
+    if suspended(s, now_s):
         return
     for gpu in sorted(s.gpus.due(now_s)):
         worker, container = s.workers.placing.get(gpu), s.cluster.containers.get(s.cluster.container_at.get(gpu, ""))
@@ -302,7 +302,7 @@ def expire(s: State, now_s: float) -> None:
             _time_touches(s, lease, now_s)
 
 
-def _give_placement_up(s: State, worker: Worker, now_s: float) -> None:
+def _give_placement_up(s: State, worker: PlannedWorker, now_s: float) -> None:
     """Its container did not come; if it still does, it is killed unless the app holds the GPUs by then."""
     s.drop_worker(worker)
     for gpu in worker.plan.gpus:
@@ -341,7 +341,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
     return s.is_unmanaged(lease.app_id) and not s.settings.standin_revocable and s.usable(lease.gpu)
 
 
-def thaw(s: State, now_s: float) -> None:
+def extend_after_pause(s: State, now_s: float) -> None:
     """After a time when leases stood still, none ends before a whole lead has passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.waits_from(now_s)

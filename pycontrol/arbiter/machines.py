@@ -25,7 +25,7 @@ class Machines:
         self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self._configured.items()}
         self._most: dict[str, int] = {}
         """How many GPUs a host ever had."""
-        self._told: dict[str, Machine] = {}
+        self._announced: dict[str, Machine] = {}
         """Machines as Agents know them."""
         self.gpus = 0
         """GPUs in order (R_C)."""
@@ -38,7 +38,7 @@ class Machines:
         """The same machines, apart."""
         other = Machines(None)
         other._configured, other.gpus, other._version = self._configured, self.gpus, self._version
-        other.node_at, other._most, other._told = dict(self.node_at), dict(self._most), dict(self._told)
+        other.node_at, other._most, other._announced = dict(self.node_at), dict(self._most), dict(self._announced)
         other._machines, other._known, other._bad = dict(self._machines), dict(self._known), dict(self._bad)
         other._nodes_on = {host: dict(nodes) for host, nodes in self._nodes_on.items()}
         other._topology, other._known_topology = self._topology, self._known_topology
@@ -106,16 +106,16 @@ class Machines:
         gpu_type = next(iter(attribute(node.attributes, "gpu_type")), "gpu")
         return Machine(node.host, node.rack, len(node.good_gpus), gpu_type)
 
-    def news(self, host: str) -> bool:
+    def is_news(self, host: str) -> bool:
         """Whether Agents do not know the machine as it is now."""
         machine = self._machines.get(host)
-        return machine is not None and self._told.get(host) != machine
+        return machine is not None and self._announced.get(host) != machine
 
-    def told(self) -> bool:
-        """Agents hear of all machines now; returns whether that is any news."""
-        news = any(self._told.get(host) != machine for host, machine in self._machines.items())
-        self._told.update(self._machines)
-        return news
+    def announced(self) -> bool:
+        """Agents hear of all machines now; returns whether that is any is_news."""
+        is_news = any(self._announced.get(host) != machine for host, machine in self._machines.items())
+        self._announced.update(self._machines)
+        return is_news
 
     @property
     def topology(self) -> Topology:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter import apps, standin
-from pycontrol.arbiter.audience import Waiting, demand_of, view
+from pycontrol.arbiter.app_views import AppViewCache, demand_of, view
 from pycontrol.arbiter.round import Round
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView
 from pycontrol.model.reasons import Pending, Reason
 
@@ -25,7 +25,7 @@ class Participants:
         self.s = state
         self._aside: dict[str, tuple[float, str]] = {}
         """Apps that take no part, until when and why."""
-        self._waiting = Waiting(state)
+        self._waiting = AppViewCache(state)
 
     def forget(self, app_id: str) -> None:
         """The application is gone from YARN."""
@@ -70,34 +70,36 @@ class Participants:
         if r.policy.asks_agents:
             asked = [a for a in r.rho if a not in r.out and a in s.durable.live]
             demand = {a: r.eligibility.demand(a, r.offered, now_s) for a in asked}
-            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.lot, demand[a]) for a in asked}
+            return {a: view(s, a, r.rho[a], r.ending.get(a, ()), now_s, r.part, demand[a]) for a in asked}
         views = {}
         for app_id, gangs in r.ending.items():
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected:
-                views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.lot)
+                views[app_id] = view(s, app_id, agent.rho, gangs, now_s, r.part)
             elif app_id not in s.agents.unmanaged_apps:
                 r.out[app_id] = NOT_CONNECTED
-        views.update(self._waiting.views(r.lot, r.ending, now_s))
-        borrowing = r.agenda.borrowers_of(r.lot)
+        views.update(self._waiting.views(r.part, r.ending, now_s))
+        borrowing = r.parts.borrowers_of(r.part)
         for app_id in borrowing:
             agent = s.agents.get(app_id)
             if agent is not None and agent.connected and app_id not in views:
-                views[app_id] = view(s, app_id, agent.rho, (), now_s, r.lot)
+                views[app_id] = view(s, app_id, agent.rho, (), now_s, r.part)
         for app_id in s.agents.unmanaged_apps:
-            if not r.lot.is_of(s.durable.apps[app_id].vc):
+            if not r.part.is_of(s.durable.apps[app_id].vc):
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self.stand_in(r, app_id, now_s)
                 wants = r.eligibility.demand(app_id, r.offered, now_s)
-                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.lot, wants)
-        views = {a: v for a, v in views.items() if a in r.ending or (a not in r.lot.without and r.lot.admits(v.demand))}
+                views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, r.part, wants)
+        views = {
+            a: v for a, v in views.items() if a in r.ending or (a not in r.part.without and r.part.admits(v.demand))
+        }
         return {a: v for a, v in views.items() if not self.left_out(r, a, now_s)}
 
-    def present(self, lot: Lot) -> frozenset[str]:
-        """The apps that share the lot."""
+    def present(self, part: RoundPart) -> frozenset[str]:
+        """The apps that share the part."""
         live = self.s.durable.live
-        return frozenset(live if lot.whole else (a for a, app in live.items() if lot.is_of(app.vc)))
+        return frozenset(live if part.whole else (a for a, app in live.items() if part.is_of(app.vc)))
 
     def ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
         """Service of the apps that the policy remembers and that are gone."""

@@ -89,7 +89,7 @@ class Refusals:
         return min((r.until_s for r in self._all() if r.until_s is not None), default=None)
 
     def lapse(self, now_s: float) -> bool:
-        """Apps whose time is over try their machines again; whether there are any."""
+        """Apps whose time has passed try their machines again; whether there are any."""
         over = [r for r in self._all() if r.until_s is not None and r.until_s <= now_s]
         for run in over:
             run.until_s, run.count, run.first_s = None, REFUSALS - 1, now_s - REFUSED_S

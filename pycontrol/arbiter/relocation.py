@@ -2,7 +2,7 @@
 
 Policies share out GPUs and know nothing of machines that refuse one app, of labels and of locality; auctions know
 nothing of the sizes of a gang's containers. Where a plan puts
-a gang where it may not start, the round's new gangs are placed anew: first those that are limited, then the others,
+a gang where it may not start, the round's new gangs are placed again: first those that are limited, then the others,
 each where the policy put it if that is still free.
 """
 

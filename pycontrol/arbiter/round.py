@@ -6,11 +6,11 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from pycontrol.arbiter.eligibility import Eligibility
+from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.lease import Lease
-from pycontrol.arbiter.lots import Agenda
-from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.round_parts import RoundParts
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Bid, Snapshot
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
@@ -18,7 +18,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.policies.port import Policy
 
 
-class Phase(enum.StrEnum):
+class RoundPhase(enum.StrEnum):
     """What a round waits for."""
 
     RHO = "rho"
@@ -36,12 +36,12 @@ class Round:
     """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
-    lot: Lot
-    agenda: Agenda
-    """Of which the lot is one."""
+    part: RoundPart
+    parts: RoundParts
+    """Of which the part is one."""
     policy: Policy
     eligibility: Eligibility
-    phase: Phase = Phase.RHO
+    phase: RoundPhase = RoundPhase.RHO
     deadline_s: float = 0.0
     """It waits no longer."""
     rho: dict[str, float | None] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Round:
     @property
     def memory_key(self) -> str:
         """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
-        return self.lot.vc if self.lot.guaranteed else f"{self.lot.vc} (borrowed)"
+        return self.part.vc if self.part.guaranteed else f"{self.part.vc} (borrowed)"
 
     def leave_out(self) -> None:
         """An app that is out takes no part, neither as a bidder nor in leftovers nor in the last pass."""
@@ -90,11 +90,11 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         at_s=r.at_s,
         policy=r.policy.name,
         asked=r.policy.asks_agents,
-        vc=r.lot.vc,
-        guaranteed=r.lot.guaranteed,
-        deals=tuple(deals_of(s.durable.exchange, r.lot.vc)),
-        cluster_gpus=s.gpus_of(r.lot.vc),
-        offered=r.lot.by_host(r.offered),
+        vc=r.part.vc,
+        guaranteed=r.part.guaranteed,
+        deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
+        cluster_gpus=s.gpus_of(r.part.vc),
+        offered=r.part.by_host(r.offered),
         bad_gpus=tuple(s.bad_gpus),
         ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
         rho=dict(r.rho),
@@ -103,7 +103,7 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         bid_s=dict(r.bid_s),
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
         asked_s=_asked_s(r, outcome),
-        f=s.f_of(r.lot.vc),
+        f=s.f_of(r.part.vc),
         note=note,
         outcome=outcome,
     )

@@ -9,19 +9,19 @@ from __future__ import annotations
 import dataclasses
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.audience import demand_of
+from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.gpu_index import End
 from pycontrol.arbiter.lease import REVOKING, Lease, round_of
-from pycontrol.arbiter.lots import Agenda, borrowers
 from pycontrol.arbiter.memory import remember, remembered
 from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
 from pycontrol.arbiter.relocation import relocate
-from pycontrol.arbiter.round import Phase, Round, receipt
+from pycontrol.arbiter.round import Round, RoundPhase, receipt
+from pycontrol.arbiter.round_parts import RoundParts, borrowers
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.auction.bids import as_demanded, validate_bid
 from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
@@ -50,7 +50,7 @@ class Rounds:
         self.participants = Participants(state)
         self._named = False
         """Whether the rounds that leases name are known."""
-        self._agenda: Agenda | None = None
+        self._parts: RoundParts | None = None
 
     def _policy_of(self, vc: str) -> Policy:
         return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
@@ -88,13 +88,13 @@ class Rounds:
         """When tick() has something to do."""
         if self.current is not None:
             return self.current.deadline_s
-        return None if leases.frozen(self.s, now_s) else self.due_s()
+        return None if leases.suspended(self.s, now_s) else self.due_s()
 
     def tick(self, now_s: float) -> None:
         """Starts a round that is due; moves one on whose deadline passed."""
         if self.current is not None:
-            if leases.frozen(self.s, now_s):
-                self._agenda = None
+            if leases.suspended(self.s, now_s):
+                self._parts = None
                 self._finish(self.current, None, "given up: leases stand still", now_s)
             elif now_s >= self.current.deadline_s:
                 self._run(now_s, late=True)
@@ -103,17 +103,17 @@ class Rounds:
         if (wanted_s is None or now_s < wanted_s) and not self.s.gpus.may_go_on_offer(now_s):
             return
         due_s = self.due_s()
-        if leases.frozen(self.s, now_s) or due_s is None or now_s < due_s:
+        if leases.suspended(self.s, now_s) or due_s is None or now_s < due_s:
             return
         self._begin(now_s)
 
     # ---- the recipe
 
     def _run(self, now_s: float, late: bool = False) -> None:
-        """Moves rounds on until one has to wait, or the last of the agenda is over.
+        """Moves rounds on until one has to wait, or the last of the parts has ended.
 
-        0. What there is to do makes an agenda: the lots to share out, the whole cluster or parts of it (`_begin`).
-        1. The next lot begins a round; Agents are asked for rho where its policy wants that (`_hold`).
+        0. The round is divided into parts: the whole cluster, or what each virtual cluster shares out (`_begin`).
+        1. The next part begins a round; Agents are asked for rho where its policy wants that (`_hold`).
         2. *It waits for rho.*
         3. The policy names the participants by what all apps want and hold; they are sent the offer (`_offer`).
         4. *It waits for their bids.*
@@ -121,19 +121,19 @@ class Rounds:
         6. *It waits for the plan.*
         7. The plan is corrected for where gangs cannot start, what it leaves is given away, and all that is carried
            out on the state as it is by then: renewals, revocations, grants (`_carry_out`, `commit`).
-        8. The receipt is journaled (`_finish`), and the next lot has its turn.
+        8. The receipt is journaled (`_finish`), and the next part has its turn.
 
-        `late`: the time for which the round waits is over. Who is late sits it out and delays nobody.
+        `late`: the deadline of the present wait has passed. A late app sits the round out and delays nobody.
         """
-        while self._agenda is not None:
+        while self._parts is not None:
             r = self.current
             if r is None:
-                self._next_lot(now_s)
+                self._next_part(now_s)
             elif r.waiting and not late:
                 return
-            elif r.phase is Phase.RHO:
+            elif r.phase is RoundPhase.RHO:
                 self._offer(r, now_s)
-            elif r.phase is Phase.BIDS:
+            elif r.phase is RoundPhase.BIDS:
                 self._solve(r, now_s)
             elif late:
                 self._finish(r, None, "the solver did not answer in time", now_s)
@@ -141,38 +141,38 @@ class Rounds:
                 return
             late = False
 
-    def _next_lot(self, now_s: float) -> None:
-        """A round about the next lot, if there is anything to do about it; no agenda where that was the last."""
-        assert self._agenda is not None
-        lot = self._agenda.next()
-        if lot is None:
-            self._agenda = None
+    def _next_part(self, now_s: float) -> None:
+        """A round about the next part, if there is anything to do about it; no parts where that was the last."""
+        assert self._parts is not None
+        part = self._parts.next()
+        if part is None:
+            self._parts = None
         else:
-            self._hold(self._agenda, lot, now_s)
+            self._hold(self._parts, part, now_s)
 
     def _begin(self, now_s: float) -> None:
-        """Makes the agenda, unless there is nothing to do, or a round would achieve nothing."""
+        """Makes the parts, unless there is nothing to do, or a round would achieve nothing."""
         s = self.s
         s.timer.begun()
         if s.hosts_due_s is not None:
-            s.tell_hosts()
+            s.announce_hosts()
         wanting = self.participants.wanting()
         ending = self._ending(now_s)
         if s.supply.whole and s.settings.open_leases and not (wanting and ending):
             if not wanting:
-                leases.leave_open(s, ending)
+                leases.make_open_ended(s, ending)
                 return
             if not s.gpus.free.count and not s.gpus.revoking:
-                leases.close_open(s, now_s)
+                leases.set_expiry(s, now_s)
                 return
         if not ending and self._grants_unused(now_s):
             return
         if ending or wanting or borrowers(s):
-            self._agenda = Agenda(s, wanting, ending, now_s)
+            self._parts = RoundParts(s, wanting, ending, now_s)
             self._run(now_s)
 
     def _grants_unused(self, now_s: float) -> bool:
-        """Puts the round off where apps give back whatever they get, say, for its type: they would go on at once."""
+        """Puts the round off where apps give back whatever they get, say, for its type: they would continue at once."""
         s, (round_id, app_ids) = self.s, self._granted
         self._granted = ("", frozenset())
         if not app_ids:
@@ -180,18 +180,18 @@ class Rounds:
         used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.claims_of(app_id))
         return s.timer.grants_used(used, now_s)
 
-    def _hold(self, agenda: Agenda, lot: Lot, now_s: float) -> None:
+    def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
         """A round begins, if there is anything on offer and anybody who may want it."""
-        s, ending = self.s, agenda.ending_of(lot.vc, lot.guaranteed)
-        wanting = [a for a in self.participants.wanting() if lot.is_of(s.durable.apps[a].vc)]
-        wanting = [a for a in wanting if a not in lot.without and lot.admits(demand_of(s, a, now_s))]
-        offered = self._on_offer(ending) if lot.free is None else dict(lot.free)
-        if not offered or not (ending or wanting or agenda.borrowers_of(lot)):
+        s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
+        wanting = [a for a in self.participants.wanting() if part.is_of(s.durable.apps[a].vc)]
+        wanting = [a for a in wanting if a not in part.without and part.admits(demand_of(s, a, now_s))]
+        offered = self._on_offer(ending) if part.free is None else dict(part.free)
+        if not offered or not (ending or wanting or parts.borrowers_of(part)):
             return
-        round_id, policy = self._new_id(), self._policy_of(lot.vc)
+        round_id, policy = self._new_id(), self._policy_of(part.vc)
         ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
-        eligibility = Eligibility(s, lot, ending_gpus, policy.asks_agents)
-        self.current = r = Round(round_id, now_s, offered, ending, lot, agenda, policy, eligibility)
+        eligibility = Eligibility(s, part, ending_gpus, policy.asks_agents)
+        self.current = r = Round(round_id, now_s, offered, ending, part, parts, policy, eligibility)
         r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
@@ -240,7 +240,7 @@ class Rounds:
         if self.s.agents.answered(e.app_id, e.demand, e.rho):
             self.s.update_demand(e.app_id)
         r = self.current
-        if r is None or r.phase is not Phase.RHO or r.round_id != e.round_id or e.app_id not in r.waiting:
+        if r is None or r.phase is not RoundPhase.RHO or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
         r.waiting.discard(e.app_id)
         r.rho[e.app_id] = e.rho
@@ -257,7 +257,7 @@ class Rounds:
             self.participants.set_aside(r, bad, now_s)
             r.snapshot = dataclasses.replace(r.snapshot, apps=tuple(v for v in r.snapshot.apps if v.app_id not in bad))
         r.participants = offer.app_ids if offer else ()
-        r.phase, r.offered_at_s, r.deadline_s = Phase.BIDS, now_s, now_s + s.settings.bid_s
+        r.phase, r.offered_at_s, r.deadline_s = RoundPhase.BIDS, now_s, now_s + s.settings.bid_s
         for app_id in r.participants:
             if app_id not in s.agents:
                 r.bids[app_id] = standin.bid(s, r.views[app_id], r.snapshot.free, now_s)
@@ -266,25 +266,25 @@ class Rounds:
             r.waiting.add(app_id)
             s.emit(
                 SendOffer(
-                    app_id, r.round_id, s.contention(app_id, now_s), r.lot.by_host(r.snapshot.free),
+                    app_id, r.round_id, s.contention(app_id, now_s), r.part.by_host(r.snapshot.free),
                     r.ending_gpus(app_id), r.deadline_s,
                 )
             )  # fmt: skip
 
     def _snapshot(self, r: Round, now_s: float) -> Snapshot:
         """All that the policy knows."""
-        s, lot = self.s, r.lot
-        memory, present = remembered(s, r.memory_key, r.policy.name), self.participants.present(lot)
+        s, part = self.s, r.part
+        memory, present = remembered(s, r.memory_key, r.policy.name), self.participants.present(part)
         return Snapshot(
-            r.round_id, now_s, lot.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(lot.vc),
-            s.lease_s_of(lot.vc), {} if lot.private else s.cluster.queues, lot.vc, memory, present,
-            self.participants.ended(memory, present, now_s), s.gpus_of(lot.vc), lot.private, s.lead_s,
+            r.round_id, now_s, part.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(part.vc),
+            s.lease_s_of(part.vc), {} if part.private else s.cluster.queues, part.vc, memory, present,
+            self.participants.ended(memory, present, now_s), s.gpus_of(part.vc), part.private, s.lead_s,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
         """An Agent's bid, or what was wrong with it: then the app sits this round out."""
         r = self.current
-        if r is None or r.phase is not Phase.BIDS or r.round_id != e.round_id or e.app_id not in r.waiting:
+        if r is None or r.phase is not RoundPhase.BIDS or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
         assert r.snapshot is not None
         r.waiting.discard(e.app_id)
@@ -298,20 +298,20 @@ class Rounds:
         self._run(now_s)
 
     def cells_changed(self, now_s: float) -> None:
-        """The cells were told of all leases anew: a round about theirs is not about these any more."""
-        if self.current is not None and not self.current.lot.whole:
+        """The cells were told of all leases again: a round about theirs is not about these any more."""
+        if self.current is not None and not self.current.part.whole:
             self.abandon(now_s)
 
     def abandon(self, now_s: float) -> None:
         """The cells are not those that the round under way is about any more: another one is held."""
-        r, self.current, self._agenda = self.current, None, None
+        r, self.current, self._parts = self.current, None, None
         if r is not None:
             self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
         self.s.request_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, r: Round, bid: Bid) -> Bid:
         """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
-        if not r.lot.private:
+        if not r.part.private:
             return bid
         names: dict[Gang, list[Gang]] = {}
         for gang in r.ending.get(bid.app_id, ()):
@@ -336,7 +336,7 @@ class Rounds:
         """Has the policy decide by the bids that came."""
         assert r.snapshot is not None
         r.late(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
-        r.phase = Phase.PLAN
+        r.phase = RoundPhase.PLAN
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
         r.leave_out()
         self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
@@ -347,14 +347,14 @@ class Rounds:
         """The policy's plan, or its failure."""
         r = self.current
         self.participants.set_aside(r, e.left_out, now_s)
-        if r is not None and r.phase is Phase.PLAN and r.round_id == e.round_id:
+        if r is not None and r.phase is RoundPhase.PLAN and r.round_id == e.round_id:
             self._finish(r, e.plan, e.problem, now_s)
             self._run(now_s)
 
     def _finish(self, r: Round, plan: Plan | None, problem: str, now_s: float) -> None:
-        """The round is over: its plan is carried out, unless there is none, or a problem."""
+        """The round has ended: its plan is carried out, unless there is none, or a problem."""
         self.current = None
-        if leases.frozen(self.s, now_s):
+        if leases.suspended(self.s, now_s):
             problem = problem or "given up: leases stand still"
         if plan is None or problem:
             outcome, note = None, problem or "no plan"
@@ -367,23 +367,23 @@ class Rounds:
         """What becomes of the plan, and what is to be noted."""
         s = self.s
         kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
-        plan = relocate(plan, r.views, r.offered, r.lot.topology or s.topology, kept_out)
+        plan = relocate(plan, r.views, r.offered, r.part.topology or s.topology, kept_out)
         r.leave_out()
         if s.settings.last_pass and r.snapshot is not None:
             plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
-        borrowing = r.agenda.borrowers_of(r.lot)
-        moving = r.agenda.ending_of(r.lot.vc, False) if borrowing else {}
-        work = Work(r.round_id, r.lot, r.ending, borrowing, moving, r.eligibility.closed_hosts)
+        borrowing = r.parts.borrowers_of(r.part)
+        moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
+        work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.eligibility.closed_hosts)
         remember(s, r.memory_key, r.policy.name, plan.memory)
         outcome, note, why_refused = commit(s, work, plan, now_s)
         r.out.update(why_refused)
         if outcome.refused:
-            r.agenda.again(r.lot, frozenset(outcome.refused))
+            r.parts.again(r.part, frozenset(outcome.refused))
         elif not r.ending and self._more_sizes(outcome):
-            r.agenda.once_more(r.lot)
+            r.parts.once_more(r.part)
         wanting = self.participants.wanting()
         if wanting and s.gpus.open:
-            leases.close_open(s, now_s)
+            leases.set_expiry(s, now_s)
         if outcome.granted:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
         more_to_do = bool(outcome.unused_gpus and wanting)

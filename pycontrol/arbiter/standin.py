@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.cluster import Ask, Node
@@ -34,7 +34,7 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
     app = s.cluster.apps.get(app_id)
-    if app is None or app_id in s.agents.doomed:
+    if app is None or app_id in s.agents.terminating:
         return []
     in_flight = Counter(w.ask_key for w in s.workers.of(app_id) if not w.container_id)
     result = []
@@ -134,10 +134,10 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
     size = d.gang_gpus
     room = int(pack(d.members, offered) is not None) if d.members else sum(n // size for n in offered.values())
     rows = tuple(
-        BidRow(rho(s, view.app_id, view.kept_gpus + q * size, now_s), (), q, size, d.scope)
+        BidRow(rho(s, view.app_id, view.retained_gpus + q * size, now_s), (), q, size, d.scope)
         for q in range(1, min(view.unmet_gpus // size, room) + 1)
     )
-    return Bid(view.app_id, rho(s, view.app_id, view.kept_gpus, now_s), rows)
+    return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s), rows)
 
 
 def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
@@ -171,7 +171,7 @@ def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> b
         mine, on[host] = on[host][: ask.gpus], on[host][ask.gpus :]
         worker_id = f"{job_id}.{k}" if k else job_id
         plan = WorkerPlan(worker_id, job_id, tuple(mine), ask.allocation_request_id)
-        s.workers.add(Worker(app_id, STANDIN, plan, ask_key=ask.key))
+        s.workers.add(PlannedWorker(app_id, STANDIN, plan, ask_key=ask.key))
     return True
 
 

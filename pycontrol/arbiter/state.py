@@ -26,10 +26,10 @@ from pycontrol.arbiter.gpu_index import GpuIndex
 from pycontrol.arbiter.groups import Groups
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.ledger import Ledger
-from pycontrol.arbiter.roster import Roster, Worker
 from pycontrol.arbiter.round_timer import RoundTimer
 from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply, WholeCluster
+from pycontrol.arbiter.worker_plans import PlannedWorker, WorkerPlans
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -69,7 +69,7 @@ class State:
     ledger: Ledger = field(init=False)
     gpus: GpuIndex = field(init=False)
     groups: Groups = field(default_factory=Groups)
-    workers: Roster = field(default_factory=Roster)
+    workers: WorkerPlans = field(default_factory=WorkerPlans)
     timer: RoundTimer = field(init=False)
     placements_full_s: float = -math.inf
     """When gangs last waited only because enough placements were under way."""
@@ -136,7 +136,7 @@ class State:
         return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed
 
     def reindex_all(self) -> None:
-        """Looks at every GPU anew."""
+        """Looks at every GPU again."""
         self.gpus.reset()
         up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
@@ -147,7 +147,7 @@ class State:
             self.reindex(gpu)
 
     def reindex_host(self, host: str) -> None:
-        """Looks at every GPU of a host anew, after the host changed."""
+        """Looks at every GPU of a host again, after the host changed."""
         node = self.cluster.node_at.get(host)
         self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
         self.gpus.none_free_on(host)
@@ -214,13 +214,13 @@ class State:
 
     def machine_changed(self, host: str, now_s: float) -> None:
         """Agents hear of new machines soon, of all that come together at once; before a round at the latest."""
-        if self.hosts_due_s is None and self.cluster.machines.news(host):
+        if self.hosts_due_s is None and self.cluster.machines.is_news(host):
             self.hosts_due_s = now_s + self.settings.settle_s
 
-    def tell_hosts(self) -> None:
+    def announce_hosts(self) -> None:
         """Tells the Agents of machines that they do not know."""
         self.hosts_due_s = None
-        if self.cluster.machines.told():
+        if self.cluster.machines.announced():
             for app_id, agent in self.agents.items():
                 if agent.connected:
                     self.emit(SendHosts(app_id))
@@ -311,7 +311,7 @@ class State:
                 gangs.setdefault(self.gang_key(lease), []).append(lease)
         return list(gangs.values())
 
-    def kept_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
+    def retained_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
         """Its gangs that are not on offer: those that run on and those that it was promised.
 
         `private`: on the machines that its virtual cluster is, those that it borrows left out.
@@ -413,7 +413,7 @@ class State:
             self.kills_sent[container_id] = now_s
             self.emit(Kill(self.new_id("k"), container_id, reason))
 
-    def drop_worker(self, worker: Worker) -> None:
+    def drop_worker(self, worker: PlannedWorker) -> None:
         """Forgets a worker's plan."""
         self.workers.drop(worker)
         for gpu in worker.plan.gpus:

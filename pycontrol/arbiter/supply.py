@@ -19,7 +19,7 @@ AS_CONFIGURED = Terms()
 
 
 @value
-class Lot:
+class RoundPart:
     """What one round shares out.
 
     Without virtual clusters the whole cluster (`free` None). With them: the machines that one tenant's cells are
@@ -69,7 +69,7 @@ class Lot:
 
 
 @value
-class Held:
+class GroupGpus:
     """The GPUs of one gang: what cells call a group, by the name of its grant."""
 
     group: str
@@ -91,7 +91,7 @@ class Supply(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether the whole cluster is one lot: nobody owns a part of it, and nothing is borrowed."""
+        """Whether the whole cluster is one part: nobody owns a part of it, and nothing is borrowed."""
 
     @property
     def trading(self) -> TradingSupply | None:
@@ -158,7 +158,7 @@ class Supply(Protocol):
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         """The indices of the GPUs of one host that are in order; none where it is away or out of use."""
 
-    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """These groups, and no others, are there; returns those that no cell can own: they are borrowed now."""
 
     def inspect(self) -> Mapping[str, Any]:
@@ -180,7 +180,7 @@ class TradingSupply(Supply, Protocol):
         """The exchange as it was at `Exchange.dump` (empty: at the start); groups are to be recovered then."""
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns cells whose time is over and makes new deals: (new deals, groups that now borrow)."""
+        """Returns cells whose time has passed and makes new deals: (new deals, groups that now borrow)."""
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
         """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
@@ -269,7 +269,7 @@ class WholeCluster:
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         """There are no cells to tell."""
 
-    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """All stay as they are."""
         return ()
 

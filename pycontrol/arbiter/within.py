@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import Award, Gang
 from pycontrol.model.topology import Gpu
 
@@ -22,7 +22,7 @@ def wanted_cell(s: State, app_id: str) -> str:
 
 def making_way(
     s: State,
-    lot: Lot,
+    part: RoundPart,
     fresh: Iterable[tuple[Award, Gang]],
     kept: Kept,
     lost: Collection[Gpu],
@@ -37,12 +37,12 @@ def making_way(
         if not kind or len(gang) != 1:
             continue
         name, gpus = gang[0]
-        if _room(s, lot, kind, name, free) >= gpus:
+        if _room(s, part, kind, name, free) >= gpus:
             continue
         enough = [
-            found for found in _by_cell(s, lot, kind, name, kept, moved)
+            found for found in _by_cell(s, part, kind, name, kept, moved)
             if all(_may_move(s, kept[k], closed) for k in found)
-            and _room(s, lot, kind, name, free.union(*(_gpus(kept[k]) for k in found))) >= gpus
+            and _room(s, part, kind, name, free.union(*(_gpus(kept[k]) for k in found))) >= gpus
         ]  # fmt: skip
         if enough:
             fewest = min(enough, key=lambda found: sum(len(kept[k][1]) for k in found))
@@ -51,19 +51,19 @@ def making_way(
     return moved
 
 
-def _room(s: State, lot: Lot, kind: str, name: str, coming: Collection[Gpu]) -> int:
-    return s.supply.room_within(kind, lot.vc if lot.private else None, coming).get(name, (0, 0))[0]
+def _room(s: State, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
+    return s.supply.room_within(kind, part.vc if part.private else None, coming).get(name, (0, 0))[0]
 
 
 def _gpus(entry: tuple[Award, list[Lease]]) -> set[Gpu]:
     return {lease.gpu for lease in entry[1]}
 
 
-def _by_cell(s: State, lot: Lot, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
+def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
     """Of each cell of a type in a machine, the gangs that touch it and lie in this machine alone."""
     found: dict[tuple[int, int], list[int]] = {}
     for k, (_, leases) in enumerate(kept):
-        places = s.places((x.gpu for x in leases), lot.private)
+        places = s.places((x.gpu for x in leases), part.private)
         if k in moved or len(places) != 1 or places[0][0] != name:
             continue
         for cell in {s.supply.cell_of(x.gpu, kind) for x in leases}:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pycontrol.arbiter import eligibility, leases, standin
 from pycontrol.arbiter.lease import REVOKING
-from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.reasons import Cause, EndReason
@@ -20,7 +20,7 @@ def use_planned(s: State, e: UsePlanned) -> None:
     problem = "" if known else _problem(s, e)
     if not known and not problem:
         for plan in e.workers:
-            s.workers.add(Worker(e.app_id, e.use_id, plan))
+            s.workers.add(PlannedWorker(e.app_id, e.use_id, plan))
     s.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
 
 
@@ -62,7 +62,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 def place_ready(s: State, now_s: float) -> None:
     """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it.
 
-    No more are under way than the ResourceManager carries out in seconds (`Roster.room_for`); the other gangs wait
+    No more are under way than the ResourceManager carries out in seconds (`WorkerPlans.room_for`); the other gangs wait
     here, and the time in which a grant must be used does not run for them.
     """
     if not s.cluster.ready:
@@ -83,7 +83,7 @@ def place_ready(s: State, now_s: float) -> None:
                 _place(s, worker, ask, now_s)
 
 
-def _dropped_as_void(s: State, worker: Worker) -> bool:
+def _dropped_as_void(s: State, worker: PlannedWorker) -> bool:
     """Forgets a plan for GPUs that its app neither holds nor was promised, or that lost the promise it was made for."""
     if worker.void:
         s.drop_worker(worker)
@@ -97,7 +97,7 @@ def _dropped_as_void(s: State, worker: Worker) -> bool:
     return False
 
 
-def _leave(s: State, gang: list[Worker], now_s: float) -> None:
+def _leave(s: State, gang: list[PlannedWorker], now_s: float) -> None:
     """Gives back what is left to the containers of a gang that would start without some of its GPUs."""
     why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
     for worker in gang:
@@ -105,11 +105,11 @@ def _leave(s: State, gang: list[Worker], now_s: float) -> None:
         mine = s.durable.leases_by_app.get(worker.app_id, {})
         coming = [x for x in s.reservations_of(worker.app_id) if x.gpu in worker.plan.gpus]
         leases.cancel_reservations(s, coming, now_s, why)
-        leases.take_back(s, [mine[g] for g in worker.plan.gpus if g in mine], now_s, now_s + s.lead_s, why)
+        leases.revoke(s, [mine[g] for g in worker.plan.gpus if g in mine], now_s, now_s + s.lead_s, why)
     s.request_round(now_s + s.settings.settle_s)
 
 
-def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
+def _ready_ask(s: State, worker: PlannedWorker, now_s: float) -> Ask | None:
     """The ask that can carry this worker now; notes in the worker what it waits for."""
     if worker.retry_at_s > now_s:
         return None
@@ -132,7 +132,7 @@ def _ready_ask(s: State, worker: Worker, now_s: float) -> Ask | None:
     return ask
 
 
-def _ask_of(s: State, worker: Worker) -> Ask | None:
+def _ask_of(s: State, worker: PlannedWorker) -> Ask | None:
     if worker.ask_key is not None:
         return s.cluster.asks.of(worker.app_id).get(worker.ask_key)
     app = s.cluster.apps.get(worker.app_id)
@@ -142,7 +142,7 @@ def _ask_of(s: State, worker: Worker) -> Ask | None:
     return None
 
 
-def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
+def _place(s: State, worker: PlannedWorker, ask: Ask, now_s: float) -> None:
     node = s.cluster.node_at.get(worker.plan.host)
     assert node is not None
     s.workers.sent(worker, s.new_id("d"), now_s, now_s + s.settings.grant_timeout_s)
@@ -155,7 +155,7 @@ def _place(s: State, worker: Worker, ask: Ask, now_s: float) -> None:
 def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     """A Place succeeded (its container follows) or was refused: then it is tried again a little later.
 
-    After a while the app keeps off a machine that goes on refusing: the gang's leases end, others are found in a round.
+    After repeated refusals the app avoids the machine: the leases of the gang end, and a round finds it others.
     """
     worker = s.workers.sent_as(e.directive_id)
     if worker is None:
@@ -177,14 +177,14 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
         _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
 
-def _give_up(s: State, worker: Worker, now_s: float, why: Cause) -> None:
+def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
     """Takes back all that a worker's gang holds; what has a container gets the usual notice."""
     mine = s.durable.leases_by_app.get(worker.app_id, {})
     keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}
     gang = [x for x in s.leases_of(worker.app_id) if x.state != REVOKING and s.gang_key(x) in keys]
     for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and not w.directive_id]:
         s.drop_worker(mate)
-    leases.take_back(s, gang, now_s, now_s + s.lead_s, why)
+    leases.revoke(s, gang, now_s, now_s + s.lead_s, why)
 
 
 def forget_directives(s: State) -> None:
@@ -204,11 +204,11 @@ def forget_lost(s: State) -> None:
                 s.drop_worker(worker)
 
 
-def _came_up(s: State, worker: Worker) -> bool:
+def _came_up(s: State, worker: PlannedWorker) -> bool:
     return s.workers.sent_as(worker.directive_id) is None
 
 
-def _again(s: State, worker: Worker) -> None:
+def _again(s: State, worker: PlannedWorker) -> None:
     """It waits to be placed, unless its app has planned something newer for its GPUs: it knew that it was over."""
     newest = [w for g in worker.plan.gpus if (w := s.workers.at.get(g)) is not None and w.app_id == worker.app_id]
     if all(w is worker for w in newest):

@@ -35,8 +35,8 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
     if not bids or not any(instance.free.values()):
         return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
     end_s = time.monotonic() + budget_s
-    model = _Auction(compact(bids, instance), instance)
-    main = model.best(None, model.nothing, budget_s * FIRST_SHARE if payments else budget_s)
+    model = _Relaxation(compact(bids, instance), instance)
+    main = model.best(None, model.no_rows, budget_s * FIRST_SHARE if payments else budget_s)
     rows = {b.app_id: model.c.rows[j] for b, j in zip(bids, main.choice, strict=True)}
     winners = [i for i, b in enumerate(bids) if rows[b.app_id] is not None] if payments else []
     objective = -float(np.log([b.rho_nothing for b in bids]).sum())
@@ -44,7 +44,7 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
     for k, i in enumerate(winners):
         share_s = (end_s - time.monotonic()) / (len(winners) - k)
         start = main.choice.copy()
-        start[i] = model.nothing[i]
+        start[i] = model.no_rows[i]
         found = model.best(i, start, share_s)
         others = objective + float(np.log(bids[i].rho_nothing))
         without[bids[i].app_id] = Without(others + found.value, found.bound - found.value)
@@ -58,14 +58,14 @@ class _Found:
     bound: float
 
 
-class _Auction:
+class _Relaxation:
     """One relaxation, and small integer programs cut out of it."""
 
     def __init__(self, c: Compact, instance: Instance) -> None:
         self.c, self.instance = c, instance
         self.n = len(c.bids)
         self.app = np.repeat(np.arange(self.n), np.diff(c.first))
-        self.nothing: Rows = c.first[1:].astype(np.int64) - 1
+        self.no_rows: Rows = c.first[1:].astype(np.int64) - 1
         self.breaks = _Breaks(c)
         self.all = np.arange(len(c.rows))
         self.lp = _program(c, self.all, self.app, self.breaks, integer=False)
@@ -76,7 +76,7 @@ class _Auction:
         c, end_s = self.c, time.monotonic() + budget_s
         banned = np.zeros(len(c.rows), bool)
         if without is not None:
-            banned[c.first[without] : self.nothing[without]] = True
+            banned[c.first[without] : self.no_rows[without]] = True
         upper = np.where(banned, 0.0, 1.0)
         self.lp.changeColsBounds(len(self.all), self.all.astype(np.int32), np.zeros(len(self.all)), upper)
         self.lp.run()
@@ -85,7 +85,7 @@ class _Auction:
         value = float(c.gain[start].sum())
         start, value = self._better(start, start, value, banned)
         x = np.array(self.lp.getSolution().col_value)[: len(c.rows)]
-        rounded = self.nothing.copy()
+        rounded = self.no_rows.copy()
         whole = self.all[x > 1 - 1e-6]
         rounded[self.app[whole]] = whole
         start, value = self._better(rounded, start, value, banned)
@@ -99,7 +99,7 @@ class _Auction:
         if info.primal_solution_status != 2:  # none found in time
             return _Found(start, value, bound)
         x = np.array(mip.getSolution().col_value)[: len(left)]
-        chosen = self.nothing.copy()
+        chosen = self.no_rows.copy()
         chosen[self.app[left[x > 0.5]]] = left[x > 0.5]
         proved = mip.getModelStatus() == highspy.HighsModelStatus.kOptimal
         found = float(c.gain[chosen].sum())

@@ -1,4 +1,4 @@
-"""Leftovers: what the auction's payments leave goes on, gang by gang, so that no round wastes GPUs (Pseudocode 1)."""
+"""Leftovers: what payments leave is given out gang by gang, so that no round wastes GPUs (Pseudocode 1)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ranking:
         """Its rho with so many GPUs; -1 where it has none (an app that is silent comes last)."""
         if view.rho is None:
             return -1.0
-        return view.rho * self._left_s(view, gpus) / self._left_s(view, view.kept_gpus)
+        return view.rho * self._left_s(view, gpus) / self._left_s(view, view.retained_gpus)
 
     def help(self, view: AppView, gpus: int) -> float:
         """How much one more gang lowers log rho."""
@@ -63,7 +63,7 @@ def leftovers(
     views = sorted(apps, key=lambda v: v.app_id)
     caps = Caps(views, instance.limits, kept)
     room = TypedRoom(free, instance.topology)
-    gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
+    gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
     own = {v.app_id: [g for g in v.ending_gangs if g not in kept.get(v.app_id, ())] for v in views}
     got: dict[str, list[Gang]] = {}
     open_ = [v for v in views if caps.of(v.app_id) > 0]
@@ -97,7 +97,7 @@ class Caps:
 
     def __init__(self, views: Sequence[AppView], limits: Sequence[Limit], kept: Mapping[str, Sequence[Gang]]) -> None:
         won = {a: sum(map(gang_gpus, gangs)) for a, gangs in kept.items()}
-        self.app = {v.app_id: v.demand.gpus - v.kept_gpus - won.get(v.app_id, 0) for v in views}
+        self.app = {v.app_id: v.demand.gpus - v.retained_gpus - won.get(v.app_id, 0) for v in views}
         self.limits = limits
         self.left = [x.gpus - sum(won.get(a, 0) for a in x.app_ids) for x in limits]
 

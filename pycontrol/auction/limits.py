@@ -37,7 +37,7 @@ def room_gpus(snapshot: Snapshot, limits: tuple[Limit, ...]) -> Mapping[str, int
     result = {}
     for view in snapshot.apps:
         shared = [limit.gpus for limit in limits if view.app_id in limit.app_ids]
-        room = max(0, min([view.demand.gpus - view.kept_gpus, *shared]))
+        room = max(0, min([view.demand.gpus - view.retained_gpus, *shared]))
         smallest = min([view.demand.gang_gpus, *(gang_gpus(g) for g in view.ending_gangs)])
         result[view.app_id] = room if room >= smallest else 0
     return result

@@ -28,7 +28,7 @@ _INTS = (
 )  # fmt: skip
 
 
-class _Auction(ctypes.Structure):
+class _AuctionStruct(ctypes.Structure):
     """`struct auction` of solver.c."""
 
     _fields_ = (
@@ -50,7 +50,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     pointer = ctypes.c_void_p
     library.isonomy_auction.argtypes = (
-        ctypes.POINTER(_Auction), ctypes.c_double, ctypes.c_int64, ctypes.c_int32, *[pointer] * 5
+        ctypes.POINTER(_AuctionStruct), ctypes.c_double, ctypes.c_int64, ctypes.c_int32, *[pointer] * 5
     )  # fmt: skip
     library.isonomy_auction.restype = ctypes.c_int
     return library
@@ -80,7 +80,7 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
         "pin_host": np.array([h for h, _ in flat], np.int32), "pin_gpus": np.array([n for _, n in flat], np.int32),
         "free_gpus": c.free, "rack": c.rack,
     }  # fmt: skip
-    task = _Auction(
+    task = _AuctionStruct(
         apps, len(c.rows), len(c.room), hosts, racks, sizes, int(c.chain),
         **{name: array.ctypes.data for name, array in arrays.items()},
     )  # fmt: skip

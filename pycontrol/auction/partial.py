@@ -19,7 +19,7 @@ frac(c k), so that it is c k on average."""
 
 
 @value
-class Outcome:
+class AuctionOutcome:
     """A whole auction: what each bidder won (`wins`), its c, and the gangs that it keeps and pays."""
 
     wins: Mapping[str, Win]
@@ -38,7 +38,7 @@ def auction(
     budget_s: float = 2.0,
     engine: str = "",
     rounding: Rounding = "unbiased",
-) -> Outcome:
+) -> AuctionOutcome:
     """Proportionally fair winners, then each keeps the fraction c of what it won, rounded to whole gangs.
 
     `budget_s` is for all solves together (each gets a little at least); what is not proved says its gap.
@@ -53,7 +53,7 @@ def auction(
         kept[bid.app_id], paid[bid.app_id] = _pay(
             win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng, rounding
         )
-    return Outcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
+    return AuctionOutcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
 
 
 def share(bid: Bid, best: Winners, found: Solved) -> float:

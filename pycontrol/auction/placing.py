@@ -219,7 +219,7 @@ def place_all(
     """Places all gangs, hardest first, by best fit; None if that finds no room for one of them.
 
     `homes`: where apps run now; who can stay there stays, for a move is a restart.
-    None does not mean that there is no room: best fit is not exact.
+    None does not prove that there is no room: best fit is not exact.
     """
     types = sorted({w.gpu_type for w in wants} - {""})
     return _by_type(types, wants, free, topology, homes) if types else _place_all(wants, free, topology, homes)

@@ -23,7 +23,7 @@ FIRST_SHARE = 0.5
 """Part of the time budget that the first solve may use; the rest is for the payments."""
 
 
-class _Model:
+class _IntegerProgram:
     """The integer program of one auction.
 
     A gang on one machine takes room there; a gang within a rack may be cut at will inside it, so only the
@@ -158,7 +158,7 @@ def building_s(bids: Sequence[Bid], instance: Instance) -> float:
 def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
     """The feasible rows, at most one a bidder, with the largest sum of -log rho; and without each winner."""
     end_s = time.monotonic() + budget_s
-    model = _Model(bids, instance)
+    model = _IntegerProgram(bids, instance)
     gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s, cbc)
     rows = model.chosen()
     winners = [a for a, row in rows.items() if row is not None] if payments else []
@@ -172,7 +172,7 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
 def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s: float, cbc: bool = False) -> Without:
     """The optimum of the others alone."""
     others = [b for b in bids if b.app_id != app_id]
-    model = _Model(others, instance)
+    model = _IntegerProgram(others, instance)
     gap = model.solve(budget_s, cbc)
     return Without(objective_log(others, model.chosen()), gap)
 

@@ -109,7 +109,7 @@ static void lp_start(struct lp *lp) { /* everybody gets nothing: feasible for an
 
 /* Starts from the basis of the root, as far as it is about rows that are left. */
 static void lp_inherit(struct lp *lp, const struct lp *root) {
-    int *at = lp->live; /* written anew before it is read */
+    int *at = lp->live; /* written again before it is read */
     int n = 0, p = 0;
     lp_start(lp);
     for (int j = 0; j < lp->rows; j++)
@@ -266,7 +266,7 @@ static int lp_price(struct lp *lp) {
     return enter;
 }
 
-/* One exchange; false if the basis cannot go on. */
+/* One exchange; false if the basis cannot continue. */
 static bool lp_exchange(struct lp *lp, int enter) {
     int m = lp->m, own = enter < 0 ? -1 : lp->app[enter], leave = -1, leave_key = -1;
     double step = INFINITY;

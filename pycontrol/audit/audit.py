@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from pycontrol.audit.evidence import Evidence, Stay, YarnRecords
+from pycontrol.audit.evidence import ContainerInterval, Evidence, YarnRecords
 from pycontrol.audit.guarantees import strangers
-from pycontrol.audit.history import History, Size
+from pycontrol.audit.history import GangSize, History
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.spans import Span
+from pycontrol.runtime.spans import LeaseInterval
 
 CLOCK_S = 2.0
 """Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
 RELEASE_S = 30.0
 """A lease may outlive its app by so much: until its containers are gone."""
 LEAD_S = 60.0
-"""What a borrower has to save itself, if no configuration says it: the most that there is by default."""
+"""What a borrower has to save itself, if no configuration says it: the most that exist by default."""
 REVOCATION_S = 30.0
 """Beside the lead: a round that is under way, its deadlines, a kill, and the container's end."""
 GANG_DEADLINE_S = 60.0
@@ -32,7 +32,7 @@ GANG_DEADLINE_S = 60.0
 
 
 @dataclass
-class Findings:
+class AuditFindings:
     """What was checked, what was wrong, and what could not be checked.
 
     `complete`: the journal and the NodeManagers' evidence were there; YARN's log only adds to them.
@@ -58,7 +58,7 @@ def audit(
     gang_deadline_s: float = GANG_DEADLINE_S, lead_s: float = LEAD_S,
 ) -> dict[str, Any]:  # fmt: skip
     """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
-    found = Findings()
+    found = AuditFindings()
     found.checked = {"facts": history.facts, "evidence_files": len(evidence.files),
                      "yarn_log_files": len(yarn.files)}  # fmt: skip
     if not history.facts:
@@ -93,7 +93,7 @@ def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
 # ---- the journal
 
 
-def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findings) -> None:
+def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: AuditFindings) -> None:
     """Every lease ended, or its app lives."""
     leases = history.leases()
     found.checked["leases"] = len(leases)
@@ -110,7 +110,7 @@ def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Findi
             found.wrong("lease_lost", what, min(ends))
 
 
-def _gangs(history: History, now_s: float, deadline_s: float, found: Findings) -> None:
+def _gangs(history: History, now_s: float, deadline_s: float, found: AuditFindings) -> None:
     """No job runs on a part of its gang for longer than the deadline."""
     checked = 0
     unknown = set()
@@ -130,21 +130,23 @@ def _gangs(history: History, now_s: float, deadline_s: float, found: Findings) -
         found.skip("gang_split", f"the journal has no award of {', '.join(sorted(unknown))}")
 
 
-def _split_since(changes: list[Size], sizes: set[int], deadline_s: float, now_s: float) -> Size | None:
+def _split_since(changes: list[GangSize], sizes: set[int], deadline_s: float, now_s: float) -> GangSize | None:
     """The first time from which only a part of a gang ran for too long."""
-    since: Size | None = None
+    since: GangSize | None = None
     for change in changes:
         if since is not None and change.at_s - since.at_s > deadline_s:
             return since
         whole = change.gpus == 0 or change.gpus in sizes
-        since = None if whole else Size(since.at_s if since else change.at_s, change.gpus)
+        since = None if whole else GangSize(since.at_s if since else change.at_s, change.gpus)
     return since if since is not None and now_s - since.at_s > deadline_s else None
 
 
 # ---- the evidence
 
 
-def _evidence_is_there(history: History, evidence: Evidence, stays: list[Stay], found: Findings) -> None:
+def _evidence_is_there(
+    history: History, evidence: Evidence, stays: list[ContainerInterval], found: AuditFindings
+) -> None:
     """Each container that the journal saw running has a record, on hosts that have a file."""
     if not evidence.files:
         for check in ("gpu_in_two_containers", "container_without_lease", "gpu_ids_differ"):
@@ -165,9 +167,9 @@ def _evidence_is_there(history: History, evidence: Evidence, stays: list[Stay], 
         found.skip("evidence", f"no evidence file of {host}, where the journal saw containers")
 
 
-def _one_container_a_gpu(stays: list[Stay], found: Findings) -> None:
+def _one_container_a_gpu(stays: list[ContainerInterval], found: AuditFindings) -> None:
     """On each GPU one container ends before the next begins."""
-    by_gpu: dict[Gpu, list[Stay]] = defaultdict(list)
+    by_gpu: dict[Gpu, list[ContainerInterval]] = defaultdict(list)
     for stay in stays:
         for index in stay.gpu_ids:
             by_gpu[Gpu(stay.host, index)].append(stay)
@@ -182,15 +184,15 @@ def _one_container_a_gpu(stays: list[Stay], found: Findings) -> None:
                 found.wrong("gpu_in_two_containers", what, after.start_s)
 
 
-def _end(stay: Stay, from_s: float) -> str:
+def _end(stay: ContainerInterval, from_s: float) -> str:
     return "has no recorded end" if stay.end_s is None else f"ended {stay.end_s - from_s:.3f} s later"
 
 
-def _later(a: Stay, b: Stay) -> bool:
+def _later(a: ContainerInterval, b: ContainerInterval) -> bool:
     return a.end_s is None or (b.end_s is not None and a.end_s > b.end_s)
 
 
-def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None:
+def _inside_leases(history: History, stays: list[ContainerInterval], found: AuditFindings) -> None:
     """Each container lies, on each of its GPUs, inside one lease of its app."""
     on_lost_nodes = 0
     for stay in stays:
@@ -212,7 +214,7 @@ def _inside_leases(history: History, stays: list[Stay], found: Findings) -> None
     found.checked["outlived_on_lost_nodes"] = on_lost_nodes
 
 
-def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
+def _lease_at(history: History, gpu: Gpu, stay: ContainerInterval) -> LeaseInterval | None:
     """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one.
 
     Where the clocks differ by more, the one that the container's token names and in which the journal saw it run.
@@ -226,7 +228,9 @@ def _lease_at(history: History, gpu: Gpu, stay: Stay) -> Span | None:
     return next((s for s in named if (stay.container_id, s.number) in history.started_in), None)
 
 
-def _guarantees(history: History, evidence: Evidence, stays: list[Stay], bound_s: float, found: Findings) -> None:
+def _guarantees(
+    history: History, evidence: Evidence, stays: list[ContainerInterval], bound_s: float, found: AuditFindings
+) -> None:
     """No GPU that a virtual cluster claims as its own is in a stranger's container for longer than one revocation."""
     claims = history.claims
     found.checked["guaranteed_gpus_claimed"] = len(claims.made)
@@ -250,7 +254,7 @@ def _guarantees(history: History, evidence: Evidence, stays: list[Stay], bound_s
         found.wrong("guarantee_late", what, over_s)
 
 
-def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:
+def _granted_ids(history: History, evidence: Evidence, found: AuditFindings) -> None:
     """CUDA_VISIBLE_DEVICES named the GPUs that the journal gave to the container."""
     compared = 0
     for container_id, gpus in history.started.items():
@@ -267,7 +271,7 @@ def _granted_ids(history: History, evidence: Evidence, found: Findings) -> None:
         found.skip("gpu_ids_differ", "no container is both in the journal and in the evidence")
 
 
-def _yarn_agrees(stays: list[Stay], yarn: YarnRecords, found: Findings) -> None:
+def _yarn_agrees(stays: list[ContainerInterval], yarn: YarnRecords, found: AuditFindings) -> None:
     """YARN allocated each container, with as many GPUs as it saw."""
     if not yarn.allocated or yarn.from_s is None:
         found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found", essential=False)

@@ -23,7 +23,7 @@ class EvidenceError(Exception):
 
 
 @dataclass(slots=True)
-class Stay:
+class ContainerInterval:
     """A container on a machine, as its NodeManager's executor recorded it; times in Unix seconds."""
 
     container_id: str
@@ -46,7 +46,7 @@ class Evidence:
     """All evidence files together."""
 
     files: list[str] = field(default_factory=list)
-    stays: dict[str, Stay] = field(default_factory=dict)
+    stays: dict[str, ContainerInterval] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
     bad_lines: list[str] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ def add_event(evidence: Evidence, data: dict[str, Any]) -> None:
     known = evidence.stays.get(container_id)
     if data["event"] == "start":
         if known is None:
-            stay = Stay(container_id, host, _ids(data["gpu_ids"]), str(data.get("lease") or ""), time_s)
+            stay = ContainerInterval(container_id, host, _ids(data["gpu_ids"]), str(data.get("lease") or ""), time_s)
             evidence.stays[container_id] = stay
         elif known.gpu_ids != _ids(data["gpu_ids"]):
             raise ValueError(f"{container_id} starts twice with different GPUs")

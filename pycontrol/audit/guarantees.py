@@ -25,14 +25,14 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.spans import Change
+from pycontrol.runtime.spans import IntervalChange
 
 ON_END_S = 600.0
 """Rounds that refuse an app are on end where no more than this is between two: after idle ones the next waits."""
 
 
 @dataclass(slots=True)
-class Claim:
+class GuaranteedGpu:
     """A GPU that was promised to an app as its virtual cluster's own; times in Unix seconds.
 
     `asked_s`: since when it was the app's due: it had asked, and its cells, as far as the journal says, had not changed
@@ -49,7 +49,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedRounds:
     """Rounds on end that awarded an app GPUs of its own virtual cluster, which its cells then did not give it."""
 
     app_id: str
@@ -60,22 +60,22 @@ class Refused:
 
 
 @dataclass
-class Claims:
+class GuaranteedGpus:
     """All claims of a journal, fact by fact."""
 
-    made: list[Claim] = field(default_factory=list)
+    made: list[GuaranteedGpu] = field(default_factory=list)
     vc_of: dict[str, str] = field(default_factory=dict)
     """By application."""
-    refused: list[Refused] = field(default_factory=list)
-    _refused: dict[str, Refused] = field(default_factory=dict)
+    refused: list[RefusedRounds] = field(default_factory=list)
+    _refused: dict[str, RefusedRounds] = field(default_factory=dict)
     """By application, as long as it goes on."""
-    _open: dict[Gpu, Claim] = field(default_factory=dict)
+    _open: dict[Gpu, GuaranteedGpu] = field(default_factory=dict)
     _changed_s: dict[str, float] = field(default_factory=dict)
     """Virtual cluster -> when any of its apps last lost GPUs: its cells may have come free by that."""
     _all_changed_s: float = 0.0
     """When cells were lent or given back, or an operator did something."""
 
-    def take(self, fact: Fact, time_s: float, changes: Sequence[Change]) -> None:
+    def take(self, fact: Fact, time_s: float, changes: Sequence[IntervalChange]) -> None:
         """The next fact, and what it made of leases."""
         span = changes[0].span if changes else None
         match fact:
@@ -112,10 +112,10 @@ class Claims:
         self._close(fact.gpu, time_s)
         vc = self.vc_of.get(fact.app_id, "")
         if fact.guaranteed and vc:
-            claim = self._open[fact.gpu] = Claim(fact.gpu, fact.app_id, vc, time_s)
+            claim = self._open[fact.gpu] = GuaranteedGpu(fact.gpu, fact.app_id, vc, time_s)
             self.made.append(claim)
 
-    def _ended(self, gpu: Gpu, time_s: float, changes: Sequence[Change]) -> None:
+    def _ended(self, gpu: Gpu, time_s: float, changes: Sequence[IntervalChange]) -> None:
         for change in changes:
             if change.before is not None:
                 self._changed(change.before.app_id, time_s)
@@ -149,7 +149,7 @@ class Claims:
                 continue
             known = self._refused.get(app_id)
             if known is None or receipt.at_s > known.last_s + ON_END_S:
-                known = self._refused[app_id] = Refused(app_id, receipt.vc, receipt.at_s, receipt.at_s, 0)
+                known = self._refused[app_id] = RefusedRounds(app_id, receipt.vc, receipt.at_s, receipt.at_s, 0)
                 self.refused.append(known)
             known.last_s, known.rounds = receipt.at_s, known.rounds + 1
 
@@ -159,8 +159,8 @@ class Claims:
 
 
 def strangers(
-    claims: Claims, apps_on: Mapping[Gpu, list[tuple[str, str, float, float | None]]], bound_s: float
-) -> list[tuple[Claim, str, float]]:
+    claims: GuaranteedGpus, apps_on: Mapping[Gpu, list[tuple[str, str, float, float | None]]], bound_s: float
+) -> list[tuple[GuaranteedGpu, str, float]]:
     """Claims on which a container of another virtual cluster's app lay for longer than `bound_s` after they were due.
 
     `apps_on`: by GPU (container, application, start, end or None) of what ran there. Returns the claim, the container,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.facts import AppEnded, ClockBehind, Fact, LeaseGranted, LeaseStarted, RoundHeld
-from pycontrol.audit.guarantees import Claims
+from pycontrol.audit.guarantees import GuaranteedGpus
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.spans import OVERWRITTEN, Change, Journal, Span, SpanFold, changes_of
+from pycontrol.runtime.spans import OVERWRITTEN, IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
 
 
 @dataclass(slots=True)
-class Size:
+class GangSize:
     """How many GPUs a job ran on from this time on."""
 
     at_s: float
@@ -20,7 +20,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Problem:
+class JournalProblem:
     """Something that the journal itself should not say."""
 
     kind: str
@@ -35,7 +35,7 @@ class History:
     facts: int = 0
     from_s: float = 0.0
     until_s: float = 0.0
-    spans: dict[Gpu, list[Span]] = field(default_factory=dict)
+    spans: dict[Gpu, list[LeaseInterval]] = field(default_factory=dict)
     started: dict[str, set[Gpu]] = field(default_factory=dict)
     """GPUs by container."""
     started_s: dict[str, float] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class History:
     """By application."""
     gang_sizes: dict[str, set[int]] = field(default_factory=dict)
     """Sizes of the gangs that rounds awarded, by application."""
-    jobs: dict[tuple[str, str], list[Size]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    claims: Claims = field(default_factory=Claims)
+    jobs: dict[tuple[str, str], list[GangSize]] = field(default_factory=dict)
+    problems: list[JournalProblem] = field(default_factory=list)
+    claims: GuaranteedGpus = field(default_factory=GuaranteedGpus)
     started_in: set[tuple[str, int]] = field(default_factory=set)
     """(container, span's number) of what the journal saw run in a lease."""
     behind_s: dict[int, float] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class History:
             history._take(fact, time_s, changes)
         return history
 
-    def leases(self) -> list[Span]:
+    def leases(self) -> list[LeaseInterval]:
         """All leases."""
         return [span for spans in self.spans.values() for span in spans]
 
-    def _take(self, fact: Fact, time_s: float, changes: Sequence[Change]) -> None:
+    def _take(self, fact: Fact, time_s: float, changes: Sequence[IntervalChange]) -> None:
         match fact:
             case AppEnded():
                 self.ended_s.setdefault(fact.app_id, fact.at_s)
@@ -87,11 +87,11 @@ class History:
                 self._started(fact, changes[0].after)
             case LeaseGranted() if changes and (present := changes[0].after) and present.end_reason == OVERWRITTEN:
                 what = f"GPU {fact.gpu}: granted to {fact.app_id} while leased to {present.app_id}"
-                self.problems.append(Problem("gpu_leased_twice", what, time_s))
+                self.problems.append(JournalProblem("gpu_leased_twice", what, time_s))
         for change in changes:
             self._changed(change)
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: IntervalChange) -> None:
         before, after = change.before, change.after
         if after is None:
             return
@@ -105,9 +105,9 @@ class History:
         if before.running_s is not None and after.running_s is None:
             self._stopped(after, after.gone_s)
 
-    def _started(self, fact: LeaseStarted, span: Span) -> None:
+    def _started(self, fact: LeaseStarted, span: LeaseInterval) -> None:
         if fact.gpu in self._job_on and fact.gpu in self.started.get(fact.container_id, ()):
-            return  # the same container goes on under another control plane
+            return  # the same container continues under another control plane
         self.started.setdefault(fact.container_id, set()).add(fact.gpu)
         self.started_s.setdefault(fact.container_id, fact.at_s)
         self.started_in.add((fact.container_id, span.number))
@@ -116,19 +116,19 @@ class History:
         self._job_on[fact.gpu] = fact.job_id or self._job_of_grant(span)
         self._count(span, fact.at_s, running=True)
 
-    def _job_of_grant(self, span: Span) -> str:
+    def _job_of_grant(self, span: LeaseInterval) -> str:
         """After a restart a container is adopted without its job: that of its grant's other GPUs."""
         grant_id = span.lease.grant_id
         last = ((x[-1], self._job_on.get(gpu)) for gpu, x in self.spans.items())
         return next((job for other, job in last if job and other.lease.grant_id == grant_id), f"grant {grant_id}")
 
-    def _stopped(self, span: Span, at_s: float) -> None:
+    def _stopped(self, span: LeaseInterval, at_s: float) -> None:
         if span.gpu in self._job_on:
             self._count(span, at_s, running=False)
             del self._job_on[span.gpu]
 
-    def _count(self, span: Span, at_s: float, *, running: bool) -> None:
+    def _count(self, span: LeaseInterval, at_s: float, *, running: bool) -> None:
         key = (span.app_id, self._job_on[span.gpu])
         gpus = self._running.setdefault(key, set())
         (gpus.add if running else gpus.discard)(span.gpu)
-        self.jobs.setdefault(key, []).append(Size(at_s, len(gpus)))
+        self.jobs.setdefault(key, []).append(GangSize(at_s, len(gpus)))

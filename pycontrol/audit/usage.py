@@ -11,7 +11,7 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import OF_GPU, AllocationChanged, AppArrived, AppEnded, Fact, Restored
 from pycontrol.audit.report import quantile
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.spans import Change, Journal, Span, SpanFold, changes_of
+from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
 
 KEYS = ("user", "queue", "vc", "app", "name", "kind")
 HOUR_S = 3600.0
@@ -94,7 +94,7 @@ class Usage:
         if app_id not in self.apps:
             self.apps[app_id] = AppUsage(app_id, name, user, queue, vc, kind, submitted_s)
 
-    def _changed(self, change: Change, time_s: float) -> None:
+    def _changed(self, change: IntervalChange, time_s: float) -> None:
         before, after = change.before, change.after
         if after is None:
             return
@@ -113,7 +113,7 @@ class Usage:
         elif before.lease.guaranteed != after.lease.guaranteed:
             self._hold(before, time_s)
 
-    def _hold(self, span: Span, at_s: float) -> None:
+    def _hold(self, span: LeaseInterval, at_s: float) -> None:
         app = self.apps.get(span.app_id)
         if app is not None:
             held_s = self._span_s(self._counted_s[span.gpu], at_s)
@@ -122,7 +122,7 @@ class Usage:
             app.seen |= held_s > 0
         self._counted_s[span.gpu] = at_s
 
-    def _stop(self, span: Span, at_s: float) -> None:
+    def _stop(self, span: LeaseInterval, at_s: float) -> None:
         """Its container is gone."""
         app = self.apps.get(span.app_id)
         if app is not None and span.running_s is not None:

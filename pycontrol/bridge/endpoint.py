@@ -1,6 +1,6 @@
 """What the control plane answers the plugin: the other end of `exchange` (bridge.proto).
 
-The plugin may repeat any request, and either side may start anew at any time. So: events are taken once
+The plugin may repeat any request, and either side may start again at any time. So: events are taken once
 by sequence number, directives are repeated until the plugin has reported their end, and whoever is not
 known sends a snapshot (Hello) first.
 """
@@ -59,7 +59,7 @@ class BridgeEndpoint:
     """Serves the plugin's requests, and is the Arbiter's way to YARN (ClusterPort).
 
     `settle` returns when the Arbiter has handled all that was submitted before. After a snapshot the
-    Arbiter decides anew what to place, so directives from before it must not reach the plugin.
+    Arbiter decides again what to place, so directives from before it must not reach the plugin.
     """
 
     def __init__(

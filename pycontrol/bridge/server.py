@@ -2,7 +2,7 @@
 
 py4j's callback protocol lets a peer call any method of any pooled Python object. Here there is one object with
 one method: everything else is refused, and nothing is read from a peer that has not shown the token. py4j's own server
-ends at the first accept() that fails, silently; this one goes on.
+ends at the first accept() that fails, silently; this one continues.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class BridgeServer:
             raise
 
     def _became_known(self, connection: _Connection) -> None:
-        """The plugin leaves connections behind when it starts anew: the one that was idle for longest gives way."""
+        """The plugin leaves connections behind when it starts again: the one that was idle for longest gives way."""
         with self._lock:
             idle = [c for c in self._connections if c.known and c is not connection and c.idle_since_s is not None]
             known = sum(c.known for c in self._connections)

@@ -22,11 +22,11 @@ class Rules:
     forecast_s: float = 3600.0
     """A virtual cluster is expected to use as many cells as at most in this time."""
     lend_s: float = 3600.0
-    """How long they are offered for; an offer that nobody took is renewed when half of it is over."""
+    """How long they are offered for; an offer that nobody took is renewed when half of it has passed."""
 
 
 class Automatic:
-    """Watches what each virtual cluster uses, and posts for it. Its memory is lost with the process: it waits anew."""
+    """Watches what each virtual cluster uses, and posts for it. Its memory is lost with the process: it waits again."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

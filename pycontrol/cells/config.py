@@ -258,7 +258,7 @@ def _explicit(file: CellsFile) -> tuple[list[Chain], dict[str, tuple[int, int, i
     return chains, pins
 
 
-class _Reader:
+class _ChainReader:
     """Flattens the trees of one chain in order."""
 
     def __init__(self, levels: list[tuple[str, int]], node: str) -> None:

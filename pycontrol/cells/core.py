@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pycontrol.cells import preemption, search
+from pycontrol.cells.gang_fit import Undecided
 from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
-from pycontrol.cells.packing import Undecided
 from pycontrol.cells.preemption import Key
-from pycontrol.cells.space import Group, Part, Space
+from pycontrol.cells.space import AffinityGroup, Part, Space
 from pycontrol.cells.values import (
     HIGHEST,
     OPPORTUNISTIC,
     CellsError,
     Decision,
+    GroupRequest,
     GroupState,
     LeafState,
-    Outcome,
+    PlacementOutcome,
     Released,
-    Request,
     Worker,
 )
 from pycontrol.model.topology import Gpu
@@ -30,8 +30,8 @@ class Cells:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.groups: dict[str, Group] = {}
-        self.by_key: dict[Key, dict[str, Group]] = {}
+        self.groups: dict[str, AffinityGroup] = {}
+        self.by_key: dict[Key, dict[str, AffinityGroup]] = {}
         self.order = 0
         self.spaces: list[Space] = []
         for at, chain in enumerate(layout.chains):
@@ -61,7 +61,7 @@ class Cells:
 
     # Requests
 
-    def request(self, request: Request, *, preempt: bool = True) -> Decision:
+    def request(self, request: GroupRequest, *, preempt: bool = True) -> Decision:
         """Places a group, or starts a preemption for it, or says why it waits.
 
         Asking again for a group is safe: an allocated one stays; a preempting one is placed once its victims are
@@ -79,30 +79,32 @@ class Cells:
                 return self._opportunistic(request, sizes, hosts)
             return self._guaranteed(request, sizes, hosts, preempt)
         except Undecided:
-            return Decision(Outcome.WAIT, reason="the workers' sizes are too diverse to decide whether they fit")
+            return Decision(
+                PlacementOutcome.WAIT, reason="the workers' sizes are too diverse to decide whether they fit"
+            )
 
-    def _again(self, group: Group, request: Request, preempt: bool) -> Decision | None:
+    def _again(self, group: AffinityGroup, request: GroupRequest, preempt: bool) -> Decision | None:
         if group.request.vc != request.vc or sorted(group.request.members) != sorted(request.members):
             raise CellsError(f"group {request.group} exists already with other members or another virtual cluster")
         if group.state is not GroupState.PREEMPTING:
-            return Decision(Outcome.PLACED, group.workers)
+            return Decision(PlacementOutcome.PLACED, group.workers)
         allowed = request.hosts
         astray = allowed is not None and any(host not in allowed for host, _ in group.workers)
         if preempt and (astray or any(part.bad for part in group.parts)):
             self.release(group.name)
             return None
         if group.victims:
-            return Decision(Outcome.PREEMPT, group.workers, tuple(group.victims), self._downgraded_by(group))
+            return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(group.victims), self._downgraded_by(group))
         group.state = GroupState.ALLOCATED
         downgraded = self._downgraded_by(group)
         group.downgraded = []
-        return Decision(Outcome.PLACED, group.workers, downgraded=downgraded)
+        return Decision(PlacementOutcome.PLACED, group.workers, downgraded=downgraded)
 
     @staticmethod
-    def _downgraded_by(group: Group) -> tuple[str, ...]:
+    def _downgraded_by(group: AffinityGroup) -> tuple[str, ...]:
         return tuple(victim.name for victim, _ in group.downgraded)
 
-    def _workers_wanted(self, request: Request) -> tuple[list[int], list[frozenset[str] | None] | None]:
+    def _workers_wanted(self, request: GroupRequest) -> tuple[list[int], list[frozenset[str] | None] | None]:
         """Sizes of the workers, largest first, and the hosts of each where they are limited."""
         if request.on:
             wanted = sorted(request.on, key=lambda w: (-w[1], w[0]))
@@ -115,7 +117,7 @@ class Cells:
         sizes = sorted((gpus for count, gpus in request.members for _ in range(count)), reverse=True)
         return sizes, None if request.hosts is None else [request.hosts] * len(sizes)
 
-    def _sites(self, request: Request) -> dict[str, list[search.Site]]:
+    def _sites(self, request: GroupRequest) -> dict[str, list[search.Site]]:
         """GPU type -> the chains with it that the request may use; CellsError if there are none."""
         self._validate(request)
         key = (request.vc, request.pinned)
@@ -123,7 +125,7 @@ class Cells:
         for space in self.spaces:
             if request.gpu_type in (None, space.chain.gpu_type):
                 if request.priority == OPPORTUNISTIC:
-                    sites.setdefault(space.chain.gpu_type, []).append((space, space.low))
+                    sites.setdefault(space.chain.gpu_type, []).append((space, space.borrowable))
                 elif key in space.pools:
                     sites.setdefault(space.chain.gpu_type, []).append((space, space.pools[key]))
         if not sites:
@@ -136,7 +138,7 @@ class Cells:
             raise CellsError(f"a worker of {largest} GPUs fits on no host; the largest has {most}")
         return sites
 
-    def _validate(self, request: Request) -> None:
+    def _validate(self, request: GroupRequest) -> None:
         vc = self.layout.vc(request.vc)
         if vc is None:
             raise CellsError(f"there is no virtual cluster {request.vc}")
@@ -151,7 +153,7 @@ class Cells:
         if request.gpu_type is not None and all(s.chain.gpu_type != request.gpu_type for s in self.spaces):
             raise CellsError(f"there are no GPUs of type {request.gpu_type}")
 
-    def _rounds(self, request: Request) -> Iterable[tuple[list[search.Site], int | None]]:
+    def _rounds(self, request: GroupRequest) -> Iterable[tuple[list[search.Site], int | None]]:
         """The chains to try: each alone, then all chains of a GPU type together; with the level to stay within."""
         found = self._sites(request)
         known = False
@@ -170,7 +172,7 @@ class Cells:
                 yield sites, None
 
     def _opportunistic(
-        self, request: Request, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None
+        self, request: GroupRequest, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None
     ) -> Decision:
         free = 0
         for sites, within in self._rounds(request):
@@ -179,18 +181,20 @@ class Cells:
             if parts is not None:
                 group = self._new(request, OPPORTUNISTIC)
                 for part in parts:
-                    part.space.add_guest(group, part.physical)
+                    part.space.add_borrower(group, part.physical)
                 return self._placed(group, parts)
-        return Decision(Outcome.WAIT, reason=self._why(request, free, "idle GPUs of the cluster"))
+        return Decision(PlacementOutcome.WAIT, reason=self._why(request, free, "idle GPUs of the cluster"))
 
     def _guaranteed(
-        self, request: Request, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None, preempt: bool
+        self, request: GroupRequest, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None, preempt: bool
     ) -> Decision:
         key = (request.vc, request.pinned)
         if request.inside:
             parts = take_inside(self.spaces, key, request.inside, (), request.avoid, request.within)
             if parts is None:
-                return Decision(Outcome.WAIT, reason=f"the cells of {request.vc} have not that many free GPUs there")
+                return Decision(
+                    PlacementOutcome.WAIT, reason=f"the cells of {request.vc} have not that many free GPUs there"
+                )
             return self._commit(request, parts, [], [], preempt)
         free = 0
         for sites, within in self._rounds(request):
@@ -203,9 +207,11 @@ class Cells:
             if plan is None:
                 continue
             if plan.parts is None:
-                return Decision(Outcome.PREEMPT, victims=tuple(v.name for v in plan.taken))
+                return Decision(PlacementOutcome.PREEMPT, victims=tuple(v.name for v in plan.taken))
             return self._commit(request, plan.parts, plan.taken, plan.downgraded, preempt)
-        return Decision(Outcome.WAIT, reason=self._why(request, free, f"free GPUs in the cells of {request.vc}"))
+        return Decision(
+            PlacementOutcome.WAIT, reason=self._why(request, free, f"free GPUs in the cells of {request.vc}")
+        )
 
     def find(
         self,
@@ -222,48 +228,48 @@ class Cells:
 
     def _commit(
         self,
-        request: Request,
+        request: GroupRequest,
         parts: list[Part],
-        taken: list[Group],
-        downgraded: list[tuple[Group, list[Part]]],
+        taken: list[AffinityGroup],
+        downgraded: list[tuple[AffinityGroup, list[Part]]],
         preempt: bool,
     ) -> Decision:
         key = (request.vc, request.pinned)
-        victims = {g.name: g for part in parts for g in part.space.guests_in(part.physical)}
+        victims = {g.name: g for part in parts for g in part.space.borrowers_in(part.physical)}
         victims |= {g.name: g for g in taken}
         if victims and not preempt:
             search.give_up(parts, key)
-            preemption.take_back(self, taken, downgraded)
-            return Decision(Outcome.PREEMPT, victims=tuple(victims))
+            preemption.undo(self, taken, downgraded)
+            return Decision(PlacementOutcome.PREEMPT, victims=tuple(victims))
         group = self._new(request, request.priority)
         group.seized = bool(taken)
         for victim in taken:
-            preemption.seize(victim, group, parts)
+            preemption.transfer(victim, group, parts)
         for part in parts:
             part.space.own(group, part.physical)
         self.by_key.setdefault(key, {})[group.name] = group
         decision = self._placed(group, parts)
         names = tuple(victim.name for victim, _ in downgraded)
         if not victims:
-            return Decision(Outcome.PLACED, decision.workers, downgraded=names)
+            return Decision(PlacementOutcome.PLACED, decision.workers, downgraded=names)
         group.state, group.victims, group.downgraded = GroupState.PREEMPTING, victims, downgraded
         for victim in victims.values():
             victim.state = GroupState.BEING_PREEMPTED
             victim.preemptors[group.name] = group
-        return Decision(Outcome.PREEMPT, group.workers, tuple(victims), names)
+        return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(victims), names)
 
-    def _new(self, request: Request, priority: int) -> Group:
-        group = Group(request, priority, self.order, (request.vc, request.pinned))
+    def _new(self, request: GroupRequest, priority: int) -> AffinityGroup:
+        group = AffinityGroup(request, priority, self.order, (request.vc, request.pinned))
         self.order += 1
         self.groups[request.group] = group
         return group
 
-    def _placed(self, group: Group, parts: list[Part]) -> Decision:
+    def _placed(self, group: AffinityGroup, parts: list[Part]) -> Decision:
         group.parts, group.state = parts, GroupState.ALLOCATED
         group.workers = workers_of(parts)
-        return Decision(Outcome.PLACED, group.workers)
+        return Decision(PlacementOutcome.PLACED, group.workers)
 
-    def _why(self, request: Request, free: int, what: str) -> str:
+    def _why(self, request: GroupRequest, free: int, what: str) -> str:
         if free < request.gpus:
             return f"needs {request.gpus} GPUs, but only {free} are left of the {what}"
         where = "the hosts that it may use" if request.hosts is not None or request.on else "hosts"
@@ -284,7 +290,7 @@ class Cells:
         restored = preemption.cancel(self, group) if group.state is GroupState.PREEMPTING else ()
         for part in group.parts:
             if part.virtual is None:
-                part.space.remove_guest(part.physical)
+                part.space.remove_borrower(part.physical)
             else:
                 part.space.disown(part.physical)
                 part.space.pools[group.pool].give(part.virtual)
@@ -293,8 +299,8 @@ class Cells:
                 if group.seized:
                     part.space.unbind_inside(part.virtual)
                 part.space.unbind(part.virtual)
-        preemption.remark(group.parts)
-        ready = preemption.vacate(group)
+        preemption.reflag_bad(group.parts)
+        ready = preemption.finish_victim(group)
         group.state, group.parts = GroupState.DELETED, []
         return Released(ready, restored)
 
@@ -310,7 +316,7 @@ class Cells:
                 for space, leaf in places:
                     found = True
                     (space.set_healthy if healthy else space.set_bad)(leaf)
-                    for group in (space.owner_of(leaf), space.guest[leaf]):
+                    for group in (space.owner_of(leaf), space.borrower[leaf]):
                         if group is not None:
                             hit[group.name] = None
         if not found:
@@ -330,10 +336,10 @@ class Cells:
 
     def leaf_state(self, space: Space, leaf: int) -> LeafState:
         """The state of a GPU."""
-        owner, guest = space.owner_of(leaf), space.guest[leaf]
+        owner, borrower = space.owner_of(leaf), space.borrower[leaf]
         if owner is not None and owner.state is GroupState.PREEMPTING:
-            return LeafState.RESERVING if guest is not None else LeafState.RESERVED
-        return LeafState.FREE if owner is None and guest is None else LeafState.USED
+            return LeafState.RESERVING if borrower is not None else LeafState.RESERVED
+        return LeafState.FREE if owner is None and borrower is None else LeafState.USED
 
 
 def workers_of(parts: Sequence[Part]) -> tuple[Worker, ...]:

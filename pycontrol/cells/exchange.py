@@ -135,7 +135,7 @@ class Exchange:
         return self.gpus(lot) * duration_s / HOUR_S
 
     def step(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns what is over, then matches what can be: (new deals, groups that became opportunistic)."""
+        """Returns what has ended, then matches what can be: (new deals, groups that became opportunistic)."""
         downgraded: list[str] = []
         for deal in [d for d in self.deals.values() if d.end_s <= now_s]:
             downgraded += move_back(self.cells, deal.lot, deal.tenant, deal.owner)
@@ -391,7 +391,7 @@ def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:
     if len(roots) < lot.count:
         raise CellsError(f"{owner} uses all but {len(roots)} of its {lot.cell_type} cells")
     for root in roots:
-        space.hand_over(root, (tenant, None))
+        space.assign_root(root, (tenant, None))
         space.mark_root(root)
 
 

@@ -11,8 +11,8 @@ def max_min(capacity: int, demand: Mapping[str, int], weight: Mapping[str, float
     """Whole GPUs by tenant: each next one goes to the unsatisfied tenant with the least per weight."""
     share = dict.fromkeys(demand, 0)
     for _ in range(min(capacity, sum(demand.values()))):
-        hungry = [t for t in demand if share[t] < demand[t]]
-        poorest = min(hungry, key=lambda t: ((share[t] + 1) / weight.get(t, 1.0), t))
+        waiting = [t for t in demand if share[t] < demand[t]]
+        poorest = min(waiting, key=lambda t: ((share[t] + 1) / weight.get(t, 1.0), t))
         share[poorest] += 1
     return share
 
@@ -20,7 +20,7 @@ def max_min(capacity: int, demand: Mapping[str, int], weight: Mapping[str, float
 def shares(cells: Cells, wanted: Mapping[str, int]) -> dict[str, int]:
     """Opportunistic GPUs that each virtual cluster may have in all, if it wants so many more than it uses."""
     used = in_use(cells)
-    idle = sum(space.low.free_gpus for space in cells.spaces)
+    idle = sum(space.borrowable.free_gpus for space in cells.spaces)
     demand = {vc.name: used.get(vc.name, 0) + wanted.get(vc.name, 0) for vc in cells.layout.vcs}
     return max_min(idle + sum(used.values()), demand, {vc.name: vc.weight for vc in cells.layout.vcs})
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.machines import Place, most_free
-from pycontrol.cells.space import FREE, Group, Space
+from pycontrol.cells.space import FREE, AffinityGroup, Space
 from pycontrol.cells.values import GroupState
 
 AS_CONFIGURED = "as in isonomy.yaml"
@@ -94,8 +94,8 @@ def physical_cluster(cells: Cells) -> list[dict[str, Any]]:
 
 
 def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
-    owner, guest = space.owner_of(leaf), space.guest[leaf]
-    user: Group | None = guest or (owner if owner and owner.state is not GroupState.PREEMPTING else None)
+    owner, borrower = space.owner_of(leaf), space.borrower[leaf]
+    user: AffinityGroup | None = borrower or (owner if owner and owner.state is not GroupState.PREEMPTING else None)
     holder = None
     for k, size in enumerate(space.sizes):
         virtual = space.p2v[k][leaf // size]
@@ -117,9 +117,9 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
     """Healthy GPUs by host that nobody uses and nobody has reserved."""
     found: dict[str, int] = {}
     for space in cells.spaces:
-        free = space.low.forest.free[space.chain.node]
+        free = space.borrowable.forest.free[space.chain.node]
         for node, host in enumerate(space.chain.hosts):
-            if free[node] and not space.low.forest.covered((space.chain.node, node)):
+            if free[node] and not space.borrowable.forest.covered((space.chain.node, node)):
                 found[host] = found.get(host, 0) + free[node]
     return found
 
@@ -136,7 +136,7 @@ def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict
             continue
         more = Counter(leaf // space.sizes[level] for chain, leaf in coming if chain == at)
         for node, host in enumerate(space.chain.hosts):
-            free = most_free(space, space.low.forest, (space.chain.node, node), level, more)
+            free = most_free(space, space.borrowable.forest, (space.chain.node, node), level, more)
             found[host] = max(found.get(host, (0, 0)), (free, space.sizes[level]))
     return found
 

@@ -8,18 +8,18 @@ from typing import Protocol
 
 from pycontrol.cells.geometry import Cell, minus, overlaps
 from pycontrol.cells.search import Site, give_up
-from pycontrol.cells.space import Group, Part, Space
-from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Released, Request
+from pycontrol.cells.space import AffinityGroup, Part, Space
+from pycontrol.cells.values import OPPORTUNISTIC, GroupRequest, GroupState, Released
 
 Key = tuple[str, str | None]
 """A virtual cluster, and its pinned cell or none."""
 
 
-class Tree(Protocol):
+class CellTree(Protocol):
     """What of all cells a preemption works on."""
 
-    groups: dict[str, Group]
-    by_key: dict[Key, dict[str, Group]]
+    groups: dict[str, AffinityGroup]
+    by_key: dict[Key, dict[str, AffinityGroup]]
     """Groups of guaranteed priority, by the key of their cells."""
 
     def find(
@@ -41,13 +41,13 @@ class Preemption:
     """
 
     parts: list[Part] | None
-    taken: list[Group] = field(default_factory=list)
-    downgraded: list[tuple[Group, list[Part]]] = field(default_factory=list)
+    taken: list[AffinityGroup] = field(default_factory=list)
+    downgraded: list[tuple[AffinityGroup, list[Part]]] = field(default_factory=list)
 
 
 def plan(
-    cells: Tree,
-    request: Request,
+    cells: CellTree,
+    request: GroupRequest,
     sites: Sequence[Site],
     sizes: list[int],
     hosts: Sequence[frozenset[str] | None] | None,
@@ -95,18 +95,18 @@ def plan(
 
 
 def _victims(
-    cells: Tree,
+    cells: CellTree,
     sites: Sequence[Site],
     key: Key,
-    lower: list[Group],
+    lower: list[AffinityGroup],
     sizes: list[int],
     hosts: Sequence[frozenset[str] | None] | None,
     within: int | None,
-) -> list[Group] | None:
+) -> list[AffinityGroup] | None:
     """The groups to preempt: lowest priority and youngest first, and only those whose cells are needed."""
     spaces = {id(space) for space, _ in sites}
     lower = [g for g in lower if any(id(p.space) in spaces for p in g.parts)]
-    given: list[Group] = []
+    given: list[AffinityGroup] = []
     step = 1
     parts = None
     while lower and parts is None:
@@ -127,7 +127,7 @@ def _victims(
     return needed
 
 
-def _give(group: Group) -> None:
+def _give(group: AffinityGroup) -> None:
     """Lets others see a group's virtual cells as free for a moment (but bad ones); they stay bound."""
     for part in group.parts:
         if part.virtual is not None and not part.bad:
@@ -135,14 +135,14 @@ def _give(group: Group) -> None:
             part.space.pools[group.pool].give(part.virtual)
 
 
-def _take(group: Group) -> None:
+def _take(group: AffinityGroup) -> None:
     for part in group.parts:
         if part.virtual is not None and not part.bad:
             part.space.pools[group.pool].take(part.virtual)
             part.space.held.discard(part.virtual)
 
 
-def _touches(group: Group, parts: Sequence[Part]) -> bool:
+def _touches(group: AffinityGroup, parts: Sequence[Part]) -> bool:
     return any(
         mine.space is part.space and overlaps(part.space.chain, mine.virtual, part.virtual)
         for mine in group.parts
@@ -151,27 +151,27 @@ def _touches(group: Group, parts: Sequence[Part]) -> bool:
     )
 
 
-def downgrade(cells: Tree, group: Group) -> list[Part]:
+def downgrade(cells: CellTree, group: AffinityGroup) -> list[Part]:
     """Makes a group opportunistic where it runs (lazy preemption); what it had."""
     had = group.parts
     group.parts = []
     for part in had:
         assert part.virtual is not None
-        for cell in part.space.explode(part.physical):
+        for cell in part.space.split_to_nodes(part.physical):
             part.space.disown(cell)
-            part.space.add_guest(group, cell)
+            part.space.add_borrower(group, cell)
             group.parts.append(Part(part.space, part.worker, cell))
         part.space.pools[group.pool].give(part.virtual)
     for part in had:
         assert part.virtual is not None
         part.space.unbind(part.virtual)
-    remark(had)
+    reflag_bad(had)
     del cells.by_key[group.pool][group.name]
     group.priority, group.lazily_preempted = OPPORTUNISTIC, True
     return had
 
 
-def upgrade(cells: Tree, group: Group, had: list[Part]) -> bool:
+def upgrade(cells: CellTree, group: AffinityGroup, had: list[Part]) -> bool:
     """Gives a downgraded group back what it had; False, with nothing changed, if it is no longer free."""
     done: list[Part] = []
     for part in had:
@@ -188,13 +188,13 @@ def upgrade(cells: Tree, group: Group, had: list[Part]) -> bool:
             for undone in done:
                 assert undone.virtual is not None
                 undone.space.unbind(undone.virtual)
-            remark(had)
+            reflag_bad(had)
             return False
         part.space.bind_exactly(part.virtual, part.physical[1], group)
         pool.take(part.virtual)
         done.append(part)
     for part in group.parts:
-        part.space.remove_guest(part.physical)
+        part.space.remove_borrower(part.physical)
     for part in had:
         part.space.own(group, part.physical)
     group.parts = had
@@ -203,7 +203,9 @@ def upgrade(cells: Tree, group: Group, had: list[Part]) -> bool:
     return True
 
 
-def take_back(cells: Tree, taken: Sequence[Group], downgraded: Sequence[tuple[Group, list[Part]]]) -> None:
+def undo(
+    cells: CellTree, taken: Sequence[AffinityGroup], downgraded: Sequence[tuple[AffinityGroup, list[Part]]]
+) -> None:
     """Undoes `plan` after its parts were given up."""
     for group in taken:
         _take(group)
@@ -211,8 +213,8 @@ def take_back(cells: Tree, taken: Sequence[Group], downgraded: Sequence[tuple[Gr
         upgrade(cells, group, had)
 
 
-def seize(victim: Group, group: Group, parts: Sequence[Part]) -> None:
-    """Hands over what a preemptor took of a victim whose virtual cells were given: the victim stays as a guest."""
+def transfer(victim: AffinityGroup, group: AffinityGroup, parts: Sequence[Part]) -> None:
+    """Hands over what a preemptor took of a victim whose virtual cells were given: the victim stays as a borrower."""
     kept: list[Part] = []
     for mine in victim.parts:
         if mine.virtual is None or mine.bad:
@@ -234,17 +236,17 @@ def seize(victim: Group, group: Group, parts: Sequence[Part]) -> None:
     victim.parts = kept
 
 
-def _split(mine: Part, victim: Group, group: Group, rest: list[Cell], lost: list[Cell]) -> list[Part]:
-    """Cuts an owned cell into what stays owned and what its owner uses only as a guest now."""
+def _split(mine: Part, victim: AffinityGroup, group: AffinityGroup, rest: list[Cell], lost: list[Cell]) -> list[Part]:
+    """Cuts an owned cell into what stays owned and what its owner uses only as a borrower now."""
     space, (level, number) = mine.space, mine.physical
-    whole = mine.physical in space.low.forest.whole
+    whole = mine.physical in space.borrowable.forest.whole
     del space.owner[level][number]
     if level <= space.chain.node:
-        space.low_sides[number * space.sizes[level] // space.sizes[space.chain.node]] -= 1
+        space.borrowable_sides[number * space.sizes[level] // space.sizes[space.chain.node]] -= 1
     elif whole:
-        space.low.give(mine.physical)
+        space.borrowable.give(mine.physical)
         for cell in [*rest, *lost]:
-            space.low.take((cell[0], space.bind(cell)))
+            space.borrowable.take((cell[0], space.bind(cell)))
     kept = []
     for cell in rest:
         physical = (cell[0], space.bind(cell))
@@ -254,7 +256,7 @@ def _split(mine: Part, victim: Group, group: Group, rest: list[Cell], lost: list
         physical = (cell[0], space.bind(cell))
         victim.lost.setdefault(group.name, []).append(Part(space, mine.worker, physical, cell))
         for piece in _nodes(space, physical):
-            space.add_guest(victim, piece)
+            space.add_borrower(victim, piece)
     return kept
 
 
@@ -266,14 +268,14 @@ def _nodes(space: Space, cell: Cell) -> list[Cell]:
         return [cell]
     count = space.sizes[level] // space.sizes[node]
     nodes = [(node, n) for n in range(number * count, (number + 1) * count)]
-    if cell in space.low.forest.whole:
-        space.low.give(cell)
+    if cell in space.borrowable.forest.whole:
+        space.borrowable.give(cell)
         for piece in nodes:
-            space.low.take(piece)
+            space.borrowable.take(piece)
     return nodes
 
 
-def cancel(cells: Tree, group: Group) -> tuple[str, ...]:
+def cancel(cells: CellTree, group: AffinityGroup) -> tuple[str, ...]:
     """A preemption is given up: victims that nobody else preempts run on with all that they had."""
     for part in group.parts:
         assert part.virtual is not None
@@ -284,7 +286,7 @@ def cancel(cells: Tree, group: Group) -> tuple[str, ...]:
         for part in victim.lost.pop(group.name, []):
             assert part.virtual is not None
             for piece in _nodes(part.space, part.physical):
-                part.space.remove_guest(piece)
+                part.space.remove_borrower(piece)
             part.space.pools[victim.pool].take(part.virtual)
             part.space.own(victim, part.physical)
             victim.parts.append(part)
@@ -296,7 +298,7 @@ def cancel(cells: Tree, group: Group) -> tuple[str, ...]:
         assert part.virtual is not None
         part.space.unbind_inside(part.virtual)
         part.space.unbind(part.virtual)
-    remark(group.parts)
+    reflag_bad(group.parts)
     for victim, had in reversed(group.downgraded):
         if cells.groups.get(victim.name) is victim and victim.state is GroupState.ALLOCATED and victim.lazily_preempted:
             upgrade(cells, victim, had)
@@ -304,19 +306,19 @@ def cancel(cells: Tree, group: Group) -> tuple[str, ...]:
     return tuple(restored)
 
 
-def remark(parts: Sequence[Part]) -> None:
+def reflag_bad(parts: Sequence[Part]) -> None:
     """Shows bad GPUs that were in use until now."""
     for part in parts:
         if part.space.bad:
-            part.space.remark(part.physical)
+            part.space.reflag_bad(part.physical)
 
 
-def vacate(group: Group) -> tuple[str, ...]:
+def finish_victim(group: AffinityGroup) -> tuple[str, ...]:
     """A victim is gone: clears what it still used of its preemptors' cells; preemptors that may run now."""
     for parts in group.lost.values():
         for part in parts:
             for piece in _nodes(part.space, part.physical):
-                part.space.remove_guest(piece)
+                part.space.remove_borrower(piece)
     ready = []
     for preemptor in group.preemptors.values():
         preemptor.victims.pop(group.name, None)

@@ -11,15 +11,15 @@ from pycontrol.cells.geometry import Cell, cover
 from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import give_up, virtual_for
-from pycontrol.cells.space import Group, Part, Space
+from pycontrol.cells.space import AffinityGroup, Part, Space
 from pycontrol.cells.trees import bind_trees
 from pycontrol.cells.values import (
     OPPORTUNISTIC,
     CellsError,
     Decision,
+    GroupRequest,
     GroupState,
-    Outcome,
-    Request,
+    PlacementOutcome,
     Worker,
 )
 from pycontrol.model.topology import Gpu
@@ -39,7 +39,7 @@ class Reconfigured:
     """None of their GPUs is in the cluster any more."""
 
 
-def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision:
+def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Decision:
     """Takes over a group that runs on these GPUs already.
 
     It is guaranteed if its virtual cluster can own cells there, else it is downgraded to opportunistic; never killed.
@@ -57,7 +57,7 @@ def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision
             parts = take_inside(cells.spaces, (request.vc, request.pinned), request.inside, gpus)
         if not request.strictly:
             parts = parts or _guaranteed(cells, request, found)
-    group = Group(request, OPPORTUNISTIC, cells.order, (request.vc, request.pinned))
+    group = AffinityGroup(request, OPPORTUNISTIC, cells.order, (request.vc, request.pinned))
     cells.order += 1
     cells.groups[request.group] = group
     group.state = GroupState.ALLOCATED
@@ -65,14 +65,14 @@ def adopt(cells: Cells, request: Request, workers: Sequence[Worker]) -> Decision
         group.lazily_preempted = request.priority > OPPORTUNISTIC
         group.parts = [Part(space, worker, cell) for space, worker, cell in found]
         for part in group.parts:
-            part.space.add_guest(group, part.physical)
+            part.space.add_borrower(group, part.physical)
     else:
         group.priority, group.parts = request.priority, parts
         for part in parts:
             part.space.own(group, part.physical)
         cells.by_key.setdefault(group.pool, {})[group.name] = group
     group.workers = workers_of(group.parts)
-    return Decision(Outcome.PLACED, group.workers, downgraded=(group.name,) if group.lazily_preempted else ())
+    return Decision(PlacementOutcome.PLACED, group.workers, downgraded=(group.name,) if group.lazily_preempted else ())
 
 
 def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, int, Cell]], bool]:
@@ -80,7 +80,7 @@ def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, 
     found = _cells_of(cells, workers)
     leaves = [(space, leaf) for space, _, cell in found for leaf in space.chain.leaves(cell)]
     for space, leaf in leaves:
-        other = space.owner_of(leaf) or space.guest[leaf]
+        other = space.owner_of(leaf) or space.borrower[leaf]
         if other is not None:
             raise CellsError(f"GPU {space.chain.gpu(leaf)} is in use by group {other.name}")
     return found, len(leaves) == sum(len(indices) for _, indices in workers)
@@ -103,7 +103,7 @@ def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int,
     return found
 
 
-def _guaranteed(cells: Cells, request: Request, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
+def _guaranteed(cells: Cells, request: GroupRequest, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
     """Virtual cells for exactly these physical ones; None, with nothing changed, if there are none."""
     key = (request.vc, request.pinned)
     parts: list[Part] = []
@@ -142,7 +142,7 @@ class Adopted:
     """None of their GPUs is in the cluster, or another group is there."""
 
 
-def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[Request, Sequence[Worker]]]) -> Adopted:
+def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
     """Takes over groups that run (`adopt`) on what `make` returns: cells with no groups.
 
     Taken over one by one, a group may be given a tree that another one needed. Where that costs a guarantee it is done
@@ -163,7 +163,7 @@ def _guaranteed_gpus(a: Adopted) -> int:
     return sum(len(indices) for g in a.cells.groups.values() if g.guaranteed for _, indices in g.workers)
 
 
-def _one_by_one(cells: Cells, groups: Sequence[tuple[Request, Sequence[Worker]]]) -> Adopted:
+def _one_by_one(cells: Cells, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
     downgraded, gone = list[str](), list[str]()
     for request, workers in groups:
         try:
@@ -174,7 +174,7 @@ def _one_by_one(cells: Cells, groups: Sequence[tuple[Request, Sequence[Worker]]]
 
 
 def _wanted(
-    cells: Cells, space: Space, groups: Sequence[tuple[Request, Sequence[Worker]]]
+    cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]
 ) -> dict[tuple[str, str | None], set[int]]:
     """Level-0 cells that guaranteed groups run on, by holder."""
     wanted: dict[tuple[str, str | None], set[int]] = {}
@@ -256,7 +256,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
     cells = Cells(layout)
     for space, holders in zip(cells.spaces, data["holders"], strict=True):
         for level, number, vc, pinned in holders:
-            space.hand_over((level, number), (vc, pinned))
+            space.assign_root((level, number), (vc, pinned))
 
     def parts_of(listed: Sequence[Any]) -> list[Part]:
         return [
@@ -266,7 +266,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
 
     for saved in data["groups"]:
         asked = saved["request"]
-        request = Request(
+        request = GroupRequest(
             **{
                 **asked,
                 "members": tuple((count, gpus) for count, gpus in asked["members"]),
@@ -276,7 +276,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
                 "avoid": frozenset(asked["avoid"]),
             }
         )
-        group = Group(request, saved["priority"], cells.order, (request.vc, request.pinned))
+        group = AffinityGroup(request, saved["priority"], cells.order, (request.vc, request.pinned))
         cells.order += 1
         group.state = GroupState(saved["state"])
         group.lazily_preempted, group.seized = saved["lazily_preempted"], saved["seized"]
@@ -309,7 +309,7 @@ def _occupy(cells: Cells) -> None:
             count = part.space.sizes[level] // part.space.sizes[node] if level > node else 1
             cells_of = [(min(level, node), number * count + n) for n in range(count)]
             for cell in cells_of:
-                part.space.add_guest(group, cell)
+                part.space.add_borrower(group, cell)
     for group in cells.groups.values():
         for part in group.parts:
             if part.virtual is not None:

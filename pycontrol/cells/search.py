@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pycontrol.cells.gang_fit import Taken, place, place_in, place_within, undo
 from pycontrol.cells.geometry import Cell
-from pycontrol.cells.packing import Taken, place, place_in, place_within, undo
 from pycontrol.cells.pool import CellPool
 from pycontrol.cells.space import FREE, Part, Space
 
@@ -18,7 +18,7 @@ def guaranteed(sites: Sequence[Site], sizes: Sequence[int], within: int | None =
 
     Virtual cells are chosen as in a private cluster, so that nothing outside the virtual cluster matters
     (sharing safety); only then are physical ones bound. A tree that can only be bound to bad hardware is bound and
-    shown with its bad GPUs, and the search begins anew.
+    shown with its bad GPUs, and the search starts again.
     """
     of_pool = {id(pool): space for space, pool in sites}
     shown: list[tuple[Space, Cell]] = []
@@ -27,13 +27,13 @@ def guaranteed(sites: Sequence[Site], sizes: Sequence[int], within: int | None =
             taken = _virtual(sites, sizes, within)
             if taken is None:
                 return None
-            doomed: list[tuple[Space, Cell, int]] = []
+            bound_bad: list[tuple[Space, Cell, int]] = []
             for pool, _, cell in taken:
                 space = of_pool[id(pool)]
                 root = space.root_of(cell)
                 if space.v2p[root[0]][root[1]] == FREE and not space.bind_root(root):
-                    doomed.append((space, root, space.v2p[root[0]][root[1]]))
-            if not doomed:
+                    bound_bad.append((space, root, space.v2p[root[0]][root[1]]))
+            if not bound_bad:
                 return [
                     Part(space, worker, (cell[0], space.bind(cell)), cell)
                     for pool, worker, cell in taken
@@ -42,7 +42,7 @@ def guaranteed(sites: Sequence[Site], sizes: Sequence[int], within: int | None =
             undo(taken)
             for pool, _, cell in taken:
                 of_pool[id(pool)].unbind(cell)
-            for space, root, physical in doomed:
+            for space, root, physical in bound_bad:
                 space.bind_root(root, physical)
                 space.mark_root(root)
                 space.held.add(root)
@@ -132,9 +132,9 @@ def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tu
     for space, pool in sites:
         chain = space.chain
         guests = space.buddy.guests[chain.node]
-        free = space.low.forest.free[chain.node]
+        free = space.borrowable.forest.free[chain.node]
         nodes = [n for n, host in enumerate(chain.hosts) if allowed is None or host in allowed]
-        nodes.sort(key=lambda n: (not space.low_sides[n], guests[n], free[n]))
+        nodes.sort(key=lambda n: (not space.borrowable_sides[n], guests[n], free[n]))
         for node in nodes:
             yield space, pool, node
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
 from pycontrol.cells.pool import CellPool, Forest
-from pycontrol.cells.values import GroupState, Request, Worker
+from pycontrol.cells.values import GroupRequest, GroupState, Worker
 
 FREE = -1
 
@@ -29,10 +29,10 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class AffinityGroup:
     """An affinity group in its life; `parts` is what it holds, `lost` what preemptors took of it already."""
 
-    request: Request
+    request: GroupRequest
     priority: int
     order: int
     """Later groups are preempted first among equals."""
@@ -40,11 +40,11 @@ class Group:
     state: GroupState = GroupState.PENDING
     parts: list[Part] = field(default_factory=list)
     workers: tuple[Worker, ...] = ()
-    victims: dict[str, Group] = field(default_factory=dict)
-    preemptors: dict[str, Group] = field(default_factory=dict)
+    victims: dict[str, AffinityGroup] = field(default_factory=dict)
+    preemptors: dict[str, AffinityGroup] = field(default_factory=dict)
     lost: dict[str, list[Part]] = field(default_factory=dict)
     """Preemptor -> guaranteed parts that it took; this group's processes are still on their GPUs."""
-    downgraded: list[tuple[Group, list[Part]]] = field(default_factory=list)
+    downgraded: list[tuple[AffinityGroup, list[Part]]] = field(default_factory=list)
     """Groups that this one made opportunistic, with what they had."""
     lazily_preempted: bool = False
     seized: bool = False
@@ -63,7 +63,7 @@ class Space:
     """A chain in motion. `pools[(vc, pinned)]` are the trees of each virtual cluster in one virtual leaf space.
 
     `v2p`, `p2v`: binding by level. `owner[k]`: group that owns a physical cell (runs there or has reserved it).
-    `guest[leaf]`: group that uses a GPU without owning it. `marks`: bad GPUs in bound trees and the virtual GPUs
+    `borrower[leaf]`: group that uses a GPU without owning it. `marks`: bad GPUs in bound trees and the virtual GPUs
     that stand for them.
     """
 
@@ -98,12 +98,12 @@ class Space:
         self.nodes_of: dict[str, list[int]] = {}
         for number, host in enumerate(chain.hosts):
             self.nodes_of.setdefault(host, []).append(number)
-        self.low_sides = [0] * chain.count(chain.node)
-        self.low = CellPool(Forest(chain, [chain.top] * len(chain.indices)), self.low_sides)
+        self.borrowable_sides = [0] * chain.count(chain.node)
+        self.borrowable = CellPool(Forest(chain, [chain.top] * len(chain.indices)), self.borrowable_sides)
         for number in range(chain.count(chain.top) - 1, -1, -1):
-            self.low.add_root((chain.top, number))
-        self.owner: list[dict[int, Group]] = [{} for _ in self.sizes]
-        self.guest: list[Group | None] = [None] * len(chain.indices)
+            self.borrowable.add_root((chain.top, number))
+        self.owner: list[dict[int, AffinityGroup]] = [{} for _ in self.sizes]
+        self.borrower: list[AffinityGroup | None] = [None] * len(chain.indices)
         self.bad: set[int] = set()
         self.marks: dict[int, int] = {}
         self.root_marks: dict[Cell, set[int]] = {}
@@ -157,7 +157,7 @@ class Space:
         p2v[chosen] = number
         return chosen
 
-    def bind_exactly(self, cell: Cell, physical: int, spare: Group | None = None) -> None:
+    def bind_exactly(self, cell: Cell, physical: int, spare: AffinityGroup | None = None) -> None:
         """Binds a virtual cell to this physical one; `fits` said that it is possible. `spare`: see `mark_root`."""
         level, root = cell[0], self.root_of(cell)
         fresh = self.v2p[root[0]][root[1]] == FREE
@@ -243,7 +243,7 @@ class Space:
         """The pool that a tree is in."""
         return self.pools[self.holder[root]]
 
-    def hand_over(self, root: Cell, key: tuple[str, str | None]) -> None:
+    def assign_root(self, root: Cell, key: tuple[str, str | None]) -> None:
         """A wholly free tree changes its holder (exchange)."""
         if self.holder[root] == key:
             return
@@ -253,18 +253,18 @@ class Space:
 
     # Bad hardware
 
-    def mark_root(self, root: Cell, spare: Group | None = None) -> None:
+    def mark_root(self, root: Cell, spare: AffinityGroup | None = None) -> None:
         """Shows a bound tree's bad GPUs to its owner: virtual GPUs that nobody can take.
 
-        But for those that a group `spare` uses as a guest, because they are about to be its own.
+        But for those that a group `spare` uses as a borrower, because they are about to be its own.
         """
         physical = self.v2p[root[0]][root[1]]
         if physical in self.buddy.bad[root[0]]:
             for leaf in self.chain.leaves((root[0], physical)):
-                if leaf in self.bad and leaf not in self.marks and (spare is None or self.guest[leaf] is not spare):
+                if leaf in self.bad and leaf not in self.marks and (spare is None or self.borrower[leaf] is not spare):
                     self._mark(leaf)
 
-    def remark(self, physical: Cell) -> None:
+    def reflag_bad(self, physical: Cell) -> None:
         """After a cell was given up: its bad GPUs show in the tree that it is bound to, if that lives on."""
         for leaf in self.chain.leaves(physical):
             if leaf in self.bad and leaf not in self.marks:
@@ -305,8 +305,8 @@ class Space:
             return
         self.bad.add(leaf)
         self.buddy.count_bad(leaf, 1)
-        if self.owner_of(leaf) is None and self.guest[leaf] is None:
-            self.low.take((0, leaf))
+        if self.owner_of(leaf) is None and self.borrower[leaf] is None:
+            self.borrowable.take((0, leaf))
         self._mark(leaf)
 
     def set_healthy(self, leaf: int) -> None:
@@ -315,8 +315,8 @@ class Space:
             return
         self.bad.remove(leaf)
         self.buddy.count_bad(leaf, -1)
-        if self.owner_of(leaf) is None and self.guest[leaf] is None:
-            self.low.give((0, leaf))
+        if self.owner_of(leaf) is None and self.borrower[leaf] is None:
+            self.borrowable.give((0, leaf))
         self.unmark(leaf)
 
     def unmark(self, leaf: int) -> None:
@@ -333,7 +333,7 @@ class Space:
 
     # Who is where
 
-    def owner_of(self, leaf: int) -> Group | None:
+    def owner_of(self, leaf: int) -> AffinityGroup | None:
         """The group that owns a GPU."""
         for k, size in enumerate(self.sizes):
             group = self.owner[k].get(leaf // size)
@@ -341,82 +341,82 @@ class Space:
                 return group
         return None
 
-    def own(self, group: Group, cell: Cell) -> None:
+    def own(self, group: AffinityGroup, cell: Cell) -> None:
         """A group gets a physical cell; guests may still be on it."""
         level, number = cell
         self.owner[level][number] = group
-        low = self.low
+        borrowable = self.borrowable
         if level <= self.chain.node:
             node = number * self.sizes[level] // self.sizes[self.chain.node]
-            self.low_sides[node] += 1
-        if low.forest.free[level][number] == self.sizes[level]:
-            low.take(cell)
+            self.borrowable_sides[node] += 1
+        if borrowable.forest.free[level][number] == self.sizes[level]:
+            borrowable.take(cell)
         else:
             self._take_rest(cell)
             if level < self.chain.node:
-                low.resort(number * self.sizes[level])
+                borrowable.resort(number * self.sizes[level])
 
     def _take_rest(self, cell: Cell) -> None:
-        """Takes what is free of a cell in the low view."""
+        """Takes what is free of a cell in the borrowable view."""
         level, number = cell
-        low, node = self.low, self.chain.node
-        if cell in low.forest.whole:
+        borrowable, node = self.borrowable, self.chain.node
+        if cell in borrowable.forest.whole:
             return
         if level > node:
             fan = self.fans[level]
             for child in range(number * fan, (number + 1) * fan):
                 self._take_rest((level - 1, child))
-        elif low.forest.free[level][number] == self.sizes[level]:
-            low.take(cell)
-        elif low.forest.free[level][number]:
+        elif borrowable.forest.free[level][number] == self.sizes[level]:
+            borrowable.take(cell)
+        elif borrowable.forest.free[level][number]:
             for leaf in self.chain.leaves(cell):
-                if low.forest.free[0][leaf]:
-                    low.take((0, leaf))
+                if borrowable.forest.free[0][leaf]:
+                    borrowable.take((0, leaf))
 
     def disown(self, cell: Cell) -> None:
         """A group gives a physical cell up; guests stay."""
         level, number = cell
         del self.owner[level][number]
         if level <= self.chain.node:
-            self.low_sides[number * self.sizes[level] // self.sizes[self.chain.node]] -= 1
+            self.borrowable_sides[number * self.sizes[level] // self.sizes[self.chain.node]] -= 1
         if self.buddy.guests[level][number]:
             for leaf in self.chain.leaves(cell):
-                if self.guest[leaf] is None and leaf not in self.bad:
-                    self.low.give((0, leaf))
+                if self.borrower[leaf] is None and leaf not in self.bad:
+                    self.borrowable.give((0, leaf))
             if level < self.chain.node:
-                self.low.resort(number * self.sizes[level])
+                self.borrowable.resort(number * self.sizes[level])
             return
-        self.low.give(cell)
+        self.borrowable.give(cell)
         if number in self.buddy.bad[level]:
             for leaf in self.chain.leaves(cell):
                 if leaf in self.bad:
-                    self.low.take((0, leaf))
+                    self.borrowable.take((0, leaf))
 
-    def add_guest(self, group: Group, cell: Cell) -> None:
-        """A group uses a physical cell of at most node level that it does not own (and that has no guest)."""
+    def add_borrower(self, group: AffinityGroup, cell: Cell) -> None:
+        """A group uses a physical cell of at most node level that it does not own (and that has no borrower)."""
         leaves = self.chain.leaves(cell)
-        self.guest[leaves.start : leaves.stop] = [group] * len(leaves)
+        self.borrower[leaves.start : leaves.stop] = [group] * len(leaves)
         self._take_rest(cell)
         self.buddy.count_guests(cell, 1)
 
-    def remove_guest(self, cell: Cell) -> None:
-        """A guest leaves a physical cell."""
+    def remove_borrower(self, cell: Cell) -> None:
+        """A borrower leaves a physical cell."""
         leaves = self.chain.leaves(cell)
-        self.guest[leaves.start : leaves.stop] = [None] * len(leaves)
+        self.borrower[leaves.start : leaves.stop] = [None] * len(leaves)
         self.buddy.count_guests(cell, -1)
         owners = {leaf for leaf in leaves if self.owner_of(leaf) is not None}
         if owners:
             for leaf in leaves:
                 if leaf not in owners and leaf not in self.bad:
-                    self.low.give((0, leaf))
+                    self.borrowable.give((0, leaf))
             return
-        self.low.give(cell)
+        self.borrowable.give(cell)
         if cell[1] in self.buddy.bad[cell[0]]:
             for leaf in leaves:
                 if leaf in self.bad:
-                    self.low.take((0, leaf))
+                    self.borrowable.take((0, leaf))
 
-    def explode(self, cell: Cell) -> list[Cell]:
+    def split_to_nodes(self, cell: Cell) -> list[Cell]:
         """An owned cell as cells of at most node level, so that its parts can change hands one by one."""
         level, number = cell
         if level <= self.chain.node:
@@ -424,20 +424,20 @@ class Space:
         group = self.owner[level].pop(number)
         count = self.sizes[level] // self.sizes[self.chain.node]
         nodes = [(self.chain.node, n) for n in range(number * count, (number + 1) * count)]
-        whole = cell in self.low.forest.whole
+        whole = cell in self.borrowable.forest.whole
         if whole:
-            self.low.give(cell)
+            self.borrowable.give(cell)
         for node in nodes:
             self.owner[node[0]][node[1]] = group
-            self.low_sides[node[1]] += 1
+            self.borrowable_sides[node[1]] += 1
             if whole:
-                self.low.take(node)
+                self.borrowable.take(node)
         return nodes
 
-    def guests_in(self, cell: Cell) -> list[Group]:
+    def borrowers_in(self, cell: Cell) -> list[AffinityGroup]:
         """The groups that use GPUs of a cell without owning it."""
         if not self.buddy.guests[cell[0]][cell[1]]:
             return []
         leaves = self.chain.leaves(cell)
-        found = {g.name: g for g in self.guest[leaves.start : leaves.stop] if g is not None}
+        found = {g.name: g for g in self.borrower[leaves.start : leaves.stop] if g is not None}
         return list(found.values())

@@ -35,7 +35,7 @@ class LeafState(enum.StrEnum):
     RESERVED = "Reserved"
 
 
-class Outcome(enum.StrEnum):
+class PlacementOutcome(enum.StrEnum):
     """What becomes of a request."""
 
     PLACED = "placed"
@@ -48,7 +48,7 @@ Worker = tuple[str, tuple[int, ...]]
 
 
 @value
-class Request:
+class GroupRequest:
     """An affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
     `hosts`: the only hosts it may use. `on`: GPUs by host, exactly, one worker an entry (instead of `members`).
@@ -88,11 +88,11 @@ class Decision:
     where `workers` says. WAIT: `reason` says why.
     """
 
-    outcome: Outcome
+    outcome: PlacementOutcome
     workers: tuple[Worker, ...] = ()
     victims: tuple[str, ...] = ()
     downgraded: tuple[str, ...] = ()
-    """Groups that go on as opportunistic ones (lazy preemption)."""
+    """Groups that continue as opportunistic ones (lazy preemption)."""
     reason: str = ""
 
     @property

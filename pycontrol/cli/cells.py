@@ -95,7 +95,7 @@ def status_command(rm: str | None, output: str) -> None:
 def apply_command(file: Path, rm: str | None, output: str) -> None:
     """Put the changed FILE into force, on the machine of `isonomy serve` whose isonomy.yaml names it. For admins.
 
-    All that runs goes on; what its queue does not own any more is borrowed from then on.
+    All that runs continues; what its queue does not own any more is borrowed from then on.
     """
     if not file.exists():
         _fail([f"{file}: there is no such file"])

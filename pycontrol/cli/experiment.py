@@ -62,7 +62,7 @@ def experiment_command(
 ) -> None:
     """Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.
 
-    `claims` runs nothing: it makes claims.md anew from the results that were kept, and marks those that are older than
+    `claims` runs nothing: it makes claims.md again from the results that were kept, and marks those that are older than
     their code.
 
     Exit status 0 also where a claim does not hold: that is a finding, not a failure.
@@ -118,7 +118,7 @@ def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -
     if quick and full:
         raise click.UsageError("--quick and --full: give one of them")
     if resume and report is None:
-        raise click.UsageError("--resume goes on with a report: say where it is, --report DIR")
+        raise click.UsageError("--resume continues with a report: say where it is, --report DIR")
 
 
 def _make_claims(results: Path) -> None:

@@ -1,4 +1,4 @@
-"""`isonomy whatif --now` and of a snapshot: other policies go on from the scheduler's own state."""
+"""`isonomy whatif --now` and of a snapshot: other policies continue from the scheduler's own state."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pycontrol.cli.tables import emit_json
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.install import RECORD, Change, Choices, back, changed_texts, plan
+from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan
 from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
 
@@ -61,7 +61,7 @@ def install_command(
     try:
         texts = _texts(conf)
         sites = {name: parse_site(text.encode(), name) for name, text in texts.items()}
-        left: list[Change] = []
+        left: list[PropertyChange] = []
         if remove:
             changes, left = back(sites, _record(conf))
         else:
@@ -124,17 +124,17 @@ def _left_to_do(conf: Path, files: Mapping[str, str]) -> list[Finding]:
         return check.check(Path(folder))
 
 
-def _record(conf: Path) -> list[Change] | None:
+def _record(conf: Path) -> list[PropertyChange] | None:
     file = conf / RECORD
     if not file.exists():
         return None
     try:
-        return [Change(**c) for c in json.loads(file.read_text(encoding="utf-8"))["changes"]]
+        return [PropertyChange(**c) for c in json.loads(file.read_text(encoding="utf-8"))["changes"]]
     except (OSError, ValueError, LookupError, TypeError) as e:
         raise ConfigError([f"{file}: is no record of an installation: {e}"]) from e
 
 
-def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[Change] | None) -> None:
+def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[PropertyChange] | None) -> None:
     """Into a new directory; with the changes, so that --remove knows the way back."""
     if out.resolve() == conf.resolve() or conf.resolve() in out.resolve().parents:
         raise ConfigError([f"--apply {out}: is in the cluster's own configuration; name a new directory"])
@@ -150,7 +150,7 @@ def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[Change
 
 
 def _say(
-    changes: list[Change], left: list[Change], findings: list[Finding], files: set[str], ask_gpus: bool
+    changes: list[PropertyChange], left: list[PropertyChange], findings: list[Finding], files: set[str], ask_gpus: bool
 ) -> None:  # fmt: skip
     for file in sorted({c.file for c in changes}):
         for who in sorted({c.who for c in changes if c.file == file}):

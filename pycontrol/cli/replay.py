@@ -11,8 +11,8 @@ import click
 
 from pycontrol.auction.tables import auction_tables
 from pycontrol.config import ConfigError
-from pycontrol.fairness.contention import Clock
-from pycontrol.fairness.estimate import Forecast, Halving, SingleJob, Watched
+from pycontrol.fairness.contention import ContentionClock
+from pycontrol.fairness.estimate import Forecast, Halving, ObservedJob, SingleJob
 from pycontrol.fairness.gangs import t_id
 from pycontrol.replay.cases import (
     AuctionCase,
@@ -57,7 +57,7 @@ def _single(case: SingleCase) -> dict[str, Any]:
     job = SingleJob(
         case.serial_iter_time, case.iter_total, case.iter_left, case.job_demand_max, case.T_start, case.T_current
     )
-    clock = Clock(at_s=case.T_start)
+    clock = ContentionClock(at_s=case.T_start)
     for span in case.apps_in_system:
         if span.start < case.T_current:
             clock = clock.turned(span.start, span.count - clock.count)
@@ -72,7 +72,7 @@ def _single(case: SingleCase) -> dict[str, Any]:
 
 
 def _curve(case: CurveCase) -> dict[str, Any]:
-    jobs = tuple(Watched(j.serial_iter_time, tuple((n, loss) for n, loss in j.seen), j.S) for j in case.jobs)
+    jobs = tuple(ObservedJob(j.serial_iter_time, tuple((n, loss) for n, loss in j.seen), j.S) for j in case.jobs)
     app = Forecast(jobs, case.iter_total, case.target, case.job_demand_max, case.elapsed)
     t_id_s = t_id(case.B, case.R_C, case.app_demand_max, case.N_avg)
     shared = {gpus: app.on(gpus) for gpus in case.points}
@@ -118,7 +118,7 @@ def solve(case: object) -> dict[str, Any]:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--id", "case_id", metavar="ID", help="Only this case.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--forced", is_flag=True, help="For cells: go on from the expected placements.")
+@click.option("--forced", is_flag=True, help="For cells: continue from the expected placements.")
 def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool) -> None:
     """Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step."""
     try:

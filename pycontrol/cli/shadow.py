@@ -31,7 +31,7 @@ STOCK = "yarn_cs"
 def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[str, ...], output: str) -> None:
     """What Isonomy would have made of the applications with GPUs that ended here, in mode shadow.
 
-    In that mode CapacityScheduler goes on placing GPUs, and the control plane only watches. Here both schedulers get
+    In that mode CapacityScheduler continues placing GPUs, and the control plane only watches. Here both schedulers get
     the same applications on the machines that the control plane sees; the replay of CapacityScheduler is held against
     what really happened, and that figure says how far to believe the rest.
     """

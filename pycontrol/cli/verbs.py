@@ -39,7 +39,7 @@ def undrain_command(node: str, rm: str | None, output: str) -> None:
 @click.command("pause")
 @remote
 def pause_command(rm: str | None, output: str) -> None:
-    """Hold no more rounds; what runs goes on and its leases stand still. For admins."""
+    """Hold no more rounds; what runs continues and its leases stand still. For admins."""
     _do("pause", rm, output)
 
 

@@ -33,7 +33,7 @@ class Follower:
         self._idle = threading.Event()
 
     def batches(self) -> Iterator[list[dict[str, Any]]]:
-        """Events as they come; an empty batch when the wait is over or the control plane is away."""
+        """Events as they come; an empty batch when the wait has passed or the control plane is away."""
         while (left_s := self._left_s()) > 0:
             try:
                 answer = self._ask(min(WAIT_S, left_s))

@@ -2,13 +2,13 @@
 
 from pycontrol.config.reading import ConfigError, Section, parse
 from pycontrol.config.settings import (
-    Agents,
+    AgentsService,
     Bridge,
     CellExchange,
     Config,
-    HdfsTokens,
+    HdfsTokenSettings,
     MetricsListener,
-    Notify,
+    NotifySettings,
     Standby,
     Tls,
     WebHdfs,
@@ -25,15 +25,15 @@ from pycontrol.config.topology import (
 )
 
 __all__ = [
-    "Agents",
+    "AgentsService",
     "Bridge",
     "CellExchange",
     "Config",
     "ConfigError",
-    "HdfsTokens",
+    "HdfsTokenSettings",
     "MachineSpec",
     "MetricsListener",
-    "Notify",
+    "NotifySettings",
     "RackSpec",
     "Section",
     "Standby",

@@ -38,7 +38,7 @@ class Bridge(Section):
     """64 hex characters, mode 0600, made by the control plane; relative to `state_dir`."""
 
 
-class Agents(Section):
+class AgentsService(Section):
     """Where Agents and workers find the Arbiter (gRPC)."""
 
     host: Host = "0.0.0.0"
@@ -82,7 +82,7 @@ class WebHdfs(Section):
         return self
 
 
-class HdfsTokens(WebHdfs):
+class HdfsTokenSettings(WebHdfs):
     """Who asks HDFS for tokens of the users whose apps outlive theirs; a proxy user of the NameNode
     (docs/decisions/009-hdfs-tokens-past-seven-days.md)."""
 
@@ -133,14 +133,14 @@ class MetricsListener(Section):
     port: Port
 
 
-class Notify(Section):
+class NotifySettings(Section):
     """A webhook that is told when apps start, lose GPUs, and end."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
 
 
 class JournalKeeping(Section):
-    """How long the journal keeps what is over."""
+    """How long the journal keeps what has ended."""
 
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
     max_mb: Annotated[int, Field(ge=16)] = 2048
@@ -157,7 +157,7 @@ class Config(Section):
     exchange: CellExchange = CellExchange()
     state_dir: FilePath = Path("state")
     bridge: Bridge = Bridge()
-    agents: Agents = Agents()
+    agents: AgentsService = AgentsService()
     lease_s: Seconds = 600.0
     lead_s: Seconds = 0.0
     """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
@@ -175,10 +175,10 @@ class Config(Section):
     standin: Standin = Standin()
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
-    hdfs_tokens: HdfsTokens | None = None
+    hdfs_tokens: HdfsTokenSettings | None = None
     """Without it an app's checkpoints end with the HDFS token of its submission (Hadoop's default: seven days)."""
     journal: JournalKeeping = JournalKeeping()
-    notify: Notify | None = None
+    notify: NotifySettings | None = None
     metrics: MetricsListener | None = None
     """Absent: metrics are served by the ResourceManager alone."""
     seed: Annotated[int, Field(ge=0)] = 0

@@ -15,7 +15,7 @@ from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, TlsFiles
-from pycontrol.rpc.service import HdfsTokens
+from pycontrol.rpc.service import TokenSource
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver
 from pycontrol.runtime.journal import SqliteJournal
@@ -63,7 +63,7 @@ def assemble(
     past: Iterable[tuple[float, Fact]] = (),
     serving: Callable[[], bool] = lambda: True,
     failed: Callable[[str, BaseException], None] = lambda what, e: None,
-    hdfs_tokens: HdfsTokens | None = None,
+    hdfs_tokens: TokenSource | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
     read_cells: CellsReader | None = None,
     traders: Mapping[str, Collection[str]] | None = None,

@@ -141,7 +141,7 @@ class ControlPlane:
         for line in self._journal.set_aside:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
         keep = config.standby
-        self._takeover = Takeover(Kept(keep), self._journal, durable.pristine) if keep else None
+        self._takeover = Takeover(Kept(keep), self._journal, durable.is_empty) if keep else None
         forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
         core = assemble(
             self._arbiter(durable), durable, self._journal, tokens, clock,
@@ -221,7 +221,7 @@ class ControlPlane:
         )
 
     def _from_cluster(self, event: Event) -> None:
-        """The plugin's events. Before a snapshot the one of a pair goes on from what the other one kept on HDFS."""
+        """The plugin's events. Before a snapshot the one of a pair continues from what the other one kept on HDFS."""
         if isinstance(event, ClusterSnapshot) and self._takeover is not None:
             try:
                 self._takeover.before_snapshot(self._driver)
@@ -312,7 +312,7 @@ class ControlPlane:
         self._stop.set()
 
     def _fail(self, what: str, why: BaseException) -> None:
-        """A part that all else depends on is gone: ends `run` with an error, so that a supervisor starts anew."""
+        """A part that all else depends on is gone: ends `run` with an error, so that a supervisor starts again."""
         self._failure = f"{what}: {why}"
         self._stop.set()
 

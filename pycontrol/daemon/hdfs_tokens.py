@@ -15,7 +15,7 @@ from typing import Any
 import requests
 import structlog
 
-from pycontrol.config import HdfsTokens as Settings
+from pycontrol.config import HdfsTokenSettings
 from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
 from pycontrol.rpc.service import NoHdfsToken, Token
 
@@ -25,15 +25,15 @@ log = structlog.get_logger("isonomy.hdfs_tokens")
 
 
 class HdfsTokens:
-    """Tokens by app; one is given again until half its life is over, so that a gang asks HDFS once."""
+    """Tokens by app; one is given again until half its life has passed, so that a gang asks HDFS once."""
 
-    def __init__(self, at: Settings, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, at: HdfsTokenSettings, now_s: Callable[[], float] = time.time) -> None:
         self._bases = at.webhdfs.split(";")
         self._session, self._renewer = session_of(at), at.principal or ""
         self._now_s = now_s
         self._one_at_a_time = threading.Lock()
         self._given: OrderedDict[str, tuple[float, Token]] = OrderedDict()
-        """By app: when half of the token's life is over, and the token."""
+        """By app: when half of the token's life has passed, and the token."""
 
     def of(self, app_id: str, user: str) -> Token:
         """A token of this user; from any thread; NoHdfsToken."""

@@ -34,13 +34,13 @@ class KeptError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptState:
+class StandbyStore:
     """What one control plane kept."""
 
     by: str
     """The id of its journal; empty: nobody's."""
     epoch: int
-    """Its journal's; who goes on from here has a later one, so that no id is given twice."""
+    """Its journal's; who continues from here has a later one, so that no id is given twice."""
     state: Mapping[str, Any]
 
 
@@ -54,7 +54,7 @@ class Kept:
             at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session_of(at)
         )  # a secure cluster asks for a ticket, and looks at no name
 
-    def put(self, kept: KeptState, now_s: float) -> None:
+    def put(self, kept: StandbyStore, now_s: float) -> None:
         """Keeps a state and drops all but the newest few."""
         name = f"clocks-{kept.epoch:010d}-{round(now_s * 1000):015d}.json"
         try:
@@ -66,7 +66,7 @@ class Kept:
         except (HdfsError, requests.RequestException) as e:
             raise KeptError(f"{self._where}: {e}") from e
 
-    def newest(self) -> KeptState | None:
+    def newest(self) -> StandbyStore | None:
         """The newest whole state, None where there is none."""
         try:
             for name in self._names():
@@ -88,7 +88,7 @@ class Kept:
         return [m[0] for m in sorted(found, key=lambda m: (int(m[1] or 0), int(m[2])), reverse=True)]
 
 
-def _state_in(text: bytes) -> KeptState | None:
+def _state_in(text: bytes) -> StandbyStore | None:
     """None where it is damaged, of another version, or no such thing."""
     try:
         found = json.loads(text)
@@ -98,4 +98,4 @@ def _state_in(text: bytes) -> KeptState | None:
         Durable.load(state)  # whatever it would raise later would end the control plane, at each start
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
-    return KeptState(by, epoch, state)
+    return StandbyStore(by, epoch, state)

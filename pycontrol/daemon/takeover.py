@@ -1,4 +1,4 @@
-"""How a control plane of a pair goes on from what the other one kept, before it believes the first snapshot."""
+"""How a control plane of a pair continues from what the other one kept, before it believes the first snapshot."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.daemon.standby_store import KeptError, KeptState
-from pycontrol.model.events import Event, StateKept
+from pycontrol.daemon.standby_store import KeptError, StandbyStore
+from pycontrol.model.events import Event, StandbyRestored
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
@@ -23,12 +23,12 @@ class Superseded(Overloaded):
 class Store(Protocol):
     """Where states are kept; each call may raise KeptError."""
 
-    def put(self, kept: KeptState, now_s: float) -> None: ...
+    def put(self, kept: StandbyStore, now_s: float) -> None: ...
 
-    def newest(self) -> KeptState | None: ...
+    def newest(self) -> StandbyStore | None: ...
 
 
-class Journal(Protocol):
+class OwnJournal(Protocol):
     """This control plane's."""
 
     id: str
@@ -37,7 +37,7 @@ class Journal(Protocol):
     def follow(self, epoch: int) -> int: ...
 
 
-class Runs(Protocol):
+class OwnDriver(Protocol):
     """The driver."""
 
     def call(self, fn: Callable[[Arbiter, float], T]) -> T: ...
@@ -46,16 +46,16 @@ class Runs(Protocol):
 
 
 class Takeover:
-    """Of one life of a control plane. `pristine`: its journal knew nothing when it was opened."""
+    """Of one life of a control plane. `is_empty`: its journal knew nothing when it was opened."""
 
-    def __init__(self, store: Store, journal: Journal, pristine: bool) -> None:
-        self._store, self._journal, self._pristine = store, journal, pristine
+    def __init__(self, store: Store, journal: OwnJournal, is_empty: bool) -> None:
+        self._store, self._journal, self._was_empty = store, journal, is_empty
         self._followed: tuple[str, int] | None = None
         """Whose state this life went on from, while its own could not be kept yet."""
         self._serves = False
         """Its ResourceManager has shown itself the active one: what is kept is this control plane's."""
 
-    def before_snapshot(self, driver: Runs) -> None:
+    def before_snapshot(self, driver: OwnDriver) -> None:
         """This control plane's ResourceManager is the active one now.
 
         An empty journal is filled with what is kept; without an answer from the store it stays as it is. A journal from
@@ -65,20 +65,20 @@ class Takeover:
             self._take_over(driver)
         except KeptError as e:
             log.error("what other control planes kept on HDFS is not known", problem=str(e))
-        self._pristine = False
+        self._was_empty = False
         self._serves = True
 
-    def _take_over(self, driver: Runs) -> None:
+    def _take_over(self, driver: OwnDriver) -> None:
         found = self._store.newest()
         if found is not None and (found.by == self._journal.id or (found.by, found.epoch) == self._followed):
             return
-        if found is not None and not self._pristine:
+        if found is not None and not self._was_empty:
             log.error("another control plane has served since: this journal is set aside; start again")
             raise Superseded
         if found is not None:
             before = found.epoch
             driver.call(lambda arbiter, now_s: self._journal.follow(before))
-            driver.submit(StateKept(found.state, self._journal.epoch))
+            driver.submit(StandbyRestored(found.state, self._journal.epoch))
             self._followed = found.by, found.epoch
             log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
         state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
@@ -86,9 +86,9 @@ class Takeover:
 
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Keeps apps and clocks (`Durable.kept`) as they are."""
-        self._store.put(KeptState(self._journal.id, self._journal.epoch, state), now_s)
+        self._store.put(StandbyStore(self._journal.id, self._journal.epoch, state), now_s)
 
-    def secure(self, driver: Runs) -> None:
+    def secure(self, driver: OwnDriver) -> None:
         """Keeps the present state for somebody who waits for that: whoever takes over from now on goes on from it.
 
         KeptError where that is not sure.

@@ -43,7 +43,7 @@ class BadResults(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """One experiment's claims, and what they were found with."""
 
     name: str
@@ -66,7 +66,7 @@ def folder_of(name: str) -> str:
     return EXPERIMENTS[name].split(".")[2]
 
 
-def result_of(entry: Entry, commit: str, code: str) -> Result:
+def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
     """What is kept of an experiment that ran on this code."""
     size = "quick" if entry.quick else "full" if entry.full else ""
     options = [f"--{size}"] if size else []
@@ -74,10 +74,10 @@ def result_of(entry: Entry, commit: str, code: str) -> Result:
     command = " ".join(["isonomy experiment", entry.name, *options])
     claims = tuple((c.claim, c.paper, c.ours, c.verdict, c.why) for c in entry.findings.claims)
     found = entry.findings
-    return Result(entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size)
+    return ClaimResult(entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size)
 
 
-def keep(result: Result, folder: Path) -> Path:
+def keep(result: ClaimResult, folder: Path) -> Path:
     """Writes one result, instead of the one before; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.name}.json"
@@ -85,7 +85,7 @@ def keep(result: Result, folder: Path) -> Path:
     return path
 
 
-def read(folder: Path, names: Iterable[str]) -> list[Result]:
+def read(folder: Path, names: Iterable[str]) -> list[ClaimResult]:
     """The results in the order of these names; BadResults where a file is none, or is of no such experiment."""
     known = list(names)
     found = {path.stem: path for path in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
@@ -97,20 +97,20 @@ def read(folder: Path, names: Iterable[str]) -> list[Result]:
     return [_result(found[name]) for name in known if name in found]
 
 
-def _result(path: Path) -> Result:
+def _result(path: Path) -> ClaimResult:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Result(**{**data, "claims": tuple((c[0], c[1], c[2], c[3], *c[4:5]) for c in data["claims"])})
+        return ClaimResult(**{**data, "claims": tuple((c[0], c[1], c[2], c[3], *c[4:5]) for c in data["claims"])})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadResults(f"{path}: is no result ({error}); run its experiment again with --keep") from error
 
 
-def is_stale(result: Result) -> bool:
+def is_stale(result: ClaimResult) -> bool:
     """Whether the code that it depends on has changed since."""
     return result.code != code_hash(result.name)
 
 
-def page(results: Sequence[Result]) -> str:
+def page(results: Sequence[ClaimResult]) -> str:
     """The whole page."""
     parts = [HEAD]
     for paper, title in PAPERS.items():
@@ -121,7 +121,7 @@ def page(results: Sequence[Result]) -> str:
     return "".join(parts)
 
 
-def _section(r: Result) -> str:
+def _section(r: ClaimResult) -> str:
     seeds = f", {r.seeds} seeds" if r.seeds > 1 else ", one seed" if r.seeds == 1 else ""
     part = f" ({r.part})" if r.part else ""
     stale = "; **stale**" if is_stale(r) else ""

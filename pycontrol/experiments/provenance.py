@@ -40,7 +40,7 @@ class Module:
     """Statements that bind nothing."""
 
 
-class Tree:
+class PackageTree:
     """The package under one folder."""
 
     def __init__(self, root: Path) -> None:
@@ -124,7 +124,7 @@ def code_hash(name: str, root: Path | None = None) -> str:
     """Of the code that decides what an experiment finds; `root`: the package's folder."""
     at = root or Path(pycontrol.__file__).parent
     module, _, function = EXPERIMENTS[name].partition(":")
-    found = Tree(at).reached((module, function))
+    found = PackageTree(at).reached((module, function))
     digest = hashlib.sha256()
     for (of, what), statements in sorted(found.items(), key=lambda item: item[0]):
         digest.update(f"{of}:{what}\0{''.join(map(ast.dump, statements))}\0".encode())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork, Phase, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
@@ -28,7 +28,7 @@ class OwnGang:
 
 
 def app_work(
-    phases: tuple[Phase, ...],
+    phases: tuple[PhaseWork, ...],
     gang_gpus: int,
     widest: int,
     cluster_gpus: int,
@@ -85,7 +85,7 @@ def mean_speed(speedups: Mapping[str, float], topology: Topology) -> float:
 
 
 @value
-class _Lot:
+class _TypePool:
     """GPUs on offer of one type, or all of them where types do not matter or may be mixed."""
 
     gpu_type: str
@@ -141,7 +141,7 @@ class Bidder:
         self.ending = sorted(ending, key=lambda g: (g.slowdown, g.gang))[: max(0, room_gangs)]
         self.room, self.restart_s = room_gangs, restart_s
         self.slowdowns = slowdowns
-        self.nothing = rho_with_gangs(app, self.kept) if self.kept else self._projected(lease_s)
+        self.baseline_rho = rho_with_gangs(app, self.kept) if self.kept else self._projected(lease_s)
 
     def _projected(self, lease_s: float) -> float:
         """rho if it waits one lease and starts then: a later start costs what one costs now, on as close a place as
@@ -151,16 +151,16 @@ class Bidder:
         slowest = min((self.speedups.get(t, 1.0) for t in self.topology.types), default=1.0)
         return projected_rho(self.app, lease_s + self.restart_s, self.slowdowns.get(closest, 1.0) / slowest)
 
-    def _lots(self, free: Mapping[str, int]) -> list[_Lot]:
+    def _lots(self, free: Mapping[str, int]) -> list[_TypePool]:
         """What is on offer, type by type."""
         by_type: dict[str, dict[str, int]] = {}
         for host, n in free.items():
             by_type.setdefault(self.topology.type_of(host), {})[host] = n
         if len(by_type) < 2:
-            return [_Lot("", self.speedups.get(t, 1.0), own) for t, own in by_type.items()]
-        lots = [_Lot(t, self.speedups.get(t, 1.0), own) for t, own in sorted(by_type.items())]
+            return [_TypePool("", self.speedups.get(t, 1.0), own) for t, own in by_type.items()]
+        lots = [_TypePool(t, self.speedups.get(t, 1.0), own) for t, own in sorted(by_type.items())]
         if self.mixes or self.app.gang_gpus == 1:
-            lots.append(_Lot("", min(x.speed for x in lots), free, self.app.gang_gpus > 1))
+            lots.append(_TypePool("", min(x.speed for x in lots), free, self.app.gang_gpus > 1))
         return lots
 
     def bid(self, app_id: str) -> Bid:
@@ -169,16 +169,16 @@ class Bidder:
         most = ROWS_MAX * min(TYPES_MAX, max(1, len({self.topology.type_of(h) for h in self.offered})))
         if len(rows) > most:  # spread over the whole range
             rows = [rows[i * (len(rows) - 1) // (most - 1)] for i in range(most)]
-        return Bid(app_id, self.nothing, tuple(rows), self.restart_s)
+        return Bid(app_id, self.baseline_rho, tuple(rows), self.restart_s)
 
     def _rows(self) -> Iterator[BidRow]:
-        best = self.nothing
+        best = self.baseline_rho
         for keep in sizes(len(self.ending))[1:]:
             rho = self._rho(keep, 0, 1.0)
             if rho < best * (1 - EQUAL):
                 best = rho
                 yield self._row(rho, keep)
-        for keep, floor in {0: self.nothing, len(self.ending): best}.items():
+        for keep, floor in {0: self.baseline_rho, len(self.ending): best}.items():
             yield from self._new(keep, floor)
 
     def _new(self, keep: int, floor: float) -> Iterator[BidRow]:
@@ -191,7 +191,7 @@ class Bidder:
             for gpus in self.sizes:
                 yield from self._of_lot(lot, gpus, keep, floor)
 
-    def _of_lot(self, lot: _Lot, gpus: int, keep: int, floor: float) -> Iterator[BidRow]:
+    def _of_lot(self, lot: _TypePool, gpus: int, keep: int, floor: float) -> Iterator[BidRow]:
         """New gangs of so many GPUs."""
         best = {s: floor for s in self.slowdowns if s is Scope.CLUSTER or not lot.mixes}
         most = {s: capacity(lot.free, gpus, s, self.topology) for s in best}

@@ -6,7 +6,7 @@ from pycontrol.model.value import value
 
 
 @value
-class Clock:
+class ContentionClock:
     """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then.
 
     One clock serves all apps of a system: each keeps what it showed when the app arrived. A plain value, so that
@@ -21,9 +21,9 @@ class Clock:
         """The clock's value at `now_s`; time does not run backwards."""
         return self.value + self.count * max(0.0, now_s - self.at_s)
 
-    def turned(self, now_s: float, change: int) -> Clock:
+    def turned(self, now_s: float, change: int) -> ContentionClock:
         """From now on there are so many apps more."""
-        return Clock(self.app_seconds(now_s), max(self.at_s, now_s), self.count + change)
+        return ContentionClock(self.app_seconds(now_s), max(self.at_s, now_s), self.count + change)
 
     def n_avg(self, since_s: float, value_then: float, now_s: float) -> float:
         """N_avg of an app that arrived at `since_s`, when the clock showed `value_then`; at least 1, the app itself."""

@@ -1,7 +1,7 @@
 """Learning curves and what they promise: who can still be the best, and when a target is met at the latest.
 
 For performance-curve stopping (Themis, section 4.3.2; HyperDrive, Rasley et al., Middleware 2017). A curve is
-y(n) = a + b phi(n), b >= 0, of a value that falls as training goes on (a loss, or minus an accuracy), phi one of
+y(n) = a + b phi(n), b >= 0, of a value that falls as training continues (a loss, or minus an accuracy), phi one of
 a small family that falls to 0. For a given shape a and b follow by least squares, so only the shape is searched:
 on a grid, then by scipy.
 """

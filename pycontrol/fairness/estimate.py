@@ -38,7 +38,7 @@ class SingleJob:
 class Halving:
     """Successive halving as numbers: the present phase's jobs, then (jobs, iterations) of each later one.
 
-    Nobody knows yet which jobs go on, so later phases are made of the median job (section 4.3.3).
+    Nobody knows yet which jobs continue, so later phases are made of the median job (section 4.3.3).
     """
 
     serial_iter_times_s: tuple[float, ...]
@@ -69,7 +69,7 @@ class Halving:
 
 
 @value
-class Watched:
+class ObservedJob:
     """A job under performance-curve stopping: what was seen of it, as (step, loss), and its serial seconds and S."""
 
     serial_iter_time_s: float
@@ -81,7 +81,7 @@ class Watched:
 class Forecast:
     """Jobs that train until their loss is `target`, or for `iter_total` iterations; each by its slowest curve."""
 
-    jobs: tuple[Watched, ...]
+    jobs: tuple[ObservedJob, ...]
     iter_total: float
     target: float | None
     job_demand_max: int
@@ -91,7 +91,7 @@ class Forecast:
         """Figure 7."""
         return [JobInfo(self._left(job), job.serial_iter_time_s, job.slowdown) for job in self.jobs]
 
-    def _left(self, job: Watched) -> float:
+    def _left(self, job: ObservedJob) -> float:
         step = job.seen[-1][0] if job.seen else 0.0
         curves = fit([n for n, _ in job.seen], [loss for _, loss in job.seen])
         return max(0.0, longest_run(curves, self.target, self.iter_total) - step)

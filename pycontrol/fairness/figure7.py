@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pycontrol.fairness.packing import phase_end
+from pycontrol.fairness.makespan import phase_end
 from pycontrol.model.value import value
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import truediv
 
-from pycontrol.fairness.packing import least_end, longest_first, pack
+from pycontrol.fairness.makespan import least_end, longest_first, pack
 from pycontrol.model.value import value
 
 PACK_STEPS = 300
@@ -22,7 +22,7 @@ CLOSE = 1.005
 
 
 @value
-class Phase:
+class PhaseWork:
     """Remaining work of each job of a phase, in serial seconds (seconds on one GPU, S = 1)."""
 
     job_serial_s: tuple[float, ...]
@@ -32,7 +32,7 @@ class Phase:
 class AppWork:
     """What an app has left. `gang_gpus`: GPUs of one job, the fewest; `elapsed_s`: since its submission."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseWork, ...]
     gang_gpus: int
     elapsed_s: float
     t_id_s: float
@@ -115,7 +115,7 @@ def _elastic_s(jobs: Sequence[float], speed: float, job_gpus_max: int) -> float:
 def t_sh(app: AppWork, slots: Sequence[float]) -> float:
     """T_sh in seconds with one gang for each slowdown S in `slots`, kept until the app ends; inf with none.
 
-    Elastic jobs share the GPUs of all slots anew in each phase, up to `job_gpus_max` a job (section 4.3.2); a slot of
+    Elastic jobs share the GPUs of all slots again in each phase, up to `job_gpus_max` a job (section 4.3.2); a slot of
     more than `gang_gpus` GPUs has its S made less by as much.
     """
     fastest = [app.gang_gpus / s for s in sorted(slots)]

@@ -22,7 +22,7 @@ OPTIONAL = frozenset({"hdfs-site.xml", "node-resources.xml", "submarine-site.xml
 
 
 @dataclass
-class Seen:
+class SiteFacts:
     """What the files say that other files must agree with."""
 
     config: Config | None = None
@@ -32,7 +32,7 @@ class Seen:
 
 def check(path: Path) -> list[Finding]:
     """All findings for a directory, or for one file by its name."""
-    seen = Seen()
+    seen = SiteFacts()
     if not path.is_dir():
         return list(_check_file(path, seen))
     names = [name for name in CHECKS if (path / name).exists()]
@@ -51,7 +51,7 @@ def check(path: Path) -> list[Finding]:
     return findings
 
 
-def _check_file(file: Path, seen: Seen) -> Iterator[Finding]:
+def _check_file(file: Path, seen: SiteFacts) -> Iterator[Finding]:
     checker = CHECKS.get(file.name)
     if checker is None and file.suffix in (".yaml", ".yml"):
         checker = _topology_file if _has_racks(file) else _isonomy_yaml
@@ -79,7 +79,7 @@ def _has_racks(file: Path) -> bool:
     return isinstance(data, dict) and "racks" in data
 
 
-def _isonomy_yaml(file: Path, seen: Seen) -> Iterator[Finding]:
+def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
     config = seen.config = registry.checked(load_config(file), file.name)
     name = file.name
     if not on_loopback(config.bridge.host):
@@ -117,24 +117,24 @@ def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Fi
     if mode & 0o077:
         yield error(name, key, f"{file} is open to others (mode {mode:04o}); chmod 600 {file}")
     if token and (len(text) != TOKEN_HEX_DIGITS or set(text.lower()) - set("0123456789abcdef")):
-        yield error(name, key, f"{file} must hold {TOKEN_HEX_DIGITS} hex digits; remove it, serve makes it anew")
+        yield error(name, key, f"{file} must hold {TOKEN_HEX_DIGITS} hex digits; remove it, serve makes it again")
 
 
-def _topology_file(file: Path, _seen: Seen) -> Iterator[Finding]:
+def _topology_file(file: Path, _seen: SiteFacts) -> Iterator[Finding]:
     spec = load_topology_spec(file)
     if not any(m.gpus for m in spec.machines):
         yield note(file.name, "racks", "no machine has a GPU")
 
 
-def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[Path, Seen], Iterator[Finding]]:
-    def check_site(file: Path, seen: Seen) -> Iterator[Finding]:
+def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[Path, SiteFacts], Iterator[Finding]]:
+    def check_site(file: Path, seen: SiteFacts) -> Iterator[Finding]:
         site = seen.sites[file.name] = read_site(file)
         yield from checker(site)
 
     return check_site
 
 
-CHECKS: dict[str, Callable[[Path, Seen], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[Path, SiteFacts], Iterator[Finding]]] = {
     "isonomy.yaml": _isonomy_yaml,
     "core-site.xml": _site(sitechecks.core_site),
     "hdfs-site.xml": _site(lambda _site: iter(())),  # what it says counts together with the others

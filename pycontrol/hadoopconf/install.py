@@ -55,7 +55,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PropertyChange:
     """One property; None: it is not there."""
 
     file: str
@@ -66,7 +66,7 @@ class Change:
     """Whose file it is: the ResourceManager's, the NodeManagers', or all machines'."""
 
 
-def plan(sites: Sites, choices: Choices) -> list[Change]:
+def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
     """All that changes; ConfigError where the cluster does not fit at all."""
     if choices.hadoop not in render.HADOOP_VERSIONS:
         raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(render.HADOOP_VERSIONS)}"])
@@ -80,7 +80,7 @@ def plan(sites: Sites, choices: Choices) -> list[Change]:
     if choices.gpus is not None:
         wanted.append((NODE, f"yarn.nodemanager.resource-type.{GPU}", str(choices.gpus), "NodeManagers"))
     return [
-        Change(file, key, sites.get(file, {}).get(key), new, who)
+        PropertyChange(file, key, sites.get(file, {}).get(key), new, who)
         for file, key, new, who in wanted
         if sites.get(file, {}).get(key) != new
     ]
@@ -132,7 +132,7 @@ def _joined(names: str, more: str) -> str:
     return ",".join(found if more in found else [*found, more])
 
 
-def back(sites: Sites, record: Iterable[Change] | None) -> tuple[list[Change], list[Change]]:
+def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[PropertyChange], list[PropertyChange]]:
     """The changes that undo an installation, and those of the record that somebody has changed since.
 
     Without a record: only what is ours goes, and classes become Hadoop's own.
@@ -141,29 +141,29 @@ def back(sites: Sites, record: Iterable[Change] | None) -> tuple[list[Change], l
     for c in record if record is not None else _ours(sites):
         now = sites.get(c.file, {}).get(c.key)
         if now == c.new:
-            undone.append(Change(c.file, c.key, now, c.old, c.who))
+            undone.append(PropertyChange(c.file, c.key, now, c.old, c.who))
         elif now != c.old:
-            left.append(Change(c.file, c.key, now, c.old, c.who))
+            left.append(PropertyChange(c.file, c.key, now, c.old, c.who))
     return undone, left
 
 
-def _ours(sites: Sites) -> Iterable[Change]:
+def _ours(sites: Sites) -> Iterable[PropertyChange]:
     """As if what is Isonomy's had come to a plain cluster."""
     yarn = sites.get(YARN, {})
     plain = {ours: theirs for theirs, ours in _OURS_OF.items() if theirs}
     for key, value in yarn.items():
         if key.startswith("isonomy.") or (key == WEB_KEY and value == OUR_WEB):
-            yield Change(YARN, key, None, value, "all")
+            yield PropertyChange(YARN, key, None, value, "all")
         elif key == OLD_WEB_KEY and OLD_WEB in value.split(","):
             others = ",".join(v for v in value.split(",") if v != OLD_WEB)
-            yield Change(YARN, key, others or None, value, "ResourceManager")
+            yield PropertyChange(YARN, key, others or None, value, "ResourceManager")
         elif key == _SCHEDULER_CLASS and value == OUR_SCHEDULER:
-            yield Change(YARN, key, CAPACITY_SCHEDULER, value, "ResourceManager")
+            yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, "ResourceManager")
         elif key == _EXECUTOR and value in plain:
-            yield Change(YARN, key, plain[value], value, "NodeManagers")
+            yield PropertyChange(YARN, key, plain[value], value, "NodeManagers")
 
 
-def changed_texts(texts: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+def changed_texts(texts: Mapping[str, str], changes: Iterable[PropertyChange]) -> dict[str, str]:
     """The files that change, as they will be; one that is not there yet is made."""
     by_file: dict[str, dict[str, str | None]] = {}
     for c in changes:

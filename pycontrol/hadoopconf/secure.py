@@ -52,7 +52,7 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
         yield note(CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that nobody is let in unnamed")
     if not site.get(f"{_HTTP}signature.secret.file"):
         yield note(
-            CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets anew"
+            CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets again"
         )
 
 

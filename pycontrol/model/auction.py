@@ -146,7 +146,7 @@ class AppView:
     """Its GPUs on offer in this round."""
     ending_gangs: tuple[Gang, ...] = ()
     """The same, gang by gang."""
-    kept_gpus: int = 0
+    retained_gpus: int = 0
     """GPUs it holds that are not on offer."""
     queue_room_gpus: int = 1 << 30
     """GPUs it may still get, ending ones included, before its queue's limit is met."""
@@ -156,7 +156,7 @@ class AppView:
     """GPU-seconds of service so far, running gangs included."""
     priority: int = 0
     """YARN's application priority, within a virtual cluster: the highest comes first; 0 where there are none."""
-    kept_gangs: tuple[Gang, ...] = ()
+    retained_gangs: tuple[Gang, ...] = ()
     """The gangs that it holds and that are not on offer."""
     slowed_gpu_s: float = 0.0
     """Of its service, what the places that were chosen for its gangs cost, by the prior of S."""
@@ -166,7 +166,7 @@ class AppView:
     @property
     def unmet_gpus(self) -> int:
         """GPUs it could use of an offer."""
-        return max(0, min(self.demand.gpus - self.kept_gpus, self.queue_room_gpus))
+        return max(0, min(self.demand.gpus - self.retained_gpus, self.queue_room_gpus))
 
 
 @value

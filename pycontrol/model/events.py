@@ -288,12 +288,12 @@ class ExchangePosted:
 
 
 @value
-class StateKept:
+class StandbyRestored:
     """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
 
     data: Mapping[str, Any]
     epoch: int = 1
-    """That of the control plane that goes on from it."""
+    """That of the control plane that continues from it."""
 
 
 @value
@@ -303,7 +303,7 @@ class Tick:
 
 @value
 class ClockStepped:
-    """The clock was set forward, or the machine slept: nobody could use the time that is over by it."""
+    """The clock was set forward, or the machine slept: nobody could use the time that passed meanwhile."""
 
 
 @value
@@ -328,7 +328,7 @@ Event = (
     ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved
     | AskChanged | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
     | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | ExchangePosted | StateKept | Tick | ClockStepped | ClusterTime | Decided
+    | OperatorCommand | ExchangePosted | StandbyRestored | Tick | ClockStepped | ClusterTime | Decided
 )  # fmt: skip
 
 # ---- effects: to Agents

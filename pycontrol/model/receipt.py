@@ -65,7 +65,7 @@ class Outcome:
 
     @property
     def moved(self) -> bool:
-        """Whether any GPU's lease began, went on or was taken back."""
+        """Whether any GPU's lease began, continued or was taken back."""
         return bool(self.granted or self.renewed or self.revoked or self.owned or self.lent)
 
 

@@ -25,4 +25,4 @@ class Drf(Filling):
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Its share before the round."""
-        return f"among the smallest dominant shares: it kept {view.kept_gpus} of {pool.cluster_gpus} GPUs"
+        return f"among the smallest dominant shares: it kept {view.retained_gpus} of {pool.cluster_gpus} GPUs"

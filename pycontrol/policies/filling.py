@@ -1,7 +1,7 @@
 """What the baselines share: gang by gang, the pool goes to the app that its policy puts first.
 
 A policy says who is first (`key`, the smallest), and may put queues first (`queue_key`). Whoever is first
-keeps one of its own ending gangs in place, else gets a new gang; that goes on until nobody can use what is left.
+keeps one of its own ending gangs in place, else gets a new gang; that continues until nobody can use what is left.
 
 Two steps keep restarts rare. First the picks are made by GPU counts alone, which says who will keep what it
 runs on; then new gangs are placed, in order, beside what stays. Only where a gang finds no other room does it
@@ -62,7 +62,7 @@ class Filling(ABC):
 
     def standing(self, view: AppView, pool: Offered) -> float:
         """Where the app stands in the order, in the unit of `measure`; the snapshot in `pool` is a prepared one."""
-        return self.key(view, view.kept_gpus, pool)
+        return self.key(view, view.retained_gpus, pool)
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
         """The smallest is the next queue; `view` is the first app of it, with so many GPUs, as in `key`."""
@@ -170,10 +170,10 @@ class _Filler:
         able: list[tuple[int, _Shape]] = []
         for i, view in enumerate(self.apps):
             d = view.demand
-            if view.ending_gangs or 0 < d.gang_gpus <= d.gang_gpus * d.gangs - view.kept_gpus:
+            if view.ending_gangs or 0 < d.gang_gpus <= d.gang_gpus * d.gangs - view.retained_gpus:
                 able.append((i, self._shape(i)))
             if self.policy.by_queue:
-                self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.kept_gpus
+                self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.retained_gpus
         shapes = {shape for _, shape in able if shape[0] > 0}
         self.full.update(shape for shape in shapes if not self.free.has_place(*shape))
         if not self.policy.migrates:  # else a move may make room
@@ -196,7 +196,7 @@ class _Filler:
 
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
-        key = -view.priority, self.policy.key(view, view.kept_gpus + self.picked.get(i, 0), self.offered)
+        key = -view.priority, self.policy.key(view, view.retained_gpus + self.picked.get(i, 0), self.offered)
         if self.policy.ties == "random":
             return key, self.rng.random(), view.app_id, i
         return key, view.submitted_s, view.app_id, i
@@ -241,14 +241,14 @@ class _Filler:
 
     def _queue_key(self, queue: str) -> tuple[tuple[float, ...], str]:
         i = self.heaps[queue][0][3]
-        gpus = self.apps[i].kept_gpus + self.picked.get(i, 0)
+        gpus = self.apps[i].retained_gpus + self.picked.get(i, 0)
         return self.policy.queue_key(self.apps[i], gpus, self.queue_gpus[queue], self.offered), queue
 
     def _pick(self, i: int) -> _Pick | None:
         """The app's next gang; None if it has all that it can use, or finds no room (then it is put aside)."""
         view = self.apps[i]
         d = view.demand
-        room = d.gpus - view.kept_gpus - self.picked.get(i, 0)
+        room = d.gpus - view.retained_gpus - self.picked.get(i, 0)
         shared = min(self.queue_left.get(view.queue, MANY), self.unpicked_gpus)
         homes = self._homes_of(i) if view.ending_gangs else []
         for home in homes:
@@ -268,7 +268,7 @@ class _Filler:
 
     def _size(self, i: int, room: int) -> int:
         """GPUs of the app's next gang: of an elastic app as many as may be, where they change nothing of its turn."""
-        view, now = self.apps[i], self.apps[i].kept_gpus + self.picked.get(i, 0)
+        view, now = self.apps[i], self.apps[i].retained_gpus + self.picked.get(i, 0)
         d = view.demand
         sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
         fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, d.gpu_type, d.members) not in self.full]

@@ -18,4 +18,4 @@ class GandivaFair(Sharing):
 
     def scheme(self) -> Scheme:
         """Trading."""
-        return gandiva_fair.GandivaFair()
+        return gandiva_fair.GandivaFairShares()

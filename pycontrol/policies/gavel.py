@@ -21,4 +21,4 @@ class Gavel(Sharing):
 
     def scheme(self) -> Scheme:
         """The linear programmes."""
-        return gavel.Gavel(self.objective)
+        return gavel.GavelShares(self.objective)

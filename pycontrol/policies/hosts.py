@@ -8,10 +8,10 @@ from pycontrol.auction.limits import queue_limits
 from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
 from pycontrol.model.topology import Scope
 from pycontrol.policies.pool import Pool
-from pycontrol.shares.placer import ANY_TYPE, Job, Placement, paper_round
+from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, paper_round
 
 
-class Hosts:
+class HostPool:
     """The pool on offer for the placer: gangs within demand, scope and queue limits."""
 
     def __init__(self, s: Snapshot, supply: Mapping[str, int], packed: bool = True) -> None:
@@ -19,7 +19,7 @@ class Hosts:
         order = None if packed else {host: k for k, host in enumerate(sorted(s.free))}
         self.pool = Pool(s.free, s.topology, order)
         self.topology, self.supply = s.topology, supply
-        self.jobs: list[Job] = []
+        self.jobs: list[PlacerJob] = []
         self.view: dict[str, AppView] = {}
         self.home: dict[str, Gang | None] = {}
         self.room: dict[str, int] = {}
@@ -32,11 +32,11 @@ class Hosts:
         self.held: list[tuple[str, Gang]] = []
         """App, and what is kept free for it."""
 
-    def know(self, job: Job, view: AppView, home: Gang | None) -> None:
+    def know(self, job: PlacerJob, view: AppView, home: Gang | None) -> None:
         """A job of an app."""
         self.jobs.append(job)
         self.view[job.job_id], self.home[job.job_id] = view, home
-        self.room.setdefault(view.app_id, view.demand.gpus - view.kept_gpus)
+        self.room.setdefault(view.app_id, view.demand.gpus - view.retained_gpus)
 
     def unused(self) -> dict[str, int]:
         """GPUs that nobody got."""
@@ -44,12 +44,12 @@ class Hosts:
             self.pool.give(gang)
         return {h: n for h, n in self.pool.left.items() if n > 0}
 
-    def stay(self, job: Job) -> bool:
+    def stay(self, job: PlacerJob) -> bool:
         """Its home, if all of it is left."""
         home = self.home[job.job_id]
         return home is not None and self.pool.holds(home) and self._take(job, home)
 
-    def settle(self, job: Job, gpu_type: str) -> bool:
+    def settle(self, job: PlacerJob, gpu_type: str) -> bool:
         """A new gang of that type."""
         if self._room(job) < job.gpus:
             return False
@@ -58,7 +58,7 @@ class Hosts:
         gang = self.pool.place(job.gpus, demand.scope, gpu_type, members)
         return gang is not None and self._take(job, gang)
 
-    def hold(self, job: Job) -> None:
+    def hold(self, job: PlacerJob) -> None:
         """What is free of the type that has room for it and most on offer."""
         types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
         free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
@@ -67,7 +67,7 @@ class Hosts:
             self.pool.take(gang)
             self.held.append((self.view[job.job_id].app_id, gang))
 
-    def settle_mixed(self, job: Job, parts: Mapping[str, int]) -> bool:
+    def settle_mixed(self, job: PlacerJob, parts: Mapping[str, int]) -> bool:
         """A gang of so many devices of each type: where it runs if that is such a gang, else a new place."""
         home = self.home[job.job_id]
         if home is not None and self._mix(home) == {t: n for t, n in parts.items() if n} and self.stay(job):
@@ -90,11 +90,11 @@ class Hosts:
             mix[self.pool.type_of(host)] = mix.get(self.pool.type_of(host), 0) + n
         return mix
 
-    def _room(self, job: Job) -> int:
+    def _room(self, job: PlacerJob) -> int:
         view = self.view[job.job_id]
         return min(self.room[view.app_id], self.queue_room.get(view.queue, self.room[view.app_id]))
 
-    def _take(self, job: Job, gang: Gang) -> bool:
+    def _take(self, job: PlacerJob, gang: Gang) -> bool:
         if self._room(job) < job.gpus:
             return False
         view = self.view[job.job_id]
@@ -107,7 +107,7 @@ class Hosts:
 
 
 def paper_placement(
-    ideal: Mapping[str, Mapping[str, float]], carried: Mapping[str, Mapping[str, float]], hosts: Hosts
+    ideal: Mapping[str, Mapping[str, float]], carried: Mapping[str, Mapping[str, float]], hosts: HostPool
 ) -> Placement:
     """OEF 4.3: whole devices by rounding with carried deviation; see `_fill`."""
     smallest: dict[str, int] = {}
@@ -117,7 +117,7 @@ def paper_placement(
     return _fill(outcome.real, outcome.deviation, hosts)
 
 
-def _on_offer(hosts: Hosts) -> dict[str, int]:
+def _on_offer(hosts: HostPool) -> dict[str, int]:
     """Devices by type."""
     counts: dict[str, int] = {}
     for host, n in hosts.pool.left.items():
@@ -125,11 +125,11 @@ def _on_offer(hosts: Hosts) -> dict[str, int]:
     return counts
 
 
-def _fill(real: Mapping[str, Mapping[str, int]], deviation: dict[str, dict[str, float]], hosts: Hosts) -> Placement:
+def _fill(real: Mapping[str, Mapping[str, int]], deviation: dict[str, dict[str, float]], hosts: HostPool) -> Placement:
     """A user's jobs take its devices, who waited longest first, and mix types if they must; larger jobs choose their
     hosts first. What no job of their user can use stays idle."""
     left = {user: dict(own) for user, own in real.items()}
-    chosen: list[tuple[Job, dict[str, int]]] = []
+    chosen: list[tuple[PlacerJob, dict[str, int]]] = []
     for job in sorted(hosts.jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id)):
         own, parts, need = left[job.user], dict[str, int](), job.gpus
         usable = own if ANY_TYPE in job.types or not job.types else {t: own.get(t, 0) for t in job.types}

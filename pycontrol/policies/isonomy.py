@@ -67,7 +67,7 @@ class Isonomy(Filling):
         return float(pool.snapshot.memory["finish_s"][view.app_id])
 
     def standing(self, view: AppView, pool: Offered) -> float:
-        """Seconds until its virtual finish time; below 0 where it is over."""
+        """Seconds until its virtual finish time; below 0 where it has ended."""
         return self.key(view, 0, pool) - pool.snapshot.now_s
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
@@ -99,7 +99,7 @@ class Isonomy(Filling):
         """The ideal as it is to be remembered, and as it is now.
 
         What is remembered changes only where an app came, ended or used more than it declared: in between it
-        follows from itself, so that the journal need not have it anew each round.
+        follows from itself, so that the journal need not have it again each round.
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot)
         kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {})

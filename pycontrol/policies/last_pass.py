@@ -89,7 +89,7 @@ class _Giver:
         self.s, self.kept_out = s, functools.cache(lambda app_id: frozenset(kept_out(app_id)))
         kept = {a.app_id: a.gangs for a in plan.awards}
         self.caps = Caps(s.apps, queue_limits(s), kept)
-        self.gpus = {v.app_id: v.kept_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
+        self.gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
         self.paid = {b.app_id for b in plan.bids if b.paid_gangs}
         self.own: dict[str, list[Gang]] = {}
         """Gangs that end and that nobody renewed, by app."""

@@ -41,4 +41,4 @@ class MaxMin(Filling):
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Its GPUs before the round."""
-        return f"the turn of queue {view.queue}, where it was among those with the fewest GPUs: {view.kept_gpus}"
+        return f"the turn of queue {view.queue}, where it was among those with the fewest GPUs: {view.retained_gpus}"

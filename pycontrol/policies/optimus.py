@@ -28,7 +28,7 @@ class Optimus(Filling):
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """Minus the gain."""
         d, slowdown = view.demand, pool.slowdown(view.demand)
-        old = _kept_throughput(view, slowdown, pool) + (gpus - view.kept_gpus) / slowdown
+        old = _kept_throughput(view, slowdown, pool) + (gpus - view.retained_gpus) / slowdown
         if old <= 0:
             return -math.inf
         new = old + d.gang_gpus / slowdown
@@ -38,7 +38,7 @@ class Optimus(Filling):
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Its gain by the first gang."""
-        gain = -self.key(view, view.kept_gpus, pool)
+        gain = -self.key(view, view.retained_gpus, pool)
         if math.isinf(gain):
             return "it had nothing, so its first gang gains most"
         unit = "times its throughput" if self.gain == "throughput" else "s of remaining time a GPU"
@@ -47,10 +47,10 @@ class Optimus(Filling):
 
 def _kept_throughput(view: AppView, slowdown: float, pool: Offered) -> float:
     """Serial GPU-seconds per second of the gangs that it keeps where they are."""
-    if not view.kept_gangs:
-        return view.kept_gpus / slowdown
+    if not view.retained_gangs:
+        return view.retained_gpus / slowdown
     total = 0.0
-    for gang in view.kept_gangs:
+    for gang in view.retained_gangs:
         scope = Scope.MACHINE if len(gang) == 1 else pool.snapshot.topology.scope_of(h for h, _ in gang)
         total += gang_gpus(gang) / view.demand.slowdown[scope - 1]
     return total

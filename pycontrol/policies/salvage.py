@@ -1,4 +1,4 @@
-"""A round that goes on without the app whose numbers its policy cannot bear."""
+"""A round that continues without the app whose numbers its policy cannot bear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFFENDERS_MAX = 8
 
 
 @value
-class Outcome:
+class SalvagedPlan:
     """`plan` is None where the policy failed for more than single apps; `problem` says how."""
 
     plan: Plan | None
@@ -26,7 +26,7 @@ class Outcome:
     problem: str = ""
 
 
-def decide(policy: Policy, snapshot: Snapshot, bids: Mapping[str, Bid], seed: int) -> Outcome:
+def decide(policy: Policy, snapshot: Snapshot, bids: Mapping[str, Bid], seed: int) -> SalvagedPlan:
     """The policy's plan for the apps that it can bear."""
 
     def attempt(s: Snapshot) -> Plan:
@@ -35,9 +35,9 @@ def decide(policy: Policy, snapshot: Snapshot, bids: Mapping[str, Bid], seed: in
 
     try:
         plan, left_out = without_offenders(attempt, snapshot)
-        return Outcome(plan, left_out)
+        return SalvagedPlan(plan, left_out)
     except Exception as e:
-        return Outcome(None, {}, f"the policy failed: {e!r}")
+        return SalvagedPlan(None, {}, f"the policy failed: {e!r}")
 
 
 def offer(policy: Policy, snapshot: Snapshot) -> tuple[Offer | None, Mapping[str, str]]:

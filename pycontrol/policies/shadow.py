@@ -1,8 +1,8 @@
 """The schedule that a virtual cluster's private cluster would have: the same policy alone on its machines.
 
 Work goes by what apps declare until their real ends are known. Nothing costs anything here: a gang that stops or moves
-goes on at once. What is remembered is the state at the last moment at which something happened; until the next one all
-progress is linear, so that a round between two such moments changes nothing.
+continues at once. The state is remembered as of the last event; until the next one all
+progress is linear, so that a round between two events changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
 
 
 class Shadow:
-    """The private cluster at `at_s`; `advance` goes on with it."""
+    """The private cluster at `at_s`; `advance` continues with it."""
 
     def __init__(self, at_s: float, apps: dict[str, ShadowApp], memory: Mapping[str, Any]) -> None:
         self.at_s, self.apps, self.memory = at_s, apps, memory
@@ -231,9 +231,9 @@ class Shadow:
             app.demand, work_left_gpu_s=app.left, work_total_gpu_s=app.need, work_done_gpu_s=app.done
         )
         return AppView(
-            app_id, app.queue, None, d, ending_gangs=tuple(ending), kept_gpus=sum(map(gang_gpus, kept)),
+            app_id, app.queue, None, d, ending_gangs=tuple(ending), retained_gpus=sum(map(gang_gpus, kept)),
             submitted_s=app.submitted_s, user=app.user, attained_gpu_s=app.attained_gpu_s, priority=app.priority,
-            kept_gangs=tuple(kept),
+            retained_gangs=tuple(kept),
         )  # fmt: skip
 
 

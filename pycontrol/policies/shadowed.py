@@ -4,11 +4,11 @@ A request that the private cluster serves is served here, and yet a job may end 
 order in which its own queue comes to its cells. So the schedule that the private cluster would have (`shadow.py`) is
 kept beside the real one, and of each offer of the virtual cluster's own machines
 
-1. apps that ended there and go on here have as many gangs as they had there,
+1. apps that ended there and continue here have as many gangs as they had there,
 2. apps that run there now have as many gangs as there, where they run, else where they run there,
 3. apps that had done more there by now than here come next, who lacks most first,
 
-and the policy shares out the rest as ever. All leases last to the next common end, however soon that is: at these ends
+and the policy shares out the rest as usual. All leases last to the next common end, however soon that is: at these ends
 the private cluster takes GPUs back, and who comes first then is not to wait for one that began half a lease before.
 """
 
@@ -136,7 +136,7 @@ def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], di
 
 def _wanted(f: _First) -> int:
     """Gangs that it is to get of this offer."""
-    return max(0, min(f.gangs, f.view.demand.gangs) - len(f.view.kept_gangs))
+    return max(0, min(f.gangs, f.view.demand.gangs) - len(f.view.retained_gangs))
 
 
 def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]:
@@ -146,7 +146,7 @@ def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]
     def take(f: _First, gangs: tuple[Gang, ...]) -> None:
         mine = got.setdefault(f.view.app_id, [])
         for gang in gangs:
-            if len(mine) < _wanted(f) and gang not in f.view.kept_gangs and pool.holds(gang):
+            if len(mine) < _wanted(f) and gang not in f.view.retained_gangs and pool.holds(gang):
                 pool.take(gang)
                 mine.append(gang)
 
@@ -182,6 +182,6 @@ def _holding(v: AppView, gangs: list[Gang]) -> AppView:
             left.remove(gang)
     gpus = sum(map(gang_gpus, gangs))
     return replace(
-        v, kept_gpus=v.kept_gpus + gpus, kept_gangs=(*v.kept_gangs, *gangs), ending_gangs=tuple(left),
+        v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs), ending_gangs=tuple(left),
         ending=v.ending if left else frozenset(), queue_room_gpus=max(0, v.queue_room_gpus - gpus),
     )  # fmt: skip

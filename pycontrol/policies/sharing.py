@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.hosts import Hosts, paper_placement
+from pycontrol.policies.hosts import HostPool, paper_placement
 from pycontrol.shares.capped import within_demand
-from pycontrol.shares.placer import ANY_TYPE, Job, place_round, priority_round
-from pycontrol.shares.problem import Matrix, Problem, Scheme
+from pycontrol.shares.placer import ANY_TYPE, PlacerJob, place_round, priority_round
+from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
 
@@ -93,10 +93,10 @@ class _Shared:
         """Leases that have passed since the last round."""
         self.part_of = {u: self._leases_since(self.seen_s[u]) if u in self.seen_s else self.part for u in self.names}
         """The same since a virtual user last took part: who had all it wanted was not in the rounds between."""
-        lapse = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
-        self.between = policy.placer == "paper" and lapse
+        idle_round = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
+        self.idle_round = policy.placer == "paper" and idle_round
         """Between two rounds of a placer that decides once a lease."""
-        self.shares = {} if self.between else self._shares()
+        self.shares = {} if self.idle_round else self._shares()
 
     def _type(self, host: str) -> str:
         machine = self.s.topology.machines.get(host)
@@ -105,7 +105,7 @@ class _Shared:
     def _supply(self) -> dict[str, int]:
         """GPUs by type that this round divides: those on offer, and those held by its apps."""
         supply: dict[str, int] = {}
-        held = [pair for v in self.s.apps for gang in v.kept_gangs for pair in gang]
+        held = [pair for v in self.s.apps for gang in v.retained_gangs for pair in gang]
         for host, n in [*self.s.free.items(), *held]:
             if n > 0:
                 supply[self._type(host)] = supply.get(self._type(host), 0) + n
@@ -139,22 +139,22 @@ class _Shared:
         return min(1.0, max(0.0, (self.s.now_s - then_s) / self.s.lease_s))
 
     def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Deviations by virtual user, of those too who are not in this round. When apps' speedups were measured anew
+        """Deviations by virtual user, of those too who are not in this round. When apps' speedups were measured again
         and nobody is left of their user, those to whom they belong now take its deviations over."""
         was: Mapping[str, str] = memory.get("users", {})
         seen: Mapping[str, float] = memory.get("seen_s", {})
         carried: dict[str, dict[str, float]] = {}
         for user, own in memory.get("deviation", {}).items():
             apps = [] if user in self.names else [a for a, u in was.items() if u == user]
-            heirs = [self.users[a].name for a in apps if a in self.users]
-            if len(heirs) < len(apps) or not heirs:
-                heirs = [user]
-            for heir in heirs:
-                kept = carried.setdefault(heir, {})
+            successors = [self.users[a].name for a in apps if a in self.users]
+            if len(successors) < len(apps) or not successors:
+                successors = [user]
+            for successor in successors:
+                kept = carried.setdefault(successor, {})
                 for t, n in own.items():
-                    kept[t] = kept.get(t, 0.0) + n / len(heirs)
+                    kept[t] = kept.get(t, 0.0) + n / len(successors)
                 if user in seen:
-                    self.seen_s[heir] = max(seen[user], self.seen_s.get(heir, seen[user]))
+                    self.seen_s[successor] = max(seen[user], self.seen_s.get(successor, seen[user]))
         return carried
 
     def _memory(self, deviation: Mapping[str, Mapping[str, float]], got: Container[str]) -> dict[str, Any]:
@@ -169,7 +169,9 @@ class _Shared:
             "seen_s": seen_s,
             "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in rows.items()},
             "users": away | {a: u.name for a, u in self.users.items()} if len(self.known_types) > 1 else {},
-            "waited": {v.app_id: self._now_waited(v) for v in self.views if v.app_id not in got and not v.kept_gpus},
+            "waited": {
+                v.app_id: self._now_waited(v) for v in self.views if v.app_id not in got and not v.retained_gpus
+            },
         }
 
     def _weight(self, tenant: str) -> float:
@@ -197,7 +199,7 @@ class _Shared:
             demand[user] += view.demand.gpus
             left[user] += view.demand.work_left_gpu_s or self.s.lease_s * view.demand.gang_gpus
             came_s[user] = min(came_s[user], view.submitted_s)
-        problem = Problem.of(
+        problem = ShareProblem.of(
             [u.vector for u in users],
             [float(self.supply[t]) for t in self.types],
             [self._weight(u.tenant) * standing[u] / kinds[u.tenant] for u in users],
@@ -213,33 +215,33 @@ class _Shared:
 
     # ---- whole gangs
 
-    def _jobs(self, view: AppView) -> list[tuple[Job, Gang | None]]:
+    def _jobs(self, view: AppView) -> list[tuple[PlacerJob, Gang | None]]:
         """A job for each gang that it could run, those that end first."""
         d, user = view.demand, self.users[view.app_id]
         fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
         if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
             fast = [ANY_TYPE]
-        waited = 0.0 if view.kept_gpus or view.ending_gangs else self.waited.get(view.app_id, 0.0) + self.part
+        waited = 0.0 if view.retained_gpus or view.ending_gangs else self.waited.get(view.app_id, 0.0) + self.part
         homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
         if d.gpu_type:
             homes = [g for g in homes if all(self._type(h) == d.gpu_type for h, _ in g)]
-        more = max(0, d.gpus - view.kept_gpus) // d.gang_gpus - sum(gang_gpus(g) == d.gang_gpus for g in homes)
-        jobs: list[tuple[Job, Gang | None]] = []
+        more = max(0, d.gpus - view.retained_gpus) // d.gang_gpus - sum(gang_gpus(g) == d.gang_gpus for g in homes)
+        jobs: list[tuple[PlacerJob, Gang | None]] = []
         for k, gang in enumerate([*homes, *[None] * max(0, more)]):
             home, gpus = None, d.gang_gpus
             if gang is not None:
                 kinds = {self._type(h) for h, _ in gang}
                 home, gpus = (kinds.pop() if len(kinds) == 1 else ANY_TYPE), gang_gpus(gang)
             types = tuple(fast) if gpus == d.gang_gpus else ()
-            job = Job(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home, view.priority)
+            job = PlacerJob(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home, view.priority)
             jobs.append((job, gang))
         return jobs
 
     def plan(self, started_s: float) -> Plan:
         """The round's outcome."""
-        if self.between:
+        if self.idle_round:
             return self._wait(started_s)
-        hosts = Hosts(self.s, self.supply, packed=self.policy.placer != "unpacked")
+        hosts = HostPool(self.s, self.supply, packed=self.policy.placer != "unpacked")
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
@@ -270,11 +272,11 @@ class _Shared:
         until_s = float(self.s.memory.get("holds", {}).get(app_id, 0.0))
         return until_s if until_s > self.s.now_s else self.s.now_s + self.s.lease_s
 
-    def _held_until(self, hosts: Hosts) -> dict[str, Any]:
+    def _held_until(self, hosts: HostPool) -> dict[str, Any]:
         return {"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}
 
     def _wait(self, started_s: float) -> Plan:
-        """Nothing: rounds are a lease apart (OEF 4.3); shares go on accruing from the last one."""
+        """Nothing: rounds are a lease apart (OEF 4.3); shares continue accruing from the last one."""
         return Plan(
             round_id=self.s.round_id,
             awards=(),

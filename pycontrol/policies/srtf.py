@@ -22,7 +22,7 @@ class Srtf(Filling):
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """Seconds left: work x S / GPUs, in the narrowest scope that the offer has for its gangs."""
         d = view.demand
-        most = max(1, min(d.gpus, view.kept_gpus + pool.gpus))
+        most = max(1, min(d.gpus, view.retained_gpus + pool.gpus))
         return d.work_left_gpu_s * pool.slowdown(d) / most
 
     def why(self, view: AppView, pool: Offered) -> str:

@@ -2,7 +2,7 @@
 
 The offer goes to the worst 1-f of the apps that could use it; they bid; each winner keeps the fraction c of
 what it won; the rest goes to apps outside the auction, gang by gang. An app whose rho is not known is not asked,
-for else silence would pay, but leftovers may reach it.
+otherwise silence would pay, but leftovers may reach it.
 
 What the paper leaves open is an option, each with the default that did best in trials (docs/themis.md).
 """
@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
-from pycontrol.auction.partial import Outcome, Rounding, auction
+from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
 from pycontrol.auction.placing import take
 from pycontrol.auction.winners import engine_name
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot, gangs_by_host
@@ -80,7 +80,7 @@ class Themis:
         table = snapshot.memory.get("tables", {}).get(view.app_id) if self.cached_tables else None
         if view.rho is None or not table:
             return view.rho
-        known = bisect.bisect_right([gpus for gpus, _ in table], view.kept_gpus)
+        known = bisect.bisect_right([gpus for gpus, _ in table], view.retained_gpus)
         return float(table[max(0, known - 1)][1])
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
@@ -99,7 +99,7 @@ class Themis:
         rng = random.Random(seed)
         limits = queue_limits(snapshot)
         room = room_gpus(snapshot, limits)
-        holding = {v.app_id for v in snapshot.apps if v.kept_gpus}
+        holding = {v.app_id for v in snapshot.apps if v.retained_gpus}
         ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)
         instance = Instance(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
         outcome = auction(ordered, instance, rng, self.budget_s, self.engine, self.rounding)
@@ -130,7 +130,7 @@ class Themis:
         tables = snapshot.memory.get("tables", {})
         views = {v.app_id: v for v in snapshot.apps}
         kept = {a: table for a, table in tables.items() if a in views}
-        return {"tables": kept | {a: _table(bid, views[a].kept_gpus) for a, bid in bids.items() if a in views}}
+        return {"tables": kept | {a: _table(bid, views[a].retained_gpus) for a, bid in bids.items() if a in views}}
 
 
 def with_nothing(bids: Sequence[Bid], holding: Container[str], convention: Nothing) -> list[Bid]:
@@ -142,15 +142,15 @@ def with_nothing(bids: Sequence[Bid], holding: Container[str], convention: Nothi
     return [b if b.app_id in holding else replace(b, rho_nothing=rho) for b in bids]
 
 
-def _table(bid: Bid, kept_gpus: int) -> list[list[float]]:
-    best = {kept_gpus: bid.rho_nothing}
+def _table(bid: Bid, retained_gpus: int) -> list[list[float]]:
+    best = {retained_gpus: bid.rho_nothing}
     for row in bid.rows:
-        gpus = kept_gpus + row.gpus
+        gpus = retained_gpus + row.gpus
         best[gpus] = min(row.rho, best.get(gpus, math.inf))
     return [[gpus, rho] for gpus, rho in sorted(best.items())]
 
 
-def _together(outcome: Outcome, more: Sequence[Award]) -> tuple[Award, ...]:
+def _together(outcome: AuctionOutcome, more: Sequence[Award]) -> tuple[Award, ...]:
     """One award an app; a leftover is the whole of it only where the auction gave nothing."""
     extra = {a.app_id: a for a in more}
     awards = [
@@ -159,7 +159,7 @@ def _together(outcome: Outcome, more: Sequence[Award]) -> tuple[Award, ...]:
     return (*awards, *extra.values())
 
 
-def _receipt(bid: Bid, rows: int, outcome: Outcome) -> BidReceipt:
+def _receipt(bid: Bid, rows: int, outcome: AuctionOutcome) -> BidReceipt:
     win = outcome.wins[bid.app_id]
     return BidReceipt(
         app_id=bid.app_id,

@@ -31,7 +31,7 @@ class Tiresias(Filling):
         """GPU-seconds, or the number of its queue."""
         served = view.attained_gpu_s
         if not self.greedy:
-            served += (gpus - view.kept_gpus) * pool.lease_s
+            served += (gpus - view.retained_gpus) * pool.lease_s
         return float(served >= self.threshold_gpu_s) if self.threshold_gpu_s else served
 
     def standing(self, view: AppView, pool: Offered) -> float:

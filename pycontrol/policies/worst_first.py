@@ -55,7 +55,7 @@ class WorstFirst:
         free = dict(snapshot.free)
         room = TypedRoom(free, snapshot.topology)
         caps = Caps(snapshot.apps, limits, {})
-        apps = {a: _App(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
+        apps = {a: _Bidder(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
         open_ = [a for a, app in apps.items() if app.gains]
         while open_:
             worst = max(open_, key=lambda a: (apps[a].rho, -views[a].submitted_s, a))
@@ -81,7 +81,7 @@ class WorstFirst:
         )
 
 
-class _App:
+class _Bidder:
     """A bidder: what it got, and its rho by the rows of its bid."""
 
     def __init__(self, bid: Bid, own: list[Gang], snapshot: Snapshot) -> None:

@@ -47,4 +47,4 @@ class YarnCs(Filling):
 
 def _runs(view: AppView, gpus: int) -> bool:
     """Whether the next of its gangs is one that runs, for those come first."""
-    return gpus < view.kept_gpus + sum(map(gang_gpus, view.ending_gangs))
+    return gpus < view.retained_gpus + sum(map(gang_gpus, view.ending_gangs))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.exchange_service import deals_of
 
 
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
              "wanted": 0}
         for vc in (*a.supply.virtual_clusters(), "")
     }  # fmt: skip
-    for deal in a.market.exchange.deals.values() if a.market is not None else ():
+    for deal in a.exchange_service.exchange.deals.values() if a.exchange_service is not None else ():
         for owner, tenant, lot in ((deal.owner, deal.tenant, deal.lot), (deal.tenant, deal.owner, deal.in_return)):
-            gpus = a.market.exchange.gpus(lot) if a.market is not None and lot is not None else 0
+            gpus = a.exchange_service.exchange.gpus(lot) if a.exchange_service is not None and lot is not None else 0
             rows[owner]["lent"] += gpus
             rows[tenant]["got"] += gpus
     for lease in a.durable.leases.values():

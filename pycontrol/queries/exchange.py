@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.market import Market
+from pycontrol.arbiter.exchange_service import ExchangeService
 from pycontrol.model.events import ExchangePosted
 from pycontrol.queries.lookup import Refusal
 
@@ -21,10 +21,10 @@ VERB = {"exchange-offer": "offer", "exchange-request": "request", "exchange-with
 
 def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The board, the deals in force, and each virtual cluster's books; times in Unix seconds."""
-    if a.market is None:
+    if a.exchange_service is None:
         return {"now_s": now_s, "offers": [], "requests": [], "deals": [], "books": []}
-    state = a.market.exchange.dump()
-    board, supply = state["board"], a.market.supply
+    state = a.exchange_service.exchange.dump()
+    board, supply = state["board"], a.exchange_service.supply
     return {
         "now_s": now_s,
         "offers": list(board["offers"].values()),
@@ -40,35 +40,35 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
 
 def deals(a: Arbiter) -> set[str]:
     """The ids of the deals in force."""
-    return set(a.market.exchange.deals) if a.market is not None else set()
+    return set(a.exchange_service.exchange.deals) if a.exchange_service is not None else set()
 
 
 def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> ExchangePosted:
     """What a caller posts, checked as far as words go; raises Refusal."""
     verb, name = VERB[path], params.get("id", "")
-    market = _market(a)
+    exchange_service = _exchange_service(a)
     if verb == "withdraw":
         if not name:
             raise Refusal(400, "id: is missing; `isonomy exchange list` shows offers and requests")
-        return ExchangePosted(verb, name, market.exchange.posted.get(name, ""))
+        return ExchangePosted(verb, name, exchange_service.exchange.posted.get(name, ""))
     name = name or f"{verb}-{secrets.token_hex(3)}"
     if not NAME.fullmatch(name) or name.startswith(("auto-", "deal")):
         what = "letters, digits, . _ -, at most 64, and not begin with auto- or deal"
         raise Refusal(400, f"id: must be {what} (got {name})")
     if verb == "offer" and params.keys() & {"in_return", "expires_in_s"}:
         raise Refusal(400, "in_return, expires_in_s: are for requests")
-    vc, lapse_s = _vc(market, params), _number(params, "expires_in_s")
+    vc, lapse_s = _vc(exchange_service, params), _number(params, "expires_in_s")
     back = params.get("in_return")
     return ExchangePosted(
-        verb, name, vc, _lot(market, "cells", params.get("cells", "")), _end_s(params, now_s),
-        _lot(market, "in_return", back) if back else None, _number(params, "price") or 0.0,
+        verb, name, vc, _lot(exchange_service, "cells", params.get("cells", "")), _end_s(params, now_s),
+        _lot(exchange_service, "in_return", back) if back else None, _number(params, "price") or 0.0,
         None if lapse_s is None else now_s + lapse_s,
     )  # fmt: skip
 
 
 def check(a: Arbiter, now_s: float, posted: ExchangePosted) -> None:
     """Raises Refusal where the exchange would not take it."""
-    why = _market(a).refusal(posted, now_s)
+    why = _exchange_service(a).refusal(posted, now_s)
     if why:
         status = 404 if posted.verb == "withdraw" and not posted.vc else 409
         raise Refusal(status, f"exchange: {why}; `isonomy exchange list` and `isonomy cells status` show what there is")
@@ -76,7 +76,7 @@ def check(a: Arbiter, now_s: float, posted: ExchangePosted) -> None:
 
 def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
     """What became of a posting."""
-    state = _market(a).exchange
+    state = _exchange_service(a).exchange
     name = posted.posting_id
     made = [d for d in state.deals.values() if name in (d.offer, d.request)]
     if posted.verb == "withdraw":
@@ -89,30 +89,30 @@ def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
     return {"ok": True, "verb": posted.verb, "id": name, "deals": [d.id for d in made], "text": text}
 
 
-def _market(a: Arbiter) -> Market:
-    if a.market is None:
+def _exchange_service(a: Arbiter) -> ExchangeService:
+    if a.exchange_service is None:
         raise Refusal(409, "exchange: there are no virtual clusters; name a cells file in isonomy.yaml and start again")
     if not a.cluster.ready:
         raise Refusal(503, "exchange: the control plane is recovering; try again")
-    return a.market
+    return a.exchange_service
 
 
-def _vc(market: Market, params: Mapping[str, str]) -> str:
+def _vc(exchange_service: ExchangeService, params: Mapping[str, str]) -> str:
     named = params.get("vc", "")
-    vc = market.supply.vc_of(named) if named else ""
+    vc = exchange_service.supply.vc_of(named) if named else ""
     if not vc:
-        known = ", ".join(market.supply.virtual_clusters())
+        known = ", ".join(exchange_service.supply.virtual_clusters())
         raise Refusal(404 if named else 400, f"vc: no virtual cluster {named or 'is named'}; there are {known}")
     return vc
 
 
-def _lot(market: Market, key: str, text: str) -> tuple[str, str, int]:
+def _lot(exchange_service: ExchangeService, key: str, text: str) -> tuple[str, str, int]:
     match = LOT.match(text)
     if match is None:
         raise Refusal(400, f"{key}: must be TYPE:COUNT or TYPE:COUNT@CHAIN, such as node:2 (got {text or 'nothing'})")
-    chains = [c for c in market.exchange.cells.layout.chains if c.level_of(match["type"]) is not None]
+    chains = [c for c in exchange_service.exchange.cells.layout.chains if c.level_of(match["type"]) is not None]
     if not chains:
-        known = ", ".join(sorted({n for c in market.exchange.cells.layout.chains for n in c.names if n}))
+        known = ", ".join(sorted({n for c in exchange_service.exchange.cells.layout.chains for n in c.names if n}))
         raise Refusal(400, f"{key}: there is no cell type {match['type']}; known are {known}")
     found = [c.name for c in chains if match["chain"] in (None, c.name)]
     if len(found) != 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.market import deals_of
+from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.reasons import reason
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.auction import Award, BidReceipt, Demand

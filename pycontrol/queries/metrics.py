@@ -25,7 +25,7 @@ from pycontrol.arbiter.facts import (
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.views import demand_of
-from pycontrol.runtime.spans import Span
+from pycontrol.runtime.spans import LeaseInterval
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -40,7 +40,7 @@ class Metrics:
     """Counts facts as they come, and reads gauges off the Arbiter when asked."""
 
     def __init__(self, durable: Durable | None = None) -> None:
-        """`durable`: the apps that there are already."""
+        """`durable`: the apps known so far."""
         self.registry = r = CollectorRegistry()
         ProcessCollector(registry=r)
         self._rounds(r)
@@ -134,7 +134,7 @@ class Metrics:
         while len(self._labels) > APPS_KEPT:
             self._labels.pop(next(iter(self._labels)))
 
-    def observe(self, fact: Fact, now_s: float, span: Span | None = None) -> None:
+    def observe(self, fact: Fact, now_s: float, span: LeaseInterval | None = None) -> None:
         """Counts one fact, recorded at `now_s`; `span`: the lease that it is about."""
         queue, user = self._labels.get(span.app_id, ("", "")) if span is not None else ("", "")
         match fact:

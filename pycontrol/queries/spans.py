@@ -13,15 +13,15 @@ from typing import Any
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AllocationChanged, Fact
-from pycontrol.runtime.spans import Change, Span, SpanFold
+from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
 """Of one app, and apps in all."""
 
 
 @dataclass(slots=True)
-class _App:
-    spans: dict[int, Span] = field(default_factory=dict)
+class _AppIntervals:
+    spans: dict[int, LeaseInterval] = field(default_factory=dict)
     """By number."""
     restarts: deque[tuple[float, str, float]] = field(default_factory=lambda: deque(maxlen=SPANS_KEPT))
     """(when, job, seconds from the grant to the first step)."""
@@ -34,27 +34,27 @@ class Spans:
         """`past`: (when, fact), the newest of the journal, oldest first; `durable`: how things are after them."""
         self._lock = threading.Lock()
         self._fold = SpanFold()
-        self._apps: dict[str, _App] = {}
+        self._apps: dict[str, _AppIntervals] = {}
         for at_s, fact in past:
             self._take(fact, at_s)
         if durable is not None:
             for span in self._fold.go_on(durable.leases.values(), durable.reservations.values()):
                 self._keep(span)
 
-    def _of(self, app_id: str) -> _App:
+    def _of(self, app_id: str) -> _AppIntervals:
         found = self._apps.get(app_id)
         if found is None:
-            found = self._apps[app_id] = _App()
+            found = self._apps[app_id] = _AppIntervals()
             while len(self._apps) > APPS_KEPT:
                 self._apps.pop(next(iter(self._apps)))
         return found
 
-    def take(self, fact: Fact, now_s: float) -> list[Change]:
+    def take(self, fact: Fact, now_s: float) -> list[IntervalChange]:
         """Folds a fact, recorded at `now_s`; returns what it made of leases."""
         with self._lock:
             return self._take(fact, now_s)
 
-    def _take(self, fact: Fact, now_s: float) -> list[Change]:
+    def _take(self, fact: Fact, now_s: float) -> list[IntervalChange]:
         changes = self._fold.take(fact, now_s)
         for change in changes:
             if change.after is not None:
@@ -63,7 +63,7 @@ class Spans:
             self._of(fact.app_id).restarts.append((fact.at_s, fact.job_id, fact.seconds))
         return changes
 
-    def _keep(self, span: Span) -> None:
+    def _keep(self, span: LeaseInterval) -> None:
         spans = self._of(span.app_id).spans
         if span.number in spans or len(spans) < SPANS_KEPT or span.number > next(iter(spans)):
             spans[span.number] = span
@@ -88,14 +88,16 @@ class Spans:
             app = self._apps.get(app_id)
             if app is None:
                 return []
-            gangs: dict[tuple[float, str, str], list[Span]] = {}
+            gangs: dict[tuple[float, str, str], list[LeaseInterval]] = {}
             for span in app.spans.values():
                 if span.revoking_s is not None and span.started_s is not None:
                     gangs.setdefault((span.revoking_s, span.job_id, span.reason), []).append(span)
             return [self._revocation(app, *key, gang) for key, gang in sorted(gangs.items(), key=lambda item: item[0])]
 
     @staticmethod
-    def _revocation(app: _App, at_s: float, job_id: str, reason: str, gang: list[Span]) -> dict[str, Any]:
+    def _revocation(
+        app: _AppIntervals, at_s: float, job_id: str, reason: str, gang: list[LeaseInterval]
+    ) -> dict[str, Any]:
         stopped = [s for x in gang if (s := x.stop_s) is not None]
         again = next((seconds for when, job, seconds in app.restarts if job == job_id and when > at_s), None)
         return {
@@ -105,7 +107,7 @@ class Spans:
         }  # fmt: skip
 
 
-def row(span: Span) -> dict[str, Any]:
+def row(span: LeaseInterval) -> dict[str, Any]:
     """As JSON."""
     return {
         "gpu": str(span.gpu), "host": span.gpu.host, "job_id": span.job_id, "granted_s": span.granted_s,

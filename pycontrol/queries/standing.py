@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.audience import view
+from pycontrol.arbiter.app_views import view
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.lots import private_lot
 from pycontrol.arbiter.memory import remembered
+from pycontrol.arbiter.round_parts import private_part
 from pycontrol.arbiter.standin import rho as standin_rho
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -50,20 +50,20 @@ def measure_of(policy: Policy) -> dict[str, str]:
 def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
     """Every app that said what it could use, by id; those that can use more are ranked in their virtual cluster."""
     by_vc: dict[str, list[AppView]] = {}
-    lots: dict[str, Lot] = {}
+    parts: dict[str, RoundPart] = {}
     for app_id, record in a.durable.live.items():
-        if record.vc not in lots:
+        if record.vc not in parts:
             own = record.vc and not a.supply.whole
-            lots[record.vc] = private_lot(a, a.supply, record.vc, {}) if own else Lot(record.vc)
+            parts[record.vc] = private_part(a, a.supply, record.vc, {}) if own else RoundPart(record.vc)
         agent = a.agents.get(app_id)
         if agent is not None:
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, lots[record.vc]))
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, parts[record.vc]))
         elif app_id in a.agents.unmanaged_apps:
             rho = standin_rho(a, app_id, a.holding(app_id), now_s)
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, lots[record.vc]))
+            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, parts[record.vc]))
     found: dict[str, Standing] = {}
     for vc, views in by_vc.items():
-        found.update(_ranked(policy_of(a, vc), _snapshot(a, lots[vc], views, now_s)))
+        found.update(_ranked(policy_of(a, vc), _snapshot(a, parts[vc], views, now_s)))
     return found
 
 
@@ -73,14 +73,14 @@ def policy_of(a: Arbiter, vc: str) -> Policy:
     return found.policy if isinstance(found, Shadowed) else found
 
 
-def _snapshot(a: Arbiter, lot: Lot, views: list[AppView], now_s: float) -> Snapshot:
+def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:
     """A round about all machines: of the virtual cluster, or of the cluster where there are none."""
-    vc, topology = lot.vc, lot.topology or a.topology
+    vc, topology = part.vc, part.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
-        queues={} if lot.private else a.cluster.queues, vc=vc, memory=memory, present=present,
+        queues={} if part.private else a.cluster.queues, vc=vc, memory=memory, present=present,
         owned_gpus=a.gpus_of(vc),
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
     if isinstance(policy, Filling):
         snapshot = policy.prepared(snapshot)
         pool = Offered(snapshot, Pool(snapshot.free, snapshot.topology))
-        keys = {v.app_id: (-v.priority, policy.key(v, v.kept_gpus, pool)) for v in snapshot.apps}
+        keys = {v.app_id: (-v.priority, policy.key(v, v.retained_gpus, pool)) for v in snapshot.apps}
         order = _by_queue(policy, pool, keys) if policy.by_queue else _sorted(snapshot, lambda v: keys[v.app_id])
         if policy.measure[0]:
             amounts = {v.app_id: policy.standing(v, pool) for v in order}
@@ -102,7 +102,7 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
     measure, ranks = measure_of(policy)["name"], itertools.count(1)
     return {
         v.app_id: Standing(
-            next(ranks) if v.demand.gpus > v.kept_gpus else None, measure, _finite(amounts.get(v.app_id))
+            next(ranks) if v.demand.gpus > v.retained_gpus else None, measure, _finite(amounts.get(v.app_id))
         )
         for v in order
     }
@@ -118,11 +118,11 @@ def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, tuple[int, floa
     used: dict[str, int] = {}
     for v in reversed(_sorted(pool.snapshot, lambda v: keys[v.app_id])):
         waiting.setdefault(v.queue, []).append(v)
-        used[v.queue] = used.get(v.queue, 0) + v.kept_gpus
+        used[v.queue] = used.get(v.queue, 0) + v.retained_gpus
 
     def key(queue: str) -> tuple[tuple[float, ...], str]:
         head = waiting[queue][-1]
-        return policy.queue_key(head, head.kept_gpus, used[queue], pool), queue
+        return policy.queue_key(head, head.retained_gpus, used[queue], pool), queue
 
     order = []
     while waiting:

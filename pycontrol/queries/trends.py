@@ -1,6 +1,6 @@
 """The last day, minute by minute: GPUs by state, and each app's rho and place; and how the jobs' losses went.
 
-In memory only: a day of 2,000 apps is about 30 MB. After a restart it begins anew.
+In memory only: a day of 2,000 apps is about 30 MB. After a restart it starts again.
 """
 
 from __future__ import annotations

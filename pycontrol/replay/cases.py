@@ -19,18 +19,18 @@ class CaseError(Exception):
     """What is wrong with a case, with the name of the field."""
 
 
-class _Model(BaseModel):
+class _CaseModel(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class CurrentPhase(_Model):
+class CurrentPhase(_CaseModel):
     """The phase that an app is in."""
 
     serial_iter_times: Annotated[list[Positive], Field(min_length=1)]
     iterations_left: NotNegative
 
 
-class HalvingCase(_Model):
+class HalvingCase(_CaseModel):
     """rho of successive halving."""
 
     R_C: Count
@@ -52,7 +52,7 @@ class HalvingCase(_Model):
         return phases
 
 
-class WatchedJob(_Model):
+class WatchedJob(_CaseModel):
     """A job of which losses were seen, as [step, loss] with rising steps."""
 
     serial_iter_time: Positive
@@ -68,7 +68,7 @@ class WatchedJob(_Model):
         return seen
 
 
-class CurveCase(_Model):
+class CurveCase(_CaseModel):
     """rho of performance-curve stopping."""
 
     R_C: Count
@@ -83,7 +83,7 @@ class CurveCase(_Model):
     points: list[Count]
 
 
-class Span(_Model):
+class CountInterval(_CaseModel):
     """A time during which the number of apps did not change."""
 
     start: float
@@ -91,7 +91,7 @@ class Span(_Model):
     count: Count
 
 
-class SingleCase(_Model):
+class SingleCase(_CaseModel):
     """rho of a single job."""
 
     R_C: Count
@@ -101,7 +101,7 @@ class SingleCase(_Model):
     iter_left: NotNegative
     T_start: float
     T_current: float
-    apps_in_system: Annotated[list[Span], Field(min_length=1)]
+    apps_in_system: Annotated[list[CountInterval], Field(min_length=1)]
     points: list[Annotated[list[Annotated[int | float, Field(gt=0, allow_inf_nan=False)]], Field(min_length=2)]]
 
     @model_validator(mode="after")
@@ -118,7 +118,7 @@ class SingleCase(_Model):
         return self
 
 
-class AuctionCase(_Model):
+class AuctionCase(_CaseModel):
     """One auction over explicit tables."""
 
     machines: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
@@ -136,7 +136,7 @@ class AuctionCase(_Model):
         return self
 
 
-class CellsCase(_Model):
+class CellsCase(_CaseModel):
     """A cluster of cells and what happens to it, step by step."""
 
     id: str | None = None

@@ -9,8 +9,8 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import vc_cells
 from pycontrol.cells.recovery import adopt, dump, load
-from pycontrol.cells.space import Group
-from pycontrol.cells.values import CellsError, Decision, GroupState, LeafState, Outcome, Request, Worker
+from pycontrol.cells.space import AffinityGroup
+from pycontrol.cells.values import CellsError, Decision, GroupRequest, GroupState, LeafState, PlacementOutcome, Worker
 from pycontrol.config import ConfigError
 
 OPERATIONS = frozenset({
@@ -31,7 +31,7 @@ class Replay:
         self.steps: list[dict[str, Any]] = case["steps"]
         self.forced = forced
         self.cells = self._built(case["cluster"])
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, GroupRequest] = {}
         self.members: dict[str, dict[str, int]] = {}
         """Group -> worker name -> its place among the group's workers; -1 while it has none."""
         self.pods: dict[str, str] = {}
@@ -85,23 +85,23 @@ class Replay:
             return {"outcome": "error", "reason": str(error), **self._lazily()}
         self.requests[name] = request
         answer = self._answer(decision, name, pod, wanted)
-        if decision.outcome is Outcome.PLACED:
+        if decision.outcome is PlacementOutcome.PLACED:
             if before is not None:
                 self._restore(before)
                 return answer
             self.pods[pod] = name
-        elif decision.outcome is Outcome.PREEMPT and name in self.cells.groups:
+        elif decision.outcome is PlacementOutcome.PREEMPT and name in self.cells.groups:
             self.members.setdefault(name, {})[pod] = -1
             self.pods[pod] = name
         if self.forced:
             self._force(step, at)
         return answer
 
-    def _request(self, step: dict[str, Any]) -> Request:
+    def _request(self, step: dict[str, Any]) -> GroupRequest:
         asked = step["request"]
         hosts = step.get("suggested_nodes", "all")
         free = hosts == "all" or asked.get("ignore_suggested_nodes") or self._all_hosts() <= set(hosts)
-        return Request(
+        return GroupRequest(
             asked["group"]["name"],
             asked["vc"],
             asked["priority"],
@@ -115,7 +115,7 @@ class Replay:
     def _all_hosts(self) -> set[str]:
         return {host for space in self.cells.spaces for host in space.chain.hosts}
 
-    def _room(self, name: str, group: Group, wanted: int, pod: str) -> int:
+    def _room(self, name: str, group: AffinityGroup, wanted: int, pod: str) -> int:
         """The place of a worker in a placed group: its own, or the first of its size that nobody has."""
         taken = self.members.setdefault(name, {})
         if taken.get(pod, -1) >= 0:
@@ -126,9 +126,9 @@ class Replay:
         raise CellsError(f"group {name} has no place left for another worker of {wanted} GPUs")
 
     def _answer(self, decision: Decision, name: str, pod: str, wanted: int) -> dict[str, Any]:
-        if decision.outcome is Outcome.WAIT:
+        if decision.outcome is PlacementOutcome.WAIT:
             return {"outcome": "wait", "reason": decision.reason, **self._lazily()}
-        if decision.outcome is Outcome.PREEMPT:
+        if decision.outcome is PlacementOutcome.PREEMPT:
             pods = [p for victim in decision.victims for p in self.members.get(victim, {})]
             victims = {"victim_groups": list(decision.victims), "victim_pods": pods}
             return {"outcome": "preempt", **victims, **self._lazily()}
@@ -241,13 +241,15 @@ class Replay:
                 gpu = space.chain.gpu(leaf)
                 if wanted is not None and (gpu.host, gpu.index) not in wanted:
                     continue
-                user = space.guest[leaf] or space.owner_of(leaf)
+                user = space.borrower[leaf] or space.owner_of(leaf)
                 priority = None if user is None else user.priority
                 leaves.append({"node": gpu.host, "leaf_index": gpu.index, "used_priority": priority})
         return {"leaves": leaves}
 
     def _assert_all_free(self, step: dict[str, Any], at: int) -> dict[str, Any]:
-        states = [self.cells.leaf_state(space, leaf) for space in self.cells.spaces for leaf in range(len(space.guest))]
+        states = [
+            self.cells.leaf_state(space, leaf) for space in self.cells.spaces for leaf in range(len(space.borrower))
+        ]
         reserved = sum(state in (LeafState.RESERVED, LeafState.RESERVING) for state in states)
         return {"used": sum(state is LeafState.USED for state in states), "reserved": reserved}
 

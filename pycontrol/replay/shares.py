@@ -9,20 +9,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pycontrol.shares import gavel
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFair
+from pycontrol.shares.gandiva_fair import GandivaFairShares
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, Problem, Scheme
-from pycontrol.shares.simple import MaxEfficiency, MaxMin, MaxMinRatio, common_level
+from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
+from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level
 
 SCHEMES: dict[str, Scheme] = {
     "oef_noncooperative": OefNoncooperative(),
     "oef_cooperative": OefCooperative(),
     "max_efficiency": MaxEfficiency(),
     "max_efficiency_sharing_incentive": MaxEfficiency(sharing_incentive=True),
-    "max_min": MaxMin(),
+    "max_min": MaxMinShares(),
     "max_min_ratio": MaxMinRatio(),
-    "gavel": gavel.Gavel(),
-    "gandiva_fair": GandivaFair(),
+    "gavel": gavel.GavelShares(),
+    "gandiva_fair": GandivaFairShares(),
 }
 WITH_STEPS = ("gavel_finish_time_fairness_perf", "gavel_min_total_duration_perf")
 GAVEL = (
@@ -64,10 +64,10 @@ class SharesCase(BaseModel):
                 raise ValueError("steps_remaining: must be positive")
         return self
 
-    def problem(self) -> Problem:
+    def problem(self) -> ShareProblem:
         """The checked problem; Gavel's jobs have one GPU each."""
         ones = [1.0] * len(self.W) if self.scheme.startswith("gavel") else None
-        return Problem.of(self.W, self.m, self.weights, ones)
+        return ShareProblem.of(self.W, self.m, self.weights, ones)
 
 
 def solve_shares(case: SharesCase) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
         return _gavel(case, problem)
     scheme = SCHEMES[case.scheme]
     more: dict[str, Any] = {}
-    if isinstance(scheme, GandivaFair):
+    if isinstance(scheme, GandivaFairShares):
         x, trades = scheme.trades(problem)
         more["trades"] = [
             {"buyer": t.buyer, "seller": t.seller, "price": t.price, "slow_sold": t.sold} for t in trades
@@ -87,13 +87,13 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
     own = problem.efficiency(x)
     if isinstance(scheme, OefNoncooperative):
         more["common_per_weight"] = float((own / problem.weights).max())
-    if isinstance(scheme, gavel.Gavel | MaxMinRatio):
+    if isinstance(scheme, gavel.GavelShares | MaxMinRatio):
         floor = problem.efficiency(problem.equal_split())
         more["ratio"] = float((own[floor > 0] / floor[floor > 0]).min(initial=np.inf))
     return _result(problem, x) | more
 
 
-def _gavel(case: SharesCase, problem: Problem) -> dict[str, Any]:
+def _gavel(case: SharesCase, problem: ShareProblem) -> dict[str, Any]:
     steps, since = np.asarray(case.steps_remaining or [], float), np.asarray(case.times_since_start_s or [], float)
     w, m, demands = problem.speedups, problem.devices, problem.demands
     unit = problem.weights * problem.efficiency(gavel.proportional(problem))
@@ -122,6 +122,6 @@ def _gavel(case: SharesCase, problem: Problem) -> dict[str, Any]:
             return _result(problem, x) | {"makespan": makespan}
 
 
-def _result(problem: Problem, x: Matrix) -> dict[str, Any]:
+def _result(problem: ShareProblem, x: Matrix) -> dict[str, Any]:
     own = problem.efficiency(x)
     return {"total": float(own.sum()), "E": own.tolist(), "X": x.tolist()}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from pycontrol.rpc.tokens import Claims, TokenError, Tokens
+from pycontrol.rpc.tokens import TokenClaims, TokenError, Tokens
 
 OWNER_WAIT_S = 10.0
 """A stream of an app that YARN does not know yet waits so long, then is to try again."""
@@ -39,7 +39,7 @@ Owners = Callable[[str], Owner | None]
 """YARN's word on a live application; None where it knows none. From any thread, never blocks."""
 
 
-class Refused(Exception):
+class StreamRefused(Exception):
     """The stream is not opened: a status and one line."""
 
     def __init__(self, code: grpc.StatusCode, why: str) -> None:
@@ -55,27 +55,27 @@ class Admission:
         self._waiting, self._open = Counter[str](), Counter[str]()
 
     @asynccontextmanager
-    async def stream(self, token: str) -> AsyncIterator[Claims]:
+    async def stream(self, token: str) -> AsyncIterator[TokenClaims]:
         """What the token says, as long as the stream is open; raises Refused."""
         claims = self._verified(token)
         owner = await self._owner(claims)
         if owner.user != claims.user:
             why = f"the token is {claims.user}'s, {claims.app_id} is {owner.user}'s"
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, why)
+            raise StreamRefused(grpc.StatusCode.PERMISSION_DENIED, why)
         if claims.expires_s <= owner.submitted_s:
             why = f"the token expired before {claims.app_id} was submitted; fetch a new one"
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, why)
+            raise StreamRefused(grpc.StatusCode.UNAUTHENTICATED, why)
         _need_room(self._open, claims.user, STREAMS_PER_USER, STREAMS_MAX, "streams are open")
         with _counted(self._open, claims.user):
             yield claims
 
-    def _verified(self, token: str) -> Claims:
+    def _verified(self, token: str) -> TokenClaims:
         try:
             return self._tokens.verify(token)
         except TokenError as e:
-            raise Refused(grpc.StatusCode.UNAUTHENTICATED, str(e)) from e
+            raise StreamRefused(grpc.StatusCode.UNAUTHENTICATED, str(e)) from e
 
-    async def _owner(self, claims: Claims) -> Owner:
+    async def _owner(self, claims: TokenClaims) -> Owner:
         owner = self._owners(claims.app_id)
         if owner is not None:
             return owner
@@ -87,14 +87,14 @@ class Admission:
                 owner = self._owners(claims.app_id)
                 if owner is not None:
                     return owner
-        raise Refused(grpc.StatusCode.UNAVAILABLE, f"YARN knows no running {claims.app_id} yet; connect again")
+        raise StreamRefused(grpc.StatusCode.UNAVAILABLE, f"YARN knows no running {claims.app_id} yet; connect again")
 
 
 def _need_room(counts: Counter[str], user: str, per_user: int, in_all: int, what: str) -> None:
     if counts[user] >= per_user:
-        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what} of {user}; connect again later")
+        raise StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what} of {user}; connect again later")
     if counts.total() >= in_all:
-        raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what}; connect again later")
+        raise StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what}; connect again later")
 
 
 @contextmanager

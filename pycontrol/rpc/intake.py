@@ -20,7 +20,7 @@ ALL_BYTES = 64 << 20
 """Of events that wait for the Arbiter. As values they have some three times as much."""
 
 
-class Pace:
+class RateLimiter:
     """A stream's rate limit: whoever sends faster is read slower."""
 
     def __init__(self, per_s: float = MESSAGES_PER_S, at_once: float = MESSAGES_AT_ONCE) -> None:

@@ -19,7 +19,7 @@ from pycontrol.rpc import translate
 from pycontrol.rpc.admission import OWNER_WAIT_S, STREAMS_MAX, WAITING_MAX, Admission, Owners
 from pycontrol.rpc.budget import ByteBudget, Limits
 from pycontrol.rpc.intake import Intake
-from pycontrol.rpc.service import STANDING_BY, ArbiterService, HdfsTokens
+from pycontrol.rpc.service import STANDING_BY, ArbiterService, TokenSource
 from pycontrol.rpc.sessions import Sessions
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -80,7 +80,7 @@ class AgentServer:
         owner_wait_s: float = OWNER_WAIT_S,
         serving: Callable[[], bool] = lambda: True,
         failed: Callable[[BaseException], None] = lambda e: None,
-        hdfs_tokens: HdfsTokens | None = None,
+        hdfs_tokens: TokenSource | None = None,
     ) -> None:
         """`after(done)` calls `done` once all that was submitted before is handled. `failed` is told if the server
         ends by itself: the process is to end, too, and be started again."""

@@ -13,12 +13,12 @@ import structlog
 from pycontrol.model.events import AgentLost, Event
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import relayed, translate
-from pycontrol.rpc.admission import Admission, Refused
+from pycontrol.rpc.admission import Admission, StreamRefused
 from pycontrol.rpc.checks import Malformed
-from pycontrol.rpc.intake import COSTS, RETRY_S, Intake, Pace
+from pycontrol.rpc.intake import COSTS, RETRY_S, Intake, RateLimiter
 from pycontrol.rpc.outbox import Sized, Stream
 from pycontrol.rpc.sessions import AgentStream, Sessions, WorkerStream
-from pycontrol.rpc.tokens import Claims
+from pycontrol.rpc.tokens import TokenClaims
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
@@ -26,7 +26,7 @@ from pycontrol.wire.v1 import agent_pb2_grpc
 TOKEN_KEY = "isonomy-token"
 Token = tuple[str, float]
 """An HDFS token as WebHDFS takes it, and when it ends, Unix seconds."""
-HdfsTokens = Callable[[str, str], Token]
+TokenSource = Callable[[str, str], Token]
 """A new one for an app of a user; blocks, from any thread; raises NoHdfsToken."""
 STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
 
@@ -51,7 +51,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         topology: Callable[[], Topology],
         first_message_s: float,
         serving: Callable[[], bool],
-        hdfs_tokens: HdfsTokens | None = None,
+        hdfs_tokens: TokenSource | None = None,
     ) -> None:
         self.sessions, self._hdfs_tokens = sessions, hdfs_tokens
         self._serving, self._intake = serving, intake
@@ -65,7 +65,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         async with self._admitted(context) as claims:
             await self._session(claims, requests, context)
 
-    async def _session(self, claims: Claims, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
+    async def _session(self, claims: TokenClaims, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         if first.WhichOneof("kind") != "register":
@@ -105,7 +105,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             asyncio.get_running_loop().call_later(RETRY_S, self._lost, app_id)
 
     async def _read_agent(self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]) -> None:
-        pace = Pace()
+        pace = RateLimiter()
         async for message in messages:
             kind = message.WhichOneof("kind")
             await pace.take(COSTS.get(kind or "", 1.0))
@@ -131,7 +131,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         async with self._admitted(context) as claims:
             await self._worker(claims, requests, context)
 
-    async def _worker(self, claims: Claims, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
+    async def _worker(self, claims: TokenClaims, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
         messages = aiter(requests)
         first = await self._first(messages, context)
         try:
@@ -150,7 +150,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             self.sessions.worker_gone(stream, stream.ended[1] if stream.ended else "its stream ended")
 
     async def _read_worker(self, stream: WorkerStream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
-        pace = Pace()
+        pace = RateLimiter()
         async for message in messages:
             await pace.take()
             if message.worker_id != stream.name:
@@ -172,7 +172,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         return pb.HdfsTokenReply(token=token, ends_s=ends_s)
 
     @contextlib.asynccontextmanager
-    async def _admitted(self, context: Context) -> AsyncIterator[Claims]:
+    async def _admitted(self, context: Context) -> AsyncIterator[TokenClaims]:
         """Whose stream it is, as long as it is open; a stream that may not be is ended here."""
         if not self._serving():
             await _abort(context, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
@@ -184,7 +184,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         try:
             async with self._admission.stream(text) as claims:
                 yield claims
-        except Refused as e:
+        except StreamRefused as e:
             log.warning("a stream was refused", peer=context.peer(), why=str(e))
             await _abort(context, e.code, str(e))
 

@@ -44,7 +44,7 @@ class KeyFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class TokenClaims:
     """What a valid token says. `expires_s` (Unix seconds): the application was submitted before."""
 
     app_id: str
@@ -70,7 +70,7 @@ class Tokens:
         claims = json.dumps([app_id, user, now_s + ttl_s], separators=(",", ":")).encode()
         return f"{_encode(claims)}.{_encode(self._mac(claims))}"
 
-    def verify(self, token: str) -> Claims:
+    def verify(self, token: str) -> TokenClaims:
         """What the token says, expired or not; raises MalformedToken or ForgedToken."""
         if len(token) > TOKEN_MAX_CHARS:
             raise MalformedToken("the token is too long")
@@ -86,10 +86,10 @@ class Tokens:
         return hmac.digest(self._key, _PURPOSE + claims, "sha256")
 
 
-def _claims(data: bytes) -> Claims:
+def _claims(data: bytes) -> TokenClaims:
     try:
         app_id, user, expires_s = json.loads(data)
-        claims = Claims(str(app_id), str(user), float(expires_s))
+        claims = TokenClaims(str(app_id), str(user), float(expires_s))
     except (ValueError, TypeError, OverflowError, RecursionError) as e:
         raise MalformedToken("the token's claims cannot be read") from e
     if not math.isfinite(claims.expires_s):

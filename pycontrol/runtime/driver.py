@@ -111,7 +111,7 @@ class Driver:
         try:
             while self._inbox.wait(self._nap_s()):
                 self._turn()
-        except BaseException as e:  # the state may be half changed: stop rather than go on wrongly
+        except BaseException as e:  # the state may be half changed: stop rather than continue wrongly
             self.failed = e
             log.exception("the Arbiter stopped", error=str(e))
         finally:
@@ -176,7 +176,7 @@ class Driver:
         round_id = job.snapshot.round_id
         outcome = salvage.decide(self._policy, job.snapshot, job.bids, job.seed)
         for app_id, why in outcome.left_out.items():
-            log.error("the policy failed with an app and went on without", round=round_id, app=app_id, error=why)
+            log.error("the policy failed with an app and continued without", round=round_id, app=app_id, error=why)
         if outcome.plan is None:
             log.error("the policy failed", round=round_id, error=outcome.problem)
         self.submit(ev.Decided(round_id, outcome.plan, outcome.problem, outcome.left_out))

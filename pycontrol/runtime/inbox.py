@@ -30,7 +30,7 @@ class Lane(enum.IntEnum):
     CLUSTER = 2
 
 
-_URGENT = (ev.Decided, ev.OperatorCommand, ev.ExchangePosted, ev.StateKept)
+_URGENT = (ev.Decided, ev.OperatorCommand, ev.ExchangePosted, ev.StandbyRestored)
 _AGENTS = (
     ev.AgentUp, ev.AgentLost, ev.RhoReported, ev.BidReceived, ev.UsePlanned, ev.GpusReleased, ev.ProgressReported,
     ev.AgentDone,

@@ -98,7 +98,7 @@ def _upgrade(db: sqlite3.Connection, version: int) -> None:
         if version == 1:
             for table in ("facts", "snapshots"):
                 db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
-            # Version 1 began to count anew when all facts had been pruned: such facts come after the snapshot.
+            # Version 1 began to count again when all facts had been pruned: such facts come after the snapshot.
             db.execute(
                 "UPDATE facts SET seq = seq + (SELECT MAX(seq) FROM snapshots) WHERE (SELECT MAX(seq) FROM facts)"
                 " <= (SELECT MAX(seq) FROM snapshots) AND time_s > (SELECT MAX(time_s) FROM snapshots)"
@@ -147,7 +147,7 @@ class SqliteJournal:
             self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
             for table in ("facts", "snapshots", "quarantine")
         )
-        """Of the last fact. Counted here: SQLite's own numbers begin anew once all facts are pruned."""
+        """Of the last fact. Counted here: SQLite's own numbers start again once all facts are pruned."""
         self.until_s = max(
             float(self._db.execute(f"SELECT COALESCE(MAX(time_s), 0) FROM {table}").fetchone()[0])
             for table in ("facts", "snapshots")

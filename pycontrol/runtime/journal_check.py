@@ -160,7 +160,7 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
     try:
         state, base = base_of(db, VERSION, problems)
     except JournalError as e:
-        raise JournalError(f"{path}: {e}: it cannot be mended; move it away to start anew") from e
+        raise JournalError(f"{path}: {e}: it cannot be mended; move it away to start again") from e
     bad, cut = _sort_out(db, state, base)
     done = [f"{line}: dropped" for line in problems]
     done += [f"{error}: set aside" for _, error in bad]
@@ -243,7 +243,7 @@ def _salvage(path: Path) -> list[str]:
         source.unlink()
     if not found["facts"] and not found["snapshots"]:
         part.unlink()
-        raise JournalError(f"{path}: nothing in it can be read; move it away to start anew")
+        raise JournalError(f"{path}: nothing in it can be read; move it away to start again")
     aside = path.with_name(f"{path.stem}-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}{path.suffix}")
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(path.name + suffix)

@@ -170,11 +170,11 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
     except (sqlite3.DatabaseError, ValueError) as e:
         raise JournalError(f"{path}: not a journal ({e}); see `isonomy journal repair`, or move it away") from e
     if not known and tables - {"meta", "facts", "snapshots"}:
-        raise JournalError(f"{path}: not a journal (it has tables of something else); move it away to start anew")
+        raise JournalError(f"{path}: not a journal (it has tables of something else); move it away to start again")
     if version > VERSION:
         raise JournalError(
             f"{path}: written by version {version} of the journal, this one reads up to {VERSION}:"
-            " start the newer isonomy again, or move the file away to start anew"
+            " start the newer isonomy again, or move the file away to start again"
         )
     return version
 

@@ -29,7 +29,7 @@ NOT_TAKEN_OVER, OVERWRITTEN = "not taken over", "overwritten"
 
 
 @value
-class Span:
+class LeaseInterval:
     """One lease from its grant to its end; times in Unix seconds, None where it has not come to that."""
 
     number: int
@@ -48,7 +48,7 @@ class Span:
     """Why it was revoked; empty where it was not."""
     cause: EndReason = EndReason.UNKNOWN
     idle_s: float | None = None
-    """When its last container ended while the lease went on."""
+    """When its last container ended while the lease continued."""
     ended_s: float | None = None
     end_reason: str = ""
     end_cause: EndReason = EndReason.UNKNOWN
@@ -83,16 +83,16 @@ class Span:
 
 
 @value
-class Change:
+class IntervalChange:
     """What a fact made of one span: `before` is None where it began, `after` has an end where it ended."""
 
-    before: Span | None
-    after: Span | None
+    before: LeaseInterval | None
+    after: LeaseInterval | None
     reservation: Reservation | None = None
     """The one that was made, cancelled, or has become the lease `after`."""
 
     @property
-    def span(self) -> Span | None:
+    def span(self) -> LeaseInterval | None:
         """The span that the fact is about, as it is now."""
         return self.after if self.after is not None else self.before
 
@@ -101,13 +101,13 @@ class SpanFold:
     """Folds facts of one journal, or of several that followed each other; what it never saw granted changes nothing."""
 
     def __init__(self) -> None:
-        self.open: dict[Gpu, Span] = {}
+        self.open: dict[Gpu, LeaseInterval] = {}
         self._table = LeaseTable()
         self._left: set[Gpu] = set()
-        """Whose lease the journal before left open; who took over goes on with it, or knows nothing of it."""
+        """Whose lease the journal before left open; who took over continues with it, or knows nothing of it."""
         self._begun = 0
 
-    def go_on(self, leases: Iterable[Lease], reservations: Iterable[Reservation]) -> list[Span]:
+    def go_on(self, leases: Iterable[Lease], reservations: Iterable[Reservation]) -> list[LeaseInterval]:
         """Things are so by now, whatever the facts that were there began with; returns the spans that these lacked."""
         found = []
         for x in leases:
@@ -126,7 +126,7 @@ class SpanFold:
         for gpu in list(self._table.reservations):
             self._table.cancel(gpu)
 
-    def take(self, fact: Fact, time_s: float) -> list[Change]:
+    def take(self, fact: Fact, time_s: float) -> list[IntervalChange]:
         """Folds a fact that was recorded at `time_s`; the first change is the one of the fact's own GPU."""
         if isinstance(fact, OF_GPU):
             return self._of_gpu(fact, time_s)
@@ -136,7 +136,7 @@ class SpanFold:
             return self._let_go(time_s)
         return []
 
-    def _of_gpu(self, fact: OfGpu, time_s: float) -> list[Change]:
+    def _of_gpu(self, fact: OfGpu, time_s: float) -> list[IntervalChange]:
         before, step = self.open.get(fact.gpu), self._table.take(fact)
         if isinstance(fact, LeaseGranted) and not fact.after_current:
             assert step.after is not None
@@ -146,26 +146,26 @@ class SpanFold:
             if before is not None:
                 changes.append(self._end(before, fact.at_s, fact.reason, fact.cause))
             if step.after is not None:
-                changes.append(Change(None, self._begin(step.after, fact.at_s), step.reservation))
+                changes.append(IntervalChange(None, self._begin(step.after, fact.at_s), step.reservation))
             return changes
         if before is None or step.after is None:
-            return [Change(None, None, step.reservation)] if step.reservation is not None else []
+            return [IntervalChange(None, None, step.reservation)] if step.reservation is not None else []
         self.open[fact.gpu] = after = _after(before, step.after, fact, time_s)
-        return [Change(before, after, step.reservation)]
+        return [IntervalChange(before, after, step.reservation)]
 
-    def _granted(self, lease: Lease, before: Span | None, at_s: float, time_s: float) -> list[Change]:
+    def _granted(self, lease: Lease, before: LeaseInterval | None, at_s: float, time_s: float) -> list[IntervalChange]:
         changes = []
         if before is not None:
             left = lease.gpu in self._left
             self._left.discard(lease.gpu)
-            if left and before.app_id == lease.app_id:  # the same goes on under another control plane
+            if left and before.app_id == lease.app_id:  # the same continues under another control plane
                 self.open[lease.gpu] = after = dataclasses.replace(before, lease=lease)
-                return [Change(before, after)]
+                return [IntervalChange(before, after)]
             changes.append(self._end(before, time_s, NOT_TAKEN_OVER if left else OVERWRITTEN))
         # A gang's lease begins when its last GPU is free at the latest; its containers may come earlier.
-        return [*changes, Change(None, self._begin(lease, at_s))]
+        return [*changes, IntervalChange(None, self._begin(lease, at_s))]
 
-    def _let_go(self, time_s: float, app_id: str | None = None) -> list[Change]:
+    def _let_go(self, time_s: float, app_id: str | None = None) -> list[IntervalChange]:
         """Ends the spans (all, or an app's) that the control plane that took over did not find."""
         lost = [self.open[g] for g in self._left if g in self.open and app_id in (None, self.open[g].app_id)]
         self._left -= {x.gpu for x in lost}
@@ -173,18 +173,20 @@ class SpanFold:
             self._table.forget(span.gpu)
         return [self._end(span, time_s, NOT_TAKEN_OVER) for span in lost]
 
-    def _begin(self, lease: Lease, at_s: float, job_id: str = "", started_s: float | None = None) -> Span:
-        span = self.open[lease.gpu] = Span(self._begun, lease, at_s, job_id, started_s, started_s)
+    def _begin(self, lease: Lease, at_s: float, job_id: str = "", started_s: float | None = None) -> LeaseInterval:
+        span = self.open[lease.gpu] = LeaseInterval(self._begun, lease, at_s, job_id, started_s, started_s)
         self._begun += 1
         return span
 
-    def _end(self, span: Span, at_s: float, reason: str, cause: EndReason = EndReason.UNKNOWN) -> Change:
+    def _end(
+        self, span: LeaseInterval, at_s: float, reason: str, cause: EndReason = EndReason.UNKNOWN
+    ) -> IntervalChange:
         del self.open[span.gpu]
         after = dataclasses.replace(span, running_s=None, ended_s=at_s, end_reason=reason, end_cause=cause)
-        return Change(span, after)
+        return IntervalChange(span, after)
 
 
-def _after(span: Span, lease: Lease, fact: Fact, time_s: float) -> Span:
+def _after(span: LeaseInterval, lease: Lease, fact: Fact, time_s: float) -> LeaseInterval:
     match fact:
         case LeaseStarted():
             return dataclasses.replace(
@@ -203,7 +205,7 @@ Journal = Iterable[tuple[int, float, Fact]]
 """(sequence number, when it was recorded, fact), oldest first."""
 
 
-def changes_of(fold: SpanFold, *journals: Journal) -> Iterator[tuple[float, Fact, list[Change]]]:
+def changes_of(fold: SpanFold, *journals: Journal) -> Iterator[tuple[float, Fact, list[IntervalChange]]]:
     """Each fact of control planes that followed each other, with when it was recorded and what it changed."""
     for i, facts in enumerate(journals):
         if i:

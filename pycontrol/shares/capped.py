@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pycontrol.shares.problem import Matrix, Problem, Scheme, Vector
+from pycontrol.shares.problem import Matrix, Scheme, ShareProblem, Vector
 
 SLACK = 1e-9
 
 
-def within_demand(scheme: Scheme, problem: Problem) -> Matrix:
+def within_demand(scheme: Scheme, problem: ShareProblem) -> Matrix:
     """(n, k): the scheme's shares, nobody with more devices than its demand.
 
     Whoever has more than it can use keeps the best of its share: its fastest devices, as many as its demand. The
@@ -34,10 +34,10 @@ def within_demand(scheme: Scheme, problem: Problem) -> Matrix:
     return x
 
 
-def _among(problem: Problem, open_: np.ndarray, left: Vector) -> Problem:
+def _among(problem: ShareProblem, open_: np.ndarray, left: Vector) -> ShareProblem:
     todo = None if problem.left is None else problem.left[open_]
     since_s = None if problem.since_s is None else problem.since_s[open_]
-    return Problem(problem.speedups[open_], left, problem.weights[open_], problem.demands[open_], todo, since_s)
+    return ShareProblem(problem.speedups[open_], left, problem.weights[open_], problem.demands[open_], todo, since_s)
 
 
 def _fastest(share: Vector, speedups: Vector, demand: float) -> Vector:

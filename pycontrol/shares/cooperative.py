@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pycontrol.shares.problem import Matrix, Merged, Problem, Promise, Vector
+from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareProblem, Vector
 from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, GrowingProgramme
 
 ENVY = 1e-8
@@ -34,20 +34,20 @@ class OefCooperative:
     Where a user can use no type, it gets nothing, and a type that nobody can use stays with nobody.
     """
 
-    promises: frozenset[Promise] = frozenset({Promise.EF, Promise.SI})
+    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.EF, SchemeProperty.SI})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         return self.solve(problem)[0]
 
-    def solve(self, problem: Problem) -> tuple[Matrix, int]:
+    def solve(self, problem: ShareProblem) -> tuple[Matrix, int]:
         """The shares, and how many envy rows it took."""
         merged = Merged.of(problem)
         small = merged.problem
         w = small.speedups
         fastest = np.divide(w[:, -1], w[:, 0], out=np.full(small.users, np.inf), where=w[:, 0] > 0)
         order = np.argsort(fastest, kind="stable")
-        sorted_problem = Problem(w[order], small.devices, small.weights[order], small.demands[order])
+        sorted_problem = ShareProblem(w[order], small.devices, small.weights[order], small.demands[order])
         columns = None
         if small.users >= COARSE_FROM and ratio_ordered(sorted_problem.speedups):
             columns = _likely(sorted_problem)
@@ -65,13 +65,13 @@ def ratio_ordered(w: Matrix) -> bool:
     return bool((w > 0).all() and (np.diff(np.diff(np.log(w), axis=0), axis=1) >= -1e-12).all())
 
 
-def _likely(problem: Problem) -> npt.NDArray[np.bool_]:
+def _likely(problem: ShareProblem) -> npt.NDArray[np.bool_]:
     """(n, k): the columns that the first run may use: what a group and its neighbours have, and a type to each side."""
     group = np.arange(problem.users) // GROUP
     weights = np.bincount(group, problem.weights).astype(np.float64)
     weighted = problem.weights[:, None] * problem.speedups
     means = np.stack([np.bincount(group, column) for column in weighted.T], axis=1) / weights[:, None]
-    used = _EnvyFree(Problem(means, problem.devices, weights, weights), None).run() > 0
+    used = _EnvyFree(ShareProblem(means, problem.devices, weights, weights), None).run() > 0
     near = used.copy()
     near[:, 1:] |= used[:, :-1]
     near[:, :-1] |= used[:, 1:]
@@ -84,7 +84,7 @@ def _likely(problem: Problem) -> npt.NDArray[np.bool_]:
 class _EnvyFree:
     """Columns: y row by row, then u."""
 
-    def __init__(self, problem: Problem, likely: npt.NDArray[np.bool_] | None) -> None:
+    def __init__(self, problem: ShareProblem, likely: npt.NDArray[np.bool_] | None) -> None:
         self.problem, self.likely = problem, likely
         n, k = problem.speedups.shape
         self.scale = max(float(problem.devices.sum()), 1e-300) / problem.weights.sum()

@@ -3,7 +3,7 @@
 Each time the two users with the largest difference in speedup between two types trade: the one who gains most by
 the fast type buys it with all slow devices that it has, or as many as the seller has fast ones for. The price, in
 slow devices for a fast one, is the second-highest speedup among those who could buy; the mean of buyer's and
-seller's where the seller is that second, for else it would gain nothing.
+seller's where the seller is that second, otherwise it would gain nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError
+from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem
 
 NOTHING = 1e-12
 """Part of a type's devices that counts as none."""
@@ -32,16 +32,16 @@ class Trade:
 
 
 @dataclass(frozen=True)
-class GandivaFair:
+class GandivaFairShares:
     """Nobody loses by a trade, so it is sharing-incentive; with two types it is Pareto-efficient too."""
 
-    promises: frozenset[Promise] = frozenset({Promise.SI})
+    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         return self.trades(problem)[0]
 
-    def trades(self, problem: Problem) -> tuple[Matrix, list[Trade]]:
+    def trades(self, problem: ShareProblem) -> tuple[Matrix, list[Trade]]:
         """The shares, and the trades in their order."""
         x, done = problem.equal_split(), list[Trade]()
         least = NOTHING * np.maximum(problem.devices, 1.0)
@@ -59,7 +59,7 @@ class GandivaFair:
         return x, done
 
 
-def _widest(problem: Problem, x: Matrix, least: Matrix) -> Trade | None:
+def _widest(problem: ShareProblem, x: Matrix, least: Matrix) -> Trade | None:
     """The trade between the users whose speedups lie farthest apart; the first of equals."""
     w = problem.speedups
     best: tuple[float, Trade] | None = None

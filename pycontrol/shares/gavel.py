@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
-from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError, Vector
+from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
 from pycontrol.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
 
 Objective = Literal["max_min", "water_filling", "max_sum", "finish_time", "min_duration"]
@@ -21,7 +21,7 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Gavel:
+class GavelShares:
     """`max_min`: the largest common ratio to the equal split. `water_filling`: then the next, and so on. Both per
     weight. `max_sum`: the most throughput, whoever has it. `finish_time`: the smallest largest ratio of the finish time
     to that with the cluster's part of one of n. `min_duration`: the last one done soonest. These two know no weights.
@@ -32,17 +32,17 @@ class Gavel:
     objective: Objective = "max_min"
 
     @property
-    def promises(self) -> frozenset[Promise]:
+    def promises(self) -> frozenset[SchemeProperty]:
         """Without demands; max_min alone leaves devices unused where demands bind."""
         return {
-            "max_min": frozenset({Promise.SI, Promise.PE}),
-            "water_filling": frozenset({Promise.SI, Promise.PE}),
-            "max_sum": frozenset({Promise.PE}),
+            "max_min": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
+            "water_filling": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
+            "max_sum": frozenset({SchemeProperty.PE}),
             "finish_time": frozenset(),
             "min_duration": frozenset(),
         }[self.objective]
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         if self.objective == "max_sum":
             return max_sum(problem)
@@ -54,18 +54,18 @@ class Gavel:
         return water_filling(problem, unit)[0]
 
 
-def isolated(problem: Problem) -> Matrix:
+def isolated(problem: ShareProblem) -> Matrix:
     """(n, k): the cluster divided by the number of rows, scaled down where that is more than a row may have."""
     split = np.tile(problem.devices / problem.users, (problem.users, 1))
     return np.asarray(split * np.minimum(1.0, problem.demands / np.maximum(split.sum(axis=1), 1e-300))[:, None])
 
 
-def proportional(problem: Problem) -> Matrix:
+def proportional(problem: ShareProblem) -> Matrix:
     """(n, k): the cluster's mix of types, one device in all."""
     return np.tile(problem.devices / max(float(problem.devices.sum()), 1e-300), (problem.users, 1))
 
 
-def max_sum(problem: Problem) -> Matrix:
+def max_sum(problem: ShareProblem) -> Matrix:
     """The most throughput in all."""
     n, k = problem.speedups.shape
     rows = vstack([capacity_rows(n, k), sum_rows(n, k)])
@@ -73,13 +73,13 @@ def max_sum(problem: Problem) -> Matrix:
     return x.reshape(n, k)
 
 
-def min_total_duration(problem: Problem, steps_remaining: Vector) -> tuple[Matrix, float]:
+def min_total_duration(problem: ShareProblem, steps_remaining: Vector) -> tuple[Matrix, float]:
     """The shares that end the last row soonest if they are kept, and when (exactly; Gavel searches to 5 %)."""
     x, rate = common_level(problem.speedups, problem.devices, steps_remaining, problem.demands)
     return x, 1.0 / rate if rate > 0 else float("inf")
 
 
-def finish_time_fairness(problem: Problem, since_start_s: Vector, steps_remaining: Vector) -> tuple[Matrix, float]:
+def finish_time_fairness(problem: ShareProblem, since_start_s: Vector, steps_remaining: Vector) -> tuple[Matrix, float]:
     """The smallest max over rows of (since start + steps / throughput) / (steps / isolated throughput), by bisection:
     for a given rho each row needs a throughput, and one linear programme says how much of it all can have."""
     w, m, demands = problem.speedups, problem.devices, problem.demands
@@ -100,7 +100,7 @@ def finish_time_fairness(problem: Problem, since_start_s: Vector, steps_remainin
     return at(high)[0], high
 
 
-def _by_finish(problem: Problem, objective: Objective) -> Matrix:
+def _by_finish(problem: ShareProblem, objective: Objective) -> Matrix:
     """Among those who can run at all; the others get nothing."""
     fits = ((problem.speedups * (problem.devices > 0)).sum(axis=1) > 0) & (problem.demands > 0)
     x = np.zeros(problem.speedups.shape)
@@ -108,7 +108,7 @@ def _by_finish(problem: Problem, objective: Objective) -> Matrix:
         return x
     left = np.ones(problem.users) if problem.left is None else problem.left
     since_s = np.zeros(problem.users) if problem.since_s is None else problem.since_s
-    some = Problem(problem.speedups[fits], problem.devices, problem.weights[fits], problem.demands[fits])
+    some = ShareProblem(problem.speedups[fits], problem.devices, problem.weights[fits], problem.demands[fits])
     if objective == "finish_time":
         x[fits] = finish_time_fairness(some, since_s[fits], left[fits])[0]
     else:
@@ -116,7 +116,7 @@ def _by_finish(problem: Problem, objective: Objective) -> Matrix:
     return x
 
 
-def water_filling(problem: Problem, unit: Vector) -> tuple[Matrix, Vector]:
+def water_filling(problem: ShareProblem, unit: Vector) -> tuple[Matrix, Vector]:
     """The lexicographic max-min of w.x / unit, and its ratios. Who has a price in a level's programme cannot have
     more than that level in any optimum, and is fixed there."""
     w, (n, k) = problem.speedups, problem.speedups.shape

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycontrol.shares.cooperative import ratio_ordered
-from pycontrol.shares.problem import Matrix, Merged, Problem, Promise, ShareError, Vector
+from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareError, ShareProblem, Vector
 from pycontrol.shares.rows import INFINITY, GrowingProgramme
 
 GAP = 1e-10
@@ -34,9 +34,9 @@ class OefNoncooperative:
     understates his can gain. A user who can use no type is left out and gets nothing.
     """
 
-    promises: frozenset[Promise] = frozenset({Promise.SP_OVER, Promise.PE})
+    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP_OVER, SchemeProperty.PE})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         merged = Merged.of(problem)
         w, m = merged.problem.speedups, merged.problem.devices
@@ -147,7 +147,7 @@ def _from_ties(w: Matrix, m: Vector, pi: Vector, charge: Matrix, slack: float) -
     return x, c, price / max(float(price @ m), 1e-300)
 
 
-def _in_turn(problem: Problem, merged: Merged, x: Matrix) -> Matrix:
+def _in_turn(problem: ShareProblem, merged: Merged, x: Matrix) -> Matrix:
     """Members of one row take its types in turn: alike in efficiency, and at most n + k - 1 shares are not 0."""
     result = merged.proportional(x, problem.weights)
     counts = np.bincount(merged.member)

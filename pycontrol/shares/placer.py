@@ -34,7 +34,7 @@ HALF = 0.5 - 1e-9
 
 
 @dataclass(frozen=True)
-class Job:
+class PlacerJob:
     """A gang that wants to run for a round."""
 
     job_id: str
@@ -50,16 +50,16 @@ class Job:
     """Among its user's jobs; the highest comes first."""
 
 
-class Hosts(Protocol):
+class Devices(Protocol):
     """The devices on offer; what is given is taken off them."""
 
-    def stay(self, job: Job) -> bool:
+    def stay(self, job: PlacerJob) -> bool:
         """Gives the job its home again; False where that is gone."""
 
-    def settle(self, job: Job, gpu_type: str) -> bool:
+    def settle(self, job: PlacerJob, gpu_type: str) -> bool:
         """Gives the job a new place in one type, on one host if possible; False where there is no room."""
 
-    def hold(self, job: Job) -> None:
+    def hold(self, job: PlacerJob) -> None:
         """Keeps devices free for a job that is first but finds not enough of them on offer."""
 
 
@@ -78,17 +78,17 @@ class Placement:
 def place_round(
     ideal: Mapping[str, Mapping[str, float]],
     carried: Mapping[str, Mapping[str, float]],
-    jobs: Sequence[Job],
-    hosts: Hosts,
+    jobs: Sequence[PlacerJob],
+    hosts: Devices,
     patience: float,
     stint: float = 1.0,
 ) -> Placement:
     """`ideal`: devices by user and type that this round is worth; `carried`: the last round's deviation."""
-    credit = {
+    deviation = {
         user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
         for user, shares in ideal.items()
     }
-    return _Round(credit, ideal, jobs, hosts, patience, stint).run()
+    return _Round(deviation, ideal, jobs, hosts, patience, stint).run()
 
 
 def wait_bound_rounds(
@@ -107,17 +107,17 @@ def wait_bound_rounds(
 class _Round:
     def __init__(
         self,
-        credit: dict[str, dict[str, float]],
+        deviation: dict[str, dict[str, float]],
         ideal: Mapping[str, Mapping[str, float]],
-        jobs: Sequence[Job],
-        hosts: Hosts,
+        jobs: Sequence[PlacerJob],
+        hosts: Devices,
         patience: float,
         stint: float,
     ) -> None:
-        self.credit, self.ideal, self.hosts, self.patience, self.stint = credit, ideal, hosts, patience, stint
+        self.deviation, self.ideal, self.hosts, self.patience, self.stint = deviation, ideal, hosts, patience, stint
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
         self.saving: set[str] = set()
-        self.result = Placement(credit)
+        self.result = Placement(deviation)
 
     def run(self) -> Placement:
         """The four steps."""
@@ -135,41 +135,41 @@ class _Round:
         self._limit()
         return self.result
 
-    def _open(self) -> list[Job]:
+    def _open(self) -> list[PlacerJob]:
         return [j for j in self.jobs if j.job_id not in self.result.how]
 
-    def _give(self, job: Job, gpu_type: str, why: str) -> None:
+    def _give(self, job: PlacerJob, gpu_type: str, why: str) -> None:
         self.result.how[job.job_id] = gpu_type, why
         self.result.migrations += not why.endswith("stays") and job.home is not None
         self._charge(job, gpu_type, job.gpus)
 
-    def _charge(self, job: Job, gpu_type: str, gpus: float) -> None:
-        credit = self.credit[job.user]
+    def _charge(self, job: PlacerJob, gpu_type: str, gpus: float) -> None:
+        deviation = self.deviation[job.user]
         if gpu_type != ANY_TYPE:
-            credit[gpu_type] = credit.get(gpu_type, 0.0) - gpus
+            deviation[gpu_type] = deviation.get(gpu_type, 0.0) - gpus
             return
-        for t in credit:  # mixed: from each type alike, since only the sum matters
-            credit[t] -= gpus / len(credit)
+        for t in deviation:  # mixed: from each type alike, since only the sum matters
+            deviation[t] -= gpus / len(deviation)
 
-    def _allows(self, job: Job, gpu_type: str, overdraft: float = 0.0) -> bool:
-        credit = self.credit[job.user]
-        have = sum(credit.values()) if gpu_type == ANY_TYPE else credit.get(gpu_type, 0.0)
+    def _allows(self, job: PlacerJob, gpu_type: str, overdraft: float = 0.0) -> bool:
+        deviation = self.deviation[job.user]
+        have = sum(deviation.values()) if gpu_type == ANY_TYPE else deviation.get(gpu_type, 0.0)
         return have + overdraft + HALF >= job.gpus
 
-    def _by_credit(self, job: Job) -> list[str]:
+    def _by_credit(self, job: PlacerJob) -> list[str]:
         """Its types, the one with the largest deviation first; the faster of equals."""
-        credit = self.credit[job.user]
-        return sorted(job.types, key=lambda t: -round(credit.get(t, 0.0), 6))
+        deviation = self.deviation[job.user]
+        return sorted(job.types, key=lambda t: -round(deviation.get(t, 0.0), 6))
 
     def _first(self) -> None:
-        heads: dict[str, Job] = {}
+        heads: dict[str, PlacerJob] = {}
         for job in self.jobs:
             if job.waited >= self.patience and job.home is None:
                 heads.setdefault(job.user, job)
         self.saving = set(heads)
         served = False
         for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
-            if sum(self.credit[job.user].values()) + HALF < job.gpus:
+            if sum(self.deviation[job.user].values()) + HALF < job.gpus:
                 continue
             where = next((t for t in self._by_credit(job) if self.hosts.settle(job, t)), None)
             if where is not None:
@@ -180,7 +180,7 @@ class _Round:
                 self.hosts.hold(job)
                 served = True
 
-    def _ahead(self, job: Job) -> list[Job]:
+    def _ahead(self, job: PlacerJob) -> list[PlacerJob]:
         """Those of its user with a higher priority that still wait."""
         ahead = [j for j in self._open() if j.user == job.user and j.priority > job.priority]
         return sorted(ahead, key=lambda j: -j.priority)
@@ -211,20 +211,20 @@ class _Round:
             elif self.hosts.settle(job, gpu_type):
                 self._give(job, gpu_type, "entitled")
 
-    def _content(self, job: Job) -> bool:
+    def _content(self, job: PlacerJob) -> bool:
         """Whether it runs, and its user does not yet owe `stint` gangs of that type: no reason to move."""
         owed = -self.stint * job.gpus
-        return job.home not in (None, ANY_TYPE) and self.credit[job.user].get(str(job.home), 0.0) > owed
+        return job.home not in (None, ANY_TYPE) and self.deviation[job.user].get(str(job.home), 0.0) > owed
 
     def _linger(self) -> None:
         """A move costs more than a deviation: spare devices go first to those who run there and are in no debt."""
         for job in self._open():
-            if job.home is None or job.user in self.saving or sum(self.credit[job.user].values()) < -HALF:
+            if job.home is None or job.user in self.saving or sum(self.deviation[job.user].values()) < -HALF:
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "spare, stays")
 
-    def _spare(self, job: Job) -> None:
+    def _spare(self, job: PlacerJob) -> None:
         if job.job_id in self.result.how:
             return
         if job.home is not None and self.hosts.stay(job):
@@ -244,14 +244,14 @@ class _Round:
         largest: dict[str, int] = {}
         for job in self.jobs:
             largest[job.user] = max(largest.get(job.user, 0), job.gpus)
-        for user, credit in self.credit.items():
+        for user, deviation in self.deviation.items():
             if user not in waiting:
-                for t in credit:
-                    credit[t] = min(credit[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
-            debt = -sum(credit.values()) - self.stint * largest.get(user, 0)
+                for t in deviation:
+                    deviation[t] = min(deviation[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
+            debt = -sum(deviation.values()) - self.stint * largest.get(user, 0)
             if debt > 0:
-                for t in credit:
-                    credit[t] += debt / len(credit)
+                for t in deviation:
+                    deviation[t] += debt / len(deviation)
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def paper_round(
 
 
 MEMORY = 8.0
-"""Leases over which what a user received is remembered (Gavel counts anew every few rounds)."""
+"""Leases over which what a user received is remembered (Gavel counts again every few rounds)."""
 UNSERVED = 1e-3
 """Devices; what a user received counts as so many at least."""
 
@@ -302,8 +302,8 @@ def priority_round(
     shares: Mapping[str, Mapping[str, float]],
     received: Mapping[str, Mapping[str, float]],
     leases: float,
-    jobs: Sequence[Job],
-    hosts: Hosts,
+    jobs: Sequence[PlacerJob],
+    hosts: Devices,
 ) -> Placement:
     """Rounds by priority, as Gavel has them (its section 5): what a scheme comes to without a placer of ours.
 
@@ -324,12 +324,12 @@ class _Priority:
         self,
         shares: Mapping[str, Mapping[str, float]],
         received: dict[str, dict[str, float]],
-        jobs: Sequence[Job],
-        hosts: Hosts,
+        jobs: Sequence[PlacerJob],
+        hosts: Devices,
     ) -> None:
         self.shares, self.received, self.hosts = shares, received, hosts
         self.result = Placement(received)
-        self.waiting: dict[str, list[Job]] = {}
+        self.waiting: dict[str, list[PlacerJob]] = {}
         for job in sorted(jobs, key=lambda j: (-j.priority, -j.waited, j.home is None, -j.gpus, j.job_id)):
             self.waiting.setdefault(job.user, []).append(job)
 
@@ -351,10 +351,10 @@ class _Priority:
         received = max(self.received[user][gpu_type], UNSERVED)
         return self.shares[user][gpu_type] / received, longest, user, gpu_type
 
-    def _able(self, user: str, gpu_type: str) -> list[Job]:
+    def _able(self, user: str, gpu_type: str) -> list[PlacerJob]:
         return [j for j in self.waiting[user] if gpu_type in _types(j) or ANY_TYPE in _types(j)]
 
-    def _give(self, job: Job, gpu_type: str, why: str) -> bool:
+    def _give(self, job: PlacerJob, gpu_type: str, why: str) -> bool:
         where = gpu_type if gpu_type in _types(job) else ANY_TYPE
         stays = job.home == where and self.hosts.stay(job)
         if not stays and not (job.types and self.hosts.settle(job, where)):
@@ -368,6 +368,6 @@ class _Priority:
         return True
 
 
-def _types(job: Job) -> tuple[str, ...]:
+def _types(job: PlacerJob) -> tuple[str, ...]:
     """Those that it can use; of a gang of another size than its app's the one that it has."""
     return job.types or ((job.home,) if job.home is not None else ())

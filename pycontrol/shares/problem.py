@@ -18,7 +18,7 @@ class ShareError(ValueError):
     """What is wrong with the input, with its name."""
 
 
-class Promise(enum.Enum):
+class SchemeProperty(enum.Enum):
     """A property of a scheme. Where a user can use no type, or some only, see the scheme."""
 
     SP = "strategy-proof: no misreport raises what the liar truly gets"
@@ -29,7 +29,7 @@ class Promise(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShareProblem:
     """n users and k GPU types."""
 
     speedups: Matrix
@@ -54,7 +54,7 @@ class Problem:
         demands: Sequence[float] | Vector | None = None,
         left: Sequence[float] | Vector | None = None,
         since_s: Sequence[float] | Vector | None = None,
-    ) -> Problem:
+    ) -> ShareProblem:
         """The checked problem; raises ShareError."""
         w, m = _array("W", speedups, 2), _array("m", devices, 1)
         n, k = w.shape
@@ -114,10 +114,10 @@ class Scheme(Protocol):
     """A rule that divides devices among users."""
 
     @property
-    def promises(self) -> frozenset[Promise]:
+    def promises(self) -> frozenset[SchemeProperty]:
         """What it keeps for every problem with positive speedups; the tests hold it to exactly these."""
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices of each type for each user."""
 
 
@@ -125,18 +125,18 @@ class Scheme(Protocol):
 class Merged:
     """Users with equal vectors as one user with their weights' sum (OEF 4.2.3 backwards): exact, and smaller."""
 
-    problem: Problem
+    problem: ShareProblem
     member: npt.NDArray[np.intp]
     """(n,): the row of `problem` that stands for a user."""
 
     @classmethod
-    def of(cls, problem: Problem) -> Merged:
+    def of(cls, problem: ShareProblem) -> Merged:
         """Merges by exact equality."""
         rows, member = np.unique(problem.speedups, axis=0, return_inverse=True)
         member = member.reshape(-1)
         weights = np.bincount(member, problem.weights).astype(np.float64)
         demands = np.bincount(member, problem.demands).astype(np.float64)
-        return cls(Problem(rows, problem.devices, weights, demands), member)
+        return cls(ShareProblem(rows, problem.devices, weights, demands), member)
 
     def proportional(self, x: Matrix, weights: Vector) -> Matrix:
         """Each member's part by weight of its row."""
@@ -147,7 +147,7 @@ class Merged:
 class Tenancy:
     """Several job types a tenant: one virtual user each, the tenant's weight divided equally (OEF 4.2.4)."""
 
-    problem: Problem
+    problem: ShareProblem
     tenant: npt.NDArray[np.intp]
     """(n,): the tenant of a virtual user."""
 
@@ -167,7 +167,7 @@ class Tenancy:
         if len(own_weights) != len(vectors):
             raise ShareError(f"weights: {len(own_weights)} tenants, but vectors has {len(vectors)}")
         parts = own_weights[tenant] / np.bincount(tenant)[tenant]
-        return cls(Problem.of([w for own in vectors for w in own], devices, parts), tenant)
+        return cls(ShareProblem.of([w for own in vectors for w in own], devices, parts), tenant)
 
     def by_tenant(self, x: Matrix) -> Matrix:
         """(tenants, k): what a tenant's virtual users have together."""

@@ -48,13 +48,13 @@ def type_time(times_s: Sequence[float], name: str = "times_s") -> TypeTime:
 
 
 @dataclass(frozen=True)
-class Profile:
+class TypeProfile:
     """A job type's times by GPU type."""
 
     times: Mapping[str, TypeTime] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, times_s: Mapping[str, Sequence[float]]) -> Profile:
+    def of(cls, times_s: Mapping[str, Sequence[float]]) -> TypeProfile:
         """`times_s`: GPU type -> mini-batch times there."""
         if not times_s:
             raise ShareError("times_s: is empty")
@@ -79,7 +79,7 @@ class Profile:
         speed = {t: serial_s / known[t] if t in known else prior.get(t, 1.0) for t in {*gpu_types, *prior}}
         return {t: v / min(speed.values()) for t, v in sorted(speed.items())}
 
-    def measured(self, gpu_type: str, seconds: float) -> Profile:
+    def measured(self, gpu_type: str, seconds: float) -> TypeProfile:
         """After a measured iteration time there, for one GPU at S = 1. One outlier moves it by a fifth at most."""
         if not (math.isfinite(seconds) and seconds > 0):
             raise ShareError(f"{gpu_type}: {seconds} must be a positive number of seconds")
@@ -89,8 +89,8 @@ class Profile:
         else:
             within = min(max(seconds, old.seconds / 2), old.seconds * 2)
             new = replace(old, seconds=old.seconds**KEEP * within ** (1 - KEEP), samples=old.samples + 1)
-        return Profile({**self.times, gpu_type: new})
+        return TypeProfile({**self.times, gpu_type: new})
 
-    def tried(self, gpu_type: str, times_s: Sequence[float]) -> Profile:
+    def tried(self, gpu_type: str, times_s: Sequence[float]) -> TypeProfile:
         """With a trial's mini-batches there; a type that is known keeps its time."""
-        return Profile({gpu_type: type_time(times_s, gpu_type), **self.times})
+        return TypeProfile({gpu_type: type_time(times_s, gpu_type), **self.times})

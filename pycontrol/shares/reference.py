@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pulp
 
-from pycontrol.shares.problem import Matrix, Problem, ShareError
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem
 
 
-def noncooperative(problem: Problem) -> Matrix:
+def noncooperative(problem: ShareProblem) -> Matrix:
     """Equation 9: the most efficiency of which all have the same per weight."""
     lp, x, own = _model(problem)
     for user in range(1, problem.users):
@@ -16,7 +16,7 @@ def noncooperative(problem: Problem) -> Matrix:
     return _solved(lp, x)
 
 
-def cooperative(problem: Problem) -> Matrix:
+def cooperative(problem: ShareProblem) -> Matrix:
     """Equation 10: the most efficiency where nobody prefers another's share, per weight."""
     lp, x, own = _model(problem)
     for user in range(problem.users):
@@ -27,7 +27,7 @@ def cooperative(problem: Problem) -> Matrix:
     return _solved(lp, x)
 
 
-def pareto_gain(problem: Problem, x: Matrix) -> float:
+def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
     """The most that total efficiency can rise with nobody below what x gives; 0 where x is Pareto-efficient."""
     lp, x_new, own = _model(problem)
     before = problem.efficiency(x)
@@ -37,7 +37,7 @@ def pareto_gain(problem: Problem, x: Matrix) -> float:
     return float(problem.efficiency(found).sum() - before.sum())
 
 
-def _model(problem: Problem) -> tuple[pulp.LpProblem, list[list[pulp.LpVariable]], list[pulp.LpAffineExpression]]:
+def _model(problem: ShareProblem) -> tuple[pulp.LpProblem, list[list[pulp.LpVariable]], list[pulp.LpAffineExpression]]:
     """max sum of w.x with the devices there are."""
     n, k = problem.speedups.shape
     lp = pulp.LpProblem("shares", pulp.LpMaximize)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack, identity, kron, vstack
 
-from pycontrol.shares.problem import Matrix, Problem, Promise, ShareError, Vector
+from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
 
 
 def capacity_rows(n: int, k: int) -> csr_array:
@@ -39,12 +39,12 @@ def optimum(objective: Vector, upper: csr_array, bound: Vector) -> tuple[Vector,
 
 
 @dataclass(frozen=True)
-class MaxMin:
+class MaxMinShares:
     """The equal split by weight: each user alike on each type."""
 
-    promises: frozenset[Promise] = frozenset({Promise.SP, Promise.EF, Promise.SI})
+    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP, SchemeProperty.EF, SchemeProperty.SI})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         return problem.equal_split()
 
@@ -56,11 +56,11 @@ class MaxEfficiency:
     sharing_incentive: bool = False
 
     @property
-    def promises(self) -> frozenset[Promise]:
+    def promises(self) -> frozenset[SchemeProperty]:
         """Pareto-efficient always, since the sum is maximal."""
-        return frozenset({Promise.PE, Promise.SI} if self.sharing_incentive else {Promise.PE})
+        return frozenset({SchemeProperty.PE, SchemeProperty.SI} if self.sharing_incentive else {SchemeProperty.PE})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         w, m = problem.speedups, problem.devices
         if not self.sharing_incentive:
@@ -77,9 +77,9 @@ class MaxEfficiency:
 class MaxMinRatio:
     """The largest common ratio of w.x to the equal split's, without a limit on what one user holds."""
 
-    promises: frozenset[Promise] = frozenset({Promise.SI, Promise.PE})
+    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI, SchemeProperty.PE})
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         floor = problem.efficiency(problem.equal_split())
         return common_level(problem.speedups, problem.devices, floor, np.full(problem.users, np.inf))[0]

@@ -11,7 +11,7 @@ from pycontrol.agentlogic.elastic import Composition, Running, compose, wanted_g
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid, Demand, gang_sizes
 from pycontrol.model.events import Contention, SendOffer
 from pycontrol.model.topology import Gpu, Scope, Topology
@@ -23,7 +23,7 @@ NOTHING = Composition(Allocation((), ()))
 
 def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
     """The app as its Agent's rho sees it."""
-    phases = tuple(Phase(jobs) for jobs in app.phases_left(c.now_s) if jobs)
+    phases = tuple(PhaseWork(jobs) for jobs in app.phases_left(c.now_s) if jobs)
     widest = app.trace.demand_gpus // app.trace.widest_gang_gpus
     left_gpu_s = app.left_gpu_s(c.now_s)
     said, report = left_gpu_s * app.report.work, app.report

@@ -77,7 +77,7 @@ class Forecaster:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._calibrations = Calibrations()
-        """By which ranges are widened; learnt anew after a start."""
+        """By which ranges are widened; learnt again after a start."""
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
                                         "apps": {}}  # fmt: skip
 

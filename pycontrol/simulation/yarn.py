@@ -64,7 +64,7 @@ class SimYarn:
         return container
 
     def end(self, container_id: str) -> None:
-        """The container is over."""
+        """The container has ended."""
         container = self.containers.pop(container_id, None)
         if container is not None:
             for gpu in container.gpus:

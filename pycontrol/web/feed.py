@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.facts import (
     AllocationChanged,
     AppArrived,
@@ -28,7 +29,6 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
     Switched,
 )
-from pycontrol.arbiter.market import deals_of
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.model.receipt import Receipt
@@ -37,7 +37,7 @@ from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.spans import Spans
 from pycontrol.queries.trends import Trends
 from pycontrol.runtime.journal import Journal
-from pycontrol.runtime.spans import Change
+from pycontrol.runtime.spans import IntervalChange
 from pycontrol.web.notify import Notifier
 
 EVENTS_KEPT = 2000
@@ -107,7 +107,7 @@ class Feed:
 
     # ---- facts as events
 
-    def _merged(self, facts: Iterable[tuple[Fact, Sequence[Change]]], now_s: float) -> list[dict[str, Any]]:
+    def _merged(self, facts: Iterable[tuple[Fact, Sequence[IntervalChange]]], now_s: float) -> list[dict[str, Any]]:
         """One event for the GPUs to which the same happened."""
         merged: dict[tuple[str, ...], dict[str, Any]] = {}
         for fact, changes in facts:
@@ -125,7 +125,7 @@ class Feed:
             event["text"] = f"{name}: {text}{gpus}" if app_id else f"{text}{gpus}"
         return list(merged.values())
 
-    def _describe(self, fact: Fact, changes: Sequence[Change]) -> tuple[str, str, Gpu | None] | None:
+    def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> tuple[str, str, Gpu | None] | None:
         """(app, what happened, GPU); None for what only the journal needs."""
         match fact:
             case AppArrived():
@@ -149,7 +149,7 @@ class Feed:
                 return self._exchanged(fact)
             case AllocationChanged():
                 return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
-        return _describe_lease(fact, changes[0] if changes else Change(None, None))
+        return _describe_lease(fact, changes[0] if changes else IntervalChange(None, None))
 
     def _exchanged(self, fact: ExchangeChanged) -> tuple[str, str, Gpu | None] | None:
         before, self._deals = self._deals, _deals(fact.values)
@@ -158,7 +158,7 @@ class Feed:
         return ("", f"exchange {'; '.join([*over, *made])}", None) if over or made else None
 
 
-def _describe_lease(fact: Fact, change: Change) -> tuple[str, str, Gpu | None] | None:
+def _describe_lease(fact: Fact, change: IntervalChange) -> tuple[str, str, Gpu | None] | None:
     app_id = change.span.app_id if change.span is not None else ""
     match fact:
         case LeaseGranted():

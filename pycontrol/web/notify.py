@@ -8,7 +8,7 @@ from typing import Any
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
 from pycontrol.model.reasons import PREEMPTIONS
-from pycontrol.runtime.spans import Span
+from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.web.poster import Poster
 
 
@@ -24,7 +24,7 @@ class Notifier(Poster):
             if app.leases:
                 self._started.add(app.app_id)
 
-    def take(self, facts: Iterable[tuple[Fact, Span | None]], now_s: float) -> None:
+    def take(self, facts: Iterable[tuple[Fact, LeaseInterval | None]], now_s: float) -> None:
         """Facts of one moment, each with the lease that it is about; GPUs revoked together are one event."""
         revoked: dict[tuple[str, str, str], list[str]] = {}
         for fact, span in facts:

@@ -54,7 +54,7 @@ class Receipts(Journal, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestRequest:
     """A query after authentication."""
 
     path: str
@@ -75,7 +75,7 @@ class Route:
     """One path: its method, its parameters and what answers."""
 
     method: str
-    answer: Callable[[Request], dict[str, Any]]
+    answer: Callable[[RestRequest], dict[str, Any]]
     params: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -149,7 +149,7 @@ class Router:
         viewable: frozenset[str] | None = None,
     ) -> tuple[int, dict[str, Any]]:  # fmt: skip
         """(HTTP status, JSON object). A text answer is {"content_type": ..., "text": ...}."""
-        request = Request(path.strip("/"), params, user, admin, viewable)
+        request = RestRequest(path.strip("/"), params, user, admin, viewable)
         if request.path == "ui" or request.path.startswith("ui/"):
             return self._page.answer(method, request.path, params, lambda name, more: self._read(request, name, more))
         try:
@@ -159,13 +159,13 @@ class Router:
         except (TimeoutError, Overloaded):
             return 503, {"error": "the control plane is busy; try again"}
 
-    def _answer(self, method: str, request: Request) -> dict[str, Any]:
+    def _answer(self, method: str, request: RestRequest) -> dict[str, Any]:
         """Without what the caller may not see."""
         found = self._route(method, request).answer(request)
         leave_out = LEFT_OUT.get(request.path)
         return found if leave_out is None or request.viewable is None else leave_out(found, request.sees)
 
-    def _route(self, method: str, request: Request) -> Route:
+    def _route(self, method: str, request: RestRequest) -> Route:
         route = self.routes.get(request.path)
         if route is None:
             raise Refusal(404, f"no path {request.path or '/'}; there are {', '.join(sorted(self.routes))}")
@@ -180,7 +180,7 @@ class Router:
     def _get(self, view: views.View, *params: str) -> Route:
         """A view of the newest picture; who asks the same of the same picture gets the same answer."""
 
-        def answer(request: Request) -> dict[str, Any]:
+        def answer(request: RestRequest) -> dict[str, Any]:
             picture, key = self.pictures.newest(), (request.path, *sorted(request.params.items()))
             found = picture.answers.get(key)
             if found is None:
@@ -197,7 +197,7 @@ class Router:
 
     # ---- reading
 
-    def _read(self, request: Request, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+    def _read(self, request: RestRequest, path: str, params: Mapping[str, str]) -> dict[str, Any]:
         """A view for the page; raises Refusal."""
         return self._answer("GET", replace(request, path=path, params=params))
 
@@ -223,7 +223,7 @@ class Router:
         return {**found, "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """The Arbiter's state, from which the simulator goes on."""
+        """The Arbiter's state, from which the simulator continues."""
         if self._picture is None:
             raise Refusal(404, "picture: this control plane gives none")
         return self._picture(a, now_s)
@@ -234,7 +234,7 @@ class Router:
         return {"now_s": now_s, "app_id": app_id, "leases": spans.spans(app_id),
                 "revocations": spans.revocations(app_id)}  # fmt: skip
 
-    def _rounds(self, request: Request) -> dict[str, Any]:
+    def _rounds(self, request: RestRequest) -> dict[str, Any]:
         """Receipts of this life from memory; older ones from the journal."""
         n = whole_number(request.params, "n", views.ROUNDS_SHOWN, 1, views.ROUNDS_MAX)
 
@@ -244,7 +244,7 @@ class Router:
             older = self._journal.rounds(n)
         return views.rounds(picture.arbiter, picture.now_s, request.params, older)
 
-    def _events(self, request: Request) -> dict[str, Any]:
+    def _events(self, request: RestRequest) -> dict[str, Any]:
         wait_s = whole_number(request.params, "wait_s", 0, 0, WAIT_MAX_S)
         limit = whole_number(request.params, "limit", EVENTS_SHOWN, 1, EVENTS_MAX)
         since = whole_number(request.params, "since", -1, 0, 1 << 60)
@@ -260,10 +260,10 @@ class Router:
                 found = picture.answers["metrics"] = {"text": text}
         return str(found["text"])
 
-    def _metrics(self, request: Request) -> dict[str, Any]:
+    def _metrics(self, request: RestRequest) -> dict[str, Any]:
         return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}
 
-    def _token(self, request: Request) -> dict[str, Any]:
+    def _token(self, request: RestRequest) -> dict[str, Any]:
         """A token for an app that is about to be submitted, or was, by this user; registration checks both."""
         app_id, user = request.params.get("app", ""), request.user
         if not APP_ID.fullmatch(app_id):
@@ -291,7 +291,7 @@ class Router:
 
     # ---- changing
 
-    def _carry_out(self, request: Request, target: str, text: str) -> dict[str, Any]:
+    def _carry_out(self, request: RestRequest, target: str, text: str) -> dict[str, Any]:
         self._driver.submit(OperatorCommand(request.path, target, request.user))
         self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
@@ -307,12 +307,12 @@ class Router:
                           f" ({problem}); repeat it")  # fmt: skip
 
     @staticmethod
-    def _need_admin(request: Request) -> None:
+    def _need_admin(request: RestRequest) -> None:
         if not request.admin:
             who = request.user or "a caller that the ResourceManager does not know"
             raise Refusal(403, f"{request.path}: {who} is not in YARN's admin ACL (yarn-site.xml: yarn.admin.acl)")
 
-    def _kill(self, request: Request) -> dict[str, Any]:
+    def _kill(self, request: RestRequest) -> dict[str, Any]:
         def look(a: Arbiter, now_s: float) -> tuple[str, str, str, bool]:
             app_id = find_app(a, request.params)
             record = a.durable.apps.get(app_id)
@@ -336,15 +336,15 @@ class Router:
                     f" to end all of it: yarn application -kill {app_id}")  # fmt: skip
         return self._carry_out(request, app_id, text)
 
-    def _drain(self, request: Request) -> dict[str, Any]:
+    def _drain(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)
         host = self._driver.call(lambda a, now_s: find_host(a, request.params))
         if request.path == "drain":
             return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
         return self._carry_out(request, host, f"{host} is in use again")
 
-    def _apply_cells(self, request: Request) -> dict[str, Any]:
-        """Reads the cells file again; what runs goes on, as borrowed where its queue owns it no more."""
+    def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
+        """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
         self._need_admin(request)
         if self._read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
@@ -360,14 +360,14 @@ class Router:
 
             borrowing, over = self._driver.call(apply)
         self.pictures.expire()
-        text = "the cells are as the file says; all that runs goes on"
+        text = "the cells are as the file says; all that runs continues"
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"
         if over:
-            text += f"; exchange is over for {', '.join(over)}: the file has no cells for it any more"
+            text += f"; exchange has ended for {', '.join(over)}: the file has no cells for it any more"
         return {"ok": True, "verb": request.path, "borrowing": borrowing, "deals_over": over, "text": text}
 
-    def _exchange(self, request: Request) -> dict[str, Any]:
+    def _exchange(self, request: RestRequest) -> dict[str, Any]:
         """An offer, a request or a withdrawal; the answer says what became of it."""
         posted = self._driver.call(lambda a, now_s: exchange.posting(a, now_s, request.path, request.params))
         if not request.user or request.user not in self._traders.get(posted.vc, ()):
@@ -378,7 +378,7 @@ class Router:
         self._must_last(request)
         return outcome
 
-    def _switch(self, request: Request) -> dict[str, Any]:
+    def _switch(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)
         text = "rounds stop and leases stand still" if request.path == "pause" else "rounds are held again"
         return self._carry_out(request, "", text)

@@ -17,20 +17,20 @@ from pathlib import Path
 from pycontrol.web.poster import Poster
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.edges import ArbiterSession, Shell, SpeedStore, StateStore
 from submarine_patch.agent.messages import (
     Command,
+    CommandRefused,
     End,
     Event,
     HasToken,
     KeepSpeeds,
     LinkLost,
-    Notify,
+    NotifyWebhook,
     Publish,
     Published,
-    Refused,
-    Tick,
+    TimePassed,
     ToArbiter,
     ToShell,
 )
@@ -64,7 +64,7 @@ class Agent:
         staging = f"{spec.staging.rstrip('/')}/agent"
         self.store = StateStore(files or spec.files_at(staging), attempt)
         saved = patiently(self.store.load, PATIENCE_S, log.warning) if attempt > 1 else None
-        self.brain = Brain(spec, attempt, saved)
+        self.brain = AgentCore(spec, attempt, saved)
         self._hdfs_token = of_container()
         if self._hdfs_token is not None:
             self.brain.has_token(self._hdfs_token.issued_s, self._hdfs_token.ends_s)
@@ -72,7 +72,7 @@ class Agent:
         self.speeds = SpeedStore(spec.files_at(where))
         if saved:
             self.brain.restarted(time.time())
-            log.info("attempt %d goes on with %d jobs", attempt, len(self.brain.jobs))
+            log.info("attempt %d continues with %d jobs", attempt, len(self.brain.jobs))
         else:
             self._recall_speeds()
         self.poster = Poster(spec.notify)
@@ -112,7 +112,7 @@ class Agent:
     def run(self) -> int:
         """Until the app is finished; the containers of an earlier attempt are known before the Arbiter is."""
         self.store.start()
-        self.shell.start(lambda command, error: self.inbox.put(Refused(command, error)))
+        self.shell.start(lambda command, error: self.inbox.put(CommandRefused(command, error)))
         self._take(self.shell.poll())
         threading.Thread(target=self._poll_shell, name="shell", daemon=True).start()
         self.session.start()
@@ -125,7 +125,7 @@ class Agent:
             try:
                 event = self.inbox.get(timeout=TICK_S)
             except queue.Empty:
-                event = Tick()
+                event = TimePassed()
             with self._lock:
                 commands = self.brain.handle(event, time.time())
                 state = self.brain.dump() if self.brain.changed else None
@@ -150,14 +150,14 @@ class Agent:
             kind = command.command.WhichOneof("kind")
             if kind not in QUIET:
                 log.info("to YARN: %s", _short(command.command))
-            if kind == "finish":  # Done first: the Arbiter must hear how it went before YARN says that it is over
+            if kind == "finish":  # Done first: the Arbiter must hear how it went before YARN says that it has ended
                 self.session.close(CLOSE_S)
                 self.store.flush(CLOSE_S)
             self.shell.send(command.command)
         elif isinstance(command, KeepSpeeds):
             log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.brain.speeds.vector()))
             self.speeds.save(command.file, command.speeds)
-        elif isinstance(command, Notify):
+        elif isinstance(command, NotifyWebhook):
             self.poster.put(dict(command.event))
         elif isinstance(command, Publish):
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pycontrol.fairness import bidding
-from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -13,18 +13,20 @@ from submarine_patch.agent.schedulers import AppScheduler
 SCOPES = {Scope.MACHINE: pb.MACHINE, Scope.RACK: pb.RACK, Scope.CLUSTER: pb.CLUSTER}
 
 
-def work_left(scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, done_gpu_s: float) -> tuple[Phase, ...]:
+def work_left(
+    scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, done_gpu_s: float
+) -> tuple[PhaseWork, ...]:
     """The phases left. Where only the script knows its end: as much again as was done, `least_gpu_s` at least."""
     if scheduler.finished:
         return ()
     if not scheduler.until_step(scheduler.runnable()[0]):
-        return (Phase((max(done_gpu_s, least_gpu_s),)),)
+        return (PhaseWork((max(done_gpu_s, least_gpu_s),)),)
     phases = range(scheduler.num_phases())
-    return tuple(Phase(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)
+    return tuple(PhaseWork(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)
 
 
 def app_work(
-    phases: tuple[Phase, ...],
+    phases: tuple[PhaseWork, ...],
     gang_gpus: int,
     widest: int,
     c: pb.Contention,

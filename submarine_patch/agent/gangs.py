@@ -27,7 +27,7 @@ EXIT_GRACE_S = 15.0
 """A container that is still there this long after its worker said it ended is stopped."""
 SETTLE_S = 3.0
 """How long the last words of a worker that ended well are waited for."""
-UNSAVED = "was stopped without a checkpoint: it begins anew after each revocation (docs/submit.md says what helps)"
+UNSAVED = "was stopped without a checkpoint: it starts again after each revocation (docs/submit.md says what helps)"
 PLAN_REFUSALS = 8
 """A refused plan is sent again (its GPUs may be about to be free) this often, 0.25 s to 4 s apart."""
 NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
@@ -52,7 +52,7 @@ def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     sizes = count_by_host(gpus)
     for rank, host in enumerate(sorted(sizes, key=lambda h: (-sizes[h], h))):
         ids = sorted(g.index for g in gpus if g.host == host)
-        job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, heard_s=now_s))
+        job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, last_heard_s=now_s))
         s.next_request += 1
     results.launched(job, now_s)
     send_use(s, job)
@@ -117,7 +117,7 @@ def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
             continue
         if m.gpu_ids and (sorted(m.gpu_ids) != worker.gpu_ids or m.host != worker.host):
             break
-        worker.container_id, worker.heard_s = m.container_id, now_s
+        worker.container_id, worker.last_heard_s = m.container_id, now_s
         s.shell(launch=launch_of(s.spec, job, worker, m.container_id))
         s.mark()
         return
@@ -163,7 +163,7 @@ def _pacing(s: SavedState, job: Job) -> str:
     return json.dumps({**pacing, "gpu_bound": s.spec.gpu_bound})
 
 
-def say_again(s: SavedState, job: Job, now_s: float) -> None:
+def resend(s: SavedState, job: Job, now_s: float) -> None:
     """On a new stream: what the lost one may not have carried. Repeating does no harm."""
     if job.state == jobs.STARTING and not all(w.container_id for w in job.workers):
         job.use_accepted = False
@@ -226,9 +226,9 @@ def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True)
 # ---- the end
 
 
-def said_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
+def reported_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
     """A worker's last words; its GPUs are free once its container is gone."""
-    worker.said_exit, worker.said_exit_s, worker.last_words = m.code, now_s, m.message
+    worker.reported_exit, worker.reported_exit_s, worker.exit_message = m.code, now_s, m.message
     job.step = max(job.step, m.step)
     if m.unsaved and worker is job.workers[0]:
         job.note = UNSAVED
@@ -241,14 +241,14 @@ def container_gone(s: SavedState, container_id: str, status: int, why: str, now_
     if found is None or found[1].exit_code is not None:
         return
     job, worker = found
-    own = worker.said_exit
+    own = worker.reported_exit
     code = own if own in (0, EXIT_STOPPED, EXIT_NO_START) else status
     worker.exit_code = code
     if job.state != jobs.STOPPING:
         if code == EXIT_STOPPED:
             stop(s, job, now_s + STOP_GRACE_S, f"worker {worker.worker_id} was stopped", now_s)
         elif code != 0:
-            words = _last(worker.last_words or why)
+            words = _last(worker.exit_message or why)
             text = f"worker {worker.worker_id} on {worker.host} ended with {code}: {words}"
             failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT)
     s.mark()
@@ -265,7 +265,7 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
     if not job.active or any(w.exit_code is None for w in job.workers):
         return
     done = all(w.exit_code == 0 for w in job.workers)
-    if done and job.workers[0].said_exit is None and not _settled(s, job, now_s):
+    if done and job.workers[0].reported_exit is None and not _settled(s, job, now_s):
         return
     results.ended(job, now_s, "" if done else job.stop_reason)
     job.workers = []
@@ -329,14 +329,14 @@ def watch(s: SavedState, job: Job, now_s: float) -> None:
         failed(s, job, f"no gang within {GANG_TIMEOUT_S:g} s: {names}", now_s, counts=not missing)
         s.give_back([g for w in missing for g in w.gpus], "no container came")
     elif job.state == jobs.RUNNING:
-        silent = next((w for w in job.workers if w.exit_code is None and now_s > w.heard_s + SILENCE_S), None)
+        silent = next((w for w in job.workers if w.exit_code is None and now_s > w.last_heard_s + SILENCE_S), None)
         if silent is not None:
             failed(s, job, f"worker {silent.worker_id} on {silent.host} is silent", now_s)
 
 
 def _lose_untold(s: SavedState, job: Job, now_s: float) -> None:
     for worker in list(job.workers):
-        silent = now_s > max(job.stop_deadline_s, worker.heard_s) + GONE_S
+        silent = now_s > max(job.stop_deadline_s, worker.last_heard_s) + GONE_S
         if silent and s.registered and worker.container_id and worker.exit_code is None:
             why = f"YARN did not tell of its end within {GONE_S:g} s"
             container_gone(s, worker.container_id, -100, why, now_s)
@@ -344,9 +344,9 @@ def _lose_untold(s: SavedState, job: Job, now_s: float) -> None:
 
 def _stop_leftover(s: SavedState, job: Job, now_s: float) -> None:
     for worker in job.workers:
-        said = worker.said_exit is not None and worker.exit_code is None
-        if said and now_s > worker.said_exit_s + EXIT_GRACE_S:
-            worker.said_exit_s = now_s
+        said = worker.reported_exit is not None and worker.exit_code is None
+        if said and now_s > worker.reported_exit_s + EXIT_GRACE_S:
+            worker.reported_exit_s = now_s
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 
 

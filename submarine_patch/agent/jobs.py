@@ -26,13 +26,13 @@ class Worker:
     asked: bool = False
     address: str = ""
     """host:port once it has registered."""
-    said_exit: int | None = None
+    reported_exit: int | None = None
     """The exit code that it reported itself."""
-    said_exit_s: float = 0.0
-    last_words: str = ""
+    reported_exit_s: float = 0.0
+    exit_message: str = ""
     exit_code: int | None = None
     """Once its container is gone, so that its GPUs are free."""
-    heard_s: float = 0.0
+    last_heard_s: float = 0.0
 
     @property
     def gpus(self) -> list[Gpu]:

@@ -11,7 +11,7 @@ from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import gangs, jobs
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import Held, SavedState, gpus_in
+from submarine_patch.agent.state import HeldGpu, SavedState, gpus_in
 from submarine_patch.deadline import on_this_clock
 
 GROW_GRACE_S = 60.0
@@ -28,9 +28,9 @@ def registered(s: SavedState, m: pb.Registered, now_s: float) -> None:
     s.held = granted
     s.heard_all(now_s)
     if lost:
-        lose(s, lost, now_s + gangs.STOP_GRACE_S, "its lease is over", now_s)
+        lose(s, lost, now_s + gangs.STOP_GRACE_S, "its lease has ended", now_s)
     for job in s.jobs.values():
-        gangs.say_again(s, job, now_s)
+        gangs.resend(s, job, now_s)
     s.report_due = True
 
 
@@ -45,8 +45,8 @@ def machines(s: SavedState, hosts: Iterable[pb.Host]) -> None:
     s.speeds.types = tuple(sorted(t for t, gpus in room.items() if gpus >= s.spec.gang_gpus))
 
 
-def _held(m: pb.Grant) -> Held:
-    return Held(m.grant_id, m.end_s, m.available_s)
+def _held(m: pb.Grant) -> HeldGpu:
+    return HeldGpu(m.grant_id, m.end_s, m.available_s)
 
 
 def granted(s: SavedState, m: pb.Grant) -> None:
@@ -90,10 +90,10 @@ def assign(s: SavedState, now_s: float) -> None:
     """Free GPUs go to jobs that wait, whole gangs as close together as can be; what nobody can use goes back."""
     if not s.registered or s.ending is not None:
         return
-    wish = s.speeds.wish()
+    gpu_type = s.speeds.requested_type()
     idle = free(s)
-    if wish:
-        s.give_back([g for g in idle if s.type_of(g.host) != wish], f"not of the type {wish}")
+    if gpu_type:
+        s.give_back([g for g in idle if s.type_of(g.host) != gpu_type], f"not of the type {gpu_type}")
         idle = free(s)
     if not idle:
         return

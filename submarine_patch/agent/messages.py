@@ -13,7 +13,7 @@ from pycontrol.wire.v1 import am_pb2 as am
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class TimePassed:
     """Time passes."""
 
 
@@ -23,7 +23,7 @@ class LinkLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CommandRefused:
     """The AM shell could not carry a command out."""
 
     command: am.AmCommand
@@ -47,7 +47,7 @@ class HasToken:
     ends_s: float
 
 
-Event = pb.ArbiterMessage | am.AmEvent | Tick | LinkLost | Refused | Published | HasToken
+Event = pb.ArbiterMessage | am.AmEvent | TimePassed | LinkLost | CommandRefused | Published | HasToken
 
 # ---- commands
 
@@ -86,7 +86,7 @@ class KeepSpeeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Notify:
+class NotifyWebhook:
     """Tell the app's webhook."""
 
     event: Mapping[str, Any]
@@ -99,4 +99,4 @@ class End:
     code: int = 0
 
 
-Command = ToArbiter | ToShell | Publish | KeepSpeeds | Notify | End
+Command = ToArbiter | ToShell | Publish | KeepSpeeds | NotifyWebhook | End

@@ -59,7 +59,7 @@ def demand(s: SavedState) -> pb.Demand:
         slowdown=list(s.profiler.slowdowns().values()),
         loss_rate=loss_rate(s),
         speedups=s.speeds.vector(),
-        gpu_type=s.speeds.wish(),
+        gpu_type=s.speeds.requested_type(),
         scope=bids.SCOPES[s.spec.scope],
         within=s.spec.within if s.spec.within in CELL_TYPES else "",
         pinned=s.spec.pinned,
@@ -128,7 +128,7 @@ def _known(job: Job) -> bool:
 def offer(s: SavedState, m: pb.Offer) -> None:
     """The offer is answered with one bid."""
     s.contention = m.contention
-    wish = s.speeds.wish()
+    gpu_type = s.speeds.requested_type()
     bid = offers.bid_for(
         s.spec.app_id,
         work(s, m.contention),
@@ -136,7 +136,7 @@ def offer(s: SavedState, m: pb.Offer) -> None:
         s.held,
         gpus_in(m.ending),
         len(s.scheduler.runnable()) if s.ending is None else 0,
-        {x.host: x.gpus for x in m.machines if not wish or s.type_of(x.host) == wish},
+        {x.host: x.gpus for x in m.machines if not gpu_type or s.type_of(x.host) == gpu_type},
         {scope: s.profiler.slowdown(scope) for scope in Scope if scope <= s.spec.scope},
         s.topology,
         s.restart_s,
@@ -202,7 +202,7 @@ def finite(value: float) -> float | None:
 
 def tell(s: SavedState, now_s: float) -> None:
     """Progress, when something changed and at most once a second; the share done for YARN's own pages."""
-    if s.done_said or not (s.report_due and s.registered and now_s >= s.report_from_s):
+    if s.done_sent or not (s.report_due and s.registered and now_s >= s.report_from_s):
         return
     s.report_due, s.report_from_s = False, now_s + PROGRESS_S
     message = progress(s)

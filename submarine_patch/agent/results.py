@@ -36,7 +36,7 @@ def launched(job: Job, now_s: float) -> None:
 
 
 def ended(job: Job, now_s: float, why: str) -> None:
-    """It is over."""
+    """It has ended."""
     if job.history and "ended_s" not in job.history[-1]:
         job.history[-1] |= {"ended_s": now_s, "to_step": job.step, "why": why}
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.shares.profiles import Profile, TypeTime
+from pycontrol.shares.profiles import TypeProfile, TypeTime
 from submarine_patch.agent.spec import AppSpec
 
 FEW = 4
@@ -36,11 +36,11 @@ class Speeds:
 
     def __init__(self, spec: AppSpec) -> None:
         self._prior, self._steps = dict(spec.speedups), spec.trial_steps
-        self._wish = spec.gpu_type
+        self._user_type = spec.gpu_type
         number = spec.app_id.rpartition("_")[2]
         self._first = int(number) if number.isdigit() else 0
         """Apps begin their trials on different types."""
-        self.profile = Profile()
+        self.profile = TypeProfile()
         self.types: tuple[str, ...] = ()
         """GPU types with room for a gang."""
         self.given_up: set[str] = set()
@@ -69,20 +69,20 @@ class Speeds:
         known = self.vector()
         return min((known.get(t, 1.0) for t in gpu_types), default=1.0)
 
-    def wish(self) -> str:
+    def requested_type(self) -> str:
         """The only type to ask for: the user's, or the next to be tried; empty: any."""
-        return self._wish or self.trial() or ""
+        return self._user_type or self.trial() or ""
 
     def trial(self) -> str | None:
         """The type to be tried next, if there is one."""
-        if not self._steps or self._wish or len(self.types) < 2:
+        if not self._steps or self._user_type or len(self.types) < 2:
             return None
         turned = [self.types[(self._first + k) % len(self.types)] for k in range(len(self.types))]
         return next((t for t in turned if t not in self.profile.times and t not in self.given_up), None)
 
     # ---- learning
 
-    def ran(self, use_id: str, gpu_type: str, step: int, serial_s: float, warm: bool) -> None:
+    def observe(self, use_id: str, gpu_type: str, step: int, serial_s: float, warm: bool) -> None:
         """A line of a chief's log: `serial_s` an iteration, for one GPU at S = 1. Not `warm`: its launch's first."""
         if not 0 < serial_s < float("inf"):
             return
@@ -110,7 +110,7 @@ class Speeds:
         times: Mapping[str, Sequence[Any]] = saved["times"]
         if not isinstance(times, Mapping):
             raise TypeError(f"times is a {type(times).__name__}")
-        self.profile = Profile({t: _time_of(*known) for t, known in times.items()})
+        self.profile = TypeProfile({t: _time_of(*known) for t, known in times.items()})
 
 
 def _time_of(seconds: float, error: float, samples: int) -> TypeTime:

@@ -13,7 +13,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, schedulers
 from submarine_patch.agent.jobs import Job, Worker
-from submarine_patch.agent.messages import Command, Notify, ToArbiter, ToShell
+from submarine_patch.agent.messages import Command, NotifyWebhook, ToArbiter, ToShell
 from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.scaling import Scaling
 from submarine_patch.agent.spec import AppSpec
@@ -28,7 +28,7 @@ REQUESTS_PER_ATTEMPT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldGpu:
     """A GPU that the app may use."""
 
     grant_id: str
@@ -50,7 +50,7 @@ class SavedState:
         self.scaling = Scaling(spec.gang_gpus)
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
         self.jobs: dict[str, Job] = {}
-        self.held: dict[Gpu, Held] = {}
+        self.held: dict[Gpu, HeldGpu] = {}
         self.next_request = attempt * REQUESTS_PER_ATTEMPT + 1
         self.topology = Topology()
         self.virtual: set[str] = set()
@@ -62,7 +62,7 @@ class SavedState:
         self.ending: str | None = None
         """Why the app ends, once it does."""
         self.succeeded = False
-        self.publishing = self.published = self.done_said = False
+        self.publishing = self.published = self.done_sent = False
         self.model_path = ""
         self.start_told = False
         """Its webhook knows that it has started."""
@@ -109,7 +109,7 @@ class SavedState:
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
         self.start_told = bool(saved.get("start_told"))
         for job in self.jobs.values():
-            self.held.update((g, Held("")) for g in job.gpus)
+            self.held.update((g, HeldGpu("")) for g in job.gpus)
             job.use_accepted, job.use_again_s = False, 0.0
             for worker in job.workers:
                 worker.asked = bool(worker.container_id)
@@ -140,7 +140,7 @@ class SavedState:
         """Tells the app's webhook, if it has one."""
         if self.spec.notify:
             known = {"app_id": self.spec.app_id, "name": self.spec.name, "user": self.spec.hdfs_user}
-            self.out.append(Notify({"event": event, **known, "at_s": at_s, **more}))
+            self.out.append(NotifyWebhook({"event": event, **known, "at_s": at_s, **more}))
 
     def mark(self) -> None:
         """Something changed that is worth saving and reporting."""
@@ -199,7 +199,7 @@ class SavedState:
     def heard_all(self, now_s: float) -> None:
         """After a silence that was not theirs, all workers get their time again."""
         for job, worker in self.workers():
-            worker.heard_s = now_s
+            worker.last_heard_s = now_s
             if job.state == jobs.STARTING:
                 job.since_s = max(job.since_s, now_s)
 

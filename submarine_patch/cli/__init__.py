@@ -13,7 +13,7 @@ from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import suggest
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
-from submarine_patch.cli.errors import Unreachable, UsageError
+from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.follow import wait_with_bar
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 2
-    except (Unreachable, Failure) as error:
+    except (ClusterUnreachable, Failure) as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:

@@ -5,5 +5,5 @@ class UsageError(Exception):
     """A mistake in an option, a file or the set-up, told in one line. Nothing was submitted."""
 
 
-class Unreachable(Exception):
+class ClusterUnreachable(Exception):
     """The cluster does not answer; of a submission nothing has happened yet."""

@@ -176,4 +176,4 @@ def _notes(parsed: RunArguments, script: Path | None) -> list[str]:
     if knows:
         return []
     return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
-            " begins anew (docs/submit.md)"]  # fmt: skip
+            " starts again (docs/submit.md)"]  # fmt: skip

@@ -24,7 +24,7 @@ GROUP_OPTIONS = (
     Option(
         "app-scheduler",
         "NAME",
-        "single (default); hyperband, successive_halving or asha (the same without barriers): the best go on; "
+        "single (default); hyperband, successive_halving or asha (the same without barriers): the best continue; "
         "median or curve: all train, those that cannot win are stopped; optuna: each learns from those before",
     ),
     Option(
@@ -45,7 +45,7 @@ GROUP_OPTIONS = (
         "N",
         "iterations after which jobs are compared first; default 1, with median and curve a tenth of --max-iterations",
     ),
-    Option("eta", "N", "one of N jobs goes on to the next rung; default 3"),
+    Option("eta", "N", "one of N jobs continues to the next rung; default 3"),
     Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
     Option("metric", "NAME", "what is compared: accuracy (default), loss, or any value that the training reports"),
@@ -81,7 +81,7 @@ GROUP_OPTIONS = (
 )
 """Each stands for `--conf isonomy.<name with _>=<value>`."""
 READ_HERE = ("profile", "model")
-"""Keys that mean a file on this machine: what it says goes on, they do not."""
+"""Keys that mean a file on this machine: their contents travel with the job, they do not."""
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from submarine_patch.cli.errors import Unreachable, UsageError
+from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.stock_output import Filter
 
 MAIN_CLASS = "org.apache.submarine.client.cli.Cli"
@@ -64,7 +64,7 @@ def reach_rm(conf: Path) -> None:
             return
         except OSError as error:
             why = error.strerror or str(error)
-    raise Unreachable(
+    raise ClusterUnreachable(
         f"the ResourceManager at {urls} cannot be reached ({why}). Is it running, and is"
         f" {conf}/yarn-site.xml the right one?"
     )

@@ -14,7 +14,7 @@ class Filter:
         self._begun = self._help = False
 
     def shows(self, line: str) -> bool:
-        """Whether the line goes on: nothing before the first words at a line's beginning, nothing from a usage on."""
+        """Whether the line continues: nothing before the first words at a line's beginning, nothing from a usage on."""
         self._help = self._help or line.startswith("usage:")
         self._begun = self._begun or WORDS.match(line) is not None
         return self._begun and not self._help

@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Batches:
-    """Arrays of equal length in batches, shuffled anew each epoch; a worker sees its part of each batch.
+    """Arrays of equal length in batches, shuffled again each epoch; a worker sees its part of each batch.
 
     A batch that does not divide evenly among the replicas is shortened until it does.
     """

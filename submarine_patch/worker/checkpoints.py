@@ -50,7 +50,7 @@ _AWAY = {"SafeModeException", "RetriableException", "StandbyException"}
 
 T = TypeVar("T")
 Data = bytes | memoryview | Callable[[], Iterator[bytes]]
-"""What is written: the bytes, or what begins to give them in chunks, anew for each try."""
+"""What is written: the bytes, or what begins to give them in chunks, again for each try."""
 
 
 class StoreError(Exception):

@@ -19,7 +19,7 @@ trap - TERM INT HUP; exec 3<&-; exec "$@" """
 
 
 class Child:
-    """A running program. Its output goes on unchanged; each line is shown to `on_line` too."""
+    """A running program. Its output continues unchanged; each line is shown to `on_line` too."""
 
     def __init__(self, process: asyncio.subprocess.Process, alive: int, on_line: Callable[[str], None]) -> None:
         self._process, self._alive = process, alive

@@ -69,7 +69,7 @@ def validity_s(token: Token) -> tuple[float, float] | None:
 
     AbstractDelegationTokenIdentifier.write: version 0; owner, renewer and real user as Text; issue and end in ms.
     """
-    r = _Reader(token.identifier)
+    r = _TokenReader(token.identifier)
     try:
         if r.take(1) != b"\0":
             return None
@@ -90,15 +90,15 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
         raise CredentialsError(f"{path}: is not a Hadoop token storage file (it does not begin with HDTS)")
     try:
         if data[4] == 0:
-            return _from_writable(_Reader(data, 5))
+            return _from_writable(_TokenReader(data, 5))
         if data[4] == 1:
-            return _from_proto(_Reader(data, 5))
+            return _from_proto(_TokenReader(data, 5))
     except (EOFError, IndexError, UnicodeDecodeError) as e:
         raise CredentialsError(f"{path}: is cut short or damaged") from e
     raise CredentialsError(f"{path}: has version {data[4]} of the format; 0 and 1 are known")
 
 
-class _Reader:
+class _TokenReader:
     """A position in bytes, with Hadoop's and protobuf's variable-length integers."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
@@ -147,7 +147,7 @@ def _vint(length: int) -> bytes:
     return bytes([256 - 112 - size]) + length.to_bytes(size, "big")
 
 
-def _from_writable(r: _Reader) -> Credentials:
+def _from_writable(r: _TokenReader) -> Credentials:
     tokens: dict[str, Token] = {}
     for _ in range(r.vint()):
         alias = r.text()
@@ -157,7 +157,7 @@ def _from_writable(r: _Reader) -> Credentials:
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each field; all fields of these messages are length-delimited."""
-    r = _Reader(message)
+    r = _TokenReader(message)
     while r.left():
         tag = r.varint()
         if tag & 7 != 2:
@@ -165,7 +165,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         yield tag >> 3, r.take(r.varint())
 
 
-def _from_proto(r: _Reader) -> Credentials:
+def _from_proto(r: _TokenReader) -> Credentials:
     """CredentialsProto{1: tokens, 2: secrets}; each {1: alias, 2: token, 3: secret}."""
     tokens: dict[str, Token] = {}
     secrets: dict[str, bytes] = {}

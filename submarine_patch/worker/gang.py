@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker.place import ClusterError, Place
+from submarine_patch.worker.rank import ClusterError, Rank
 
 
 class Gang:
     """TensorFlow's strategy for this worker, with agreement among all."""
 
-    def __init__(self, place: Place, threads: int) -> None:
+    def __init__(self, place: Rank, threads: int) -> None:
         try:
             import tensorflow as tf
         except ImportError as e:

@@ -45,5 +45,5 @@ def callback() -> Any:
 
 
 def checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest whole checkpoint of a Trainer's output folder, for `resume_from_checkpoint`; None: begin anew."""
+    """The newest whole checkpoint of a Trainer's output folder, for `resume_from_checkpoint`; None: start again."""
     return newest(folder, "checkpoint-*", STATE)

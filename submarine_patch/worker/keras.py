@@ -24,7 +24,7 @@ from typing import Any
 from submarine_patch.worker import checkpoints, training
 from submarine_patch.worker import session as base
 from submarine_patch.worker.batches import Batches
-from submarine_patch.worker.place import Place
+from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.session import SessionError
 
 LEGACY = "TF_USE_LEGACY_KERAS"
@@ -107,7 +107,7 @@ def _skipping(dataset: Any, per_epoch: int | None) -> tuple[DataFrom, int]:
         raise SessionError("fit(dataset, steps_per_epoch=...): the dataset does not tell how long it is")
 
     def data(step: int) -> Any:
-        # whole epochs first: a shuffled dataset that is repeated shuffles anew for each, from its seed
+        # whole epochs first: a shuffled dataset that is repeated shuffles again for each, from its seed
         return dataset.repeat().skip(step)
 
     return data, length
@@ -120,7 +120,7 @@ def _build(model: Any, data: DataFrom) -> None:
     model.optimizer.build(model.trainable_variables)
 
 
-class _OnTensorFlow(_Fits, training.Session):
+class _OnTensorFlow(_Fits, training.TensorFlowSession):
     """Keras 3 on TensorFlow with one worker, tf_keras with any number."""
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> None:
@@ -145,7 +145,7 @@ class _Elsewhere(_Fits, training.OfVariables):
 
     def _join(self, threads: int) -> base.Alone:
         self._state = training.Variables()
-        place = Place.of_ranks(os.environ)
+        place = Rank.of_ranks(os.environ)
         if place.workers > 1:
             raise ValueError(f"Keras on {_backend()} is for one worker here; use tf_keras ({LEGACY}=1) for several")
         return base.Alone(place)

@@ -61,5 +61,5 @@ def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
 
 
 def checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest checkpoint in that folder, for `ckpt_path`; None: begin anew."""
+    """The newest checkpoint in that folder, for `ckpt_path`; None: start again."""
     return newest(folder, "step-*.ckpt")

@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointLine:
     """A checkpoint is complete; or it could not be written, and why."""
 
     step: int
@@ -87,7 +87,7 @@ class LogParser:
         self._bar: int | None = None
         """Where the last progress bar stood."""
 
-    def feed(self, line: str, time_s: float) -> Progress | Checkpoint | None:
+    def feed(self, line: str, time_s: float) -> Progress | CheckpointLine | None:
         """What this line (without its end, read at `time_s` of any steady clock) says, if anything."""
         text = _ANSI.sub("", line[:LINE_MAX_CHARS])
         if _FINISHED.match(text):
@@ -98,10 +98,10 @@ class LogParser:
             return None
         if saved := _CHECKPOINT.search(text):
             at = _whole(saved[1])
-            return Checkpoint(at, saved[2]) if at is not None else None
+            return CheckpointLine(at, saved[2]) if at is not None else None
         if unsaved := _CHECKPOINT_FAILED.match(text):
             at = _whole(unsaved[1])
-            return Checkpoint(at, "", unsaved[2].strip() or "it does not say why") if at is not None else None
+            return CheckpointLine(at, "", unsaved[2].strip() or "it does not say why") if at is not None else None
         if rate := _STEPS_PER_S.search(text):
             return self._rate(float(rate[1]))
         if late := _LOSS_AT_STEP.search(text):

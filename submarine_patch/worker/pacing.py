@@ -80,7 +80,7 @@ def _speed(text: str) -> float:
 
 
 class Pacer:
-    """Holds each step until its time is over; small delays of the waiting itself do not add up."""
+    """Holds each step until its time has passed; small delays of the waiting itself do not add up."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from submarine_patch.worker import checkpoints
 from submarine_patch.worker import session as base
 from submarine_patch.worker.batches import Batches
-from submarine_patch.worker.place import Place
+from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.session import SessionError
 
 STATE = "state.pt"
@@ -38,10 +38,10 @@ MODEL = "model.pt"
 _RANDOM = "random"
 
 
-class Group:
+class ProcessGroup:
     """torch.distributed's process group; agreement runs on gloo, whatever trains."""
 
-    def __init__(self, place: Place, threads: int) -> None:
+    def __init__(self, place: Rank, threads: int) -> None:
         self.place, self.replicas = place, place.workers
         if threads:
             torch.set_num_threads(threads)
@@ -82,16 +82,16 @@ class Group:
         return [part[: int(n)] for part, n in zip(all_of, lengths, strict=True)]
 
 
-class Session(base.Session):
+class PyTorchSession(base.Session):
     """A session of PyTorch."""
 
     state_part = STATE
 
-    def _join(self, threads: int) -> Group:
-        place = Place.of_ranks(os.environ)
+    def _join(self, threads: int) -> ProcessGroup:
+        place = Rank.of_ranks(os.environ)
         self._owners: dict[str, Any] = {}
         torch.manual_seed(self._seed)
-        return Group(place, threads)
+        return ProcessGroup(place, threads)
 
     def wrapped(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on this process's GPU, if it has one, as DistributedDataParallel among several workers."""
@@ -188,7 +188,7 @@ def _set_random(state: Mapping[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """On the CPU, apart from what goes on training."""
+    """On the CPU, apart from what continues training."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
@@ -202,9 +202,9 @@ def _bytes(state: Any) -> bytes:
     return buffer.getvalue()
 
 
-def session(steps: int = 1000, **options: Any) -> Session:
+def session(steps: int = 1000, **options: Any) -> PyTorchSession:
     """The session of this process; see base.Session. Under Isonomy the Agent's last step replaces `steps`."""
     try:
-        return Session(steps, **options)
+        return PyTorchSession(steps, **options)
     except (ValueError, RuntimeError, checkpoints.StoreError) as e:
         raise SessionError(str(e)) from e

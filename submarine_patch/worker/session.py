@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 from submarine_patch.worker import EXIT_STOPPED, checkpoints
 from submarine_patch.worker.batches import Array, Batches
 from submarine_patch.worker.pacing import Pacer, Pacing
-from submarine_patch.worker.place import Place
+from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.stopping import StopRequest
 
 METRICS = "metrics.json"
@@ -30,7 +30,7 @@ LOG_S = 1.0
 LINGER_S = 0.3
 """A worker that leaves waits so long for its last answers to reach its peers: their frameworks do not."""
 PATIENCE_S = 120.0
-"""How long a store that cannot be reached is tried again where the training cannot go on without it."""
+"""How long a store that cannot be reached is tried again where the training cannot continue without it."""
 STOP_PATIENCE_S = 30.0
 """The same for the last checkpoint of a stop, whose deadline may well come sooner."""
 NOT_METRICS = ("step", "paced")
@@ -49,7 +49,7 @@ class SessionError(SystemExit):
 class Agreement(Protocol):
     """What the workers of a gang must agree on. Every worker calls each of these, in the same order."""
 
-    place: Place
+    place: Rank
 
     @property
     def replicas(self) -> int:
@@ -68,7 +68,7 @@ class Agreement(Protocol):
 class Alone:
     """The agreement of one worker."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Rank) -> None:
         self.place, self.replicas = place, 1
 
     def any(self, flag: bool) -> bool:
@@ -217,7 +217,7 @@ class Session(ABC):
             _patiently(write, for_s)
 
     def _begin_save(self, export: Any = None) -> None:
-        """Takes the state as it is now; it is written while the training goes on."""
+        """Takes the state as it is now; it is written while the training continues."""
         self._end_save()
         write = self._writing(export)
         if write is not None:

@@ -21,7 +21,7 @@ from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
-from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
+from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 from submarine_patch.worker.settings import WorkerSettings
 
 PROGRESS_S = 0.5
@@ -162,7 +162,7 @@ class Supervisor:
                 _say(problem)
             if whole or problem:
                 step = self._parser.last.step if self._parser.last else 0
-                self._tell_checkpoint(Checkpoint(step, self._env["ISONOMY_KEEP_FOLDER"], problem))
+                self._tell_checkpoint(CheckpointLine(step, self._env["ISONOMY_KEEP_FOLDER"], problem))
             return whole
 
     async def _keep_now_and_then(self, kept: KeptFolder) -> None:
@@ -222,12 +222,12 @@ class Supervisor:
         if isinstance(seen, Progress):
             self._trained = True
             self._progress_due.set()
-        elif isinstance(seen, Checkpoint):
+        elif isinstance(seen, CheckpointLine):
             if not seen.problem:
                 self._saved_s = time.monotonic()
             self._tell_checkpoint(seen)
 
-    def _tell_checkpoint(self, seen: Checkpoint) -> None:
+    def _tell_checkpoint(self, seen: CheckpointLine) -> None:
         saved = pb.WorkerCheckpoint(step=seen.step, path=seen.path, problem=seen.problem)
         self._link.put(pb.WorkerMessage(checkpoint=saved))
 

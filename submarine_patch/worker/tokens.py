@@ -1,4 +1,4 @@
-"""The HDFS token of this process: the container's, and once half of its life is over a new one of the control plane.
+"""The HDFS token of this process: the container's, and once half of its life has passed a new one of the control plane.
 
 Whoever needs a token asks for it when it uses it, so that no process has to be told, and one that starts after the
 submission's token has ended is no special case.

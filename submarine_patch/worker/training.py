@@ -30,7 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from submarine_patch.worker import checkpoints
 from submarine_patch.worker import session as base
 from submarine_patch.worker.gang import Gang
-from submarine_patch.worker.place import Place
+from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.session import SessionError
 
 STATE = "state.npz"
@@ -93,14 +93,14 @@ class OfVariables(base.Session):
         return {MODEL: exported(model)}
 
 
-class Session(OfVariables):
+class TensorFlowSession(OfVariables):
     """A session of TensorFlow."""
 
     log_name = "tensorflow"
 
     def _join(self, threads: int) -> Gang:
         self._state = Variables()
-        return Gang(Place.parse(os.environ.get("TF_CONFIG", "")), threads)
+        return Gang(Rank.parse(os.environ.get("TF_CONFIG", "")), threads)
 
     @property
     def strategy(self) -> Any:
@@ -120,10 +120,10 @@ class Session(OfVariables):
         return run
 
 
-def session(steps: int = 1000, **options: Any) -> Session:
+def session(steps: int = 1000, **options: Any) -> TensorFlowSession:
     """The session of this process; see Session. Under Isonomy the Agent's last step replaces `steps`."""
     try:
-        return Session(steps, **options)
+        return TensorFlowSession(steps, **options)
     except (ValueError, checkpoints.StoreError) as e:
         raise SessionError(str(e)) from e
 

@@ -34,7 +34,7 @@ def _session(token: HdfsToken | None) -> Any:
     """With each request the token as it is then."""
     import requests
 
-    class Session(requests.Session):
+    class HttpSession(requests.Session):
         def request(self, *arguments: Any, **options: Any) -> requests.Response:
             if token is None:
                 return super().request(*arguments, **options)
@@ -46,7 +46,7 @@ def _session(token: HdfsToken | None) -> Any:
                 return self.request(*arguments, **options)
             return reply
 
-    return Session()
+    return HttpSession()
 
 
 @cache

@@ -302,7 +302,7 @@ def test_an_attempt_that_was_cut_off_does_not_overtake_the_next_one(tmp_path: Pa
         first._write(json.dumps({"first": k}).encode())
     assert second.load() == {"first": 4}
     second._write(b'{"second": 0}')
-    for k in range(5, 10):  # the old attempt knows nothing of it and goes on
+    for k in range(5, 10):  # the old attempt knows nothing of it and continues
         first._write(json.dumps({"first": k}).encode())
     assert StateStore(files, 3).load() == {"second": 0}
     for k in range(1, 4):

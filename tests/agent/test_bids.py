@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pycontrol.auction.bids import validate_bid
 from pycontrol.fairness.bidding import ROWS_MAX, Bidder, OwnGang, capacity
-from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import AppView, Demand, Snapshot, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
 from submarine_patch.agent.bids import message
@@ -27,7 +27,7 @@ def bidder(
     restart_s: float = 10.0,
     work: float = 1.0,
 ) -> Bidder:
-    phases = (Phase((600.0 * work,) * jobs), Phase((1200.0 * work,) * max(1, jobs // 3)))
+    phases = (PhaseWork((600.0 * work,) * jobs), PhaseWork((1200.0 * work,) * max(1, jobs // 3)))
     app = AppWork(phases, gang_gpus, 60.0, 400.0)
     free = offered if offered is not None else {h: m.gpus for h, m in TOPOLOGY.machines.items()}
     slowdowns = dict(zip(Scope, slowdown, strict=True))
@@ -105,7 +105,12 @@ def test_every_bid_is_one_that_the_arbiter_accepts(
     made = bidder(jobs, gang_gpus, kept, ending, offered).bid("app")
     assert len(made.rows) <= ROWS_MAX
     view = AppView(
-        "app", "q", 1.0, Demand(gang_gpus, jobs), ending_gangs=tuple(g.gang for g in ending), kept_gpus=kept * gang_gpus
+        "app",
+        "q",
+        1.0,
+        Demand(gang_gpus, jobs),
+        ending_gangs=tuple(g.gang for g in ending),
+        retained_gpus=kept * gang_gpus,
     )
     snapshot = Snapshot("r", 0.0, TOPOLOGY, offered, (view,))
     assert validate_bid(made, snapshot, view) == ""

@@ -176,7 +176,7 @@ class TestAsha:
         assert scheduler.on_result("job000", 0.5) is Verdict.PAUSE
         assert scheduler.on_result("job001", 0.6) is Verdict.PAUSE
         assert scheduler.on_result("job002", 0.4) is Verdict.PAUSE
-        assert scheduler.runnable()[0] == "job001", "the best of three goes on while six train"
+        assert scheduler.runnable()[0] == "job001", "the best of three continues while six train"
         assert (scheduler.until_step("job001"), scheduler.rung("job001")) == (3, 1)
         assert scheduler.until_step("job003") == 1
 

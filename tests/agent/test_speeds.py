@@ -10,7 +10,7 @@ from pycontrol.fairness.slowdown import ENOUGH, Profiler
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.messages import KeepSpeeds
 from submarine_patch.agent.speeds import FEW, Speeds, file_of
 from tests.agent.world import World, hyperband, spec_of
@@ -52,7 +52,7 @@ def test_each_type_is_tried_once_before_the_app_takes_what_its_policy_gives() ->
     assert sorted(tried(world)) == ["K80", "P100", "V100"]
     assert dict(demand(world).speedups) == {"K80": 1.0, "P100": 2.0, "V100": 5.0}
     assert demand(world).gangs == 9
-    assert len(world.running()) == 1, "the last trial goes on"
+    assert len(world.running()) == 1, "the last trial continues"
 
 
 def test_apps_begin_their_trials_on_different_types() -> None:
@@ -109,12 +109,12 @@ def test_small_changes_are_not_reported() -> None:
     speeds.types = ("K80", "V100")
     for gpu_type, serial_s in (("K80", 1.0), ("V100", 0.5)):
         for step in range(5):
-            speeds.ran(gpu_type, gpu_type, step, serial_s, step > 0)
+            speeds.observe(gpu_type, gpu_type, step, serial_s, step > 0)
     assert speeds.vector() == {"K80": 1.0, "V100": 2.0}
-    speeds.ran("later", "V100", 9, 0.45, True)
+    speeds.observe("later", "V100", 9, 0.45, True)
     assert speeds.vector() == {"K80": 1.0, "V100": 2.0}
     for step in range(30):
-        speeds.ran("later", "V100", step, 0.25, True)
+        speeds.observe("later", "V100", step, 0.25, True)
     assert speeds.vector() == {"K80": 1.0, "V100": 4.0}
 
 
@@ -140,17 +140,17 @@ def test_slowdowns_are_kept_for_later_apps_of_the_job_type_and_what_is_declared_
         profiler.add("job000", 2.0, 2, Scope.RACK)
     kept = json.loads(json.dumps(profiler.kept()))
     assert kept == {"RACK": 2.0}
-    later = Brain(spec_of(slowdown=SLOWDOWN_PRIOR))
+    later = AgentCore(spec_of(slowdown=SLOWDOWN_PRIOR))
     later.recall({"times": {}, "slowdowns": kept})
     assert later.profiler.slowdown(Scope.RACK) == 2.0
     assert later.profiler.slowdown(Scope.CLUSTER) >= 2.0, "no scope is faster than a narrower one"
     assert later.profiler.kept() == kept, "and kept on, if nothing new is measured"
-    declared = Brain(spec_of(slowdown=(1.0, 1.5, 1.6)))
+    declared = AgentCore(spec_of(slowdown=(1.0, 1.5, 1.6)))
     declared.recall({"times": {}, "slowdowns": kept})
     assert declared.profiler.slowdown(Scope.RACK) == 1.5
     for wrong in ({"RACK": 0.5}, {"RACK": float("nan")}, {"RACK": 1e9}, {"RACK": "x"}):
         with pytest.raises(ValueError, match=r"slowdowns|could not convert"):
-            Brain(spec_of(slowdown=SLOWDOWN_PRIOR)).recall({"times": {}, "slowdowns": wrong})
+            AgentCore(spec_of(slowdown=SLOWDOWN_PRIOR)).recall({"times": {}, "slowdowns": wrong})
 
 
 def test_an_app_that_measured_slowdowns_keeps_them_at_its_end() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pycontrol.fairness.bidding import Bidder, OwnGang, app_work, mean_speed, speed_of
-from pycontrol.fairness.gangs import Phase
+from pycontrol.fairness.gangs import PhaseWork
 from pycontrol.model.auction import BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.rpc.translate import bid_received
@@ -19,7 +19,7 @@ SPEEDS = {"K80": 1.0, "V100": 4.0}
 
 
 def bidder(gang: int = 4, jobs: int = 2, speedups: dict[str, float] | None = None, mixes: bool = False) -> Bidder:
-    work = app_work((Phase((4000.0,) * jobs),), gang, jobs, TOP.gpus, 1.0, 60.0, 0.0)
+    work = app_work((PhaseWork((4000.0,) * jobs),), gang, jobs, TOP.gpus, 1.0, 60.0, 0.0)
     s = dict(zip(Scope, (1.0, 1.1, 1.3), strict=True))
     return Bidder(work, (), (), FREE, jobs, s, TOP, 10.0, 600.0, SPEEDS if speedups is None else speedups, mixes)
 
@@ -66,7 +66,7 @@ def test_a_gang_that_it_has_counts_by_its_type() -> None:
 def test_the_ideal_counts_the_clusters_mix_of_types() -> None:
     assert mean_speed(SPEEDS, TOP) == pytest.approx((8 * 1 + 4 * 4) / 12)
     assert mean_speed({}, TOP) == 1.0
-    plain, mixed = (app_work((Phase((100.0,)),), 1, 1, 12, 1.0, 0.0, 0.0, v) for v in (1.0, 2.0))
+    plain, mixed = (app_work((PhaseWork((100.0,)),), 1, 1, 12, 1.0, 0.0, 0.0, v) for v in (1.0, 2.0))
     assert mixed.t_id_s == pytest.approx(plain.t_id_s / 2)
 
 

@@ -11,16 +11,16 @@ from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.messages import (
     Command,
     End,
     Event,
     LinkLost,
-    Notify,
+    NotifyWebhook,
     Publish,
     Published,
-    Tick,
+    TimePassed,
     ToArbiter,
     ToShell,
 )
@@ -75,7 +75,7 @@ class World:
         """`types`: GPU type by host, where it is not "gpu"."""
         self.spec, self.virtual, self.types = spec, virtual, types or {}
         self.now_s, self.attempt = 1000.0, 1
-        self.brain = Brain(spec)
+        self.brain = AgentCore(spec)
         self.held: set[Gpu] = set()
         self.plans: dict[int, pb.WorkerPlan] = {}
         self.asks: dict[int, am.AmAsk] = {}
@@ -115,7 +115,7 @@ class World:
     def pass_time(self, seconds: float = 1.0) -> None:
         """Time passes."""
         self.now_s += seconds
-        self.tell(Tick())
+        self.tell(TimePassed())
 
     def _take(self, command: Command) -> None:
         assert self.ended is None, "nothing follows the end"
@@ -127,7 +127,7 @@ class World:
             self._shell_takes(command.command)
         elif isinstance(command, Publish):
             self.later = Published("hdfs:///model/ckpt", self.publish_problem)
-        elif isinstance(command, Notify):
+        elif isinstance(command, NotifyWebhook):
             self.notified.append(dict(command.event))
         elif isinstance(command, End):
             self.ended = command
@@ -315,7 +315,7 @@ class World:
         """The AM's JVM and the Agent are killed; the next attempt has the state as JSON."""
         self.attempt += 1
         saved = json.loads(json.dumps(self.brain.dump()))
-        self.brain = Brain(self.spec, self.attempt, saved)
+        self.brain = AgentCore(self.spec, self.attempt, saved)
         self.brain.restarted(self.now_s)
         self.asks.clear()
 

@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.facts import LeaseGranted
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.receipt import Outcome
@@ -134,7 +134,7 @@ def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
     ending = {app_id: [g for g in gangs if g] for app_id, gangs in ending.items()}
     m.a.take_facts()
     m.a.effects.clear()
-    outcome, note, _ = commit(m.a, Work("r9", Lot(), ending), Plan("r9", tuple(case.awards)), m.now)
+    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), ending), Plan("r9", tuple(case.awards)), m.now)
     return m, outcome, note
 
 
@@ -177,14 +177,14 @@ def test_who_is_promised_a_gpu_is_told_when_it_is_free_at_the_latest() -> None:
 def test_a_loan_ends_when_what_it_is_lent_from_is_due() -> None:
     m = idle()
     until_s = m.now + m.a.lead_s + 40
-    commit(m.a, Work("r9", Lot(), {}), Plan("r9", (Award("b", (N1,), True, until_s),)), m.now)
+    commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N1,), True, until_s),)), m.now)
     assert {x.end_s for x in m.a.leases_of("b")} == {until_s}
 
 
 def test_a_host_that_went_away_takes_its_gang_with_it() -> None:
     m = idle()
     m.send(ev.NodeDown("n2:1", "lost"))
-    outcome, note, _ = commit(m.a, Work("r9", Lot(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
+    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
     assert not outcome.granted
     assert outcome.refused == ("b",)
     assert note == "b: its gang {'n2': 2} is no longer there"
@@ -194,7 +194,7 @@ def test_an_app_without_an_agent_is_given_what_one_of_its_asks_fits_alone() -> N
     m = idle()
     m.foreign("f", 2)
     plan = Plan("r9", (Award("f", (gang_of({"n1": 1}),)), Award("f", (N1,))))
-    outcome, note, _ = commit(m.a, Work("r9", Lot(), {}), plan, m.now)
+    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), {}), plan, m.now)
     assert {x.gpu for x in outcome.granted} == gpus("n1", 0, 1)
     assert "f: none of its asks fits {'n1': 1}" in note
     (worker,) = m.a.workers.of("f")

@@ -40,10 +40,10 @@ def test_apps_alike_wait_for_their_cells_for_one_reason(count: Callable[[Any, st
     for k in range(APPS):
         m.app(f"a{k}", gang=4, queue="root.a")
     m.run(5)
-    lots = count(cellreasons, "private_lot")
+    parts = count(cellreasons, "private_part")
     rows = views.queue(m.a, m.now, {})["apps"]
     assert sum(r["reason"] == "CellsInUse" for r in rows) == APPS - 2  # one has its own cells, one borrows
-    assert lots["n"] == 1
+    assert parts["n"] == 1
 
 
 def test_a_queues_gpus_are_counted_once_between_changes(count: Callable[[Any, str], Counted]) -> None:

@@ -44,16 +44,16 @@ class Trading(World):
         )  # type: ignore[arg-type]
 
     @property
-    def market(self):  # type: ignore[no-untyped-def]
-        found = self.arbiter.market
+    def service(self):  # type: ignore[no-untyped-def]
+        found = self.arbiter.exchange_service
         assert found is not None
         return found
 
     def submit(self, event: ev.Event) -> None:
-        old = self.arbiter.market
+        old = self.arbiter.exchange_service
         before, facts = dict(old.exchange.deals) if old else {}, len(self.journal)
         super().submit(event)
-        over = [d for d in before.values() if d.id not in self.market.exchange.deals]
+        over = [d for d in before.values() if d.id not in self.service.exchange.deals]
         may = {d.tenant for d in over} | {d.owner for d in over if d.in_return}
         for fact in self.journal[facts:]:
             if isinstance(fact, LeaseBorrowed):
@@ -64,17 +64,17 @@ class Trading(World):
     def post(self, verb: str, name: str, vc: str = "", lot: tuple[str, str, int] = SMALL, for_s: float = 100.0,
              in_return: tuple[str, str, int] | None = None) -> str:  # fmt: skip
         event = ev.ExchangePosted(verb, name, vc, lot, self.now + for_s, in_return)
-        why: str = self.market.refusal(event, self.now)
+        why: str = self.service.refusal(event, self.now)
         self.submit(event)
         return why
 
     def owned(self) -> Mapping[str, int]:
-        return {vc: self.market.supply.gpus_of(vc) for vc in (A, B)}
+        return {vc: self.service.supply.gpus_of(vc) for vc in (A, B)}
 
     def check(self) -> None:
         super().check()
-        if self.arbiter.market is not None and self.arbiter.cluster.ready:
-            exchange = self.market.exchange
+        if self.arbiter.exchange_service is not None and self.arbiter.cluster.ready:
+            exchange = self.service.exchange
             assert sum(exchange.board.surplus.values()) == pytest.approx(0)
             assert sum(self.owned().values()) == sum(cells().gpus_of(vc) for vc in (A, B))
             kept = self.arbiter.durable.exchange
@@ -119,16 +119,16 @@ def test_a_crash_keeps_deals_and_board_and_the_books() -> None:
     w.post("request", "r", B, BIG, 400, in_return=PAIR)
     w.add_app("b", 4, 1, 4000, B)
     w.run(20)
-    before, owned = w.market.exchange.dump(), w.owned()
+    before, owned = w.service.exchange.dump(), w.owned()
     assert owned == {A: 4, B: 6}
     assert guaranteed_gpus(w, "b") == 4
     w.crash()
     w.run(40)
-    assert w.market.exchange.dump() == before
+    assert w.service.exchange.dump() == before
     assert w.owned() == owned
     assert guaranteed_gpus(w, "b") == 4
     w.run(450)
-    assert not w.market.exchange.deals
+    assert not w.service.exchange.deals
     assert w.owned() == {A: 6, B: 4}
 
 
@@ -138,9 +138,9 @@ def test_a_control_plane_elsewhere_takes_deals_and_books_over() -> None:
     w.post("request", "r", B, for_s=50)
     supply = cells()
     other = Arbiter(w.settings, w.policy, supply=supply)
-    other.handle(ev.StateKept(json.loads(json.dumps(w.arbiter.durable.kept()))), w.now)
+    other.handle(ev.StandbyRestored(json.loads(json.dumps(w.arbiter.durable.kept()))), w.now)
     other.handle(w.snapshot(), w.now)
-    assert supply.exchange.dump() == w.market.exchange.dump()
+    assert supply.exchange.dump() == w.service.exchange.dump()
     assert (supply.gpus_of(A), supply.gpus_of(B)) == (4, 6)
     other.handle(ev.Tick(), w.now + 51)
     assert (supply.gpus_of(A), supply.gpus_of(B)) == (6, 4)
@@ -153,7 +153,7 @@ def test_a_posting_that_comes_twice_is_carried_out_once() -> None:
     assert not w.post("request", "r", B, for_s=50)
     assert not w.post("request", "r", B, for_s=50)
     assert w.owned() == {A: 4, B: 6}
-    assert len(w.market.exchange.deals) == 1
+    assert len(w.service.exchange.deals) == 1
     facts = sum(isinstance(f, ExchangeChanged) for f in w.journal)
     w.run(20)
     assert sum(isinstance(f, ExchangeChanged) for f in w.journal) == facts, "what does not change is not recorded"
@@ -192,7 +192,7 @@ def test_withdrawn_postings_are_off_the_board() -> None:
     assert not w.post("withdraw", "o"), "twice is once"
     w.post("request", "r", B, for_s=50)
     w.run(20)
-    assert not w.market.exchange.deals
+    assert not w.service.exchange.deals
 
 
 def test_another_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
@@ -205,7 +205,7 @@ def test_another_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     less = CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")
     w.arbiter.reconfigure(assignment(less), w.now)
     assert w.owned() == {A: 4, B: 4}
-    assert w.market.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
+    assert w.service.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
 
 
 def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     w.post("offer", "o", A)
     w.post("request", "r", B, for_s=100)
     w.run(5)
-    before, deals = guaranteed_gpus(w, "b"), dict(w.market.exchange.deals)
+    before, deals = guaranteed_gpus(w, "b"), dict(w.service.exchange.deals)
     assert deals
 
     def fails(*_: object) -> None:
@@ -224,7 +224,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     with pytest.raises(CellsError):
         w.arbiter.reconfigure(assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
     assert guaranteed_gpus(w, "b") == before
-    assert w.market.exchange.deals == deals
+    assert w.service.exchange.deals == deals
     assert w.owned() == {A: 4, B: 6}
     w.run(400)
     assert w.agents["b"].finished
@@ -246,7 +246,7 @@ def test_idle_cells_are_offered_and_who_waits_gets_them() -> None:
     assert guaranteed_gpus(w, "a") == 4, "what was not lent is the owner's"
     w.add_app("a2", 2, 1, 4000, A)
     w.run(280)
-    assert w.owned() == {A: 6, B: 4}, "the time is over, and it is not offered again: it is waited for"
+    assert w.owned() == {A: 6, B: 4}, "the time has passed, and it is not offered again: it is waited for"
     assert guaranteed_gpus(w, "a2") == 2
 
 
@@ -254,7 +254,7 @@ def test_what_nobody_took_is_offered_for_as_long_as_a_deal_is_worth() -> None:
     w = Trading(automatic=Automatic(Rules(idle_s=30, forecast_s=30, lend_s=100)))
     for until_s in range(40, 400, 7):
         w.run(until_s)
-        left = [o.end_s - w.now for o in w.market.exchange.board.offers.values()]
+        left = [o.end_s - w.now for o in w.service.exchange.board.offers.values()]
         assert len(left) == 4, "each type of each queue's cells"
         assert all(40 < s <= 100 for s in left)
 
@@ -291,9 +291,9 @@ def test_any_trade_conserves_surplus_and_ends_where_it_began(
         w.at(lost_s + 60, lambda: w.node_back("n1"))
     w.marks(bad)
     w.run(600)
-    assert not w.market.exchange.deals
+    assert not w.service.exchange.deals
     assert w.owned() == {A: 6, B: 4}
-    check(w.market.exchange.cells)
+    check(w.service.exchange.cells)
     w.run(2500)
     assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
     w.add_app("own-a", 4, 1, 100, A)

@@ -177,8 +177,8 @@ def test_directives_of_two_journals_have_different_ids() -> None:
 def test_what_another_control_plane_kept_is_left_alone_where_it_cannot_be_read() -> None:
     m = Mini(durable=Durable())
     for data in ({}, {"apps": 3}, {"apps": [{"app_id": 1}], "leases": [], "next": [], "switches": [], "rounds": 0}):
-        m.send(ev.StateKept(data))
-    assert m.a.durable.pristine
+        m.send(ev.StandbyRestored(data))
+    assert m.a.durable.is_empty
 
 
 def test_an_unknown_verb_does_nothing() -> None:

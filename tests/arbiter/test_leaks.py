@@ -101,7 +101,7 @@ def test_apps_that_ended_while_the_plugin_was_away_leave_nothing() -> None:
 def test_the_measure_sees_what_grows() -> None:
     m = Mini()
     before = total(m)
-    m.a.agents.doomed.update(str(k) for k in range(100))
+    m.a.agents.terminating.update(str(k) for k in range(100))
     m.a.rounds.participants._aside.update({str(k): (0.0, "") for k in range(100)})
     after = total(m)
-    assert {n for n in after if after[n] > before.get(n, 0) + 8} == {"agents.doomed", "rounds.participants._aside"}
+    assert {n for n in after if after[n] > before.get(n, 0) + 8} == {"agents.terminating", "rounds.participants._aside"}

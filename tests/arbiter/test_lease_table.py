@@ -182,8 +182,8 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
     "a plan is not carried out in time": (planned, after(61), S.FREE, ("LeaseEnded",), ("SendRevoke",)),
     "a placement brings no container in time": (placing, after(61), S.FREE, ("LeaseEnded",), ("SendRevoke",)),
     "a container takes its time to start": (starting, after(61), S.STARTING, (), ()),
-    "a revoked lease's time is over": (revoking, after(21), S.REVOKING, (), ("Kill",)),
-    "a reserved GPU's present lease is over": (reserved, after(21), S.RESERVED, (), ("Kill",)),
+    "a revoked lease's time has passed": (revoking, after(21), S.REVOKING, (), ("Kill",)),
+    "a reserved GPU's present lease has ended": (reserved, after(21), S.RESERVED, (), ("Kill",)),
     "leases stand still: a grant does not lapse": (frozen(granted), after(61), S.GRANTED, (), ()),
     "leases stand still: a revoked lease does not end": (frozen(revoking), after(21), S.REVOKING, (), ()),
 }  # fmt: skip

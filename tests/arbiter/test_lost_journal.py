@@ -1,4 +1,4 @@
-"""A journal that was lost: round numbers begin anew beside the containers whose tags name the old ones."""
+"""A journal that was lost: round numbers start again beside the containers whose tags name the old ones."""
 
 from pycontrol.model.cluster import Container
 from pycontrol.model.topology import Gpu

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.roster import Worker
 from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
@@ -28,7 +28,7 @@ virtual_clusters: {root.a: {node: 1}}
 SETTINGS = Settings(lease_s=600, lead_s=8, grant_timeout_s=20, recovery_s=0, round_retry_s=5)
 
 
-def superseded() -> tuple[Mini, ev.Place, Worker, Worker]:
+def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     """The placement that is under way, its worker, and the worker that is planned on its GPU after it."""
     supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
     m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=supply)
@@ -57,7 +57,7 @@ def superseded() -> tuple[Mini, ev.Place, Worker, Worker]:
     return m, place, before, newer
 
 
-def planned(m: Mini, gpu: Gpu) -> list[Worker]:
+def planned(m: Mini, gpu: Gpu) -> list[PlannedWorker]:
     return [w for w in m.a.workers if gpu in w.plan.gpus]
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
     "cluster": "cluster_view.py", "agents": "agents_view.py", "ledger": "ledger.py", "durable": "durable.py",
-    "gpus": "gpu_index.py", "groups": "groups.py", "workers": "roster.py", "timer": "round_timer.py",
+    "gpus": "gpu_index.py", "groups": "groups.py", "workers": "worker_plans.py", "timer": "round_timer.py",
 }  # fmt: skip
 CHANGES = {
     "add", "append", "clear", "difference_update", "discard", "drop", "extend", "insert", "pop", "popitem", "put",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pycontrol.arbiter.audience import UNLIMITED_GPUS
+from pycontrol.arbiter.app_views import UNLIMITED_GPUS
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Queue
 from tests.arbiter.mini import Mini

@@ -1,4 +1,4 @@
-"""How a round goes on: what it waits for, what ends the wait, and what its receipt says."""
+"""How a round continues: what it waits for, what ends the wait, and what its receipt says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.round import Phase
+from pycontrol.arbiter.round import RoundPhase
 from pycontrol.arbiter.rounds import SOLVE_PATIENCE
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, Plan
@@ -34,7 +34,7 @@ class Silent(Mini):
         self.send(ev.Tick())
 
     @property
-    def phase(self) -> Phase | None:
+    def phase(self) -> RoundPhase | None:
         """What the round under way waits for."""
         return self.a.rounds.current.phase if self.a.rounds.current is not None else None
 
@@ -50,7 +50,7 @@ def asked() -> Silent:
     m.app("a")
     m.app("b")
     m.wait(1)
-    assert m.phase is Phase.RHO
+    assert m.phase is RoundPhase.RHO
     return m
 
 
@@ -63,7 +63,7 @@ def offered() -> Silent:
     """Both were sent the offer."""
     m = asked()
     rho(m, "a", "b")
-    assert m.phase is Phase.BIDS
+    assert m.phase is RoundPhase.BIDS
     return m
 
 
@@ -77,7 +77,7 @@ def solving() -> Silent:
     """The policy decides."""
     m = offered()
     bid(m, "a", "b")
-    assert m.phase is Phase.PLAN
+    assert m.phase is RoundPhase.PLAN
     return m
 
 
@@ -86,38 +86,40 @@ def decided(m: Silent, problem: str = "") -> None:
 
 
 Step = Callable[[Silent], None]
-GOES_ON: dict[str, tuple[Callable[[], Silent], Step, Phase | None, dict[str, Pending]]] = {
-    "one rho of two": (asked, lambda m: rho(m, "a"), Phase.RHO, {}),
-    "every rho": (asked, lambda m: rho(m, "a", "b"), Phase.BIDS, {}),
+GOES_ON: dict[str, tuple[Callable[[], Silent], Step, RoundPhase | None, dict[str, Pending]]] = {
+    "one rho of two": (asked, lambda m: rho(m, "a"), RoundPhase.RHO, {}),
+    "every rho": (asked, lambda m: rho(m, "a", "b"), RoundPhase.BIDS, {}),
     "a rho of another round": (
-        asked, lambda m: m.send(ev.RhoReported("a", "r0.0", 2.0, DEMAND)), Phase.RHO, {},
+        asked, lambda m: m.send(ev.RhoReported("a", "r0.0", 2.0, DEMAND)), RoundPhase.RHO, {},
     ),
-    "an app that is not asked": (asked, lambda m: m.send(ev.RhoReported("z", m.round_id, 2.0, DEMAND)), Phase.RHO, {}),
-    "time, but not enough": (asked, lambda m: m.wait(SETTINGS.rho_s - 0.01), Phase.RHO, {}),
+    "an app that is not asked": (
+        asked, lambda m: m.send(ev.RhoReported("z", m.round_id, 2.0, DEMAND)), RoundPhase.RHO, {},
+    ),
+    "time, but not enough": (asked, lambda m: m.wait(SETTINGS.rho_s - 0.01), RoundPhase.RHO, {}),
     "one rho, and the other is late": (
-        asked, lambda m: (rho(m, "a"), m.wait(SETTINGS.rho_s))[1], Phase.BIDS, {"b": Pending.LATE_RHO},
+        asked, lambda m: (rho(m, "a"), m.wait(SETTINGS.rho_s))[1], RoundPhase.BIDS, {"b": Pending.LATE_RHO},
     ),
     "an Agent that goes away instead of its rho": (
-        asked, lambda m: (rho(m, "a"), m.send(ev.AgentLost("b")))[1], Phase.BIDS, {"b": Pending.AGENT_AWAY},
+        asked, lambda m: (rho(m, "a"), m.send(ev.AgentLost("b")))[1], RoundPhase.BIDS, {"b": Pending.AGENT_AWAY},
     ),
-    "one bid of two": (offered, lambda m: bid(m, "a"), Phase.BIDS, {}),
-    "every bid": (offered, lambda m: bid(m, "a", "b"), Phase.PLAN, {}),
+    "one bid of two": (offered, lambda m: bid(m, "a"), RoundPhase.BIDS, {}),
+    "every bid": (offered, lambda m: bid(m, "a", "b"), RoundPhase.PLAN, {}),
     "a bid that cannot be": (
-        offered, lambda m: (bid(m, "a"), bid(m, "b", rho=-1.0))[1], Phase.PLAN, {"b": Pending.BAD_BID},
+        offered, lambda m: (bid(m, "a"), bid(m, "b", rho=-1.0))[1], RoundPhase.PLAN, {"b": Pending.BAD_BID},
     ),
     "an Agent that cannot bid": (
-        offered, lambda m: (bid(m, "a"), m.send(ev.BidReceived("b", m.round_id, None, "no")))[1], Phase.PLAN,
+        offered, lambda m: (bid(m, "a"), m.send(ev.BidReceived("b", m.round_id, None, "no")))[1], RoundPhase.PLAN,
         {"b": Pending.BAD_BID},
     ),
     "one bid, and the other is late": (
-        offered, lambda m: (bid(m, "a"), m.wait(SETTINGS.bid_s))[1], Phase.PLAN, {"b": Pending.LATE_BID},
+        offered, lambda m: (bid(m, "a"), m.wait(SETTINGS.bid_s))[1], RoundPhase.PLAN, {"b": Pending.LATE_BID},
     ),
     "an Agent that goes away instead of its bid": (
-        offered, lambda m: (bid(m, "a"), m.send(ev.AgentLost("b")))[1], Phase.PLAN, {"b": Pending.AGENT_AWAY},
+        offered, lambda m: (bid(m, "a"), m.send(ev.AgentLost("b")))[1], RoundPhase.PLAN, {"b": Pending.AGENT_AWAY},
     ),
-    "an Agent that goes away after its bid": (solving, lambda m: m.send(ev.AgentLost("b")), Phase.PLAN, {}),
-    "a second bid, too late": (solving, lambda m: bid(m, "a"), Phase.PLAN, {}),
-    "a plan of another round": (solving, lambda m: m.send(ev.Decided("r0.0", Plan("r0.0", ()))), Phase.PLAN, {}),
+    "an Agent that goes away after its bid": (solving, lambda m: m.send(ev.AgentLost("b")), RoundPhase.PLAN, {}),
+    "a second bid, too late": (solving, lambda m: bid(m, "a"), RoundPhase.PLAN, {}),
+    "a plan of another round": (solving, lambda m: m.send(ev.Decided("r0.0", Plan("r0.0", ()))), RoundPhase.PLAN, {}),
     "a plan": (solving, decided, None, {}),
 }  # fmt: skip
 
@@ -162,7 +164,7 @@ def test_after_a_failed_round_the_next_one_waits_a_little() -> None:
     m.wait(SETTINGS.round_retry_s - 0.5)
     assert m.phase is None
     m.wait(0.5)
-    assert m.phase is Phase.RHO
+    assert m.phase is RoundPhase.RHO
 
 
 def test_the_late_are_left_out_of_what_the_policy_decides_on() -> None:
@@ -178,7 +180,7 @@ def test_a_policy_that_asks_nobody_decides_at_once() -> None:
     m = Silent("isonomy")
     m.app("a")
     m.wait(1)
-    assert m.phase is Phase.PLAN
+    assert m.phase is RoundPhase.PLAN
     assert not m.of(ev.SendAskRho)
     assert not m.of(ev.SendOffer)
 

@@ -481,7 +481,7 @@ class World:
             self.at(at_s + heal_s, lambda host=host: f"{host}:1" in self.nodes and self.mark(host))
 
     def trouble(self, kind: str) -> None:
-        """Something that goes wrong, or an operator does, now; it is over a while later."""
+        """Something that goes wrong, or an operator does, now; it has ended a while later."""
         agents = [a for a in self.agents.values() if not a.finished]
         agent = self.rng.choice(agents) if agents else None
         if kind in ("pause", "drain"):

@@ -149,9 +149,11 @@ def test_an_outsider_keeps_its_own_gang_in_place_first() -> None:
 @pytest.mark.parametrize(("order", "gets"), [("worst_first", "bad"), ("most_helped", "short")])
 def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
     views = [
-        AppView("bad", "q", 9.0, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=4),  # three gangs for two: a third less
-        AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=2),  # two for one: half
-        AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), kept_gpus=6),
+        AppView(
+            "bad", "q", 9.0, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=4
+        ),  # three gangs for two: a third less
+        AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=2),  # two for one: half
+        AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=6),
     ]
     awards = leftovers({"n1": 2}, views, Instance({}, topology([4])), {}, ranking(0, order))
     assert [a.app_id for a in awards] == [gets]

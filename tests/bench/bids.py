@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pycontrol.fairness.bidding import Bidder, OwnGang
-from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.messages import ToArbiter
 from tests.agent.world import hyperband, machines
 
@@ -31,8 +31,8 @@ def builder_s(seed: int) -> float:
     rng = random.Random(seed)
     topology = Topology.of(Machine(host, f"r{k % 8}", GPUS) for k, host in enumerate(HOSTS))
     gang, held = rng.choice([1, 2, 4]), rng.randrange(RUNNING)
-    now = Phase(tuple(rng.uniform(200.0, 20_000.0) for _ in range(JOBS)))
-    later = tuple(Phase((5000.0,) * (JOBS >> k)) for k in range(1, 6))
+    now = PhaseWork(tuple(rng.uniform(200.0, 20_000.0) for _ in range(JOBS)))
+    later = tuple(PhaseWork((5000.0,) * (JOBS >> k)) for k in range(1, 6))
     own = [OwnGang(((HOSTS[k], gang),), 1.0) for k in range(held)]
     slowdowns = dict(zip(Scope, (1.0, 1.1, 1.3), strict=True))
     offered = dict.fromkeys(topology.machines, GPUS)
@@ -62,9 +62,9 @@ def agent_s(seed: int) -> float:
     return took_s
 
 
-def _agent(gang: int, rng: random.Random) -> Brain:
+def _agent(gang: int, rng: random.Random) -> AgentCore:
     """An app of 100 jobs, 12 of them under way, each measured."""
-    brain = Brain(hyperband(jobs=JOBS, eta=2, max_iterations=6400, min_iterations=100, gang_gpus=gang))
+    brain = AgentCore(hyperband(jobs=JOBS, eta=2, max_iterations=6400, min_iterations=100, gang_gpus=gang))
     held = [Gpu(HOSTS[k], i) for k in range(RUNNING) for i in range(gang)]
     hosts = [pb.Host(host=host, rack=f"r{k % 8}", gpus=GPUS) for k, host in enumerate(HOSTS)]
     grant = pb.Grant(grant_id="g", gpus=machines(held), end_s=9000.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pycontrol.experiments.hived.cases import Case, Runs, full
+from pycontrol.experiments.hived.cases import CaseRuns, TraceCase, full
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -16,8 +16,8 @@ def run(quick: bool) -> dict[str, Any]:
     return {"jobs": len(case.spec), "nodes": case.nodes, "workload_s": made_s, **_ways(case)}
 
 
-def _ways(case: Case) -> dict[str, float]:
-    runs, found = Runs(case), {}
+def _ways(case: TraceCase) -> dict[str, float]:
+    runs, found = CaseRuns(case), {}
     for name in ("hived", "quota", "private"):
         begin_s = time.process_time()
         getattr(runs, name)

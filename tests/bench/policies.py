@@ -48,7 +48,7 @@ def _view(rng: random.Random, i: int, size: int, kept: list[Gang], ending: list[
     )  # fmt: skip
     return AppView(
         f"app{i:04d}", f"root.q{i % 4}", rng.uniform(0.2, 3.0), demand, ending_gangs=tuple(ending),
-        kept_gangs=tuple(kept), kept_gpus=sum(map(gang_gpus, kept)), submitted_s=rng.uniform(0, 1e5),
+        retained_gangs=tuple(kept), retained_gpus=sum(map(gang_gpus, kept)), submitted_s=rng.uniform(0, 1e5),
         attained_gpu_s=rng.uniform(0, 1e5),
     )  # fmt: skip
 

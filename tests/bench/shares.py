@@ -15,15 +15,15 @@ import numpy as np
 
 from pycontrol.shares import reference
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFair
-from pycontrol.shares.gavel import Gavel
+from pycontrol.shares.gandiva_fair import GandivaFairShares
+from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, Problem
+from pycontrol.shares.problem import Matrix, ShareProblem
 
 TYPES = 10
 
 
-def problem(seed: int, users: int, kind: str) -> Problem:
+def problem(seed: int, users: int, kind: str) -> ShareProblem:
     """`general`, `ordered` (by ratio) or `50` (distinct vectors)."""
     rng = np.random.default_rng(seed)
     rows = min(users, 50) if kind == "50" else users
@@ -32,7 +32,7 @@ def problem(seed: int, users: int, kind: str) -> Problem:
         w = np.exp(np.outer(rng.uniform(0, 2, rows), steps))
     else:
         w = np.cumprod(np.concatenate([np.ones((rows, 1)), rng.uniform(1, 1.5, (rows, TYPES - 1))], axis=1), axis=1)
-    return Problem.of(np.resize(w, (users, TYPES)), rng.integers(4, 40, TYPES))
+    return ShareProblem.of(np.resize(w, (users, TYPES)), rng.integers(4, 40, TYPES))
 
 
 def cpu(fn: Callable[[], Matrix]) -> tuple[float, Matrix]:
@@ -53,7 +53,7 @@ def own(scheme: Any, users: int, kind: str, seeds: int) -> dict[str, Any]:
     return {"users": users, "vectors": kind, "cpu_s": times[len(times) // 2], "worst_cpu_s": times[-1], "n": seeds}
 
 
-def convex(p: Problem, cooperative: bool, solver: str) -> Matrix:
+def convex(p: ShareProblem, cooperative: bool, solver: str) -> Matrix:
     """The paper's formulation, vectorised."""
     x = cvxpy.Variable(p.speedups.shape, nonneg=True)
     mine = cvxpy.sum(cvxpy.multiply(p.speedups, x), axis=1)
@@ -102,8 +102,8 @@ def run(quick: bool) -> dict[str, Any]:
             own(cooperative, 1000, "50", seeds),
         ],
         "noncooperative": [own(noncooperative, 500, kind, seeds) for kind in ("general", "ordered")],
-        "gandiva_fair": own(GandivaFair(), 50, "general", 1),
-        "gavel max_min": own(Gavel(), 200, "general", 1),
+        "gandiva_fair": own(GandivaFairShares(), 50, "general", 1),
+        "gavel max_min": own(GavelShares(), 200, "general", 1),
         "other tools": [yardsticks(30 if quick else 100, 0, ("ECOS", "CLARABEL"))],
     }
     if os.environ.get("ISONOMY_BENCH_ECOS") == "1":

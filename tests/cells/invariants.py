@@ -37,16 +37,16 @@ def _check_leaves(cells: Cells, space: Space) -> None:
                         assert leaf not in guests
                         guests[leaf] = group.name
     for leaf in range(len(space.chain.indices)):
-        owner, guest = space.owner_of(leaf), space.guest[leaf]
+        owner, borrower = space.owner_of(leaf), space.borrower[leaf]
         assert (owner.name if owner else None) == owners.get(leaf)
-        assert (guest.name if guest else None) == guests.get(leaf)
-        if owner and guest:
+        assert (borrower.name if borrower else None) == guests.get(leaf)
+        if owner and borrower:
             assert owner.state is GroupState.PREEMPTING
-            assert guest.state is GroupState.BEING_PREEMPTED
-            assert guest.name in owner.victims
-        low_free = owner is None and guest is None and leaf not in space.bad
-        whole = any((k, leaf // space.sizes[k]) in space.low.forest.whole for k in range(len(space.sizes)))
-        assert (space.low.forest.free[0][leaf] == 1 and not whole) == low_free, f"low view of leaf {leaf}"
+            assert borrower.state is GroupState.BEING_PREEMPTED
+            assert borrower.name in owner.victims
+        low_free = owner is None and borrower is None and leaf not in space.bad
+        whole = any((k, leaf // space.sizes[k]) in space.borrowable.forest.whole for k in range(len(space.sizes)))
+        assert (space.borrowable.forest.free[0][leaf] == 1 and not whole) == low_free, f"low view of leaf {leaf}"
 
 
 def _check_binding(space: Space) -> None:
@@ -98,11 +98,11 @@ def _check_counts(space: Space) -> None:
         free = space.sizes[root[0]] - sum(taken[leaf] for leaf in leaves)
         assert space.forest.free[root[0]][root[1]] == free
         assert key in space.pools
-    for number, leaf_guest in enumerate(space.guest):
+    for number, leaf_guest in enumerate(space.borrower):
         assert space.buddy.guests[0][number] == (leaf_guest is not None)
     for k, size in enumerate(space.sizes):
         for number in range(space.chain.count(k)):
-            cell = space.guest[number * size : (number + 1) * size]
+            cell = space.borrower[number * size : (number + 1) * size]
             assert space.buddy.guests[k][number] == sum(g is not None for g in cell)
 
 

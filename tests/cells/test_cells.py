@@ -15,7 +15,7 @@ from pycontrol.cells.idle import max_min, shares
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
 from pycontrol.cells.machines import machines
 from pycontrol.cells.recovery import adopt, dump, load, reconfigured
-from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
+from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
 from pycontrol.config import ConfigError
 from tests.cells.invariants import check
 
@@ -26,7 +26,7 @@ def build(levels: dict[str, int], hosts: int, vcs: dict[str, Any], **more: Any) 
 
 
 def ask(cells: Cells, group: str, vc: str, priority: int, *sizes: int, **more: Any) -> Any:
-    decision = cells.request(Request(group, vc, priority, tuple((1, s) for s in sizes), **more))
+    decision = cells.request(GroupRequest(group, vc, priority, tuple((1, s) for s in sizes), **more))
     check(cells)
     return decision
 
@@ -52,7 +52,7 @@ def test_a_cancelled_preemption_leaves_its_victim_as_it_was() -> None:
         assert sorted(leaves) == sorted(set(leaves))
         assert len(leaves) == 3
     assert before == after
-    assert ask(cells, "next", "a", 0, 1).outcome is Outcome.PLACED
+    assert ask(cells, "next", "a", 0, 1).outcome is PlacementOutcome.PLACED
 
 
 @pytest.mark.parametrize("priority", [0, 7])
@@ -60,7 +60,7 @@ def test_gang_packing_is_complete(priority: int) -> None:
     cells = build(NODE4, 2, {"a": {"node": 2}})
     ask(cells, "one", "a", 0, 1)
     decision = ask(cells, "gang", "a", priority, 2, 2, 3)
-    assert decision.outcome is Outcome.PLACED
+    assert decision.outcome is PlacementOutcome.PLACED
     assert not decision.victims
     assert not decision.downgraded
 
@@ -68,7 +68,7 @@ def test_gang_packing_is_complete(priority: int) -> None:
 def test_an_opportunistic_gang_is_packed_completely() -> None:
     cells = build({"node": 2}, 2, {"a": {"node": 2}})
     ask(cells, "one", "a", 0, 1)
-    assert ask(cells, "gang", "a", -1, 1, 2).outcome is Outcome.PLACED
+    assert ask(cells, "gang", "a", -1, 1, 2).outcome is PlacementOutcome.PLACED
 
 
 def test_cells_bound_to_one_host_serve_one_worker_together() -> None:
@@ -82,12 +82,12 @@ def test_cells_bound_to_one_host_serve_one_worker_together() -> None:
     cells.release("x")
     cells.release("y")
     ask(cells, "p", "a", 0, 1)
-    assert ask(cells, "q", "a", 0, 2).outcome is Outcome.PLACED
+    assert ask(cells, "q", "a", 0, 2).outcome is PlacementOutcome.PLACED
     cells.release("q")
-    adopt(cells, Request("q", "a", 0, ((1, 1),)), (("h0", (2,)),))
+    adopt(cells, GroupRequest("q", "a", 0, ((1, 1),)), (("h0", (2,)),))
     check(cells)
     both = ask(cells, "both", "a", 0, 2)
-    assert both.outcome is Outcome.PLACED
+    assert both.outcome is PlacementOutcome.PLACED
     assert hosts(both) == {"h0"}
 
 
@@ -109,7 +109,7 @@ def two_chains() -> Cells:
 def test_a_gang_spans_chains_of_a_gpu_type_only_if_none_holds_it() -> None:
     cells = two_chains()
     wide = ask(cells, "wide", "a", 0, 2, 2)
-    assert wide.outcome is Outcome.PLACED
+    assert wide.outcome is PlacementOutcome.PLACED
     assert any(host == "n0" and sorted(gpus) == [3, 5] for host, gpus in wide.workers)
     cells.release("wide")
     assert len({h[0] for h in hosts(ask(cells, "narrow", "a", 0, 1, 1))}) == 1
@@ -151,7 +151,7 @@ def test_opportunistic_groups_give_way_and_the_least_disturbed_cell_is_bound() -
     assert decision.victims == ("small",)
     assert hosts(decision) == hosts(small)
     assert cells.release("small").ready == ("g",)
-    assert ask(cells, "g", "a", 0, 4).outcome is Outcome.PLACED
+    assert ask(cells, "g", "a", 0, 4).outcome is PlacementOutcome.PLACED
 
 
 def test_a_reservation_is_taken_over_by_a_higher_priority() -> None:
@@ -170,7 +170,7 @@ def test_a_lazy_victim_runs_on_where_there_is_room() -> None:
     cells = build(NODE4, 2, {"a": {"node": 1}})
     ask(cells, "low", "a", 0, 4)
     decision = ask(cells, "high", "a", 1, 4)
-    assert (decision.outcome, decision.downgraded) == (Outcome.PLACED, ("low",))
+    assert (decision.outcome, decision.downgraded) == (PlacementOutcome.PLACED, ("low",))
     assert cells.groups["low"].lazily_preempted
 
 
@@ -182,8 +182,10 @@ def test_bad_hosts_are_hidden_as_long_as_there_are_others() -> None:
     cells.release("g")
     cells.set_health("h1", False, [2])
     assert [c["healthy"] for c in vc_cells(cells, "a")] == [True, False]
-    assert ask(cells, "g", "a", 0, 4, 4).outcome is Outcome.WAIT
-    assert ask(cells, "g", "a", 0, 4, 3).outcome is Outcome.PLACED  # the rest of a host with one bad GPU serves
+    assert ask(cells, "g", "a", 0, 4, 4).outcome is PlacementOutcome.WAIT
+    assert (
+        ask(cells, "g", "a", 0, 4, 3).outcome is PlacementOutcome.PLACED
+    )  # the rest of a host with one bad GPU serves
     cells.set_health("h1", True)
     check(cells)
 
@@ -193,7 +195,7 @@ def test_a_bad_host_breaks_nobody_else() -> None:
     ask(cells, "b0", "b", 0, 2)
     cells.release("b0")
     cells.set_health("h0", False)
-    assert ask(cells, "b1", "b", 0, 2).outcome is Outcome.PLACED
+    assert ask(cells, "b1", "b", 0, 2).outcome is PlacementOutcome.PLACED
     assert hosts(ask(cells, "a1", "a", 0, 2, 2)).isdisjoint({"h0"})
 
 
@@ -220,8 +222,8 @@ def test_what_is_free_on_a_virtual_clusters_machines_is_granted() -> None:
     assert sum(free.values()) == 5
     for number, (host, gpus) in enumerate((host, gpus) for host, gpus in free.items() if gpus):
         on = tuple((host, 1) for _ in range(gpus))
-        decision = cells.request(Request(f"u{number}", "a", 0, ((gpus, 1),), on=on))
-        assert decision.outcome in (Outcome.PLACED, Outcome.PREEMPT)
+        decision = cells.request(GroupRequest(f"u{number}", "a", 0, ((gpus, 1),), on=on))
+        assert decision.outcome in (PlacementOutcome.PLACED, PlacementOutcome.PREEMPT)
         assert hosts(decision) == {host}
         check(cells)
 
@@ -229,16 +231,16 @@ def test_what_is_free_on_a_virtual_clusters_machines_is_granted() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        Request("g", "nobody", 0, ((1, 1),)),
-        Request("g", "a", 1001, ((1, 1),)),
-        Request("g", "a", 0, ((1, 9),)),
-        Request("g", "a", 0, ()),
-        Request("g", "a", 0, ((1, 1),), pinned="none"),
-        Request("g", "a", 0, ((1, 1),), gpu_type="tpu"),
-        Request("g", "a", 0, ((1, 1),), within="galaxy"),
+        GroupRequest("g", "nobody", 0, ((1, 1),)),
+        GroupRequest("g", "a", 1001, ((1, 1),)),
+        GroupRequest("g", "a", 0, ((1, 9),)),
+        GroupRequest("g", "a", 0, ()),
+        GroupRequest("g", "a", 0, ((1, 1),), pinned="none"),
+        GroupRequest("g", "a", 0, ((1, 1),), gpu_type="tpu"),
+        GroupRequest("g", "a", 0, ((1, 1),), within="galaxy"),
     ],
 )
-def test_an_error_changes_nothing(request_: Request) -> None:
+def test_an_error_changes_nothing(request_: GroupRequest) -> None:
     cells = build(NODE4, 1, {"a": {"node": 1}})
     before = dump(cells)
     with pytest.raises(CellsError):
@@ -285,16 +287,16 @@ def test_whatever_a_private_cluster_would_grant_is_granted(seed: int) -> None:
                 for bin_cell in range(max(1, space.sizes[root[0]] // 4)):
                     leaves = list(space.chain.leaves(root))[bin_cell * 4 : bin_cell * 4 + 4]
                     frees.append(sum(leaf not in used for leaf in leaves))
-        request = Request(f"g{number}", vc, priority, tuple((1, s) for s in sizes), lazy=False)
+        request = GroupRequest(f"g{number}", vc, priority, tuple((1, s) for s in sizes), lazy=False)
         decision = cells.request(request)
         for victim in decision.victims:
             assert cells.groups[victim].priority == -1
             cells.release(victim)
-        if decision.outcome is Outcome.PREEMPT:
+        if decision.outcome is PlacementOutcome.PREEMPT:
             decision = cells.request(request)
         check(cells)
         if priority >= 0:
-            assert (decision.outcome is Outcome.PLACED) >= fits(frees, sizes)
+            assert (decision.outcome is PlacementOutcome.PLACED) >= fits(frees, sizes)
             assert alone[vc].request(request).outcome is decision.outcome
         for name in rng.sample(sorted(cells.groups), min(len(cells.groups), rng.randint(0, 2))):
             group = cells.groups[name]

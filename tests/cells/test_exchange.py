@@ -6,7 +6,7 @@ import pytest
 
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
-from pycontrol.cells.values import CellsError, Outcome
+from pycontrol.cells.values import CellsError, PlacementOutcome
 from tests.cells.invariants import check
 from tests.cells.test_cells import ask, build
 
@@ -27,14 +27,14 @@ def test_cells_are_lent_and_come_back_without_a_kill() -> None:
     deals, _ = exchange.step(0.0)
     assert [(d.owner, d.tenant, d.gpu_hours) for d in deals] == [("a", "b", 20.0)]
     assert exchange.board.surplus == {"a": 20.0, "b": -20.0}
-    assert ask(cells, "two", "b", 0, 4, 4).outcome is Outcome.PLACED
-    assert ask(cells, "too much", "a", 0, 4, 4).outcome is Outcome.WAIT
+    assert ask(cells, "two", "b", 0, 4, 4).outcome is PlacementOutcome.PLACED
+    assert ask(cells, "too much", "a", 0, 4, 4).outcome is PlacementOutcome.WAIT
     _, downgraded = exchange.step(5 * HOUR_S)
     assert downgraded == ["two"]
     assert "two" in cells.groups
     check(cells)
     back = ask(cells, "own", "a", 0, 4, 4)
-    assert back.outcome in (Outcome.PLACED, Outcome.PREEMPT)
+    assert back.outcome in (PlacementOutcome.PLACED, PlacementOutcome.PREEMPT)
 
 
 def test_one_large_cell_for_many_small_ones() -> None:
@@ -43,9 +43,9 @@ def test_one_large_cell_for_many_small_ones() -> None:
     exchange.proxy("b").request(Lot("node", "switch", 2), HOUR_S, in_return=NODE)
     (deal,), _ = exchange.step(0.0)
     assert deal.gpu_hours == 0.0
-    assert ask(exchange.cells, "large", "c", 0, 4).outcome is Outcome.PLACED
-    assert ask(exchange.cells, "small", "b", 0, 2, 2).outcome is Outcome.PLACED
-    assert ask(exchange.cells, "none", "b", 0, 4).outcome is Outcome.WAIT
+    assert ask(exchange.cells, "large", "c", 0, 4).outcome is PlacementOutcome.PLACED
+    assert ask(exchange.cells, "small", "b", 0, 2, 2).outcome is PlacementOutcome.PLACED
+    assert ask(exchange.cells, "none", "b", 0, 4).outcome is PlacementOutcome.WAIT
     check(exchange.cells)
 
 

@@ -14,7 +14,7 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
 from pycontrol.cells.recovery import adopt_all, dump, load, reconfigured
-from pycontrol.cells.values import CellsError, GroupState, Outcome, Request
+from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
 
@@ -66,12 +66,12 @@ class Machine(RuleBasedStateMachine):
         hosts = None if host is None else frozenset({f"h{host}", f"h{(host + 1) % 4}"})
         members = tuple((1, size) for size in sizes)
         frees = self.frees(vc)
-        decision = self.cells.request(Request(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts),
+        decision = self.cells.request(GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts),
                                       preempt=preempt)  # fmt: skip
         for name in decision.victims:
             victim = self.cells.groups[name]
             assert victim.priority == -1 or (victim.request.vc == vc and victim.priority < priority)
-        if decision.outcome is Outcome.WAIT:
+        if decision.outcome is PlacementOutcome.WAIT:
             assert decision.reason
             if priority >= 0 and hosts is None and not self.cells.spaces[0].bad:
                 assert not fits(frees, sizes), "a legal request was not satisfied (Theorem 1)"
@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         if name:
             for ready in self.cells.release(name).ready:
                 if not any(p.bad for p in self.cells.groups[ready].parts):
-                    assert self.cells.request(self.cells.groups[ready].request).outcome is Outcome.PLACED
+                    assert self.cells.request(self.cells.groups[ready].request).outcome is PlacementOutcome.PLACED
 
     @rule(host=st.integers(0, 3), gpu=st.none() | st.integers(0, 1))
     def fail(self, host: int, gpu: int | None) -> None:

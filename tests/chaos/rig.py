@@ -124,7 +124,7 @@ class ChaosRig(Rig):
         hide(self.cluster)
         roles = self.cluster["roles"]
         for role in roles:
-            if role != "datanode":  # one must run, else `up` configures them anew
+            if role != "datanode":  # one must run, else `up` configures them again
                 self.dev("kill", role)
         links, rest = between(self.cluster)
         waiting = [p for each in links.values() for link in each for p in link.proxies] + rest

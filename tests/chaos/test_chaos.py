@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pycontrol.audit.evidence import Stay
+from pycontrol.audit.evidence import ContainerInterval
 from pycontrol.model.topology import Gpu
 from tests.chaos import logs, work
 from tests.chaos.faults import Begun
@@ -255,8 +255,8 @@ def test_a_gpu_in_processes_of_two_containers_is_a_clash() -> None:
 
 
 def test_a_process_that_outlives_its_container_is_told() -> None:
-    ended = Stay("c1", "h", (0,), "", 100.0, 110.0, "NodeManager")
-    lost = Stay("c2", "h", (1,), "", 100.0, 110.0, "ResourceManager")
+    ended = ContainerInterval("c1", "h", (0,), "", 100.0, 110.0, "NodeManager")
+    lost = ContainerInterval("c2", "h", (1,), "", 100.0, 110.0, "ResourceManager")
     assert outlived({"c1": 112.0, "c2": 190.0}, {"c1": ended, "c2": lost}) == []
     assert outlived({"c1": 140.0}, {"c1": ended}) == ["c1: its processes were seen 30.0 s after its recorded end"]
 

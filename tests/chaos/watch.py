@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pycontrol.audit.evidence import Stay
+from pycontrol.audit.evidence import ContainerInterval
 from pycontrol.model.topology import Gpu
 
 LOOK_S = 2.0
@@ -85,7 +85,7 @@ def clashes(uses: Iterable[Use]) -> list[tuple[Gpu, Use, Use]]:
     return list(found.values())
 
 
-def outlived(seen_s: Mapping[str, float], stays: Mapping[str, Stay]) -> list[str]:
+def outlived(seen_s: Mapping[str, float], stays: Mapping[str, ContainerInterval]) -> list[str]:
     """A line for each container whose processes were seen after its NodeManager had recorded its end."""
     return [f"{name}: its processes were seen {seen_s[name] - stay.end_s:.1f} s after its recorded end"
             for name, stay in stays.items()
@@ -175,7 +175,7 @@ class Watch:
         """For the report."""
         return {name: asdict(growth) for name, growth in sorted(self.growth.items())}
 
-    def problems(self, stays: Mapping[str, Stay]) -> list[str]:
+    def problems(self, stays: Mapping[str, ContainerInterval]) -> list[str]:
         """What it saw that must not be."""
         grown = [f"{name} grew from {g.calm} to {g.disturbed} and {g.at_end}"
                  for name, g in sorted(self.growth.items()) if not g.flat]  # fmt: skip

@@ -71,7 +71,7 @@ def test_a_changed_file_says_which_deals_it_ends(floor: Rm, tmp_path: Path) -> N
     run(floor, "exchange", "request", B, "small:1", "--for", "5m", user=ADMIN)
     (file := tmp_path / "cells.yaml").touch()
     applied = run(floor, "cells", "apply", str(file), user=ADMIN)
-    assert "exchange is over for deal1: the file has no cells for it any more" in applied.output
+    assert "exchange has ended for deal1: the file has no cells for it any more" in applied.output
 
 
 def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> None:

@@ -75,7 +75,7 @@ class Rig:
         subprocess.run(words, check=True, timeout=120)
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
-        """A REST resource; {} while it is not to be had."""
+        """A REST resource; {} while it is not available."""
         return self._ask(f"isonomy/{path}", **params)
 
     def app(self, name: str) -> dict[str, Any]:

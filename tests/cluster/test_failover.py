@@ -59,7 +59,7 @@ class Pair(Rig):
             plane.wait(20)
 
     def says(self, rm: str, path: str) -> dict[str, Any]:
-        """A resource of this very ResourceManager; {} while it is not to be had."""
+        """A resource of this very ResourceManager; {} while it is not available."""
         try:
             url = f"{self.cluster['roles'][rm]['web']}/ws/v1/cluster/{path}"
             return dict(requests.get(url, timeout=2, allow_redirects=False, auth=self.login).json())
@@ -83,7 +83,7 @@ class Pair(Rig):
         """Waits until a job has trained on, in the container that it had; its AM may be a new one."""
         known = self.wait(lambda: self.jobs(name), 60, f"{name}'s Agent is there")
         self.training(name, max(j["step"] for j in known) + steps)
-        assert [j["restarts"] for j in self.jobs(name)] == [0], "the running container went on"
+        assert [j["restarts"] for j in self.jobs(name)] == [0], "the running container continued"
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +115,11 @@ def test_what_trains_goes_on_when_the_active_one_dies_and_when_the_other_one_han
         pair.wait(lambda: pair.state(other) == "ACTIVE", 60, "the other one takes over again")
     finally:
         os.kill(pid, signal.SIGCONT)
-    pair.wait(lambda: pair.in_charge(other), 60, "its control plane goes on from what was kept, not from its journal")
+    pair.wait(lambda: pair.in_charge(other), 60, "its control plane continues from what was kept, not from its journal")
     pair.wait(lambda: pair.state(active) == "STANDBY", 60, "the one that hung stands by")
     pair.goes_on("plain", 3)
 
-    assert pair.get("explain", app="plain")["app"]["arrived_s"] == arrived_s, "its clock goes on"
+    assert pair.get("explain", app="plain")["app"]["arrived_s"] == arrived_s, "its clock continues"
     pair.succeeds("plain")
     pair.succeeds("search")
     pair.succeeds("late")

@@ -1,4 +1,4 @@
-"""Faults on real processes: running containers go on, every app finishes, the audit is clean."""
+"""Faults on real processes: running containers continue, every app finishes, the audit is clean."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_control_plane_is_killed_and_started_again(rig: Rig) -> None:
     rig.control.wait()
     rig.serve()
     rig.succeeds("cp")
-    assert [j["restarts"] for j in rig.jobs("cp") or [{"restarts": 0}]] == [0], "the running container went on"
+    assert [j["restarts"] for j in rig.jobs("cp") or [{"restarts": 0}]] == [0], "the running container continued"
     rig.audit()
 
 

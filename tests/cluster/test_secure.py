@@ -122,7 +122,7 @@ def test_a_job_outlives_its_tokens_the_resourcemanager_and_the_namenode(rig: Ker
     host = rig.get("explain", app="ticket")["leases"][0]["gpu"].rpartition(":")[0]
     assert rig.isonomy(ME, "drain", host).returncode == 0
     rig.wait(lambda: [j["restarts"] for j in rig.jobs("ticket")] == [job["restarts"] + 1], 120, "it is revoked")
-    rig.training("ticket", job["step"])  # it went on from a checkpoint, and writes the next one
+    rig.training("ticket", job["step"])  # it continued from a checkpoint, and writes the next one
     assert rig.isonomy(ME, "undrain", host).returncode == 0
     rig.wait(lambda: [j["checkpoints_failed"] for j in rig.jobs("ticket")] == [0], 150, "a checkpoint is whole")
     rig.succeeds("ticket")
@@ -140,7 +140,7 @@ def test_a_standby_goes_on_from_what_was_kept_on_a_secure_hdfs(tmp_path_factory:
         pair.dev("kill", active)
         pair.wait(lambda: pair.in_charge(other), 90, "the other one and its control plane take over")
         pair.goes_on("plain", 3)
-        assert pair.get("explain", app="plain")["app"]["arrived_s"] == arrived_s, "its clock goes on"
+        assert pair.get("explain", app="plain")["app"]["arrived_s"] == arrived_s, "its clock continues"
         pair.succeeds("plain")
         pair.audit()
     finally:

@@ -66,13 +66,13 @@ def test_a_job_outlives_its_control_plane_and_a_revocation(rig: Rig) -> None:
     rig.control.wait()
     rig.serve("isonomy")
     rig.wait(lambda: rig.jobs("job"), 60, "its Agent is there again")
-    assert [j["restarts"] for j in rig.jobs("job")] == [0], "the running container went on"
+    assert [j["restarts"] for j in rig.jobs("job")] == [0], "the running container continued"
 
     host = rig.get("explain", app="job")["leases"][0]["gpu"].rpartition(":")[0]
     isonomy(rig, "drain", host)
     rig.wait(lambda: [j["restarts"] for j in rig.jobs("job")] == [1], 120, "its lease is revoked")
     rig.wait(lambda: any(not held["gpu"].startswith(host) for held in rig.get("explain", app="job")["leases"]), 60,
-             "it goes on elsewhere")  # fmt: skip
+             "it continues elsewhere")  # fmt: skip
     rig.succeeds("job")
     isonomy(rig, "undrain", host)
     told = json.loads(isonomy(rig, "explain", "job", "-o", "json"))

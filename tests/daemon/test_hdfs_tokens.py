@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pycontrol.config import HdfsTokens as Settings
+from pycontrol.config import HdfsTokenSettings
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.rpc.service import NoHdfsToken
 
@@ -71,7 +71,7 @@ def name_node() -> Iterator[NameNode]:
 
 
 def tokens(name_node: NameNode, *before: str) -> HdfsTokens:
-    at = Settings(webhdfs=";".join((*before, name_node.url)))
+    at = HdfsTokenSettings(webhdfs=";".join((*before, name_node.url)))
     return HdfsTokens(at, lambda: name_node.now_s)
 
 

@@ -48,7 +48,7 @@ def test_serves_agents_and_stops_cleanly(config: Path) -> None:
                 iter([pb.AgentMessage(register=pb.Register(app_id="application_1_1"))]),
                 metadata=[("isonomy-token", token)], timeout=LIMIT_S,
             )  # fmt: skip
-            with pytest.raises(grpc.RpcError) as refused:  # no plugin has said that there is such an app
+            with pytest.raises(grpc.RpcError) as refused:  # no plugin has reported such an app
                 list(call)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         process.send_signal(signal.SIGTERM)

@@ -18,10 +18,10 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
 from pycontrol.config import Standby
-from pycontrol.daemon.standby_store import KEEP, Kept, KeptError, KeptState
+from pycontrol.daemon.standby_store import KEEP, Kept, KeptError, StandbyStore
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
-from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StateKept
+from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StandbyRestored
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
 
@@ -105,11 +105,11 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
     kept = Kept(Standby(webhdfs=address, user="u"))
     assert kept.newest() is None
     for k in range(KEEP + 2):
-        kept.put(KeptState("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
+        kept.put(StandbyStore("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
     assert len(files) == KEEP
     newest = max(files)
     files[newest.replace("/clocks-", "/_clocks-").replace("json", "9.json")] = b'{"half'
-    assert kept.newest() == KeptState("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
+    assert kept.newest() == StandbyStore("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
     whole = json.loads(files[newest])
     for damaged in (
         b'{"damaged', b"[]", b"7", b"null", b"{}", b'{"version": 2}', b"\xff\xfe", b"[" * 100_000,
@@ -126,13 +126,13 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
 def test_the_later_epoch_counts_whatever_the_clocks_say(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
     kept, state = Kept(Standby(webhdfs=address, user="u")), Durable().dump()
-    kept.put(KeptState("first", 1, state), 2e9)
+    kept.put(StandbyStore("first", 1, state), 2e9)
     (name,) = files
     files[name.replace("clocks-0000000001-", "clocks-")] = files.pop(name)  # as written by a version without epochs
-    kept.put(KeptState("first", 1, state), 2e9 + 1)
-    kept.put(KeptState("its successor", 2, state), 1e9)
+    kept.put(StandbyStore("first", 1, state), 2e9 + 1)
+    kept.put(StandbyStore("its successor", 2, state), 1e9)
     for k in range(KEEP + 1):
-        kept.put(KeptState("first", 1, state), 3e9 + k)
+        kept.put(StandbyStore("first", 1, state), 3e9 + k)
     found = kept.newest()
     assert found is not None
     assert found.by == "its successor"
@@ -167,7 +167,7 @@ def snapshot() -> ClusterSnapshot:
 def test_clocks_and_switches_go_on_elsewhere_without_leases() -> None:
     before = lived()
     arbiter = Arbiter(Settings(), Themis())
-    arbiter.handle(StateKept(json.loads(json.dumps(before.kept()))), 120.0)
+    arbiter.handle(StandbyRestored(json.loads(json.dumps(before.kept()))), 120.0)
     arbiter.handle(snapshot(), 120.0)
     facts = arbiter.take_facts()
     after = arbiter.durable
@@ -197,6 +197,6 @@ def test_an_agent_that_is_back_first_is_told_the_leases_of_its_containers(ready_
 
 def test_a_control_plane_with_a_state_of_its_own_takes_no_kept_one_over() -> None:
     arbiter = Arbiter(Settings(), Themis(), lived())
-    arbiter.handle(StateKept({**lived().kept(), "switches": []}), 120.0)
+    arbiter.handle(StandbyRestored({**lived().kept(), "switches": []}), 120.0)
     assert arbiter.take_facts() == []
     assert arbiter.durable.dump() == lived().dump()

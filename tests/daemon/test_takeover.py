@@ -9,22 +9,22 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
-from pycontrol.daemon.standby_store import KeptError, KeptState
+from pycontrol.daemon.standby_store import KeptError, StandbyStore
 from pycontrol.daemon.takeover import Superseded, Takeover
-from pycontrol.model.events import OperatorCommand, StateKept
+from pycontrol.model.events import OperatorCommand, StandbyRestored
 from pycontrol.policies import registry
 
 
 class Store:
-    def __init__(self, kept: KeptState | None = None) -> None:
+    def __init__(self, kept: StandbyStore | None = None) -> None:
         self.kept, self.refuses = kept, False
 
-    def put(self, kept: KeptState, now_s: float) -> None:
+    def put(self, kept: StandbyStore, now_s: float) -> None:
         if self.refuses:
             raise KeptError("away")
         self.kept = kept
 
-    def newest(self) -> KeptState | None:
+    def newest(self) -> StandbyStore | None:
         return self.kept
 
 
@@ -49,33 +49,33 @@ class Driver:
 
 
 def test_an_empty_journal_goes_on_from_what_the_other_one_kept() -> None:
-    store, journal, driver = Store(KeptState("other", 4, Durable().kept())), Journal(), Driver()
-    Takeover(store, journal, pristine=True).before_snapshot(driver)
-    assert [(type(e), e.epoch) for e in driver.submitted] == [(StateKept, 5)]
+    store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
+    Takeover(store, journal, is_empty=True).before_snapshot(driver)
+    assert [(type(e), e.epoch) for e in driver.submitted] == [(StandbyRestored, 5)]
     assert store.kept is not None
     assert (store.kept.by, store.kept.epoch) == ("mine", 5)
 
 
 def test_a_journal_from_before_another_one_served_is_not_believed() -> None:
     with pytest.raises(Superseded):
-        Takeover(Store(KeptState("other", 4, {})), Journal(), pristine=False).before_snapshot(Driver())
+        Takeover(Store(StandbyStore("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
 
 
 def test_what_was_followed_does_not_supersede_while_hdfs_takes_nothing() -> None:
-    store, journal, driver = Store(KeptState("other", 4, Durable().kept())), Journal(), Driver()
-    takeover = Takeover(store, journal, pristine=True)
+    store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
+    takeover = Takeover(store, journal, is_empty=True)
     store.refuses = True
     takeover.before_snapshot(driver)
     takeover.before_snapshot(driver)
     assert len(driver.submitted) == 1
-    store.kept = KeptState("other", 6, Durable().kept())
+    store.kept = StandbyStore("other", 6, Durable().kept())
     with pytest.raises(Superseded):
         takeover.before_snapshot(driver)
 
 
 def test_a_command_is_secure_once_whoever_takes_over_goes_on_from_it() -> None:
     store, driver = Store(), Driver()
-    takeover = Takeover(store, Journal(), pristine=True)
+    takeover = Takeover(store, Journal(), is_empty=True)
     with pytest.raises(KeptError, match="no snapshot"):
         takeover.secure(driver)
     assert store.kept is None, "what the other one kept must not be overwritten before it is read"
@@ -93,10 +93,10 @@ def test_a_command_given_to_a_control_plane_that_another_one_took_over_from_is_n
     driver = Driver()
 
     class Later(Store):
-        def newest(self) -> KeptState | None:
-            return KeptState("other", 9, Durable().kept()) if self.kept is not None else None
+        def newest(self) -> StandbyStore | None:
+            return StandbyStore("other", 9, Durable().kept()) if self.kept is not None else None
 
-    takeover = Takeover(Later(), Journal(), pristine=True)
+    takeover = Takeover(Later(), Journal(), is_empty=True)
     takeover.before_snapshot(driver)
     with pytest.raises(KeptError, match="another control plane"):
         takeover.secure(driver)

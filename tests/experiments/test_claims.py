@@ -104,7 +104,7 @@ def test_comments_docstrings_and_layout_decide_nothing(tmp_path: Path) -> None:
 
 
 def test_every_experiment_has_code_that_decides_it() -> None:
-    tree = provenance.Tree(SOURCES)
+    tree = provenance.PackageTree(SOURCES)
     for name in catalogue.names():
         module, _, function = catalogue.EXPERIMENTS[name].partition(":")
         found = tree.reached((module, function))
@@ -115,7 +115,7 @@ def test_every_experiment_has_code_that_decides_it() -> None:
 
 def test_what_an_experiment_runs_is_of_the_code_that_is_hashed() -> None:
     """The functions that a run really calls; of generated ones and of what only writes tables, nothing is said."""
-    found = provenance.Tree(SOURCES).reached(("pycontrol.experiments.hived.safety", "random_trace"))
+    found = provenance.PackageTree(SOURCES).reached(("pycontrol.experiments.hived.safety", "random_trace"))
     called: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pycontrol.experiments.outlook.estimates import Watched, _claims, _row
+from pycontrol.experiments.outlook.estimates import WatchedWorld, _claims, _row
 from pycontrol.experiments.themis.runs import Scene
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration
@@ -23,7 +23,7 @@ class Queue(Scene):
 
 
 def test_each_start_is_held_against_the_first_estimate_made_while_the_app_waited() -> None:
-    world = Watched(Queue("queue", "1x4", apps=6), 1, "isonomy", 3, Calibration())
+    world = WatchedWorld(Queue("queue", "1x4", apps=6), 1, "isonomy", 3, Calibration())
     world.run()
     world._settle()
     assert len(world.found) >= 4

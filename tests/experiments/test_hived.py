@@ -10,28 +10,28 @@ from pycontrol.experiments.hived import cells as hived_cells
 from pycontrol.experiments.hived import example, simulated
 from pycontrol.experiments.hived import exchange as hived_exchange
 from pycontrol.experiments.hived import safety as hived_safety
-from pycontrol.experiments.hived.cases import Case, Runs, apportioned, by_level
+from pycontrol.experiments.hived.cases import CaseRuns, TraceCase, apportioned, by_level
 from pycontrol.experiments.hived.simulated import LEASE_S, POLICIES
-from pycontrol.experiments.hived.simulated import Series as Hours
+from pycontrol.experiments.hived.simulated import HourlySeries as Hours
 from pycontrol.experiments.kit import Setup
 from pycontrol.simulation.apps import TraceApp
 
 HOUR_S = 3600.0
 
 
-def tiny() -> Case:
+def tiny() -> TraceCase:
     """Two tenants on four nodes: many small jobs against gangs of a node."""
     spec = []
     for k in range(60):
         spec.append(("small", len(spec), (1, 2, 1, 4)[k % 4], 900.0 * k, 600.0 * (1 + 7 * k % 23)))
         if k % 5 == 0:
             spec.append(("large", len(spec), 8, 900.0 * k, 5400.0))
-    return Case("tiny", 4, {"small": {"node": 2}, "large": {"node": 2}}, tuple(spec), 0, 54_000.0)
+    return TraceCase("tiny", 4, {"small": {"node": 2}, "large": {"node": 2}}, tuple(spec), 0, 54_000.0)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_job_runs_its_time_whatever_the_policy(policy: str) -> None:
-    run = Runs(tiny(), policy)
+    run = CaseRuns(tiny(), policy)
     for ran in (run.private, run.quota, run.hived):
         assert ran.delay_s.keys() == run.case.run_s.keys()
         assert all(ran.finished_s[n] >= at_s + run_s - 1e-3 for _, n, _, at_s, run_s in run.case.spec)
@@ -44,7 +44,7 @@ def test_every_job_runs_its_time_whatever_the_policy(policy: str) -> None:
 
 def test_a_simulation_that_ends_before_its_jobs_counts_what_they_waited_by_then() -> None:
     spec = (("t", 0, 8, 0.0, 5000.0), ("t", 1, 8, 100.0, 500.0), ("t", 2, 4, 200.0, 10.0))
-    case = Case("one", 1, {"t": {"node": 1}}, spec, 0, 200.0, 3700.0)
+    case = TraceCase("one", 1, {"t": {"node": 1}}, spec, 0, 200.0, 3700.0)
     found = simulated.private(case, "yarn_cs")
     assert found.delay_s == pytest.approx({0: 0.0, 1: 3600.0, 2: 3500.0}, abs=5.0)
     assert found.finished_s == pytest.approx({0: 5000.0, 1: 4200.0, 2: 3710.0}, abs=5.0)
@@ -66,13 +66,13 @@ def test_a_part_of_the_trace_begins_with_what_would_then_run() -> None:
 
 def test_on_its_private_cluster_the_first_comer_is_first_and_what_fits_goes_ahead() -> None:
     spec = (("t", 0, 8, 0.0, 100.0), ("t", 1, 8, 1.0, 10.0), ("t", 2, 8, 2.0, 5.0))
-    found = simulated.private(Case("one", 1, {"t": {"node": 1}}, spec, 0, 0.0), "yarn_cs")
+    found = simulated.private(TraceCase("one", 1, {"t": {"node": 1}}, spec, 0, 0.0), "yarn_cs")
     assert found.delay_s == pytest.approx({0: 0.0, 1: 99.0, 2: 108.0}, abs=2.0)
 
 
 def test_what_is_borrowed_is_taken_for_a_guarantee_and_keeps_its_progress() -> None:
     spec = (("a", 0, 8, 0.0, 5000.0), ("a", 1, 8, 0.0, 5000.0), ("b", 2, 8, 2000.0, 500.0))
-    case = Case("three", 2, {"a": {"node": 1}, "b": {"node": 1}}, spec, 0, 10_000.0)
+    case = TraceCase("three", 2, {"a": {"node": 1}, "b": {"node": 1}}, spec, 0, 10_000.0)
     found = simulated.hived(case, "yarn_cs")
     assert [gpus for _, gpus in found.preemptions] == [8]
     assert found.delay_s == pytest.approx({0: 0.0, 1: 500.0, 2: 0.0}, abs=70.0)
@@ -91,7 +91,7 @@ def test_a_quota_refuses_some_of_it() -> None:
 
 def test_a_job_that_its_user_ends_gives_its_gpus_back_at_that_time() -> None:
     spec = (("a", 0, 8, 0.0, 5000.0), ("a", 1, 8, 10.0, 1000.0))
-    case = Case("two", 1, {"a": {"node": 1}}, spec, 0, 10_000.0)
+    case = TraceCase("two", 1, {"a": {"node": 1}}, spec, 0, 10_000.0)
     found = hived_safety.open_loop(case, simulated.private(case, "yarn_cs"), True)
     assert (found.asked, found.refused) == (2, 0)
 
@@ -149,7 +149,7 @@ def test_with_the_shadow_nobody_ends_a_lease_later_than_on_its_private_cluster(f
     """Without it one job of seed 4 ends 10,462 s later."""
     found = {}
     for seed in range(first, first + 4):
-        run = Runs(hived_safety.random_case(seed, 60))
+        run = CaseRuns(hived_safety.random_case(seed, 60))
         found[seed] = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
     assert {seed: late_s for seed, late_s in found.items() if late_s > LEASE_S + 60.0} == {}
 
@@ -157,20 +157,20 @@ def test_with_the_shadow_nobody_ends_a_lease_later_than_on_its_private_cluster(f
 @pytest.mark.parametrize("seed", [8, 15])
 def test_with_the_shadow_nobody_ends_a_lease_later_under_a_policy_that_stops_jobs(seed: int) -> None:
     """6,897 s late where it mirrored who ran there in the last moment of the leases rather than in the next ones."""
-    run = Runs(hived_safety.random_case(seed, 60), "tiresias")
+    run = CaseRuns(hived_safety.random_case(seed, 60), "tiresias")
     late_s = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
     assert late_s < 60.0
 
 
 def test_without_the_shadow_a_job_ends_later_for_what_was_borrowed() -> None:
-    run = Runs(hived_safety.random_case(4, 60))
+    run = CaseRuns(hived_safety.random_case(4, 60))
     assert max(s - run.private.finished_s[n] for n, s in run.hived.finished_s.items()) > 2 * LEASE_S
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_shadow_is_the_schedule_that_the_private_cluster_has(policy: str) -> None:
     """Its jobs end there when they do in a simulation of the private cluster, but for the time rounds take to begin."""
-    run = Runs(hived_safety.random_case(1, 60), policy)
+    run = CaseRuns(hived_safety.random_case(1, 60), policy)
     off_s = [abs(s - run.private.finished_s[n]) for n, s in run.shadowed.shadow_s.items()]
     assert len(off_s) > 30
     assert max(off_s) < 120.0

@@ -33,8 +33,8 @@ from pycontrol.experiments.oef.runs import (
     OEF_NONCOOPERATIVE,
     PLACERS,
     PUBLISHED,
-    Lie,
     Run,
+    SpeedupLie,
     measure,
     outcome,
     placed,
@@ -43,7 +43,7 @@ from pycontrol.experiments.oef.throughput import _against
 from pycontrol.experiments.report import Entry, markdown
 from pycontrol.model.auction import Plan, Snapshot
 from pycontrol.policies.last_pass import last_pass
-from pycontrol.shares.problem import Problem
+from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.runs import metric_ratio, unfinished_note
 from pycontrol.simulation.workloads import load
 
@@ -81,7 +81,7 @@ def test_a_cap_of_one_leaves_devices_idle_and_a_cap_by_demand_does_not() -> None
 
 def test_the_searched_properties_see_violations() -> None:
     """Each measure is 0 where a property holds, and positive for a division that breaks it."""
-    problem = Problem.of([[1.0, 2.0], [1.0, 5.0]], [1.0, 1.0])
+    problem = ShareProblem.of([[1.0, 2.0], [1.0, 5.0]], [1.0, 1.0])
     greedy = np.array([[0.0, 0.0], [1.0, 1.0]])
     assert envy(problem, greedy) > 0 < shortfall(problem, greedy)
     assert pareto_gain(problem, MAX_MIN.shares(problem)) > 0.05
@@ -145,12 +145,14 @@ def test_there_is_no_ratio_while_jobs_are_unfinished() -> None:
 
 
 def test_a_liar_is_seen_as_it_says_and_works_as_it_is() -> None:
-    honest, lied = (outcome(Run(OEF_NONCOOPERATIVE, four(), 2 * SPAN_S, lie=lie)) for lie in (None, Lie("u1", 2.0)))
+    honest, lied = (
+        outcome(Run(OEF_NONCOOPERATIVE, four(), 2 * SPAN_S, lie=lie)) for lie in (None, SpeedupLie("u1", 2.0))
+    )
     assert lied.done["u1"] < 0.9 * honest.done["u1"]
     told = _four_tenants().speedups.copy()
     told[0, 1:] *= 2.0
     true = _four_tenants()
-    estimated = true.efficiency(NONCOOPERATIVE.shares(Problem.of(told, true.devices)))
+    estimated = true.efficiency(NONCOOPERATIVE.shares(ShareProblem.of(told, true.devices)))
     assert estimated[0] < min(estimated[1:])
 
 
@@ -158,6 +160,6 @@ def test_a_ratio_to_nothing_is_said_as_two_numbers() -> None:
     assert _against((0.1, 0.0)) == "10.0% against 0.0%"
 
 
-def _four_tenants() -> Problem:
+def _four_tenants() -> ShareProblem:
     vectors = {a.user: list(a.speedups.values()) for a in four().apps}
-    return Problem.of([vectors[u] for u in sorted(vectors)], [8.0, 8.0, 8.0])
+    return ShareProblem.of([vectors[u] for u in sorted(vectors)], [8.0, 8.0, 8.0])

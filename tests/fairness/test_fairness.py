@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.fairness.contention import Clock
+from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.estimate import Halving
 from pycontrol.fairness.figure7 import JobInfo, curve_t_sh
-from pycontrol.fairness.gangs import AppWork, Phase, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
-from pycontrol.fairness.packing import longest_first, pack, phase_end
+from pycontrol.fairness.gangs import AppWork, PhaseWork, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.makespan import longest_first, pack, phase_end
 
 EXAMPLE = Halving((80, 100, 100, 120), 8, ((2, 16), (1, 36)), 8, 1.0, 0.0)
 """Section 4.3.3."""
@@ -36,7 +36,7 @@ def test_the_papers_worked_example_to_the_digit() -> None:
 
 def test_elastic_jobs_give_the_papers_table() -> None:
     """Section 4.3.3 in the form that Agents bid with: a slot of n GPUs is as fast as n slots of one."""
-    phases = (Phase((640.0, 800.0, 800.0, 960.0)), Phase((1600.0, 1600.0)), Phase((3600.0,)))
+    phases = (PhaseWork((640.0, 800.0, 800.0, 960.0)), PhaseWork((1600.0, 1600.0)), PhaseWork((3600.0,)))
     app = AppWork(phases, 1, 0.0, 2500.0, job_gpus_max=8)
     for slots_of in (lambda n: [1.0] * n, lambda n: [1.0 / n]):
         table = {n: round(rho_with_gangs(app, slots_of(n)), 2) for n in (1, 2, 4, 8, 16)}
@@ -52,8 +52,8 @@ def test_the_estimate_is_revised_when_the_survivors_are_known() -> None:
 
 
 def test_the_same_example_on_gangs_of_one_gpu() -> None:
-    phases = tuple(Phase(tuple(t * 8 for t in (80, 100, 100, 120))) for _ in range(1))
-    app = AppWork((*phases, Phase((1600, 1600)), Phase((3600,))), 1, 0.0, 2500.0)
+    phases = tuple(PhaseWork(tuple(t * 8 for t in (80, 100, 100, 120))) for _ in range(1))
+    app = AppWork((*phases, PhaseWork((1600, 1600)), PhaseWork((3600,))), 1, 0.0, 2500.0)
     assert t_sh(app, [1.0, 1.0]) == 1600 + 1600 + 3600, "a gang of one GPU does not run on two"
     assert rho_with_gangs(app, []) == math.inf
     assert projected_rho(app, 600) == (600 + rho_with_gangs(app, [1.0]) * 2500) / 2500
@@ -112,11 +112,11 @@ def test_more_gangs_of_one_kind_never_end_later(jobs: list[float], gangs: int, s
 
 
 def test_n_avg_weighs_by_time() -> None:
-    clock = Clock().turned(60.0, 3).turned(100.0, 1)  # the app arrives as the fourth, at 100
+    clock = ContentionClock().turned(60.0, 3).turned(100.0, 1)  # the app arrives as the fourth, at 100
     then = clock.value
     assert clock.n_avg(100.0, then, 100.0) == 4
     clock = clock.turned(110.0, -2).turned(140.0, -1)
     assert clock.n_avg(100.0, then, 140.0) == (10 * 4 + 30 * 2) / 40
     assert clock.n_avg(100.0, then, 180.0) == (10 * 4 + 30 * 2 + 40 * 1) / 80
     assert clock.turned(90.0, 6).app_seconds(140.0) == clock.app_seconds(140.0), "time does not run backwards"
-    assert Clock().n_avg(0.0, 0.0, 9.0) == 1, "the app itself"
+    assert ContentionClock().n_avg(0.0, 0.0, 9.0) == 1, "the app itself"

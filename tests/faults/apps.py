@@ -8,8 +8,18 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent.brain import Brain
-from submarine_patch.agent.messages import Command, End, LinkLost, Publish, Published, Refused, Tick, ToArbiter, ToShell
+from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.messages import (
+    Command,
+    CommandRefused,
+    End,
+    LinkLost,
+    Publish,
+    Published,
+    TimePassed,
+    ToArbiter,
+    ToShell,
+)
 from submarine_patch.agent.spec import AppSpec
 from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import EXIT_LOST, Run
@@ -106,7 +116,7 @@ class Master:
         raise NotImplementedError
 
     def completed(self, container_id: str, status: int, why: str) -> None:
-        """A container is over."""
+        """A container has ended."""
 
     def start_on_node(self, c: RmContainer, process: Callable[[Run], Any], failed: Callable[[str], None]) -> None:
         """NMClient.startContainer."""
@@ -146,7 +156,7 @@ class AgentMaster(Master):
         self.spec = spec
         files: list[Any] = world.hdfs.files.setdefault(f"state of {app.app_id}", [])
         saved = json.loads(files[-1]) if files and app.attempt > 1 else None
-        self.brain = Brain(spec, app.attempt, saved)
+        self.brain = AgentCore(spec, app.attempt, saved)
         if saved:
             self.brain.restarted(self.wall_s())
         self._inbox: list[Any] = []
@@ -172,7 +182,7 @@ class AgentMaster(Master):
     def start(self) -> None:
         super().start()
         self.heartbeat()  # the shell registers, and the Agent hears of adopted containers, before anything else
-        self.sim.every(AGENT_TICK_S, lambda: self.sim.now < self.mute_until_s or self._think(Tick()), self.life)
+        self.sim.every(AGENT_TICK_S, lambda: self.sim.now < self.mute_until_s or self._think(TimePassed()), self.life)
         self.sim.at(0.1, self._connect, self.life)
 
     def ended(self) -> None:
@@ -302,7 +312,7 @@ class AgentMaster(Master):
         self.life.dead = True
 
     def _refuse(self, c: am.AmCommand, why: str) -> None:
-        self.sim.at(0.01, lambda: self._think(Refused(c, why)), self.life)
+        self.sim.at(0.01, lambda: self._think(CommandRefused(c, why)), self.life)
 
     def _close(self, request_id: int) -> bool:
         priority = self._open.pop(request_id, None)

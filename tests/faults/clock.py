@@ -45,7 +45,7 @@ class Sim:
         self.steps = 0
 
     def at(self, delay_s: float, fn: Callable[[], object], life: Life | None = None) -> None:
-        """Calls fn after a delay, unless that life is over by then."""
+        """Calls fn after a delay, unless that life has passed by then."""
         self._order += 1
         heapq.heappush(self._heap, (self.now + max(0.0, delay_s), self._order, life, fn))
 
@@ -203,7 +203,7 @@ class Stream:
         self.on_end: list[Callable[[str], object] | None] = [None, None]
         self._free_s = [0.0, 0.0]
         self.closed = [False, False]
-        """Whether that side knows that it is over."""
+        """Whether that side knows that it has ended."""
         self._stalled_s: float | None = None
 
     def send(self, side: int, message: Any) -> None:

@@ -38,7 +38,7 @@ class Injector:
         self.world.disturb()
 
     def _until(self, f: Fault, end: Callable[[], object]) -> None:
-        """`end` is called when the fault is over."""
+        """`end` is called when the fault has ended."""
 
         def once() -> None:
             if once in self._open:
@@ -49,7 +49,7 @@ class Injector:
         self.sim.at(f["for_s"], once)
 
     def _disturbed(self, f: Fault) -> None:
-        """Oracles with a bound begin to count when this is over."""
+        """Oracles with a bound begin to count when this has ended."""
         self.world.disturb()
         self._until(f, self.world.disturb)
 
@@ -147,7 +147,7 @@ class Injector:
         self._until({**f, "for_s": 1.0 + f["for_s"] / 4}, lambda: world.rm or world.start_rm())
 
     def do_cells_apply(self, f: Fault) -> None:
-        """The cells file is edited and applied while all goes on: fewer tenants, other policies; and back."""
+        """The cells file is edited and applied while all continues: fewer tenants, other policies; and back."""
         world = self.world
         if not world.schedule["cells"] or len(world.owners) < 2:
             return

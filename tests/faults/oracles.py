@@ -83,7 +83,7 @@ class Oracles:
         self._arrived.clear()
 
     def took_over(self, plane: Any) -> None:
-        """A life with an empty journal knows what was kept; who arrived since then arrives anew."""
+        """A life with an empty journal knows what was kept; who arrived since then arrives again."""
         live = plane.arbiter.durable.live
         self._arrived = {k: v for k, v in self._arrived.items() if k in live}
 

@@ -204,7 +204,7 @@ class Plane:
         tokens = Tokens(KEY)
         durable = self.journal.recover()
         world.oracles.recovered(self, durable)
-        self._pristine = durable.pristine
+        self._was_empty = durable.is_empty
         supply = world.make_supply()
         self.policy = world.make_policy(supply)
         arbiter = self.arbiter = Arbiter(
@@ -230,7 +230,7 @@ class Plane:
         self.driver._solver = _Later(self)  # type: ignore[assignment]
         self.takeover: Takeover | None = None
         if world.schedule.get("standby"):
-            self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.pristine)
+            self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.is_empty)
             sim.every(KEEP_EVERY_S, self._keep, self.life)
             sim.every(PLUGIN_LOOK_S, self._stand_by, self.life)
         sim.every(PLUGIN_LOOK_S, lambda: self.act(self.endpoint.check_lost), self.life)
@@ -246,8 +246,8 @@ class Plane:
             except Superseded:
                 self.sim.at(0.0, self._set_aside, self.life)
                 raise
-            if self._pristine:
-                self._pristine = False
+            if self._was_empty:
+                self._was_empty = False
                 self.world.oracles.took_over(self)
         self.driver.submit(event)
 
@@ -349,7 +349,7 @@ class Plane:
                 break
             self.driver.drain()
         else:
-            raise Violation("time", "the control plane goes on for ever at one moment")
+            raise Violation("time", "the control plane continues for ever at one moment")
         self._answer_polls()
 
     def _plan_wake(self) -> None:

@@ -63,7 +63,7 @@ class RmNode:
 
     nm: NodeManager
     gpus: int
-    heard_s: float
+    last_heard_s: float
     state: str = "RUNNING"
     orders: list[str] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from tests.faults.workers import STUCK
 Schedule = dict[str, Any]
 NODES = (("n1", "r1", 4), ("n2", "r1", 4), ("n3", "r2", 2), ("n4", "r2", 2))
 HORIZON_S = (40.0, 110.0)
-"""How long faults go on."""
+"""How long faults continue."""
 
 FAULTS: dict[str, float] = {
     "plane_kill": 1.0, "plane_crash": 2.0, "disk_full": 0.5, "power": 0.5, "journal_lost": 0.4, "prune": 0.5,

@@ -83,7 +83,7 @@ class World:
         self.topology = None
         self.calm_since = self.sim.now
         self.deposed_until_s = 0.0
-        """So long a ResourceManager goes on that another took over from."""
+        """So long a ResourceManager continues that another took over from."""
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]

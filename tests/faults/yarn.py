@@ -70,7 +70,7 @@ class ResourceManager:
 
     @property
     def ready(self) -> bool:
-        """Recovery is over."""
+        """Recovery has ended."""
         return not self.recovering or self.sim.now - self.began_s >= RECOVERY_S
 
     # ---- applications
@@ -147,7 +147,7 @@ class ResourceManager:
         for c in [c for c in self.containers.values() if c.app_id == app.app_id]:
             self.complete(c, "KILL", RELEASED, "its application ended")
         self.plugin.emit(app_removed=pb.AppRemoved(app_id=app.app_id, final_state=final))
-        self.sim.tell("rm", f"{app.app_id} is over: {final}")
+        self.sim.tell("rm", f"{app.app_id} has ended: {final}")
         self.world.app_over(app)
 
     def move(self, app: App, queue: str) -> None:
@@ -268,7 +268,7 @@ class ResourceManager:
         )  # fmt: skip
 
     def to_forget(self, nm: NodeManager) -> list[str]:
-        """Ended containers that their AM knows of, or whose application is over (containersToBeRemovedFromNM)."""
+        """Ended containers that their AM knows of, or whose application has ended (containersToBeRemovedFromNM)."""
         ended = [r for r in nm.runs.values() if r.state == "ended" and r.told_ended]
         apps = self.apps
         return [r.container_id for r in ended if r.container_id in self.heard
@@ -277,7 +277,7 @@ class ResourceManager:
     def node_heartbeat(self, nm: NodeManager, started: list[Run], ended: list[Run]) -> list[str]:
         """What began and ended there; the containers that it is to end."""
         node = self.nodes[nm.node_id]
-        node.heard_s = self.sim.now
+        node.last_heard_s = self.sim.now
         for run in started:
             container = self.containers.get(run.container_id)
             if container is None:
@@ -301,7 +301,7 @@ class ResourceManager:
 
     def _expire(self) -> None:
         now = self.sim.now
-        for node in [n for n in self.nodes.values() if now - n.heard_s > EXPIRY_S]:
+        for node in [n for n in self.nodes.values() if now - n.last_heard_s > EXPIRY_S]:
             self.remove_node(node, "LOST")
         for c in [c for c in self.containers.values() if c.state == "ACQUIRED" and now - c.since_s > LAUNCH_S]:
             self.complete(c, "EXPIRE", RELEASED, "was not launched")
@@ -324,7 +324,7 @@ class ResourceManager:
             self.plugin.emit(node_up=self.node_message(node))
 
     def decommission(self, node_id: str, on: bool) -> None:
-        """Gracefully: nothing new on it, what runs goes on."""
+        """Gracefully: nothing new on it, what runs continues."""
         node = self.nodes.get(node_id)
         if node is not None:
             node.state = "DECOMMISSIONING" if on else "RUNNING"
@@ -333,7 +333,7 @@ class ResourceManager:
     # ---- containers
 
     def complete(self, c: RmContainer, event: str, status: int, why: str) -> None:
-        """A container is over as far as the RM is concerned."""
+        """A container has ended as far as the RM is concerned."""
         before = c.state
         if self.containers.pop(c.container_id, None) is None:
             return

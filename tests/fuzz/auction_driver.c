@@ -102,7 +102,7 @@ static void one(int64_t seed) {
     double *value = room_for((size_t)a.apps + 1, sizeof(double)), *bound = room_for((size_t)a.apps + 1, sizeof(double));
     int32_t *at_host = ints((size_t)a.sizes * (size_t)a.hosts), *at_rack = ints((size_t)a.sizes * (size_t)a.racks);
     int status = isonomy_auction(&a, 0.02, 20000, chance(50), choice, value, bound, at_host, at_rack);
-    if (status != 0 && status != -2) fail(seed, "no status that there is");
+    if (status != 0 && status != -2) fail(seed, "an unknown status");
     if (status == -2 && !broken) fail(seed, "a well-formed auction was refused");
     for (int i = 0; status == 0 && i < a.apps; i++) {
         if (choice[i] < first[i] || choice[i] >= first[i + 1]) fail(seed, "a row of another bidder was chosen");

@@ -19,7 +19,7 @@ BATCH = 200
 
 @cache
 def driver() -> Path | None:
-    """The program, built anew; None where no compiler has the sanitizers."""
+    """The program, built again; None where no compiler has the sanitizers."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not (SOURCES / "solver.c").exists():
         return None

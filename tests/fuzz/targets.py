@@ -44,8 +44,8 @@ from pycontrol.simulation.workloads.reading import BadTrace
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from pycontrol.wire.v1 import bridge_pb2
-from submarine_patch.agent.brain import Brain
-from submarine_patch.agent.messages import LinkLost, Tick, ToArbiter
+from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.messages import LinkLost, TimePassed, ToArbiter
 from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
@@ -191,7 +191,7 @@ AGENTS_HEAR = (pb.ArbiterMessage, am.AmEvent)
 
 def agents_mind(data: bytes) -> None:
     """Nothing that the Arbiter, YARN or a worker says ends an Agent, and nothing it then says ends its stream."""
-    brain, now_s = Brain(hyperband(jobs=3)), NOW_S
+    brain, now_s = AgentCore(hyperband(jobs=3)), NOW_S
     _hear(brain, pb.ArbiterMessage(registered=_REGISTERED), now_s)
     for number, said in enumerate(_told(data, AGENTS_HEAR)):
         now_s += (0.0, 0.5, 20.0)[number % 3]
@@ -214,7 +214,7 @@ def agents_mind(data: bytes) -> None:
         _hear(brain, said, now_s)
     for _ in range(3):
         now_s += 10.0
-        _hear(brain, Tick(), now_s)
+        _hear(brain, TimePassed(), now_s)
     _hear(brain, LinkLost(), now_s)
     json.dumps(brain.dump())
 
@@ -226,7 +226,7 @@ _REGISTERED = pb.Registered(
 )
 
 
-def _hear(brain: Brain, event: Any, now_s: float) -> None:
+def _hear(brain: AgentCore, event: Any, now_s: float) -> None:
     for command in brain.handle(event, now_s):
         if not isinstance(command, ToArbiter):
             continue
@@ -394,7 +394,7 @@ def log_lines(data: bytes) -> None:
     begin_s = time.thread_time()
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines()):
         said = parser.feed(line, float(number))
-        if isinstance(said, logparse.Checkpoint):
+        if isinstance(said, logparse.CheckpointLine):
             pb.WorkerCheckpoint(step=said.step, path=said.path)
         elif said is not None:
             assert 0 <= said.step <= logparse.STEP_MAX

@@ -35,7 +35,7 @@ def gpus_of(name: str, *apps: AppView, **options: Any) -> dict[str, int]:
 
 
 CASES = [
-    ("drf", {}, "the fewest GPUs first", [app("a", kept_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
+    ("drf", {}, "the fewest GPUs first", [app("a", retained_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
     ("drf", {}, "equals share", [app("a", gangs=9), app("b", gangs=9)], {"a": 1, "b": 1}),
     ("tiresias", {}, "the least service first",
      [app("a", attained_gpu_s=9000.0), app("b")], {"b": 2}),
@@ -54,17 +54,17 @@ CASES = [
     ("srtf", {}, "the least time left with the offer",
      [app("a", work_left_gpu_s=3000.0, gangs=2), app("b", work_left_gpu_s=2000.0, gangs=1)], {"a": 2}),
     ("srtf", {}, "slowdown where the offer lies counts",
-     [app("a", 4, 1, work_left_gpu_s=2000.0, slowdown=SHARP, kept_gpus=0), app("b", 2, 1, work_left_gpu_s=2500.0)],
+     [app("a", 4, 1, work_left_gpu_s=2000.0, slowdown=SHARP, retained_gpus=0), app("b", 2, 1, work_left_gpu_s=2500.0)],
      {"b": 2}),
-    ("optimus", {}, "who has nothing first", [app("a", kept_gpus=1, gangs=9), app("b")], {"b": 1, "a": 1}),
+    ("optimus", {}, "who has nothing first", [app("a", retained_gpus=1, gangs=9), app("b")], {"b": 1, "a": 1}),
     ("optimus", {}, "the largest ratio of throughput",
-     [app("a", kept_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", kept_gpus=1, gangs=9)], {"b": 2}),
+     [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)], {"b": 2}),
     ("optimus", {"gain": "time"}, "the largest cut of remaining time",
-     [app("a", kept_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", kept_gpus=1, gangs=9)], {"a": 2}),
+     [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)], {"a": 2}),
     ("gandiva", {}, "who runs slower far apart first",
      [app("a", 2, 1, slowdown=FLAT), app("b", 2, 1, slowdown=SHARP)], {"b": 2}),
     ("gandiva", {}, "among equals who came first", [app("a", submitted_s=1.0), app("b")], {"b": 2}),
-    ("max_min", {}, "the fewest GPUs first", [app("a", kept_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
+    ("max_min", {}, "the fewest GPUs first", [app("a", retained_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
     ("yarn_cs", {}, "who came first", [app("a", submitted_s=1.0), app("b")], {"b": 2}),
     ("yarn_cs", {}, "a gang that fits goes ahead of one that does not",
      [app("a", 4, 1), app("b", 2, 1, submitted_s=1.0)], {"b": 2}),
@@ -87,7 +87,7 @@ def in_queues(*apps: AppView, free: dict[str, int]) -> Snapshot:
 
 def test_max_min_weighs_queues_before_apps() -> None:
     """Queue a: one app with 4 GPUs, 51 % of its share; b: three apps with 3, 58 %."""
-    apps = [app("a", kept_gpus=4, gangs=9), *(app(f"b{i}", kept_gpus=1, queue="root.b") for i in range(3))]
+    apps = [app("a", retained_gpus=4, gangs=9), *(app(f"b{i}", retained_gpus=1, queue="root.b") for i in range(3))]
     assert gangs_of("max_min", in_queues(*apps, free={"n3": 1})) == {"a": [gang(n3=1)]}
     assert gangs_of("drf", in_queues(*apps, free={"n3": 1})) == {"b0": [gang(n3=1)]}
 

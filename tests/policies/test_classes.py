@@ -100,7 +100,7 @@ def test_classes_together_give_no_gpu_twice_and_keep_all_limits(s: Snapshot, dat
                 taken[host] = taken.get(host, 0) + n
     assert all(n <= s.free.get(host, 0) for host, n in taken.items())
     for v in views:
-        assert got(plan, v.app_id) <= max(0, v.demand.gpus - v.kept_gpus)
+        assert got(plan, v.app_id) <= max(0, v.demand.gpus - v.retained_gpus)
     for queue in {v.queue for v in views}:
         mine = [v for v in views if v.queue == queue]
         ending = {v.app_id: sum(map(gang_gpus, v.ending_gangs)) for v in mine}

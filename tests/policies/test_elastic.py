@@ -45,7 +45,7 @@ def test_a_policy_that_counts_gpus_gives_them_one_by_one() -> None:
 
 
 def test_whoever_comes_last_shrinks() -> None:
-    """n1 is all that there is: b, first in the order, takes two of the four that a runs on, and a goes on with two."""
+    """n1 is all that exist: b, first in the order, takes two of the four that a runs on, and a continues with two."""
     a = elastic("a", ending_gangs=((("n1", 4),),), work_total_gpu_s=9e9)
     b = app("b", 2, 1, work_total_gpu_s=1.0)
     found = gangs(Isonomy(), a, b, free={"n1": 4})

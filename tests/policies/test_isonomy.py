@@ -139,7 +139,7 @@ def test_an_app_that_was_away_is_taken_up_where_it_was() -> None:
     s = later(s, decide(replace(s, ended={"one": 500.0})), 0.0, [other, replace(one, demand=other.demand)])
     plan = decide(s)
     assert {a.app_id for a in plan.awards} == {"one", "other"}
-    assert plan.memory["apps"]["one"][2] == 1000.0, "not declared anew"
+    assert plan.memory["apps"]["one"][2] == 1000.0, "not declared again"
 
 
 def test_memory_changes_only_when_apps_come_or_go() -> None:

@@ -33,7 +33,7 @@ def anywhere(_: str) -> Collection[str]:
 
 
 def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str]]) -> list[str]:
-    """Written anew: app by app, whether one more gang of one type would fit on what is left."""
+    """Written again: app by app, whether one more gang of one type would fit on what is left."""
     left = dict(s.free)
     got = dict.fromkeys((v.app_id for v in s.apps), 0)
     for award in plan.awards:
@@ -46,7 +46,7 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
     found = []
     for v in s.apps:
         rooms = [x.gpus - sum(got[a] for a in x.app_ids) for x in queue_limits(s) if v.app_id in x.app_ids]
-        room = min([v.demand.gpus - v.kept_gpus - got[v.app_id], *rooms])
+        room = min([v.demand.gpus - v.retained_gpus - got[v.app_id], *rooms])
         for gpu_type in [v.demand.gpu_type] if v.demand.gpu_type else s.topology.types:
             here = {h: n for h, n in left.items()
                     if n > 0 and s.topology.type_of(h) == gpu_type and h not in closed.get(v.app_id, ())}  # fmt: skip
@@ -82,7 +82,7 @@ def give(*apps: AppView, awards: tuple[Award, ...] = (), **more: object) -> dict
 
 def test_apps_that_paid_come_last_and_those_with_least_first() -> None:
     bids = (BidReceipt("payer", 1.0, 1, paid_gangs=1),)
-    apps = [app("payer", 4, 2), app("rich", 4, 3, kept_gpus=4), app("poor", 4, 1)]
+    apps = [app("payer", 4, 2), app("rich", 4, 3, retained_gpus=4), app("poor", 4, 1)]
     assert give(*apps, bids=bids) == {"poor": ((("n1", 4),),), "rich": ((("n2", 4),),)}
     assert len(give(apps[0], bids=bids)["payer"]) == 2, "nobody else could use them"
 
@@ -114,7 +114,7 @@ def test_gpus_held_for_a_gang_are_lent_to_other_apps_until_its_deadline() -> Non
 def test_oef_holds_for_the_app_that_waited_longest_until_one_time() -> None:
     """Half of what its gang needs is free; the same end is named as long as it is not over."""
     big = app("big", 8, 1, user="u", work_left_gpu_s=1e6)
-    busy = app("busy", 4, 1, user="v", kept_gpus=4, kept_gangs=((("n2", 4),),))
+    busy = app("busy", 4, 1, user="v", retained_gpus=4, retained_gangs=((("n2", 4),),))
     user = "u (gpu 1)"
     memory = {"deviation": {user: {"gpu": 20.0}}, "waited": {"big": 20.0}, "seen_s": {user: 900.0}, "at_s": 900.0}
     s = replace(snapshot(big, busy, free={"n1": 4}, top=ONE), now_s=1000.0, lease_s=600.0, memory=memory)

@@ -1,4 +1,4 @@
-"""Rounds go on without the app that makes their policy fail, and find it in few trials."""
+"""Rounds continue without the app that makes their policy fail, and find it in few trials."""
 
 from __future__ import annotations
 

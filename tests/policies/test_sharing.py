@@ -18,7 +18,7 @@ from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing, _Shared
 from pycontrol.shares.gavel import Objective
-from pycontrol.shares.problem import Problem
+from pycontrol.shares.problem import ShareProblem
 
 TOP = Topology.of([Machine(f"{t.lower()}-{i}", "r", 4, t) for t in ("K80", "V100") for i in range(2)])
 EVERY: tuple[Sharing, ...] = (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel(), Gavel(objective="max_min"))
@@ -79,7 +79,7 @@ def test_fractional_shares_are_met_over_rounds(policy: Sharing) -> None:
     apps = [tenant_app(f"a{i}", f"u{i}", 1.2 + i, gangs=16) for i in range(3)]
     world = Rounds(policy, *apps)
     world.run(60)
-    problem = Problem.of([[1.0, 1.2 + i] for i in range(3)], [8, 8], None, [16.0] * 3)
+    problem = ShareProblem.of([[1.0, 1.2 + i] for i in range(3)], [8, 8], None, [16.0] * 3)
     ideal = policy.scheme().shares(problem)
     for view, row in zip(apps, ideal, strict=True):
         got = [world.total[view.app_id][t] / 60 for t in ("K80", "V100")]
@@ -147,7 +147,7 @@ def test_shares_accrue_with_time() -> None:
     world.now_s -= 540.0
     before = world.memory["deviation"]
     s = world.snapshot()
-    apps = tuple(replace(v, ending_gangs=(), kept_gangs=v.ending_gangs, kept_gpus=8) for v in s.apps)
+    apps = tuple(replace(v, ending_gangs=(), retained_gangs=v.ending_gangs, retained_gpus=8) for v in s.apps)
     plan = Oef().decide(replace(s, free={}, apps=apps), {}, random.Random(0))
     assert plan.awards == ()
     assert before == {"u1 (K80 1, V100 2)": {"K80": 0.0, "V100": 0.0}}

@@ -36,7 +36,7 @@ def test_the_worst_part_is_offered_worst_first(f: float, n: int) -> None:
 
 def test_only_who_can_use_the_offer_is_asked() -> None:
     silent = view("silent", None)
-    sated = view("sated", 9.0, kept_gpus=2)
+    sated = view("sated", 9.0, retained_gpus=2)
     no_room = view("no_room", 9.0, gang=4, queue="root.small", queue_room_gpus=3)
     offer = Themis().offer(snapshot(silent, sated, no_room, view("first", 2.0), view("late", 2.0, submitted_s=5.0)))
     assert offer is not None
@@ -189,7 +189,7 @@ def test_the_rho_of_an_app_with_nothing_is_an_option() -> None:
         "b": Bid("b", 2.0, (BidRow(1.5, (), 1, 4),)),
         "holds": Bid("holds", 3.0, (BidRow(2.5, (), 1, 4),)),
     }
-    s = snapshot(*(view(a, 5.0, 4, kept_gpus=4 * (a == "holds")) for a in bids))
+    s = snapshot(*(view(a, 5.0, 4, retained_gpus=4 * (a == "holds")) for a in bids))
     nothing = {
         option: {r.app_id: r.rho_nothing for r in Themis(rho_nothing=option).decide(s, bids, random.Random(0)).bids}
         for option in ("projected", "twice_worst", "huge")
@@ -205,7 +205,7 @@ def test_cached_tables_decide_the_next_offer() -> None:
     bid = Bid("a", 3.0, (BidRow(1.0, (), 1, 4, Scope.MACHINE),))
     plan = policy.decide(snapshot(*apps), {"a": bid}, random.Random(0))
     assert plan.memory == {"tables": {"a": [[0, 3.0], [4, 1.0]]}}
-    liar = view("a", 99.0, 4, kept_gpus=4)  # says that it is still badly off with what it won
+    liar = view("a", 99.0, 4, retained_gpus=4)  # says that it is still badly off with what it won
     later = replace(snapshot(liar, apps[1]), memory=plan.memory)
     assert policy.offer(later) == Offer(("b",))
     assert Themis().offer(later) == Offer(("a",))

@@ -28,7 +28,7 @@ def got(plan_awards: object) -> dict[str, int]:
 
 
 def test_everybody_who_could_use_it_is_asked() -> None:
-    s = snapshot(view("a", 1.0), view("b", 3.0), view("silent", None), view("sated", 9.0, kept_gpus=2))
+    s = snapshot(view("a", 1.0), view("b", 3.0), view("silent", None), view("sated", 9.0, retained_gpus=2))
     offer = WorstFirst().offer(s)
     assert offer is not None
     assert offer.app_ids == ("b", "a")

@@ -83,7 +83,7 @@ def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
         last = job.launch()
         assert last.codes() == [0], last.text()[-3000:]
         again = [json.loads(line)["step"] for line in last.text().splitlines() if line.startswith('{"step"')]
-        assert steps[-1] <= min(again) <= steps[-1] + 10, "it went on, it did not begin anew"
+        assert steps[-1] <= min(again) <= steps[-1] + 10, "it continued, it did not start again"
         assert final(last.text()) == pytest.approx(final(whole.text()), rel=1e-6)
     finally:
         alone.end()

@@ -22,7 +22,7 @@ def _snapshot(seed: int) -> Snapshot:
         AppView(
             f"app{i}", f"root.q{i % 3}", rng.uniform(0.5, 9),
             Demand(1, 4, 1, rng.uniform(10, 900), 1000.0, loss_rate=rng.random()),
-            kept_gpus=0, submitted_s=rng.uniform(0, 100), user=f"u{i % 4}", attained_gpu_s=rng.uniform(0, 5000),
+            retained_gpus=0, submitted_s=rng.uniform(0, 100), user=f"u{i % 4}", attained_gpu_s=rng.uniform(0, 5000),
         )
         for i in range(10)
     )  # fmt: skip

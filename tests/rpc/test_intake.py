@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pycontrol.rpc import intake
-from pycontrol.rpc.intake import COSTS, Intake, Pace
+from pycontrol.rpc.intake import COSTS, Intake, RateLimiter
 from pycontrol.runtime.driver import Overloaded
 
 
@@ -109,7 +109,7 @@ def test_progress_is_read_at_the_rate_at_which_it_is_wanted(monkeypatch: pytest.
     monkeypatch.setattr(intake.time, "monotonic", lambda: now_s[0])
 
     async def go() -> None:
-        pace = Pace()
+        pace = RateLimiter()
         for _ in range(220):
             await pace.take(COSTS["progress"])
 

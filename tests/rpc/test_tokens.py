@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycontrol.rpc.tokens import (
-    Claims,
     ForgedToken,
     KeyFileError,
     MalformedToken,
+    TokenClaims,
     TokenError,
     Tokens,
 )
@@ -22,7 +22,7 @@ APP = "application_1_0001"
 def test_what_is_issued_verifies(app_id: str, user: str, ttl_s: float, now_s: float) -> None:
     tokens = Tokens(b"k" * 32)
     claims = tokens.verify(tokens.issue(app_id, user, ttl_s, now_s))
-    assert claims == Claims(app_id, user, now_s + ttl_s)
+    assert claims == TokenClaims(app_id, user, now_s + ttl_s)
 
 
 @given(st.integers(min_value=0), st.integers(1, 255))
@@ -35,7 +35,7 @@ def test_any_changed_byte_is_refused(position: int, change: int) -> None:
         claims = tokens.verify(token)
     except TokenError:
         return
-    assert claims == Claims(APP, "ann", 10)  # only spare bits of the last base64 character differ
+    assert claims == TokenClaims(APP, "ann", 10)  # only spare bits of the last base64 character differ
 
 
 def test_another_key_and_nonsense_are_refused() -> None:

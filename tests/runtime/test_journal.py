@@ -108,10 +108,10 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     journal = SqliteJournal(path)
     assert as_known_to(expected, plain(journal.recover())) == expected
     assert [r.round_id for r in journal.rounds(10)] == ["r1.1"]
-    journal.append([AppChanged(APP, {"message": "goes on"})], 2000.0)
+    journal.append([AppChanged(APP, {"message": "continues"})], 2000.0)
     journal.close()
     assert as_known_to(expected, plain(recovered(path))) == expected | {
-        "apps": [a | {"message": "goes on"} if a["app_id"] == APP else a for a in expected["apps"]]
+        "apps": [a | {"message": "continues"} if a["app_id"] == APP else a for a in expected["apps"]]
     }
     assert list(read_facts(path))[: len(before)] == before
 

@@ -8,7 +8,7 @@ from pycontrol.audit.usage import usage
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.spans import NOT_TAKEN_OVER, OVERWRITTEN, Journal, Span, SpanFold, changes_of
+from pycontrol.runtime.spans import NOT_TAKEN_OVER, OVERWRITTEN, Journal, LeaseInterval, SpanFold, changes_of
 from tests.web.scene import Scene
 
 A, B = Gpu("n1", 0), Gpu("n1", 1)
@@ -18,7 +18,7 @@ def rows(*facts: tuple[float, f.Fact]) -> list[tuple[int, float, f.Fact]]:
     return [(i, t, fact) for i, (t, fact) in enumerate(facts)]
 
 
-def spans(*journals: Journal) -> list[Span]:
+def spans(*journals: Journal) -> list[LeaseInterval]:
     found = {}
     for _, _, changes in changes_of(SpanFold(), *journals):
         found.update({x.after.number: x.after for x in changes if x.after is not None})

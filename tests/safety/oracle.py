@@ -189,7 +189,7 @@ class Shared(Watched):
         self.supply = self.cells(self.case)
         self.arbiter = Arbiter(self.settings, self.policy, durable, epoch=self.epoch, supply=self.supply)
         if kind == "takeover":
-            self.submit(ev.StateKept(kept, self.epoch))
+            self.submit(ev.StandbyRestored(kept, self.epoch))
         self.submit(self.snapshot())
         for agent in self.agents.values():
             if not agent.finished:

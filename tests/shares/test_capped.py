@@ -7,22 +7,22 @@ import pytest
 
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFair
+from pycontrol.shares.gandiva_fair import GandivaFairShares
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Problem, Scheme
-from pycontrol.shares.simple import MaxMin
+from pycontrol.shares.problem import Scheme, ShareProblem
+from pycontrol.shares.simple import MaxMinShares
 
-SCHEMES: tuple[Scheme, ...] = (OefCooperative(), OefNoncooperative(), GandivaFair(), MaxMin())
+SCHEMES: tuple[Scheme, ...] = (OefCooperative(), OefNoncooperative(), GandivaFairShares(), MaxMinShares())
 
 
-def problem(seed: int, tight: bool) -> Problem:
+def problem(seed: int, tight: bool) -> ShareProblem:
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(2, 8)), int(rng.integers(1, 4))
     w = np.cumprod(np.hstack([np.ones((n, 1)), rng.uniform(1.0, 3.0, (n, k - 1))]), axis=1)
     devices = rng.integers(1, 9, k).astype(float)
     most = devices.sum()
     demands = rng.integers(0, int(most) + 1, n).astype(float) if tight else np.full(n, most)
-    return Problem.of(w, devices, rng.uniform(0.5, 3.0, n), demands)
+    return ShareProblem.of(w, devices, rng.uniform(0.5, 3.0, n), demands)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
@@ -44,5 +44,5 @@ def test_where_nobody_has_too_many_nothing_changes(scheme: Scheme) -> None:
 
 
 def test_a_cut_keeps_the_fastest_of_the_share() -> None:
-    p = Problem.of([[1.0, 3.0], [1.0, 3.0]], [4.0, 4.0], None, [2.0, 8.0])
+    p = ShareProblem.of([[1.0, 3.0], [1.0, 3.0]], [4.0, 4.0], None, [2.0, 8.0])
     assert within_demand(OefCooperative(), p) == pytest.approx(np.array([[0.0, 2.0], [4.0, 2.0]]), abs=1e-6)

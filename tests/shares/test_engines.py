@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from pycontrol.shares import cooperative, noncooperative, reference
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, Problem, ShareError, Tenancy
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Tenancy
 from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio
 from tests.shares.test_promises import SCHEMES, envy, problems
 
@@ -22,17 +22,17 @@ def vectors(seed: int, n: int, k: int, ordered: bool) -> Matrix:
     return np.cumprod(np.concatenate([np.ones((n, 1)), rng.uniform(1, 1.6, (n, k - 1))], axis=1), axis=1)
 
 
-def problem_of(seed: int, n: int, k: int, ordered: bool) -> Problem:
+def problem_of(seed: int, n: int, k: int, ordered: bool) -> ShareProblem:
     """A problem with weights and some equal users."""
     rng = np.random.default_rng(seed + 1000)
     w = vectors(seed, n, k, ordered)
     w[rng.integers(0, n, n // 5)] = w[0]
-    return Problem.of(w, rng.integers(1, 30, k), rng.integers(1, 4, n))
+    return ShareProblem.of(w, rng.integers(1, 30, k), rng.integers(1, 4, n))
 
 
 @given(problem=problems())
 @settings(max_examples=25, deadline=None)
-def test_both_forms_are_optimal(problem: Problem) -> None:
+def test_both_forms_are_optimal(problem: ShareProblem) -> None:
     for scheme, plain in (
         (OefNoncooperative(), reference.noncooperative),
         (OefCooperative(), reference.cooperative),
@@ -85,31 +85,31 @@ def test_several_job_types_share_their_tenants_weight() -> None:
 @pytest.mark.parametrize("name", SCHEMES)
 def test_odd_input_has_defined_results(name: str) -> None:
     scheme = SCHEMES[name]
-    one_type = scheme.shares(Problem.of([[1], [1], [1]], [6]))
+    one_type = scheme.shares(ShareProblem.of([[1], [1], [1]], [6]))
     assert one_type == pytest.approx(np.full((3, 1), 2.0)) or name == "gavel_max_sum", "one type: alike"
     assert one_type.sum() == pytest.approx(6)
-    equal = Problem.of([[1, 3]] * 3, [3, 6])
+    equal = ShareProblem.of([[1, 3]] * 3, [3, 6])
     if name not in ("gavel_max_sum",):  # which has no second aim
         assert equal.efficiency(scheme.shares(equal)) == pytest.approx([7] * 3), "equal users: alike"
-    alone = Problem.of([[1, 3]], [3, 6])
+    alone = ShareProblem.of([[1, 3]], [3, 6])
     assert scheme.shares(alone) == pytest.approx(np.array([[3, 6]])), "alone: all"
-    none = Problem.of([[1, 3, 5], [1, 2, 7]], [3, 0, 6])
+    none = ShareProblem.of([[1, 3, 5], [1, 2, 7]], [3, 0, 6])
     assert (scheme.shares(none)[:, 1] == 0).all(), "no device of a type"
-    slower = Problem.of([[1, 0.5], [1, 2]], [4, 4])
-    swapped = Problem.of([[0.5, 1], [2, 1]], [4, 4])
+    slower = ShareProblem.of([[1, 0.5], [1, 2]], [4, 4])
+    swapped = ShareProblem.of([[0.5, 1], [2, 1]], [4, 4])
     if name != "gandiva_fair":  # whose prices are in the type that comes first
         totals = [p.efficiency(scheme.shares(p)).sum() for p in (slower, swapped)]
         assert totals[0] == pytest.approx(totals[1]), "slower on a faster type: the types' order does not matter"
-    nowhere = Problem.of([[1, 2], [0, 0], [1, 3]], [4, 4])
+    nowhere = ShareProblem.of([[1, 2], [0, 0], [1, 3]], [4, 4])
     x = scheme.shares(nowhere)
     assert np.isfinite(x).all()
     assert (x.sum(axis=0) <= 4 + 1e-9).all()
-    barred = Problem.of([[0, 1], [1, 2]], [4, 4])
+    barred = ShareProblem.of([[0, 1], [1, 2]], [4, 4])
     x = scheme.shares(barred)
     if name in ("max_min_ratio", "oef_cooperative", "gavel", "gavel_water_filling", "gandiva_fair"):
         floor = barred.efficiency(barred.equal_split())
         assert (barred.efficiency(x) >= floor - 1e-7).all(), "who cannot use a type still has its part's worth"
-    empty = scheme.shares(Problem.of([[1, 2], [1, 3]], [0, 0]))
+    empty = scheme.shares(ShareProblem.of([[1, 2], [1, 3]], [0, 0]))
     assert (empty == 0).all()
 
 
@@ -130,11 +130,11 @@ def test_odd_input_has_defined_results(name: str) -> None:
 )
 def test_bad_input_is_refused_by_name(w: list[list[float]], m: list[float], weights: list[float], says: str) -> None:
     with pytest.raises(ShareError, match=says):
-        Problem.of(w, m, weights)
+        ShareProblem.of(w, m, weights)
 
 
 def test_sharing_incentive_costs_efficiency_and_a_common_ratio_more() -> None:
-    problem = Problem.of([[1, 2], [1, 3], [1, 4]], [1, 1])
+    problem = ShareProblem.of([[1, 2], [1, 3], [1, 4]], [1, 1])
     totals = [
         problem.efficiency(s.shares(problem)).sum()
         for s in (MaxEfficiency(), MaxEfficiency(sharing_incentive=True), OefCooperative(), MaxMinRatio())

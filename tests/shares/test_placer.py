@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.shares.placer import Job, Placement, paper_round, place_round, wait_bound_rounds
+from pycontrol.shares.placer import Placement, PlacerJob, paper_round, place_round, wait_bound_rounds
 
 Shares = dict[str, dict[str, float]]
 
@@ -23,11 +23,11 @@ class Counts:
     free: dict[str, int]
     got: Counter[str] = field(default_factory=Counter)
 
-    def stay(self, job: Job) -> bool:
+    def stay(self, job: PlacerJob) -> bool:
         """As good as a new place."""
         return job.home is not None and self.settle(job, job.home)
 
-    def settle(self, job: Job, gpu_type: str) -> bool:
+    def settle(self, job: PlacerJob, gpu_type: str) -> bool:
         """If there are as many."""
         if self.free.get(gpu_type, 0) < job.gpus:
             return False
@@ -35,7 +35,7 @@ class Counts:
         self.got[job.user] += job.gpus
         return True
 
-    def hold(self, job: Job) -> None:
+    def hold(self, job: PlacerJob) -> None:
         """All devices are on offer in each round, so nobody has to wait for more."""
         raise AssertionError("the first that is ready fits")
 
@@ -60,7 +60,7 @@ class World:
         placed = []
         for _ in range(rounds):
             jobs = [
-                Job(f"{u}/{i}", u, n, tuple(self.devices), waited[f"{u}/{i}"], home[f"{u}/{i}"])
+                PlacerJob(f"{u}/{i}", u, n, tuple(self.devices), waited[f"{u}/{i}"], home[f"{u}/{i}"])
                 for u, sizes in self.sizes.items()
                 for i, n in enumerate(sizes)
             ]
@@ -136,10 +136,10 @@ def test_who_has_whole_shares_never_moves() -> None:
 
 def test_spare_devices_are_charged_and_cost_later() -> None:
     ideal = {"a": {"V100": 2.0}, "b": {"V100": 2.0}}
-    alone = place_round(ideal, {}, [Job("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0)
+    alone = place_round(ideal, {}, [PlacerJob("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0)
     assert alone.how == {"a/0": ("V100", "spare")}
     assert alone.deviation["a"]["V100"] == pytest.approx(-2.0)
-    jobs = [Job("a/0", "a", 4, ("V100",), 0.0, "V100"), Job("b/0", "b", 4, ("V100",), 1.0)]
+    jobs = [PlacerJob("a/0", "a", 4, ("V100",), 0.0, "V100"), PlacerJob("b/0", "b", 4, ("V100",), 1.0)]
     both = place_round(ideal, alone.deviation, jobs, Counts({"V100": 4}), 4.0)
     assert set(both.how) == {"b/0"}
 

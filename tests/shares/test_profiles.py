@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from pycontrol.shares.problem import ShareError
-from pycontrol.shares.profiles import Profile
+from pycontrol.shares.profiles import TypeProfile
 
 TRUE_S = {"3070": 0.30, "3080": 0.20, "3090": 0.14}
 
@@ -20,7 +20,7 @@ def times(noise: float, rng: random.Random, n: int = 7) -> dict[str, list[float]
 
 
 def test_exact_times_give_the_exact_vector() -> None:
-    profile = Profile.of(times(0.0, random.Random(0)))
+    profile = TypeProfile.of(times(0.0, random.Random(0)))
     assert profile.speedups == pytest.approx({"3070": 1.0, "3080": 1.5, "3090": 0.3 / 0.14})
     assert profile.times["3090"].error == 0.0
 
@@ -28,7 +28,7 @@ def test_exact_times_give_the_exact_vector() -> None:
 def test_twenty_percent_noise_a_mini_batch_is_much_less_in_the_vector() -> None:
     errors, said = [], []
     for seed in range(200):
-        profile = Profile.of(times(0.2, random.Random(seed)))
+        profile = TypeProfile.of(times(0.2, random.Random(seed)))
         errors.append(profile.speedups["3090"] / (0.3 / 0.14) - 1)
         said.append(math.hypot(profile.times["3090"].error, profile.times["3070"].error))
     assert statistics.pstdev(errors) < 0.1
@@ -38,19 +38,19 @@ def test_twenty_percent_noise_a_mini_batch_is_much_less_in_the_vector() -> None:
 def test_one_bad_time_changes_little() -> None:
     good = times(0.0, random.Random(0))
     good["3090"][3] = 9.0
-    assert Profile.of(good).speedups["3090"] == pytest.approx(0.3 / 0.14)
-    assert Profile.of(good).measured("3090", 9.0).speedups["3090"] > 0.85 * 0.3 / 0.14
+    assert TypeProfile.of(good).speedups["3090"] == pytest.approx(0.3 / 0.14)
+    assert TypeProfile.of(good).measured("3090", 9.0).speedups["3090"] > 0.85 * 0.3 / 0.14
 
 
 def test_running_jobs_correct_a_wrong_profile() -> None:
-    profile = Profile.of({"3070": [0.3], "3090": [0.07]})
+    profile = TypeProfile.of({"3070": [0.3], "3090": [0.07]})
     for _ in range(30):
         profile = profile.measured("3090", 0.14)
     assert profile.speedups["3090"] == pytest.approx(0.3 / 0.14, rel=0.01)
 
 
 def test_a_type_is_tried_once() -> None:
-    profile = Profile().tried("3070", [0.3, 0.3]).tried("3090", [0.1]).tried("3070", [0.9])
+    profile = TypeProfile().tried("3070", [0.3, 0.3]).tried("3090", [0.1]).tried("3070", [0.9])
     assert profile.speedups == pytest.approx({"3070": 1.0, "3090": 3.0}), "the first trial counts"
 
 
@@ -69,20 +69,20 @@ def test_a_type_is_tried_once() -> None:
 def test_measured_speeds_replace_the_prior(
     times_s: dict[str, list[float]], prior: dict[str, float], speedups: dict[str, float]
 ) -> None:
-    profile = Profile.of(times_s) if times_s else Profile()
+    profile = TypeProfile.of(times_s) if times_s else TypeProfile()
     assert profile.with_prior(prior, ["K80", "P100", "V100"]) == pytest.approx(speedups)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_time_is_refused_by_name(bad: float) -> None:
     with pytest.raises(ShareError, match=r"3090\[1\]"):
-        Profile.of({"3090": [0.1, bad]})
+        TypeProfile.of({"3090": [0.1, bad]})
     with pytest.raises(ShareError, match="3090"):
-        Profile.of({"3090": [0.1]}).measured("3090", bad)
+        TypeProfile.of({"3090": [0.1]}).measured("3090", bad)
 
 
 def test_empty_times_are_refused() -> None:
     with pytest.raises(ShareError, match="times_s: is empty"):
-        Profile.of({})
+        TypeProfile.of({})
     with pytest.raises(ShareError, match="3090: is empty"):
-        Profile.of({"3090": []})
+        TypeProfile.of({"3090": []})

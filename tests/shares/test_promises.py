@@ -9,29 +9,29 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
-from pycontrol.shares.gandiva_fair import GandivaFair
-from pycontrol.shares.gavel import Gavel
+from pycontrol.shares.gandiva_fair import GandivaFairShares
+from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, Problem, Promise, Scheme
-from pycontrol.shares.simple import MaxEfficiency, MaxMin, MaxMinRatio, capacity_rows, efficiency_rows
+from pycontrol.shares.problem import Matrix, Scheme, SchemeProperty, ShareProblem
+from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, capacity_rows, efficiency_rows
 
 SCHEMES: dict[str, Scheme] = {
     "oef_noncooperative": OefNoncooperative(),
     "oef_cooperative": OefCooperative(),
-    "max_min": MaxMin(),
+    "max_min": MaxMinShares(),
     "max_min_ratio": MaxMinRatio(),
     "max_efficiency": MaxEfficiency(),
     "max_efficiency_sharing_incentive": MaxEfficiency(sharing_incentive=True),
-    "gandiva_fair": GandivaFair(),
-    "gavel": Gavel(),
-    "gavel_water_filling": Gavel("water_filling"),
-    "gavel_max_sum": Gavel("max_sum"),
-    "gavel_finish_time": Gavel("finish_time"),
-    "gavel_min_duration": Gavel("min_duration"),
+    "gandiva_fair": GandivaFairShares(),
+    "gavel": GavelShares(),
+    "gavel_water_filling": GavelShares("water_filling"),
+    "gavel_max_sum": GavelShares("max_sum"),
+    "gavel_finish_time": GavelShares("finish_time"),
+    "gavel_min_duration": GavelShares("min_duration"),
 }
 
 
-def promising(promise: Promise) -> list[str]:
+def promising(promise: SchemeProperty) -> list[str]:
     """The schemes that promise it."""
     return [name for name, scheme in SCHEMES.items() if promise in scheme.promises]
 
@@ -40,22 +40,22 @@ speedup = st.integers(50, 600).map(lambda v: v / 100)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> ShareProblem:
     """Positive speedups (below 1 too), weights, devices of a type possibly none."""
     n, k = draw(st.integers(1, 5)), draw(st.integers(1, 4))
     w = [[1.0, *draw(st.lists(speedup, min_size=k - 1, max_size=k - 1))] for _ in range(n)]
     m = draw(st.lists(st.integers(0, 12), min_size=k, max_size=k).filter(any))
-    return Problem.of(w, m, draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)))
+    return ShareProblem.of(w, m, draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)))
 
 
-def envy(problem: Problem, x: Matrix) -> float:
+def envy(problem: ShareProblem, x: Matrix) -> float:
     """The largest gain, per weight, that somebody would have by another's share."""
     y = x / problem.weights[:, None]
     worth = problem.speedups @ y.T
     return float((worth - np.diag(worth)[:, None]).max())
 
 
-def pareto_gain(problem: Problem, x: Matrix) -> float:
+def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
     """By how much total efficiency can rise with nobody worse off."""
     n, k = problem.speedups.shape
     floor = problem.efficiency(x)
@@ -68,44 +68,44 @@ def pareto_gain(problem: Problem, x: Matrix) -> float:
 @pytest.mark.parametrize("name", SCHEMES)
 @given(problem=problems())
 @settings(max_examples=40, deadline=None)
-def test_devices_are_divided_and_promises_kept(name: str, problem: Problem) -> None:
+def test_devices_are_divided_and_promises_kept(name: str, problem: ShareProblem) -> None:
     scheme = SCHEMES[name]
     x = scheme.shares(problem)
     size = problem.speedups.max() * problem.devices.sum()
     assert (x >= 0).all()
     assert (x.sum(axis=0) <= problem.devices + 1e-9 * size).all()
-    if Promise.EF in scheme.promises:
+    if SchemeProperty.EF in scheme.promises:
         assert envy(problem, x) <= 1e-7 * size
-    if Promise.SI in scheme.promises:
+    if SchemeProperty.SI in scheme.promises:
         floor = problem.efficiency(problem.equal_split())
         assert (problem.efficiency(x) >= floor - 1e-7 * size).all()
-    if Promise.PE in scheme.promises:
+    if SchemeProperty.PE in scheme.promises:
         assert pareto_gain(problem, x) <= 1e-6 * size
 
 
-@pytest.mark.parametrize("name", promising(Promise.SP) + promising(Promise.SP_OVER))
+@pytest.mark.parametrize("name", promising(SchemeProperty.SP) + promising(SchemeProperty.SP_OVER))
 @given(problem=problems(), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_misreport_pays(name: str, problem: Problem, data: st.DataObject) -> None:
+def test_no_misreport_pays(name: str, problem: ShareProblem, data: st.DataObject) -> None:
     """SP_OVER: none that overstates; SP: none at all."""
     scheme = SCHEMES[name]
-    least = 1.0 if Promise.SP not in scheme.promises else 0.2
+    least = 1.0 if SchemeProperty.SP not in scheme.promises else 0.2
     liar = data.draw(st.integers(0, problem.users - 1))
     k = problem.types
     factors = data.draw(st.lists(st.floats(least, 4.0), min_size=k, max_size=k))
     told = problem.speedups.copy()
     told[liar] *= factors
     honest = problem.efficiency(scheme.shares(problem))[liar]
-    lied = problem.efficiency(scheme.shares(Problem.of(told, problem.devices, problem.weights)))[liar]
+    lied = problem.efficiency(scheme.shares(ShareProblem.of(told, problem.devices, problem.weights)))[liar]
     assert lied <= honest * (1 + 1e-7) + 1e-9
 
 
 KNOWN = [
-    ("oef_noncooperative", Promise.SP),
-    ("oef_cooperative", Promise.SP_OVER),
-    ("gandiva_fair", Promise.SP_OVER),
-    ("gavel", Promise.SP_OVER),
-    ("max_efficiency", Promise.SP_OVER),
+    ("oef_noncooperative", SchemeProperty.SP),
+    ("oef_cooperative", SchemeProperty.SP_OVER),
+    ("gandiva_fair", SchemeProperty.SP_OVER),
+    ("gavel", SchemeProperty.SP_OVER),
+    ("max_efficiency", SchemeProperty.SP_OVER),
 ]
 LIES = {
     # who understates has more devices to reach the common efficiency, and Theorem 5.4 does not look at that
@@ -118,25 +118,25 @@ LIES = {
 
 
 @pytest.mark.parametrize(("name", "promise"), KNOWN, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_what_is_not_promised_can_be_had_by_a_lie(name: str, promise: Promise) -> None:
+def test_what_is_not_promised_can_be_had_by_a_lie(name: str, promise: SchemeProperty) -> None:
     scheme, (w, m, told) = SCHEMES[name], LIES[name]
     assert promise not in scheme.promises
     demands = [1.0] * len(w) if name == "gavel" else None
-    true = Problem.of(w, m, demands=demands)
-    lie = Problem.of([told, *w[1:]], m, demands=demands)
+    true = ShareProblem.of(w, m, demands=demands)
+    lie = ShareProblem.of([told, *w[1:]], m, demands=demands)
     gain = true.efficiency(scheme.shares(lie))[0] / true.efficiency(scheme.shares(true))[0]
     assert gain > 1.01
 
 
 def test_the_cooperative_optimum_need_not_be_pareto_efficient() -> None:
-    problem = Problem.of([[1.0, 3.5, 3.5], [1.0, 8.0, 60.0], [1.0, 9.5, 90.25]], [4, 4, 1])
-    assert Promise.PE not in OefCooperative().promises
+    problem = ShareProblem.of([[1.0, 3.5, 3.5], [1.0, 8.0, 60.0], [1.0, 9.5, 90.25]], [4, 4, 1])
+    assert SchemeProperty.PE not in OefCooperative().promises
     assert pareto_gain(problem, OefCooperative().shares(problem)) == pytest.approx(3.920635, rel=1e-5)
 
 
 @given(problem=problems())
 @settings(max_examples=60, deadline=None)
-def test_noncooperative_shares_are_few(problem: Problem) -> None:
+def test_noncooperative_shares_are_few(problem: ShareProblem) -> None:
     """The extreme point theorem (OEF 4.4): at most n + k - 1 shares are not 0."""
     x = OefNoncooperative().shares(problem)
     assert (x > 0).sum() <= problem.users + problem.types - 1
@@ -153,7 +153,7 @@ def test_noncooperative_types_are_adjacent_where_users_are_strictly_ordered(
 ) -> None:
     """Theorem 5.2, which needs rows that are strictly ratio-ordered."""
     logs = np.outer(slopes, np.concatenate([[0], np.cumsum(gaps)])) / 20000
-    problem = Problem.of(np.exp(logs), devices[: logs.shape[1]])
+    problem = ShareProblem.of(np.exp(logs), devices[: logs.shape[1]])
     assert ratio_ordered(problem.speedups[np.argsort(slopes)])
     for row in OefNoncooperative().shares(problem):
         held = np.flatnonzero(row > 1e-9)

@@ -47,7 +47,7 @@ def could_use(view: AppView, free: Mapping[str, int], r: Receipt, top: Topology)
     """Whether the app, with what the round awarded it, wants one more gang, and it fits on GPUs of one type."""
     d = view.demand
     got = sum(gang_gpus(g) for a in r.done.awards if a.app_id == view.app_id for g in a.gangs)
-    if not 0 < d.gang_gpus <= d.gpus - view.kept_gpus - got:
+    if not 0 < d.gang_gpus <= d.gpus - view.retained_gpus - got:
         return False
     rooms = ({h: n for h, n in free.items() if top.type_of(h) == t} for t in top.types)
     return any(place_gang(d.gang_gpus, d.scope, room, top) is not None for room in rooms)

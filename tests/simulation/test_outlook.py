@@ -1,4 +1,4 @@
-"""The Arbiter run forward from a picture of itself: what goes on, goes on; who comes first, starts first."""
+"""The Arbiter run forward from a picture of itself: what continues, continues; who comes first, starts first."""
 
 import json
 import multiprocessing

@@ -443,7 +443,7 @@ def test_a_script_that_keeps_nothing_is_said_so(installation: Path, capsys: pyte
             *good("--worker_launch_cmd", f"python {script.name}", "--localization", f"{script}:."),
             *more,
         )
-        assert ("begins anew" in err) == told, err
+        assert ("starts again" in err) == told, err
 
 
 @pytest.mark.parametrize(

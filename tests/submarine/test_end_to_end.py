@@ -38,7 +38,7 @@ pytestmark = pytest.mark.cluster
 class ControlPlane(BaseHTTPRequestHandler):
     """Answers as the ResourceManager's web app would with a control plane behind it.
 
-    The scripted Agent asks /watched before its app goes on: the client polls, and must have seen the app run.
+    The scripted Agent asks /watched before its app continues: the client polls, and must have seen the app run.
     """
 
     watched = threading.Event()

@@ -31,7 +31,7 @@ PATHS = {
     "events": "facts since a number, a long poll (`since`, `wait_s`, `limit`)",
     "logs": "where an app's containers' logs are (`app`)",
     "audit": "leases against the containers that YARN reports now; `isonomy audit` checks the whole past",
-    "picture": "the Arbiter's state, from which `isonomy whatif --now` goes on; its form may change with `version`",
+    "picture": "the Arbiter's state, from which `isonomy whatif --now` continues; its form may change with `version`",
     "cells": "virtual clusters with their GPUs, all cells with their bindings, the gangs on them, deals in force",
     "exchange": "offers and requests on the board, deals in force, each virtual cluster's books",
     "token": "a token for an app of the caller's (`app`), with the address of the Agents' service",
@@ -63,7 +63,7 @@ holds other answers against them, so no field goes or changes its type unseen. A
 Times are Unix seconds (`_s`); `[]` is each element of a list, `.*` each value of an object whose keys are data.
 Parameters are in the query (`explain?app=sweep`), also of POST, which has no body and needs the header `X-Requested-By`
 and, unless said otherwise, an admin ([security.md](security.md)). An error is `{"error": why}` with its status; that of
-an unknown path also lists the `paths` that there are."""
+an unknown path also lists the `paths` that exist."""
 
 
 def answers(stage: Stage) -> dict[str, list[Any]]:

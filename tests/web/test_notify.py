@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pycontrol.arbiter import facts as f
-from pycontrol.config import Notify
+from pycontrol.config import NotifySettings
 from pycontrol.model.events import AppRemoved, OperatorCommand
 from pycontrol.web import poster
 from pycontrol.web.notify import Notifier
@@ -94,7 +94,7 @@ def test_an_error_of_the_hook_is_tried_again_once(hook: Hook) -> None:
 
 
 def test_addresses() -> None:
-    Notify(url="https://hooks.example.org/x?y=1")
+    NotifySettings(url="https://hooks.example.org/x?y=1")
     for wrong in ("ftp://x", "http://user:pw@host/", "hooks"):
         with pytest.raises(ValidationError):
-            Notify(url=wrong)
+            NotifySettings(url=wrong)

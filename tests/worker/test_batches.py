@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from submarine_patch.worker.batches import Batches
-from submarine_patch.worker.place import ClusterError, Place
+from submarine_patch.worker.rank import ClusterError, Rank
 
 
 @given(st.integers(1, 4), st.integers(1, 2), st.integers(8, 16), st.integers(0, 40), st.integers(0, 3))
@@ -34,11 +34,11 @@ def test_a_batch_too_small_to_share() -> None:
 
 
 def test_place_in_the_cluster() -> None:
-    assert Place.parse("") == Place(1, True, 0)
+    assert Rank.parse("") == Rank(1, True, 0)
     two = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
-    assert Place.parse(two) == Place(2, False, 1)
+    assert Rank.parse(two) == Rank(2, False, 1)
     chief = '{"cluster": {"chief": ["c:1"], "worker": ["a:1", "b:2"]}, "task": {"type": "%s", "index": 0}}'
-    assert Place.parse(chief % "chief") == Place(3, True, 0)
-    assert Place.parse(chief % "worker") == Place(3, False, 1)
+    assert Rank.parse(chief % "chief") == Rank(3, True, 0)
+    assert Rank.parse(chief % "worker") == Rank(3, False, 1)
     with pytest.raises(ClusterError, match="TF_CONFIG"):
-        Place.parse("{}")
+        Rank.parse("{}")

@@ -1,4 +1,4 @@
-"""The user's program goes on whatever its output is."""
+"""The user's program continues whatever its output is."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from submarine_patch.worker.logparse import STEP_MAX, Checkpoint, LogParser, Progress
+from submarine_patch.worker.logparse import STEP_MAX, CheckpointLine, LogParser, Progress
 
 LINES = [
     ("INFO:tensorflow:loss = 0.23, step = 100 (1.234 sec)", Progress(100, 0.23)),
@@ -31,9 +31,9 @@ LINES = [
     ),
     (
         "WARNING:isonomy:a checkpoint failed by step 60: hdfs:///c: Token has expired",
-        Checkpoint(60, "", "hdfs:///c: Token has expired"),
+        CheckpointLine(60, "", "hdfs:///c: Token has expired"),
     ),
-    ("INFO:tensorflow:Saved checkpoint for 53 into /a/ckpt-53-0f (0.001 sec)", Checkpoint(53, "/a/ckpt-53-0f")),
+    ("INFO:tensorflow:Saved checkpoint for 53 into /a/ckpt-53-0f (0.001 sec)", CheckpointLine(53, "/a/ckpt-53-0f")),
     ("INFO:tensorflow:loss = nan, step = 3", "nan"),
     ("INFO:tensorflow:Saving checkpoints for 0 into /tmp/model.ckpt.", None),
     ("step = 3, learning rate = 0.1", None),

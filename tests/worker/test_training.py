@@ -14,7 +14,7 @@ import pytest
 
 from submarine_patch.worker import checkpoints, ports
 from submarine_patch.worker.checkpoints import LocalFiles
-from submarine_patch.worker.logparse import Checkpoint, LogParser, Progress
+from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 
 pytest.importorskip("tensorflow")
 UNTIL_STEP = 60
@@ -42,7 +42,7 @@ class Worker:
         self.parser = LogParser()
         self.lines: list[str] = []
 
-    def said(self) -> Iterator[Progress | Checkpoint]:
+    def said(self) -> Iterator[Progress | CheckpointLine]:
         """What its log tells, as it comes."""
         assert self.process.stderr is not None
         for line in self.process.stderr:

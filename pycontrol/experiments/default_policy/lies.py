@@ -32,7 +32,7 @@ TOGETHER: Mapping[str, tuple[float, ...]] = {
 
 
 @dataclass(frozen=True)
-class Lie:
+class WorkLie:
     """What each of one or two liars says."""
 
     name: str
@@ -40,17 +40,17 @@ class Lie:
     liars: int = 1
 
 
-def lies(few: bool) -> list[Lie]:
+def lies(few: bool) -> list[WorkLie]:
     """Each alone, two kinds at once, and two apps together; only the extremes of each alone if few."""
     single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
-    found = [Lie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
+    found = [WorkLie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
     if few:
         return found
     for a, b in itertools.combinations(AT_ONCE, 2):
         for x, y in itertools.product(AT_ONCE[a], AT_ONCE[b]):
-            found.append(Lie(f"{a} x {x:g}, {b} x {y:g}", replace(HONEST, **{a: x, b: y})))
+            found.append(WorkLie(f"{a} x {x:g}, {b} x {y:g}", replace(HONEST, **{a: x, b: y})))
     pairs = [(k, x) for k, values in TOGETHER.items() for x in values]
-    return found + [Lie(f"{k} x {x:g} by two apps", replace(HONEST, **{k: x}), 2) for k, x in pairs]
+    return found + [WorkLie(f"{k} x {x:g} by two apps", replace(HONEST, **{k: x}), 2) for k, x in pairs]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _groups(workload: Workload, liars: int, size: int) -> list[tuple[str, ...]]:
 
 
 def _ratios(
-    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[Lie], liars: int
+    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[WorkLie], liars: int
 ) -> dict[str, Interval]:
     """Lying / honest of completion times, by lie; each of several liars, or pairs of them, by itself."""
     jobs: list[SimulationRun] = []

@@ -13,8 +13,8 @@ from pycontrol.experiments.themis.runs import (
     QUICK_APPS,
     THEMIS,
     WORST_FIRST,
-    Runs,
     Scene,
+    VariantRuns,
     measure,
     variant,
 )
@@ -121,14 +121,14 @@ def _gains(setup: Setup) -> list[Gain]:
 # ---- over all settings
 
 
-def _ratio(runs: Sequence[Runs], label: str, metric: str) -> Interval:
+def _ratio(runs: Sequence[VariantRuns], label: str, metric: str) -> Interval:
     """Of a policy's metric to ours, run by run: the geometric mean; NaN where apps are unfinished (`metric_ratio`)."""
     ours, theirs = ([metrics(x) for r in runs for x in r.results[n]] for n in (OURS.label, label))
     kept = [(a, b) for a, b in zip(theirs, ours, strict=True) if (a[metric] > 0 and b[metric] > 0) or a["unfinished"]]
     return metric_ratio([a for a, _ in kept], [b for _, b in kept], metric)
 
 
-def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], runs: Sequence[Runs]) -> Table:
+def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], runs: Sequence[VariantRuns]) -> Table:
     lie = {g.policy: f"{g.percent:.1f} (at most {g.percent_most:.1f}): {g.lie}" for g in gains}
     means = {m: math.exp(interval([math.log(metrics(x)[m]) for r in runs for x in r.results[OURS.label]]).mean)
              for m in COLUMNS}  # fmt: skip
@@ -141,14 +141,14 @@ def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], 
     return Table(title, ("policy", *COLUMNS.values(), "best lie gains, %"), tuple(rows))
 
 
-def _kept(runs: Sequence[Runs], label: str) -> Promise:
+def _kept(runs: Sequence[VariantRuns], label: str) -> Promise:
     """Over all apps of all runs."""
     found = [promise(x, ALLOWED_S) for r in runs for x in r.results[label]]
     apps = sum(p.apps for p in found)
     return Promise(sum(p.kept * p.apps for p in found) / apps, max(p.excess for p in found), apps)
 
 
-def _to_bound(runs: Sequence[Runs], label: str) -> Interval:
+def _to_bound(runs: Sequence[VariantRuns], label: str) -> Interval:
     """Mean completion time as a multiple of what no schedule can beat: the geometric mean."""
     found = interval([
         math.log(metrics(x)["completion_mean_s"] / least_mean_completion_s(x.apps))

@@ -58,7 +58,7 @@ MERGES = (2, 3, 5)
 
 
 @dataclass(frozen=True)
-class Case:
+class SplitCase:
     """One comparison: the time until all is done, as it was submitted to as it could have been."""
 
     label: str
@@ -127,7 +127,7 @@ def search(
     where: Sequence[tuple[Scene, int]],
     patterns: Sequence[Pattern],
     merges: Sequence[int],
-) -> Iterator[Case]:
+) -> Iterator[SplitCase]:
     """All cases, scene by scene."""
     for scene, seeds in where:
         setup.note(f"{scene.label}: {len(patterns)} ways to split, {len(merges)} to merge, {seeds} seeds")
@@ -149,7 +149,7 @@ class _World:
     workload: Workload
     processes: int
 
-    def splits(self, patterns: Sequence[Pattern]) -> Iterator[Case]:
+    def splits(self, patterns: Sequence[Pattern]) -> Iterator[SplitCase]:
         """Apps of all sizes, each in pieces."""
         honest = self._ends([self.workload.apps])[0]
         able = sorted((a for a in self.workload.apps if sum(map(len, a.phases)) > 1), key=lambda a: a.work_gpu_s)
@@ -169,9 +169,9 @@ class _World:
             gain = (max(alone_split.values()) - app.submitted_s) / (alone[app.app_id] - app.submitted_s)
             all_done_s = max(among[p.app_id] for p in pieces) - app.submitted_s
             ratio = all_done_s / (honest[app.app_id] - app.submitted_s) / gain
-            yield Case(pattern.label, self.scene.label, ratio)
+            yield SplitCase(pattern.label, self.scene.label, ratio)
 
-    def merges(self, sizes: Sequence[int]) -> Iterator[Case]:
+    def merges(self, sizes: Sequence[int]) -> Iterator[SplitCase]:
         """Apps that one user submits together, against one app with all their jobs."""
         plan = []
         for n, share in itertools.product(sizes, VICTIMS):
@@ -193,7 +193,7 @@ class _World:
             ids = {p.app_id for p in parts}
             done_s = [max(e[a] for a in e.keys() & ids) - one.submitted_s for e in ends[4 * k : 4 * k + 4]]
             ratio = done_s[1] / done_s[0] / (done_s[3] / done_s[2])
-            yield Case(f"merge {len(parts)}", self.scene.label, ratio)
+            yield SplitCase(f"merge {len(parts)}", self.scene.label, ratio)
 
     def _with(self, gone: Sequence[TraceApp], new: Sequence[TraceApp]) -> list[TraceApp]:
         ids = {a.app_id for a in gone}
@@ -211,7 +211,7 @@ class _World:
         ]
 
 
-def _mean(cases: Sequence[Case]) -> Interval:
+def _mean(cases: Sequence[SplitCase]) -> Interval:
     """Geometric."""
     logs = interval([math.log(c.ratio) for c in cases])
     return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(min(logs.high, 700.0)), logs.n)

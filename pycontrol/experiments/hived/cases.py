@@ -53,7 +53,7 @@ SHORT_DAYS = 2.0
 
 
 @dataclass(frozen=True)
-class Size:
+class TraceSize:
     """How much of the trace is run: one in `part` nodes and jobs, so many days, with so many seeds."""
 
     part: int
@@ -69,11 +69,11 @@ class Size:
         return f"{nodes}{days}, {seeds}"
 
 
-def size(setup: Setup) -> Size:
+def size(setup: Setup) -> TraceSize:
     """Small with five seeds, the paper's with one (`--full`), or smaller still (`--quick`)."""
     if setup.full:
-        return Size(1, DAYS, setup.seeds or 1)
-    return Size(16, 0.5, setup.seeds or 1) if setup.quick else Size(16, SHORT_DAYS, setup.seeds or 5)
+        return TraceSize(1, DAYS, setup.seeds or 1)
+    return TraceSize(16, 0.5, setup.seeds or 1) if setup.quick else TraceSize(16, SHORT_DAYS, setup.seeds or 5)
 
 
 Spec = tuple[tuple[str, int, int, float, float], ...]
@@ -81,7 +81,7 @@ Spec = tuple[tuple[str, int, int, float, float], ...]
 
 
 @dataclass(frozen=True)
-class Case:
+class TraceCase:
     """Jobs on a cluster. `owned`: cells by tenant and type."""
 
     name: str
@@ -130,7 +130,7 @@ def apportioned(shares: Mapping[str, float], total: int, least: int = 1) -> dict
 
 def make(
     name: str, nodes: int, owned: Mapping[str, Mapping[str, int]], apps: Sequence[TraceApp], until_s: float
-) -> Case:
+) -> TraceCase:
     """A case of these apps; what no private cluster could run is left out."""
     most = {
         t: max(NODE_GPUS * cells.get("node", 0), *(WIDTHS[LEVELS.index(k)] for k, n in cells.items() if n))
@@ -144,7 +144,7 @@ def make(
             left_out += 1
             continue
         rows.append((tenant, len(rows), gpus, app.submitted_s, app.work_gpu_s / app.gang_gpus))
-    return Case(name, nodes, owned, tuple(rows), left_out, until_s, until_s + DAY_S)
+    return TraceCase(name, nodes, owned, tuple(rows), left_out, until_s, until_s + DAY_S)
 
 
 @functools.lru_cache(maxsize=4)
@@ -166,7 +166,9 @@ def window(apps: Sequence[TraceApp], days: float) -> tuple[TraceApp, ...]:
     return tuple(found)
 
 
-def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float = LOAD, days: float = DAYS) -> Case:
+def full(
+    nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float = LOAD, days: float = DAYS
+) -> TraceCase:
     """The trace on the whole cluster or on 200 nodes; a `part` of 4 is a quarter of the nodes and of the jobs.
 
     Nodes are divided as the 273 of Table 1, at least one a tenant; of the 279, six are nobody's.
@@ -178,7 +180,7 @@ def full(nodes: int = CLUSTER_NODES, part: int = 1, seed: int = 0, load_: float 
     return make(f"{here} nodes", here, {t: {"node": n} for t, n in mine.items()}, apps, days * DAY_S)
 
 
-def small(seed: int = 0, days: float = DAYS) -> Case:
+def small(seed: int = 0, days: float = DAYS) -> TraceCase:
     """The cluster experiment: 96 GPUs and as large a share of the jobs (section 5.2.1).
 
     The five tenants whose quota is less than a node own single GPUs of one node, the others whole nodes.
@@ -191,7 +193,7 @@ def small(seed: int = 0, days: float = DAYS) -> Case:
     return make("96 GPUs", 12, {t: owned[t] for t in NODES}, apps, days * DAY_S)
 
 
-def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[Case, float, float]:
+def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[TraceCase, float, float]:
     """Philly's jobs with quotas in nodes: (case, load as it is, how many times as fast jobs arrive)."""
     lines = [line.split(",") for line in quotas.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
     nodes = {vc: int(n) for vc, n in lines}
@@ -209,7 +211,7 @@ def _sooner(app: TraceApp, faster: float) -> TraceApp:
     return TraceApp(app.app_id, app.submitted_s / faster, app.gang_gpus, app.phases, app.queue, app.user)
 
 
-def by_level(case: Case) -> Case:
+def by_level(case: TraceCase) -> TraceCase:
     """The same with cells of every level, as each tenant's GPU time is divided among the sizes (section 5.3)."""
     time: dict[str, list[float]] = {t: [0.0] * len(WIDTHS) for t in case.owned}
     for tenant, _, gpus, _, run_s in case.spec:
@@ -245,10 +247,10 @@ def _merge(cells: dict[str, int]) -> bool:
     return True
 
 
-class Runs:
+class CaseRuns:
     """A case run all three ways, each once."""
 
-    def __init__(self, case: Case, policy: str = "yarn_cs") -> None:
+    def __init__(self, case: TraceCase, policy: str = "yarn_cs") -> None:
         self.case, self.policy = case, policy
 
     @functools.cached_property
@@ -300,25 +302,25 @@ class Runs:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Runs to be made: a case and its ways (properties of `Runs`)."""
+    """Runs to be made: a case and its ways (properties of `CaseRuns`)."""
 
-    case: Callable[[], Case]
+    case: Callable[[], TraceCase]
     ways: tuple[str, ...]
     policy: str = "yarn_cs"
 
-    def __call__(self) -> Runs:
+    def __call__(self) -> CaseRuns:
         """Makes them."""
-        runs = Runs(self.case(), self.policy)
+        runs = CaseRuns(self.case(), self.policy)
         for way in self.ways:
             getattr(runs, way)
         return runs
 
 
-_made: dict[str, Runs] = {}
+_made: dict[str, CaseRuns] = {}
 """What this process has run already: several experiments look at the same runs."""
 
 
-def made(setup: Setup, wanted: Sequence[Wanted]) -> list[Runs]:
+def made(setup: Setup, wanted: Sequence[Wanted]) -> list[CaseRuns]:
     """All these runs, on the cores that there are; what an experiment before ran is not run again."""
     keys = [f"{w.case} {w.policy}" for w in wanted]
     todo = [(key, _missing(key, w)) for key, w in zip(keys, wanted, strict=True)]
@@ -337,7 +339,7 @@ def _missing(key: str, wanted: Wanted) -> Wanted:
     return Wanted(wanted.case, ways, wanted.policy)
 
 
-def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[Runs]:
+def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[CaseRuns]:
     processes = min(setup.processes, len(wanted))
     if processes <= 1:
         yield from (w() for w in wanted)
@@ -346,7 +348,7 @@ def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[Runs]:
         yield from pool.map(Wanted.__call__, wanted)
 
 
-def on_nodes(nodes: int, size_: Size, ways: tuple[str, ...], load_: float = LOAD) -> list[Wanted]:
+def on_nodes(nodes: int, size_: TraceSize, ways: tuple[str, ...], load_: float = LOAD) -> list[Wanted]:
     """The trace on 279 or 200 nodes, seed by seed."""
     return [
         Wanted(functools.partial(full, nodes, size_.part, seed, load_, size_.days), ways) for seed in range(size_.seeds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
-from pycontrol.cells.values import OPPORTUNISTIC, GroupState, Outcome, Request
+from pycontrol.cells.values import OPPORTUNISTIC, GroupRequest, GroupState, PlacementOutcome
 from pycontrol.experiments.hived.cases import (
     CLUSTER_NODES,
     CONVENTIONS,
@@ -19,8 +19,8 @@ from pycontrol.experiments.hived.cases import (
     LOAD,
     LOWER_LOAD,
     WINDOW_S,
-    Case,
-    Runs,
+    CaseRuns,
+    TraceCase,
     Wanted,
     by_level,
     full,
@@ -85,7 +85,7 @@ def _by_window(ran: Ran) -> tuple[list[float], list[float]]:
     return [k * WINDOW_S / DAY_S for k in windows], [found.get(k, 0.0) for k in windows]
 
 
-def finer(nodes: int, part: int, seed: int, load_: float, days: float) -> Case:
+def finer(nodes: int, part: int, seed: int, load_: float, days: float) -> TraceCase:
     """The trace with cells of every level."""
     return by_level(full(nodes, part, seed, load_, days))
 
@@ -125,12 +125,12 @@ def fig9(setup: Setup) -> Findings:
     return Findings(claims, (table,), (figure,), CONVENTIONS + how, here.seeds, size=str(here))
 
 
-def _share(run: Runs, nodes: int) -> list[float]:
+def _share(run: CaseRuns, nodes: int) -> list[float]:
     """Percent of the nodes that are not available, hour by hour."""
     return [100 * b / nodes for b in run.hived.series.broken_nodes]
 
 
-def _why_fig9(coarse: Sequence[Runs], nodes: int) -> str:
+def _why_fig9(coarse: Sequence[CaseRuns], nodes: int) -> str:
     found = [run.hived for run in coarse]
     most = 100 * (_mean_of(found, "broken_nodes") / nodes - _mean_of(found, "regular_gpus") / NODE_GPUS / nodes)
     return (
@@ -187,27 +187,27 @@ def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> Costs:
     start_s = time.perf_counter() - begin_s
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(pods * nodes * NODE_GPUS // 2):
-        cells.request(Request(f"o{number}", f"t{number % TENANTS}", OPPORTUNISTIC, ((1, 1),)))
+        cells.request(GroupRequest(f"o{number}", f"t{number % TENANTS}", OPPORTUNISTIC, ((1, 1),)))
     chain = plan.chains[0]
     levels = [k for k, name in enumerate(chain.names) if name]
     running: list[str] = []
     found: dict[str, list[float]] = {"up to a node": [], "pod": []}
     released: list[float] = []
-    outcomes = {outcome.value: 0 for outcome in Outcome}
+    outcomes = {outcome.value: 0 for outcome in PlacementOutcome}
     for i in range(requests):
         level = rng.choice(levels)
         pod = chain.names[level] == "pod"
         members = ((nodes, NODE_GPUS),) if pod else ((1, chain.sizes[level]),)
-        request = Request(f"g{i}", f"t{rng.randrange(TENANTS)}", 0, members, within="pod" if pod else None)
+        request = GroupRequest(f"g{i}", f"t{rng.randrange(TENANTS)}", 0, members, within="pod" if pod else None)
         begin_s = time.perf_counter()
         decision = cells.request(request)
-        if decision.outcome is Outcome.PREEMPT:
+        if decision.outcome is PlacementOutcome.PREEMPT:
             for victim in decision.victims:
                 cells.release(victim)
             decision = cells.request(request)
         found["pod" if pod else "up to a node"].append(time.perf_counter() - begin_s)
         outcomes[decision.outcome.value] += 1
-        if decision.outcome is Outcome.PLACED:
+        if decision.outcome is PlacementOutcome.PLACED:
             running.append(request.group)
         if running and rng.random() < 0.8:
             at = rng.randrange(len(running))

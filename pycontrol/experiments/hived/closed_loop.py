@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from pycontrol.experiments.hived.cases import CONVENTIONS, Case, Runs, Size, Wanted, made, on_nodes, size
+from pycontrol.experiments.hived.cases import CONVENTIONS, CaseRuns, TraceCase, TraceSize, Wanted, made, on_nodes, size
 from pycontrol.experiments.hived.safety import random_case
 from pycontrol.experiments.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_most
 from pycontrol.experiments.hived.simulated import LEASE_S
@@ -21,7 +21,7 @@ WHY = {
 }
 
 
-def _ends_later(run: Runs, way: str) -> list[float]:
+def _ends_later(run: CaseRuns, way: str) -> list[float]:
     """Seconds by which each job ends later than on its private cluster."""
     ended_s = getattr(run, way).finished_s
     return [ended_s[n] - run.private.finished_s[n] for n in ended_s]
@@ -53,7 +53,7 @@ def closed_loop(setup: Setup) -> Findings:
     return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, here.seeds, size=f"the trace: {here}")
 
 
-def _mean_delay(runs: Sequence[Runs], way: str) -> float:
+def _mean_delay(runs: Sequence[CaseRuns], way: str) -> float:
     found: list[float] = [d for run in runs for d in getattr(run, way).delay_s.values()]
     return sum(found) / len(found) / 60
 
@@ -62,12 +62,12 @@ def _randoms(setup: Setup) -> int:
     return 6 if setup.quick else 40
 
 
-def random_of(seed: int) -> Case:
+def random_of(seed: int) -> TraceCase:
     """A random case of 60 jobs."""
     return random_case(seed, 60)
 
 
-def _workloads(setup: Setup, here: Size, policy: str) -> list[tuple[str, list[Wanted]]]:
+def _workloads(setup: Setup, here: TraceSize, policy: str) -> list[tuple[str, list[Wanted]]]:
     found = [("random cases", [Wanted(functools.partial(random_of, s), WAYS, policy) for s in range(_randoms(setup))])]
     if not setup.quick:
         trace = [Wanted(w.case, WAYS, policy) for w in on_nodes(FEWER_NODES, here, WAYS)]

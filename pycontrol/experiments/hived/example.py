@@ -40,7 +40,7 @@ def jobs() -> Workload:
 
 
 @dataclass
-class Seen:
+class ShownJob:
     """Where a job's GPUs are at one time; empty: it waits."""
 
     nodes: set[str] = field(default_factory=set)
@@ -53,7 +53,7 @@ class Seen:
         return f"runs on node {' and '.join(sorted(self.nodes))}"
 
 
-def run(cells: bool) -> tuple[dict[str, Seen], dict[str, Seen]]:
+def run(cells: bool) -> tuple[dict[str, ShownJob], dict[str, ShownJob]]:
     """The jobs just before b1 comes, and one revocation after."""
     topology = Topology.of([Machine(switch, node, SWITCH_GPUS) for switch, node in SWITCHES.items()])
     policy = simulated.policy_of(POLICY)
@@ -67,7 +67,7 @@ def run(cells: bool) -> tuple[dict[str, Seen], dict[str, Seen]]:
     else:
         queues = (Queue("a", 0.5, 1.0), Queue("b", 0.5, 1.0))
         sim = Simulator(jobs(), topology, policy, simulated.settings(), queues=queues)
-    found: list[dict[str, Seen]] = []
+    found: list[dict[str, ShownJob]] = []
     for at_s in (B1_S - 1.0, B1_S + REVOCATION_S):
         sim.at(at_s, lambda _, stamp: found.append(_seen(sim)), None)
     sim.run()
@@ -75,8 +75,8 @@ def run(cells: bool) -> tuple[dict[str, Seen], dict[str, Seen]]:
     return before, after
 
 
-def _seen(sim: Simulator) -> dict[str, Seen]:
-    found = {app.app_id: Seen() for app in sim.workload.apps}
+def _seen(sim: Simulator) -> dict[str, ShownJob]:
+    found = {app.app_id: ShownJob() for app in sim.workload.apps}
     for lease in sim.arbiter.durable.leases.values():
         one = found[lease.app_id]
         one.nodes.add(SWITCHES[lease.gpu.host])

@@ -16,17 +16,16 @@ from pycontrol.experiments.hived.cases import (
     CONVENTIONS,
     LOWER_LOAD,
     NODES,
-    Case,
-    Runs,
-    Size,
+    CaseRuns,
+    TraceCase,
+    TraceSize,
     Wanted,
     apportioned,
     full,
     made,
     size,
 )
-from pycontrol.experiments.hived.simulated import HOUR_S, NODE_GPUS
-from pycontrol.experiments.hived.simulated import Series as Hours
+from pycontrol.experiments.hived.simulated import HOUR_S, NODE_GPUS, HourlySeries
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 
 GAIN_DEFAULT = {
@@ -68,7 +67,7 @@ class Exchanged:
         return 100 * self.increase(tenant) / self.utilisation(tenant) if self.used[tenant] else 0.0
 
 
-def exchange(hours: Hours, own: dict[str, int]) -> Exchanged:
+def exchange(hours: HourlySeries, own: dict[str, int]) -> Exchanged:
     """Balanced exchange (Algorithm 2) hour by hour: nodes that an owner does not use, for jobs beyond their own."""
     board, policy = Board(), Balanced()
     found = Exchanged(own, dict.fromkeys(own, 0.0), {t: [] for t in own}, {t: [] for t in own}, len(hours.used))
@@ -101,13 +100,13 @@ def exchange(hours: Hours, own: dict[str, int]) -> Exchanged:
     return found
 
 
-def fluctuation(hours: Hours, own: dict[str, int], tenant: str) -> float:
+def fluctuation(hours: HourlySeries, own: dict[str, int], tenant: str) -> float:
     """Relative fluctuation of a tenant's usage, equation (3)."""
     usage = np.array([u[tenant] + low[tenant] for u, low in zip(hours.used, hours.lent, strict=True)], float)
     return float(usage.std() / (own[tenant] * NODE_GPUS))
 
 
-def balanced(case: Case) -> Case:
+def balanced(case: TraceCase) -> TraceCase:
     """The same nodes, divided by the GPU time that each tenant asks for."""
     time: dict[str, float] = dict.fromkeys(case.owned, 0.0)
     for tenant, _, gpus, _, run_s in case.spec:
@@ -122,24 +121,24 @@ def balanced(case: Case) -> Case:
     return replace(case, name=f"{case.name}, balanced", owned=owned, spec=kept, left_out=left)
 
 
-def _size(setup: Setup) -> Size:
+def _size(setup: Setup) -> TraceSize:
     """Cells that idle for 100 hours take more days than the other experiments have; one seed."""
     here = size(setup)
-    return here if setup.full or setup.quick else Size(here.part, LONG_DAYS, 1)
+    return here if setup.full or setup.quick else TraceSize(here.part, LONG_DAYS, 1)
 
 
-def balanced_case(part: int, seed: int, days: float) -> Case:
+def balanced_case(part: int, seed: int, days: float) -> TraceCase:
     """The trace, the nodes divided by demand."""
     return balanced(full(CLUSTER_NODES, part, seed, LOWER_LOAD, days))
 
 
-def _balanced(setup: Setup) -> tuple[Case, Hours]:
+def _balanced(setup: Setup) -> tuple[TraceCase, HourlySeries]:
     here = _size(setup)
     (run,) = made(setup, [Wanted(functools.partial(balanced_case, here.part, 0, here.days), ("hived",))])
     return run.case, run.hived.series
 
 
-def _default(setup: Setup, *ways: str) -> Runs:
+def _default(setup: Setup, *ways: str) -> CaseRuns:
     here = _size(setup)
     case = functools.partial(full, CLUSTER_NODES, here.part, 0, LOWER_LOAD, here.days)
     (run,) = made(setup, [Wanted(case, ("hived", *ways))])
@@ -153,7 +152,7 @@ def _grain(setup: Setup) -> str:
     return f"On 1/{part} of the nodes most tenants own one, which is the least that is exchanged."
 
 
-def _own(case: Case) -> dict[str, int]:
+def _own(case: TraceCase) -> dict[str, int]:
     return {t: cells["node"] for t, cells in case.owned.items()}
 
 
@@ -243,7 +242,7 @@ def _idle_nodes(busy: Sequence[bytes], span: int) -> list[float]:
     return [100 * float(v) for v in _stretches(idle, span).mean(axis=1)]
 
 
-def _idle_cells(hours: Hours, own: dict[str, int], span: int) -> list[float]:
+def _idle_cells(hours: HourlySeries, own: dict[str, int], span: int) -> list[float]:
     """Percent of cells, owner by owner: the k-th unused cell is idle while its owner has at least k of them."""
     total = np.zeros(len(hours.held))
     for tenant, nodes in own.items():

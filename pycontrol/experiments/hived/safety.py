@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.experiments.hived import simulated
-from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, Case, made, on_nodes, size
+from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, TraceCase, made, on_nodes, size
 from pycontrol.experiments.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED
 from pycontrol.experiments.hived.simulated import LEASE_S, NODE_GPUS, Ran
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
@@ -37,7 +37,7 @@ class Opened:
     """GPUs taken back from borrowers."""
 
 
-def open_loop(case: Case, alone: Ran, cells: bool, most: int | None = None) -> Opened:
+def open_loop(case: TraceCase, alone: Ran, cells: bool, most: int | None = None) -> Opened:
     """Each job asks when its private cluster starts it and ends when it ends there, whatever it got here.
 
     Strangers borrow every idle GPU. A request is refused if it has its GPUs later than one revocation, by quota later
@@ -83,7 +83,7 @@ LIKES = ((1, 2), (1, 2, 4), (1, 2, 4, 8), (1, 4, 8), (8,), (8, 16))
 """GPUs of the gangs that a tenant may ask for."""
 
 
-def random_case(seed: int, jobs: int) -> Case:
+def random_case(seed: int, jobs: int) -> TraceCase:
     """Two to four tenants on four to eight nodes own nodes (three cases of four) or cells of any level.
 
     Each job is of a size that its tenant likes and its private cluster can run.
@@ -98,7 +98,7 @@ def random_case(seed: int, jobs: int) -> Case:
             mine = owned[rng.choice(tenants)]
             mine[LEVELS[level]] = mine.get(LEVELS[level], 0) + 1
     owned = {t: cells for t, cells in owned.items() if cells}
-    case = Case(f"random {seed}", nodes, owned, (), 0, 0.0)
+    case = TraceCase(f"random {seed}", nodes, owned, (), 0, 0.0)
     likes = {t: _possible(rng.choice(LIKES), case.machines(t)) for t in owned}
     spec: list[tuple[str, int, int, float, float]] = []
     at_s = 0.0
@@ -106,7 +106,7 @@ def random_case(seed: int, jobs: int) -> Case:
         at_s += rng.expovariate(1 / 400.0)
         tenant = rng.choice(list(owned))
         spec.append((tenant, number, rng.choice(likes[tenant]), at_s, rng.uniform(60.0, 12_000.0)))
-    return Case(case.name, nodes, owned, tuple(spec), 0, at_s)
+    return TraceCase(case.name, nodes, owned, tuple(spec), 0, at_s)
 
 
 def _possible(sizes: tuple[int, ...], machines: list[int]) -> list[int]:

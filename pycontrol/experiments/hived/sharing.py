@@ -11,9 +11,9 @@ from pycontrol.experiments.hived.cases import (
     CONVENTIONS,
     DAY_S,
     LOWER_LOAD,
-    Case,
-    Runs,
-    Size,
+    CaseRuns,
+    TraceCase,
+    TraceSize,
     Wanted,
     made,
     on_nodes,
@@ -44,14 +44,14 @@ def _minutes(values: Sequence[float]) -> tuple[float, float]:
     return sum(values) / len(values) / 60 if values else 0.0, max(values, default=0.0) / 60
 
 
-def _worst_window(run: Runs, shared: Ran, tenant: str) -> float:
+def _worst_window(run: CaseRuns, shared: Ran, tenant: str) -> float:
     """The greatest mean excess of a 12-hour window, minutes."""
     _, alone = run.windows(run.alone_s, tenant)
     _, here = run.windows(shared.delay_s, tenant)
     return max((h - a for h, a in zip(here, alone, strict=True)), default=0.0)
 
 
-def _later_by_quota(runs: Sequence[Runs], of: str, paper_min: int) -> tuple[Claim, Claim]:
+def _later_by_quota(runs: Sequence[CaseRuns], of: str, paper_min: int) -> tuple[Claim, Claim]:
     """What Figures 6 and 7 show of prod-a, the greatest mean of 12 hours over that of its private cluster; and the same
     of any tenant, since a part of the trace has few jobs of one."""
     text = f"{of}: sharing by quota delays prod-a beyond its private cluster."
@@ -64,7 +64,7 @@ def _later_by_quota(runs: Sequence[Runs], of: str, paper_min: int) -> tuple[Clai
     )
 
 
-def _delayed(runs: Sequence[Runs], text: str, paper: str, tenant: str) -> Claim:
+def _delayed(runs: Sequence[CaseRuns], text: str, paper: str, tenant: str) -> Claim:
     found = [run.excess_s(run.quota, tenant) for run in runs]
     window = [max(0.0, _worst_window(run, run.quota, tenant)) for run in runs]
     late, most = _noticed([x for excess_s in found for x in excess_s])
@@ -85,7 +85,7 @@ def by_seed(values: Sequence[str]) -> str:
     return f" (by seed {', '.join(values)})" if len(values) > 1 else ""
 
 
-def _delays(runs: Sequence[Runs], title: str) -> Table:
+def _delays(runs: Sequence[CaseRuns], title: str) -> Table:
     """All seeds together."""
     rows = []
     for tenant in runs[0].case.owned:
@@ -103,7 +103,7 @@ def _delays(runs: Sequence[Runs], title: str) -> Table:
     )  # fmt: skip
 
 
-def _of(run: Runs, way: str, tenant: str) -> list[float]:
+def _of(run: CaseRuns, way: str, tenant: str) -> list[float]:
     ran: Ran = getattr(run, way)
     return [ran.delay_s[n] for t, n, *_ in run.case.spec if t == tenant]
 
@@ -112,7 +112,7 @@ def _noticed(excess_s: Sequence[float]) -> tuple[int, float]:
     return sum(x > NOTICED_S for x in excess_s), max(0.0, max(excess_s, default=0.0)) / 60
 
 
-def _lines(run: Runs, tenant: str, name: str, title: str) -> Figure:
+def _lines(run: CaseRuns, tenant: str, name: str, title: str) -> Figure:
     parts = (("private", run.alone_s), ("quota", run.quota.delay_s), ("HiveD", run.hived.delay_s))
     series = tuple(Series(label, *run.windows(delay_s, tenant)) for label, delay_s in parts)
     return Figure(name, title, "day", "queueing delay (minutes, mean of 12 h)", series)
@@ -144,11 +144,11 @@ def fig6(setup: Setup) -> Findings:
         "Tiresias: two queues split at one GPU-hour of service, borrowed GPUs count; by quota it knows no tenants"
         " (footnote 2)",
     )
-    ran = str(Size(1, days, len(cases)))
+    ran = str(TraceSize(1, days, len(cases)))
     return Findings(tuple(claims), tuple(tables), tuple(figures), CONVENTIONS + why, len(cases), size=ran)
 
 
-def _none_later(runs: Sequence[Runs], text: str) -> Claim:
+def _none_later(runs: Sequence[CaseRuns], text: str) -> Claim:
     excess_s = [x for run in runs for x in run.excess_s(run.hived)]
     late, most = _noticed(excess_s)
     late_of = [str(_noticed(run.excess_s(run.hived))[0]) for run in runs]
@@ -179,7 +179,7 @@ def fig7(setup: Setup) -> Findings:
     return Findings(tuple(claims), tuple(tables), tuple(figures), (*CONVENTIONS, *left), here.seeds, size=str(here))
 
 
-def _used_and_broken(runs: Sequence[Runs], of: str, gain: int) -> tuple[Claim, Claim]:
+def _used_and_broken(runs: Sequence[CaseRuns], of: str, gain: int) -> tuple[Claim, Claim]:
     """GPUs in use, and nodes without room for a regular 8-GPU job: HiveD against the quota, seed by seed."""
     nodes = runs[0].case.nodes
     gpus = nodes * NODE_GPUS
@@ -197,7 +197,7 @@ def _used_and_broken(runs: Sequence[Runs], of: str, gain: int) -> tuple[Claim, C
     )  # fmt: skip
 
 
-def _against(runs: Sequence[Runs], name: str, of: float) -> tuple[str, Interval]:
+def _against(runs: Sequence[CaseRuns], name: str, of: float) -> tuple[str, Interval]:
     """Means of a series with HiveD and by quota as a text, and the difference in points with its interval."""
     hived, quota = ([_mean(getattr(getattr(r, way).series, name), of) for r in runs] for way in ("hived", "quota"))
     points = interval([100 * (a - b) for a, b in zip(hived, quota, strict=True)])
@@ -217,13 +217,13 @@ SATURATED = (
 )
 
 
-def _all(runs: Sequence[Runs], way: str, name: str) -> float:
+def _all(runs: Sequence[CaseRuns], way: str, name: str) -> float:
     """Mean of a series over all hours and seeds."""
     values = [v for run in runs for v in getattr(getattr(run, way).series, name)]
     return _mean(values, 1.0)
 
 
-def _why_not(runs: Sequence[Runs]) -> str:
+def _why_not(runs: Sequence[CaseRuns]) -> str:
     nodes = runs[0].case.nodes
     broken = [b for run in runs for b in run.quota.series.broken_nodes]
     full = sum(b >= nodes for b in broken) / len(broken)
@@ -238,7 +238,7 @@ def _mean(values: Sequence[float], of: float) -> float:
     return sum(values) / max(1, len(values)) / of
 
 
-def _cluster(run: Runs, nodes: int) -> list[Figure]:
+def _cluster(run: CaseRuns, nodes: int) -> list[Figure]:
     figures = []
     for name, title, of in (
         ("regular_gpus", "GPUs with regular jobs", run.case.nodes * NODE_GPUS),
@@ -298,7 +298,7 @@ PHILLY = "philly/philly_jobs_reconstructed.csv.gz"
 PHILLY_NODES = "philly/philly_vc_nodes.csv"
 
 
-def philly_case(trace: Path, quotas: Path, most: int | None) -> Case:
+def philly_case(trace: Path, quotas: Path, most: int | None) -> TraceCase:
     """Philly's jobs at the load of `PHILLY_LOAD`."""
     return philly(trace, quotas, PHILLY_LOAD, most)[0]
 
@@ -337,7 +337,7 @@ def philly_tenants(setup: Setup) -> Findings:
     return Findings(claims, (table,), _tenants(run), CONVENTIONS[1:] + said, size=ran)
 
 
-def _tenants(run: Runs) -> tuple[Figure, ...]:
+def _tenants(run: CaseRuns) -> tuple[Figure, ...]:
     def means(delay_s: Mapping[int, float]) -> list[float]:
         return [_minutes([delay_s[n] for t, n, *_ in run.case.spec if t == tenant])[0] for tenant in run.case.owned]
 

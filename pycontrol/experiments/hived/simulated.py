@@ -25,7 +25,7 @@ from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 if TYPE_CHECKING:
-    from pycontrol.experiments.hived.cases import Case
+    from pycontrol.experiments.hived.cases import TraceCase
 
 NODE_GPUS = 8
 HOUR_S = 3600.0
@@ -39,7 +39,7 @@ RACK = "r"
 
 
 @dataclass
-class Series:
+class HourlySeries:
     """The cluster every hour: GPUs of regular and of all jobs, nodes without room for a regular 8-GPU job."""
 
     regular_gpus: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Ran:
     """Only of jobs that did."""
     guaranteed_after_s: dict[int, float]
     """Only of jobs that came to own GPUs."""
-    series: Series
+    series: HourlySeries
     preemptions: list[tuple[float, int]]
     shadow_s: dict[int, float] = field(default_factory=dict)
     """When each ended in the shadow that its virtual cluster kept."""
@@ -84,7 +84,7 @@ class Watch:
     ) -> None:
         self.sim, self.quota, self.cells, self.until_s = sim, quota, cells, until_s
         self.node = {host: k for k, host in enumerate(hosts)}
-        self.series = Series()
+        self.series = HourlySeries()
         self.preemptions: list[tuple[float, int]] = []
         self.shadow_s: dict[int, float] = {}
         sim.watchers.append(self._facts)
@@ -138,7 +138,7 @@ def machines(sizes: Iterable[int]) -> Topology:
     return Topology.of([Machine(f"n{k:04d}", RACK, gpus) for k, gpus in enumerate(sizes)])
 
 
-def cells_of(case: Case, static: bool = False, shadow: bool = False) -> Layout:
+def cells_of(case: TraceCase, static: bool = False, shadow: bool = False) -> Layout:
     """The case's cells on its cluster."""
     file = CellsFile.model_validate({
         "levels": {"switch": 2, "socket": 2, "node": 2},
@@ -149,7 +149,7 @@ def cells_of(case: Case, static: bool = False, shadow: bool = False) -> Layout:
     return layout(file)
 
 
-def workload(case: Case, tenant: str | None = None) -> Workload:
+def workload(case: TraceCase, tenant: str | None = None) -> Workload:
     """The jobs of all tenants, or of one. Up to 8 GPUs are on one machine, a larger gang on as few as possible."""
     apps = tuple(
         TraceApp(
@@ -173,9 +173,9 @@ def policy_of(name: str) -> Policy:
     return make(name, **POLICIES[name])
 
 
-def private(case: Case, policy: str) -> Ran:
+def private(case: TraceCase, policy: str) -> Ran:
     """Each tenant alone on the machines that its cells are: what a cell of at most a node is one of."""
-    found = Ran({}, {}, {}, {}, Series(), [])
+    found = Ran({}, {}, {}, {}, HourlySeries(), [])
     for tenant in case.owned:
         topology = machines(case.machines(tenant))
         sim = Simulator(workload(case, tenant), topology, policy_of(policy), settings(case.ends_s))
@@ -183,7 +183,7 @@ def private(case: Case, policy: str) -> Ran:
     return found
 
 
-def quota(case: Case, policy: str) -> Ran:
+def quota(case: TraceCase, policy: str) -> Ran:
     """All on one cluster by GPU quota: Gandiva's tenants end at theirs, YARN-CS' may use what is idle beyond it, and
     Tiresias knows no tenants (footnote 2)."""
     total = case.nodes * NODE_GPUS
@@ -197,7 +197,7 @@ def quota(case: Case, policy: str) -> Ran:
     return _watched(case, sim, limit, False)
 
 
-def hived(case: Case, policy: str, static: bool = False, shadow: bool = False) -> Ran:
+def hived(case: TraceCase, policy: str, static: bool = False, shadow: bool = False) -> Ran:
     """All on one cluster by cells."""
     chosen = policy_of(policy)
     supply = CellSupply(cells_of(case, static, shadow))
@@ -207,14 +207,14 @@ def hived(case: Case, policy: str, static: bool = False, shadow: bool = False) -
     return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
 
 
-def _watched(case: Case, sim: Simulator, limit: Mapping[str, int | None], cells: bool) -> Ran:
+def _watched(case: TraceCase, sim: Simulator, limit: Mapping[str, int | None], cells: bool) -> Ran:
     watch = Watch(sim, sim.topology.machines, limit, cells, case.until_s)
     found = Ran({}, {}, {}, {}, watch.series, watch.preemptions, watch.shadow_s)
     _add(case, sim, found)
     return found
 
 
-def _add(case: Case, sim: Simulator, to: Ran) -> None:
+def _add(case: TraceCase, sim: Simulator, to: Ran) -> None:
     if case.ends_s < math.inf:
         sim.at(case.ends_s, lambda _, stamp: None, None)  # what waits then has waited until just then
     result = sim.run()

@@ -23,22 +23,31 @@ from pycontrol.experiments.oef.mixes import (
     shortfall,
     total,
 )
-from pycontrol.experiments.oef.runs import EQUAL, OEF, OEF_NONCOOPERATIVE, RUN_CONVENTIONS, Lie, Run, measure, placed
+from pycontrol.experiments.oef.runs import (
+    EQUAL,
+    OEF,
+    OEF_NONCOOPERATIVE,
+    RUN_CONVENTIONS,
+    Run,
+    SpeedupLie,
+    measure,
+    placed,
+)
 from pycontrol.shares import reference
-from pycontrol.shares.gavel import Gavel
-from pycontrol.shares.problem import Problem, Tenancy
+from pycontrol.shares.gavel import GavelShares
+from pycontrol.shares.problem import ShareProblem, Tenancy
 from pycontrol.simulation.apps import TraceApp, Workload
 
 SEARCHED = (
-    COOPERATIVE, NONCOOPERATIVE, GANDIVA_FAIR, Entrant("Gavel", Gavel("max_min")),
-    Entrant("Gavel, cap 1", Gavel("max_min"), 1.0), MAX_MIN, EFFICIENCY,
+    COOPERATIVE, NONCOOPERATIVE, GANDIVA_FAIR, Entrant("Gavel", GavelShares("max_min")),
+    Entrant("Gavel, cap 1", GavelShares("max_min"), 1.0), MAX_MIN, EFFICIENCY,
 )  # fmt: skip
 PROPERTIES = ("PE", "EF", "SI", "SP, overstated", "SP, any lie")
 CLOSE = 1e-6
 KEPT = "-"
 KNOWN = (
-    Problem.of([[1.0, 3.5, 3.5], [1.0, 8.0, 60.0], [1.0, 9.5, 90.25]], [4.0, 4.0, 1.0]),
-    Problem.of([[1.0, 4.0], [1.0, 4.0]], [1.0, 10.0]),
+    ShareProblem.of([[1.0, 3.5, 3.5], [1.0, 8.0, 60.0], [1.0, 9.5, 90.25]], [4.0, 4.0, 1.0]),
+    ShareProblem.of([[1.0, 4.0], [1.0, 4.0]], [1.0, 10.0]),
 )
 """Counter-examples found before, which a short search may miss: to PE (cooperative), to SP (non-cooperative)."""
 CHEAT = 1.5
@@ -89,15 +98,15 @@ def table1(setup: Setup) -> Findings:
     ), len(problems))  # fmt: skip
 
 
-def _random(seed: int) -> Problem:
+def _random(seed: int) -> ShareProblem:
     rng = np.random.default_rng([seed, 1])
     n, k = int(rng.integers(2, 6)), int(rng.integers(2, 5))
     steps = rng.uniform(1.0, 6.0 ** (1 / (k - 1)), (n, k - 1)) if seed % 2 else 1 + rng.exponential(0.6, (n, k - 1))
     w = np.cumprod(np.hstack([np.ones((n, 1)), steps]), axis=1)
-    return Problem.of(np.asarray(w, dtype=np.float64), [float(v) for v in rng.integers(1, 13, k)])
+    return ShareProblem.of(np.asarray(w, dtype=np.float64), [float(v) for v in rng.integers(1, 13, k)])
 
 
-def _violations(entrant: Entrant, problem: Problem, rng: np.random.Generator) -> Mapping[str, float]:
+def _violations(entrant: Entrant, problem: ShareProblem, rng: np.random.Generator) -> Mapping[str, float]:
     x = entrant.shares(problem)
     own = problem.efficiency(x)
     size = float(own.mean())
@@ -114,7 +123,7 @@ def _violations(entrant: Entrant, problem: Problem, rng: np.random.Generator) ->
         factors = rng.uniform(1.0 if over else 0.3, 3.0 if over else 1.0, problem.types)
         told = problem.speedups.copy()
         told[liar] *= factors
-        lied = problem.efficiency(entrant.shares(Problem.of(told, problem.devices)))[liar]
+        lied = problem.efficiency(entrant.shares(ShareProblem.of(told, problem.devices)))[liar]
         gain = float(lied - own[liar]) / size
         if over:
             found["SP, overstated"] = max(found["SP, overstated"], gain)
@@ -122,7 +131,7 @@ def _violations(entrant: Entrant, problem: Problem, rng: np.random.Generator) ->
     return found
 
 
-def _optimal_among_envy_free(problems: list[Problem]) -> float:
+def _optimal_among_envy_free(problems: list[ShareProblem]) -> float:
     """The largest relative gap of cooperative OEF to Equation 10 written down plainly and solved by CBC."""
     best = [total(p, reference.cooperative(p)) for p in problems]
     return max(abs(total(p, COOPERATIVE.shares(p)) / b - 1) for p, b in zip(problems, best, strict=True))
@@ -154,15 +163,15 @@ def figure4(setup: Setup) -> Findings:
     times = list(range(0, END_MIN + 1, STEP_MIN))
     told = FOUR.copy()
     told[0, 1:] *= CHEAT
-    true = {k: Problem.of(FOUR[:k], EIGHT) for k in (3, 4)}
+    true = {k: ShareProblem.of(FOUR[:k], EIGHT) for k in (3, 4)}
     honest = {k: p.efficiency(NONCOOPERATIVE.shares(p)) for k, p in true.items()}
-    lied = {k: p.efficiency(NONCOOPERATIVE.shares(Problem.of(told[:k], EIGHT))) for k, p in true.items()}
+    lied = {k: p.efficiency(NONCOOPERATIVE.shares(ShareProblem.of(told[:k], EIGHT))) for k, p in true.items()}
     spread = max(float(np.ptp(v) / v.mean()) for v in honest.values())
     loss = {k: float(1 - lied[k][0] / honest[k][0]) for k in honest}
     gain = {k: float(lied[k][1:].min() / honest[k][1:].min() - 1) for k in honest}
     all_loss = {k: float(1 - lied[k].sum() / honest[k].sum()) for k in honest}
     span_s = (40 if setup.quick else 160) * 300.0
-    runs = [Run(OEF_NONCOOPERATIVE, four(), span_s, lie=lie) for lie in (None, Lie("u1", CHEAT))]
+    runs = [Run(OEF_NONCOOPERATIVE, four(), span_s, lie=lie) for lie in (None, SpeedupLie("u1", CHEAT))]
     first, second = measure(setup, runs, "lying")
     actual = {u: (first.done[u] / span_s, second.done[u] / span_s) for u in sorted(first.done)}
     ran = [a for a, _ in actual.values()]
@@ -197,14 +206,14 @@ def figure4(setup: Setup) -> Findings:
 def _lie_cost(factor: float) -> float:
     told = FOUR.copy()
     told[0, 1:] *= factor
-    true = Problem.of(FOUR, EIGHT)
-    lied = true.efficiency(NONCOOPERATIVE.shares(Problem.of(told, EIGHT)))
+    true = ShareProblem.of(FOUR, EIGHT)
+    lied = true.efficiency(NONCOOPERATIVE.shares(ShareProblem.of(told, EIGHT)))
     return float(1 - lied.sum() / true.efficiency(NONCOOPERATIVE.shares(true)).sum())
 
 
 def figure5(setup: Setup) -> Findings:
     """Figure 5: sharing incentive of cooperative OEF, and a tenant with two job types."""
-    problem = Problem.of(FOUR[::-1].copy(), EIGHT)
+    problem = ShareProblem.of(FOUR[::-1].copy(), EIGHT)
     names = FOUR_NAMES[::-1]
     split, own = (problem.efficiency(e.shares(problem)) for e in (MAX_MIN, COOPERATIVE))
     ratio = own / split
@@ -241,8 +250,8 @@ def figure5(setup: Setup) -> Findings:
               f"{both[0]:.2f} and {both[1]:.2f}, others {both[2]:.2f}",
               bool(abs(both[0] / both[1] - 1) < 1e-6 and abs(both[0] * 2 / both[2] - 1) < 1e-6), "Non-cooperative."),
     )  # fmt: skip
-    four_alone = NONCOOPERATIVE.shares(Problem.of([FOUR[0], *FOUR[1:]], EIGHT))
-    before = Problem.of(FOUR, EIGHT).efficiency(four_alone)
+    four_alone = NONCOOPERATIVE.shares(ShareProblem.of([FOUR[0], *FOUR[1:]], EIGHT))
+    before = ShareProblem.of(FOUR, EIGHT).efficiency(four_alone)
     tables = (
         Table("Estimated throughput over max-min", ("tenant", "max-min", "OEF", "ratio"),
               tuple((n, float(s), float(o), float(r)) for n, s, o, r in zip(names, split, own, ratio, strict=True))),
@@ -264,7 +273,7 @@ def figure5(setup: Setup) -> Findings:
 
 def figure6(setup: Setup) -> Findings:
     """Figure 6: what each tenant would make of another's share under cooperative OEF."""
-    problem = Problem.of(FOUR[::-1].copy(), EIGHT)
+    problem = ShareProblem.of(FOUR[::-1].copy(), EIGHT)
     names = [f"User-{i} ({n})" for i, n in enumerate(FOUR_NAMES[::-1], 1)]
     x = COOPERATIVE.shares(problem)
     worth = problem.speedups @ x.T

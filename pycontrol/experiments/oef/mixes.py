@@ -11,11 +11,11 @@ from scipy.optimize import linprog
 
 from pycontrol.experiments.kit import Setup
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFair
-from pycontrol.shares.gavel import Gavel
+from pycontrol.shares.gandiva_fair import GandivaFairShares
+from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, Problem, Scheme, Vector
-from pycontrol.shares.simple import MaxEfficiency, MaxMin, capacity_rows, efficiency_rows
+from pycontrol.shares.problem import Matrix, Scheme, ShareProblem, Vector
+from pycontrol.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.workloads import load
 
@@ -55,7 +55,7 @@ class Entrant:
     scheme: Scheme
     cap: float | None = None
 
-    def shares(self, problem: Problem) -> Matrix:
+    def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k)."""
         if self.cap is not None:
             problem = replace(problem, demands=np.full(problem.users, self.cap))
@@ -64,10 +64,10 @@ class Entrant:
 
 COOPERATIVE = Entrant("OEF cooperative", OefCooperative())
 NONCOOPERATIVE = Entrant("OEF non-cooperative", OefNoncooperative())
-GANDIVA_FAIR = Entrant("Gandiva_fair", GandivaFair())
-GAVEL = Entrant("Gavel, cap by demand", Gavel("water_filling"))
-GAVEL_ONE = Entrant("Gavel, cap 1 a tenant", Gavel("water_filling"), 1.0)
-MAX_MIN = Entrant("max-min", MaxMin())
+GANDIVA_FAIR = Entrant("Gandiva_fair", GandivaFairShares())
+GAVEL = Entrant("Gavel, cap by demand", GavelShares("water_filling"))
+GAVEL_ONE = Entrant("Gavel, cap 1 a tenant", GavelShares("water_filling"), 1.0)
+MAX_MIN = Entrant("max-min", MaxMinShares())
 EFFICIENCY = Entrant("efficiency only", MaxEfficiency())
 CAPS = (
     "Gavel bounds a job's time shares by 1; a tenant is bounded by its jobs' demand (cap by demand, which never "
@@ -101,31 +101,31 @@ def matrix(workload: Workload) -> Matrix:
     return np.array([vectors[u] for u in sorted(vectors)])
 
 
-def problem_of(mix: str, data: Path | None, seed: int, n: int) -> Problem:
+def problem_of(mix: str, data: Path | None, seed: int, n: int) -> ShareProblem:
     """n tenants on eight devices of each type."""
     w = matrix(tenants(mix, data, seed, n))
-    return Problem.of(w, np.full(w.shape[1], DEVICES))
+    return ShareProblem.of(w, np.full(w.shape[1], DEVICES))
 
 
-def total(problem: Problem, x: Matrix) -> float:
+def total(problem: ShareProblem, x: Matrix) -> float:
     """Estimated throughput of all, in devices of the slowest type."""
     return float(problem.efficiency(x).sum())
 
 
-def envy(problem: Problem, x: Matrix) -> float:
+def envy(problem: ShareProblem, x: Matrix) -> float:
     """The largest gain, per weight, that somebody would have by another's share; at most 0 if nobody has any."""
     worth = problem.speedups @ (x / problem.weights[:, None]).T
     return float((worth - np.diag(worth)[:, None]).max())
 
 
-def shortfall(problem: Problem, x: Matrix) -> float:
+def shortfall(problem: ShareProblem, x: Matrix) -> float:
     """How far the worst-off is below its equal split, as a part of it; at most 0 if nobody is."""
     split = problem.efficiency(problem.equal_split())
     own: Vector = problem.efficiency(x)
     return float(np.max(1 - own / np.maximum(split, 1e-12)))
 
 
-def pareto_gain(problem: Problem, x: Matrix) -> float:
+def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
     """By how much all throughput can rise with nobody worse off, as a part of it."""
     floor = problem.efficiency(x)
     rows = np.vstack([capacity_rows(*problem.speedups.shape).toarray(), -efficiency_rows(problem.speedups).toarray()])

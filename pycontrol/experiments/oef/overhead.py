@@ -21,7 +21,7 @@ from pycontrol.experiments.oef.mixes import (
     total,
 )
 from pycontrol.experiments.oef.runs import LEASE_S
-from pycontrol.shares.problem import Problem
+from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.runs import Interval, interval
 
 TYPES = 10
@@ -73,7 +73,7 @@ def _solve_s(label: str, n: int, setup: Setup) -> float:
     for seed in range(1 if setup.quick or n > 200 else 3):
         rng = np.random.default_rng([seed, n])
         w = np.cumprod(1 + rng.exponential(0.25, (n, TYPES)), axis=1)
-        problem = Problem.of(w / w[:, :1], rng.integers(8, 65, TYPES).astype(np.float64))
+        problem = ShareProblem.of(w / w[:, :1], rng.integers(8, 65, TYPES).astype(np.float64))
         setup.note(f"{label}, {n} tenants")
         begin_s = time.perf_counter()
         entrant.shares(problem)
@@ -89,7 +89,7 @@ def _deviation(mix: str, setup: Setup, error: float) -> tuple[Interval, Interval
         rng = np.random.default_rng([seed, 3])
         wrong = true.speedups.copy()
         wrong[:, 1:] *= 1 + rng.uniform(-error, error, wrong[:, 1:].shape)
-        told = Problem.of(wrong, true.devices)
+        told = ShareProblem.of(wrong, true.devices)
         x = COOPERATIVE.shares(told)
         gaps.append(100 * abs(total(told, x) - total(true, x)) / total(told, x))
         losses.append(100 * (1 - total(true, x) / total(true, COOPERATIVE.shares(true))))
@@ -136,6 +136,6 @@ def _ratios(without: float, speed: float) -> dict[str, float]:
     rng = np.random.default_rng([int(100 * without), int(100 * speed)])
     flat = round(20 * without)
     gains = np.concatenate([np.full(flat, 0.02), (speed - 1) * rng.uniform(0.95, 1.05, 20 - flat)])
-    problem = Problem.of(1 + gains[:, None] * np.array([0.0, 0.55, 1.0]), np.full(3, DEVICES))
+    problem = ShareProblem.of(1 + gains[:, None] * np.array([0.0, 0.55, 1.0]), np.full(3, DEVICES))
     own = total(problem, COOPERATIVE.shares(problem))
     return {e.label: own / total(problem, e.shares(problem)) for e in (GANDIVA_FAIR, GAVEL, GAVEL_ONE, MAX_MIN)}

@@ -19,7 +19,7 @@ from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares.problem import Scheme
-from pycontrol.shares.simple import MaxMin
+from pycontrol.shares.simple import MaxMinShares
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import simulate
@@ -57,7 +57,7 @@ class EqualSplit(Sharing):
 
     def scheme(self) -> Scheme:
         """The equal split."""
-        return MaxMin()
+        return MaxMinShares()
 
 
 OEF, OEF_NONCOOPERATIVE, EQUAL = Oef(), Oef(mode="noncooperative"), EqualSplit()
@@ -70,7 +70,7 @@ def placed(policy: Sharing, placer: Placer) -> Sharing:
 
 
 @dataclass(frozen=True)
-class Lie:
+class SpeedupLie:
     """From `at_s` on a tenant's speedups beyond the slowest type are said to be `factor` times as large."""
 
     user: str
@@ -94,11 +94,11 @@ class Run:
     workload: Workload
     until_s: float = float("inf")
     penalty: float | None = None
-    lie: Lie | None = None
+    lie: SpeedupLie | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OefOutcome:
     """What came of it. `workers`: GPUs given, lease by lease."""
 
     done: Mapping[str, float]
@@ -121,7 +121,7 @@ class Outcome:
 class Observed:
     """A policy that counts what it gives, and is lied to."""
 
-    def __init__(self, policy: Sharing, lie: Lie | None) -> None:
+    def __init__(self, policy: Sharing, lie: SpeedupLie | None) -> None:
         self.policy, self.lie = policy, lie
         self.name, self.asks_agents = policy.name, policy.asks_agents
         self.count: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def with_penalty(workload: Workload, penalty: float) -> Workload:
     return dataclasses.replace(workload, apps=apps)
 
 
-def outcome(run: Run) -> Outcome:
+def outcome(run: Run) -> OefOutcome:
     """Simulates it."""
     workload = run.workload if run.penalty is None else with_penalty(run.workload, run.penalty)
     policy = Observed(run.policy, run.lie)
@@ -166,15 +166,15 @@ def outcome(run: Run) -> Outcome:
     done: dict[str, float] = {}
     for app in result.apps:
         done[app.user] = done.get(app.user, 0.0) + app.work_done_gpu_s
-    return Outcome(
+    return OefOutcome(
         done, max(result.end_s, 1e-9), policy.count["workers"], policy.count["mixed"], policy.count["spanning"],
         metrics(result),
     )  # fmt: skip
 
 
-def measure(setup: Setup, runs: Sequence[Run], what: str) -> list[Outcome]:
+def measure(setup: Setup, runs: Sequence[Run], what: str) -> list[OefOutcome]:
     """The outcomes in the order of the runs, on as many processes as the setup allows."""
-    results: list[Outcome] = []
+    results: list[OefOutcome] = []
     if setup.processes <= 1 or len(runs) <= 1:
         for run in runs:
             setup.note(f"{what}: {len(results)} of {len(runs)}")

@@ -32,7 +32,7 @@ from pycontrol.experiments.oef.runs import (
     PLACERS,
     PUBLISHED,
     RUN_CONVENTIONS,
-    Outcome,
+    OefOutcome,
     Placer,
     Run,
     measure,
@@ -95,7 +95,7 @@ def _estimated(setup: Setup) -> tuple[dict[tuple[str, str, str], Interval], int]
     return found, len(seeds)
 
 
-def _backlogs(setup: Setup, policies: Mapping[str, Sharing]) -> dict[Key, list[Outcome]]:
+def _backlogs(setup: Setup, policies: Mapping[str, Sharing]) -> dict[Key, list[OefOutcome]]:
     """20 tenants with 6 endless jobs each, under each policy and placer."""
     seeds, span_s = setup.seeds_of(5, 1), (24 if setup.quick else 48) * 300.0
     keys: list[Key] = []
@@ -109,7 +109,7 @@ def _backlogs(setup: Setup, policies: Mapping[str, Sharing]) -> dict[Key, list[O
                         workload = tenants(mix, data, seed, 20, jobs=6)
                         keys.append((mix, penalty, label, placer))
                         runs.append(Run(placed(policy, placer), workload, span_s, penalty))
-    found: dict[Key, list[Outcome]] = {}
+    found: dict[Key, list[OefOutcome]] = {}
     for key, result in zip(keys, measure(setup, runs, "throughput"), strict=True):
         found.setdefault(key, []).append(result)
     return found
@@ -121,7 +121,7 @@ def _placers(label: str) -> tuple[Placer, ...]:
 
 
 def _ratios(
-    runs: Mapping[Key, Sequence[Outcome]], baselines: Mapping[str, Sharing]
+    runs: Mapping[Key, Sequence[OefOutcome]], baselines: Mapping[str, Sharing]
 ) -> dict[tuple[str, float, str, str, str], Interval]:
     """OEF with our placer and with the paper's, over each baseline with the same placer and as published."""
     found = {}
@@ -177,7 +177,7 @@ def _estimated_series(estimated: Mapping[tuple[str, str, str], Interval], names:
     )  # fmt: skip
 
 
-def _actual_series(runs: Mapping[Key, Sequence[Outcome]], names: Sequence[str]) -> tuple[Series, ...]:
+def _actual_series(runs: Mapping[Key, Sequence[OefOutcome]], names: Sequence[str]) -> tuple[Series, ...]:
     labels = list(dict.fromkeys(k[2] for k in runs))
     mix = next(m for m in names if any(k[0] == m for k in runs))
     return tuple(
@@ -289,7 +289,7 @@ def figure9(setup: Setup) -> Findings:
     return Findings(tuple(claims), tables, (figure,), (*ASSUMED, *RUN_CONVENTIONS, *own), len(seeds))
 
 
-def _completions(setup: Setup, seeds: Sequence[int], size: Mapping[str, Any]) -> dict[Key, list[Outcome]]:
+def _completions(setup: Setup, seeds: Sequence[int], size: Mapping[str, Any]) -> dict[Key, list[OefOutcome]]:
     """The jobs of many tenants to their ends, under each policy and placer."""
     policies: Mapping[str, Sharing] = {"OEF cooperative": OEF, **BASELINES}
     chosen = {m: d for m, d in mixes(setup).items() if m == "paper" or (m == "lambda" and not setup.quick)}
@@ -302,13 +302,13 @@ def _completions(setup: Setup, seeds: Sequence[int], size: Mapping[str, Any]) ->
                 for placer in PUBLISHED + OURS[:1] if label in BASELINES else OURS:
                     keys += [(mix, penalty, label, placer)] * len(works)
                     runs += [Run(placed(policy, placer), w, penalty=penalty) for w in works]
-    found: dict[Key, list[Outcome]] = {}
+    found: dict[Key, list[OefOutcome]] = {}
     for key, result in zip(keys, measure(setup, runs, "completion times"), strict=True):
         found.setdefault(key, []).append(result)
     return found
 
 
-def _mean_of(runs: Sequence[Outcome]) -> float:
+def _mean_of(runs: Sequence[OefOutcome]) -> float:
     return float(np.mean([o.figures["completion_mean_s"] for o in runs])) if runs else math.nan
 
 

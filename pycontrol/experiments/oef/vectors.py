@@ -21,12 +21,12 @@ from pycontrol.experiments.oef.mixes import (
     VGG,
     Entrant,
 )
-from pycontrol.shares.gavel import Gavel
-from pycontrol.shares.problem import Matrix, Problem, Tenancy
+from pycontrol.shares.gavel import GavelShares
+from pycontrol.shares.problem import Matrix, ShareProblem, Tenancy
 
 ROUNDED = 0.0101
 """The paper prints two digits, of which some are cut off rather than rounded."""
-GAVEL_JOBS = Entrant("Gavel", Gavel("max_min"), 1.0)
+GAVEL_JOBS = Entrant("Gavel", GavelShares("max_min"), 1.0)
 OPEN = (math.nan, math.nan)
 """Not printed, or either way."""
 THREE = ((1.0, 2.0), (1.0, 3.0), (1.0, 4.0))
@@ -45,7 +45,7 @@ class Vector:
 
     def shares(self) -> Matrix:
         """Ours."""
-        return self.entrant.shares(Problem.of(self.speedups, [1.0, 1.0], self.weights))
+        return self.entrant.shares(ShareProblem.of(self.speedups, [1.0, 1.0], self.weights))
 
 
 VECTORS = (
@@ -108,15 +108,15 @@ def figures_1_and_2(setup: Setup) -> Findings:
     entrants = (MAX_MIN, GANDIVA_FAIR, GAVEL, NONCOOPERATIVE, COOPERATIVE)
     speeds = {}
     for types, columns in (("two types", [0, 2]), ("three types", [0, 1, 2])):
-        problem = Problem.of(np.array([VGG, LSTM])[:, columns], EIGHT[columns])
+        problem = ShareProblem.of(np.array([VGG, LSTM])[:, columns], EIGHT[columns])
         unit = 2 / problem.devices.sum()
         speeds[types] = {e.label: problem.efficiency(e.shares(problem)) * unit for e in entrants}
     found, gains, losses = speeds["two types"], {}, {}
     for types, own in speeds.items():
         most, best = own[MAX_MIN.label], own[COOPERATIVE.label]
         gains[types], losses[types] = float(best[1] / most[1]), float(1 - most.sum() / best.sum())
-    lied = COOPERATIVE.shares(Problem.of([(1, 3), (1, 4)], [1.0, 1.0]))
-    honest = COOPERATIVE.shares(Problem.of([(1, 2), (1, 4)], [1.0, 1.0]))
+    lied = COOPERATIVE.shares(ShareProblem.of([(1, 3), (1, 4)], [1.0, 1.0]))
+    honest = COOPERATIVE.shares(ShareProblem.of([(1, 2), (1, 4)], [1.0, 1.0]))
     true = np.array([1.0, 2.0])
     before, after = float(honest[0] @ true), float(lied[0] @ true)
     claims = (

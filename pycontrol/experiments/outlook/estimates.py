@@ -79,7 +79,7 @@ class Estimate:
         return low is not None and low - 1 <= self.real_s and (high is None or self.real_s <= high + 1)
 
 
-class Watched(Simulator):
+class WatchedWorld(Simulator):
     """A world that is looked at now and then."""
 
     def __init__(self, scene: Scene, seed: int, policy: str, runs: int, calibration: Calibration) -> None:
@@ -130,7 +130,7 @@ def watched(job: tuple[Scene, Sequence[int], str, int]) -> list[Estimate]:
     scene, seeds, policy, runs = job
     calibration, found = Calibration(), list[Estimate]()
     for seed in seeds:
-        world = Watched(scene, seed, policy, runs, calibration)
+        world = WatchedWorld(scene, seed, policy, runs, calibration)
         world.run()
         world._settle()
         calibration.forget(calibration.open)

@@ -14,7 +14,7 @@ from pycontrol.experiments.themis.runs import (
     THEMIS,
     TWICE_WORST,
     WORST_FIRST,
-    Runs,
+    VariantRuns,
     claim_best,
     claim_within,
     measure,
@@ -50,7 +50,7 @@ def contention(setup: Setup) -> Findings:
     return Findings(tuple(claims), tuple(tables), tuple(figures), CONVENTIONS, runs[1].seeds, notes)
 
 
-def _contention_claims(way: str, runs: Mapping[int, Runs]) -> list[Claim]:
+def _contention_claims(way: str, runs: Mapping[int, VariantRuns]) -> list[Claim]:
     high = max(runs)
     keeps = {n: max(r.mean(n).mean for r in runs.values()) for n in MAIN if n != "worst_first"}
     only = [n for n, rho in keeps.items() if rho <= SI]
@@ -152,14 +152,14 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.2f}" for v in values)
 
 
-def _grid(title: str, unit: str, runs: Mapping[int, Runs], metric: str) -> Table:
+def _grid(title: str, unit: str, runs: Mapping[int, VariantRuns], metric: str) -> Table:
     """One row a policy, one column a level."""
     first = next(iter(runs.values()))
     rows = [(label, *(shown(r.mean(label, metric)) for r in runs.values())) for label in first.results]
     return Table(f"{title} ({first.scene.label}; {first.seeds} seeds)", (unit, *map(str, runs)), tuple(rows))
 
 
-def _lines(name: str, title: str, x: str, runs: Mapping[int, Runs], metric: str) -> Figure:
+def _lines(name: str, title: str, x: str, runs: Mapping[int, VariantRuns], metric: str) -> Figure:
     series = []
     for label in MAIN:
         means = [r.mean(label, metric) for r in runs.values()]

@@ -13,8 +13,8 @@ from pycontrol.experiments.themis.runs import (
     THEMIS,
     TWICE_WORST,
     WORST_FIRST,
-    Runs,
     Variant,
+    VariantRuns,
     measure,
     ratio_table,
     scene,
@@ -65,7 +65,7 @@ def conventions(setup: Setup) -> Findings:
     )  # fmt: skip
 
 
-def _claims(runs: Sequence[Runs]) -> list[Claim]:
+def _claims(runs: Sequence[VariantRuns]) -> list[Claim]:
     """What the defaults rest on, and what the paper says of them."""
 
     def said(label: str) -> tuple[str, list[float]]:

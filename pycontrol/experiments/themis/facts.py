@@ -16,7 +16,7 @@ from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import engine_name
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.fairness.bidding import Bidder
-from pycontrol.fairness.gangs import AppWork, Phase
+from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.simulation.apps import Workload
@@ -129,8 +129,8 @@ def one_round(seed: int, gpus: int, bidders: int, availability: float) -> tuple[
     bids: list[Bid] = []
     for i in range(bidders):
         jobs, gang = rng.randint(1, 100), rng.choice((1, 1, 2, 4))
-        now = Phase(tuple(rng.uniform(200.0, 20_000.0) for _ in range(jobs)))
-        later = tuple(Phase((5000.0,) * (jobs >> k)) for k in range(1, 7) if jobs >> k)
+        now = PhaseWork(tuple(rng.uniform(200.0, 20_000.0) for _ in range(jobs)))
+        later = tuple(PhaseWork((5000.0,) * (jobs >> k)) for k in range(1, 7) if jobs >> k)
         rack = rng.uniform(1.0, 1.3)
         slowdowns = {Scope.MACHINE: 1.0, Scope.RACK: rack, Scope.CLUSTER: rack * rng.uniform(1.0, 1.3)}
         app = AppWork((now, *later), gang, rng.uniform(0, 7200), rng.uniform(3600, 36_000))

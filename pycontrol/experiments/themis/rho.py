@@ -16,7 +16,7 @@ from pycontrol.experiments.themis.runs import (
     THEMIS,
     UNPACKED,
     WORST_FIRST,
-    Runs,
+    VariantRuns,
     claim_best,
     claim_within,
     measure,
@@ -41,7 +41,7 @@ RHO = {
 }
 
 
-def _runs(setup: Setup, workload: str) -> Runs:
+def _runs(setup: Setup, workload: str) -> VariantRuns:
     return measure(setup, scene(setup, workload), ALL, 16, 2)
 
 
@@ -67,7 +67,7 @@ def fairness(setup: Setup) -> Findings:
     )  # fmt: skip
 
 
-def _fairness_claims(runs: Runs, name: str) -> list[Claim]:
+def _fairness_claims(runs: VariantRuns, name: str) -> list[Claim]:
     where = f"section 6.2, Figure {9 if name == 'W1' else 10}"
     packed, unpacked = versus(runs, BASELINES), versus(runs, [v.label for v in UNPACKED])
     ties = versus(runs, [v.label for v in RANDOM_TIES])
@@ -105,7 +105,7 @@ def _fairness_claims(runs: Runs, name: str) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _width_ratio(runs: Runs, label: str) -> Interval:
+def _width_ratio(runs: VariantRuns, label: str) -> Interval:
     """Baseline / Themis of p90 - p10 of rho, paired by seed."""
 
     def width(of: str) -> list[float]:
@@ -144,7 +144,7 @@ def gpu_time(setup: Setup) -> Findings:
     return Findings(claims, tables, (figure,), CONVENTIONS, w1.seeds, notes)
 
 
-def _bar(runs: Runs, name: str, labels: Sequence[str], metric: str) -> Series:
+def _bar(runs: VariantRuns, name: str, labels: Sequence[str], metric: str) -> Series:
     means = [runs.mean(n, metric) for n in labels]
     if runs.seeds < ENOUGH:
         return Series(name, labels, [m.mean for m in means])
@@ -165,7 +165,7 @@ def placement(setup: Setup) -> Findings:
     return Findings(tuple(claims), tables, figures, CONVENTIONS, w1.seeds, notes)
 
 
-def _small_jobs(runs: Runs) -> Claim:
+def _small_jobs(runs: VariantRuns) -> Claim:
     least = min((runs.mean(n, "placement").mean, n) for n in MAIN)
     return Claim(
         "W1: almost all placements score 1, whatever the policy (here a mean of at least 0.95).",
@@ -174,7 +174,7 @@ def _small_jobs(runs: Runs) -> Claim:
     )  # fmt: skip
 
 
-def _large_jobs(runs: Runs) -> list[Claim]:
+def _large_jobs(runs: VariantRuns) -> list[Claim]:
     inverse = {n: runs.ratio("themis", n, "placement") for n in BASELINES}
     bare = {v.label: runs.ratio("themis", v.label, "placement") for v in UNPACKED}
     nearest = sorted(BASELINES, key=lambda n: inverse[n].mean)[:2]
@@ -190,10 +190,10 @@ def _large_jobs(runs: Runs) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _cdf(runs: Runs, name: str, field: str, x: str, log_x: bool = False) -> Figure:
+def _cdf(runs: VariantRuns, name: str, field: str, x: str, log_x: bool = False) -> Figure:
     curves = tuple(runs.curve(n, field) for n in MAIN)
     return Figure(name, f"{x}, {runs.scene.label}", x, "share of apps", curves, "step", log_x=log_x)
 
 
-def _values(runs: Runs, metric: str) -> dict[str, list[float]]:
+def _values(runs: VariantRuns, metric: str) -> dict[str, list[float]]:
     return {label: runs.values(label, metric) for label in runs.results}

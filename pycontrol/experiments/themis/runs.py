@@ -124,7 +124,7 @@ def scene(setup: Setup, workload: str, **given: Any) -> Scene:
 
 
 @dataclass(frozen=True)
-class Runs:
+class VariantRuns:
     """Results by the label of the variant, on the same seeds in the same order; the first is the reference."""
 
     scene: Scene
@@ -160,14 +160,14 @@ class Runs:
         return Series(label, [float(v) for v in x[keep]], [float(v) for v in share[keep]])
 
 
-_recent: dict[tuple[Any, ...], Runs] = {}
+_recent: dict[tuple[Any, ...], VariantRuns] = {}
 """The newest runs: figures of the same runs do not repeat them."""
 RECENT = 4
 
 
 def measure(
     setup: Setup, where: Scene, variants: Sequence[Variant], usual: int, quick: int, metric: str = "rho_max"
-) -> Runs:
+) -> VariantRuns:
     """All variants on the seeds, the first one the reference; stops early as `run_until` does."""
     seeds = setup.seeds_of(usual, quick)
 
@@ -178,17 +178,17 @@ def measure(
     def done(k: int, n: int) -> None:
         setup.note(f"{where.label}: {k} of {n} runs, {len(variants)} variants")
 
-    def found() -> Runs:
+    def found() -> VariantRuns:
         return _by_label(where, variants, run_until(jobs_of, metric, seeds, processes=setup.processes, done=done))
 
     return _remembered((where, tuple(variants), seeds, metric), found)
 
 
-def _by_label(where: Scene, variants: Sequence[Variant], groups: Sequence[Sequence[Result]]) -> Runs:
-    return Runs(where, {v.label: [g[k] for g in groups] for k, v in enumerate(variants)})
+def _by_label(where: Scene, variants: Sequence[Variant], groups: Sequence[Sequence[Result]]) -> VariantRuns:
+    return VariantRuns(where, {v.label: [g[k] for g in groups] for k, v in enumerate(variants)})
 
 
-def _remembered(key: tuple[Any, ...], run: Callable[[], Runs]) -> Runs:
+def _remembered(key: tuple[Any, ...], run: Callable[[], VariantRuns]) -> VariantRuns:
     if key not in _recent:
         while len(_recent) >= RECENT:
             del _recent[next(iter(_recent))]
@@ -208,7 +208,7 @@ def shown(value: Interval) -> str:
     return with_interval(value) if value.n >= ENOUGH else f"{value.mean:.3g}"
 
 
-def ratio_table(runs: Runs, title: str, columns: Mapping[str, str], compared: str = "rho_max") -> Table:
+def ratio_table(runs: VariantRuns, title: str, columns: Mapping[str, str], compared: str = "rho_max") -> Table:
     """One row a variant: means of the metrics, and the ratio of `compared` to the first variant's."""
     first = next(iter(runs.results))
     head = ("policy", *columns.values(), f"{columns.get(compared, compared)} / {first}'s")
@@ -217,7 +217,9 @@ def ratio_table(runs: Runs, title: str, columns: Mapping[str, str], compared: st
     return Table(f"{title} ({runs.scene.label}; {runs.seeds} seeds)", head, tuple(rows))
 
 
-def versus(runs: Runs, labels: Sequence[str], ours: str = "themis", metric: str = "rho_max") -> dict[str, Interval]:
+def versus(
+    runs: VariantRuns, labels: Sequence[str], ours: str = "themis", metric: str = "rho_max"
+) -> dict[str, Interval]:
     """Baseline / ours: above 1 where ours is the better one."""
     return {label: runs.ratio(label, ours, metric) for label in labels}
 

@@ -9,8 +9,8 @@ from pycontrol.experiments.themis.runs import (
     CONVENTIONS,
     ENOUGH,
     THEMIS,
-    Runs,
     Variant,
+    VariantRuns,
     claim_within,
     measure,
     ratio_table,
@@ -49,7 +49,7 @@ def errors(setup: Setup) -> Findings:
     return Findings(tuple(claims), tuple(tables), (figure,), (*CONVENTIONS, own), runs.seeds)
 
 
-def _largest_change(runs: Runs, label: str) -> float:
+def _largest_change(runs: VariantRuns, label: str) -> float:
     pairs = zip(runs.values(label, "rho_max"), runs.values("themis", "rho_max"), strict=True)
     return max(abs(a / b - 1) for a, b in pairs)
 
@@ -83,7 +83,7 @@ def knobs(setup: Setup) -> Findings:
     return Findings(tuple(claims), tuple(tables), tuple(figures), CONVENTIONS, runs.seeds)
 
 
-def _of_f(runs: Runs, name: str, labels: Mapping[float, str]) -> list[Claim]:
+def _of_f(runs: VariantRuns, name: str, labels: Mapping[float, str]) -> list[Claim]:
     ratios = {f: runs.ratio(label, "themis") for f, label in labels.items()}
     best = min(ratios, key=lambda f: ratios[f].mean)
     said = ", ".join(f"f {f:g}: {r.mean:.2f}" for f, r in ratios.items())
@@ -108,7 +108,7 @@ def _of_f(runs: Runs, name: str, labels: Mapping[float, str]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _of_leases(runs: Runs, name: str, labels: Mapping[int, str]) -> list[Claim]:
+def _of_leases(runs: VariantRuns, name: str, labels: Mapping[int, str]) -> list[Claim]:
     short, long = labels[min(labels)], labels[max(labels)]
     words = f"{min(labels)} min / {max(labels)} min"
     return [
@@ -123,7 +123,9 @@ def _of_leases(runs: Runs, name: str, labels: Mapping[int, str]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _figure(runs: Runs, name: str, title: str, x: str, labels: Mapping[float, str] | Mapping[int, str]) -> Figure:
+def _figure(
+    runs: VariantRuns, name: str, title: str, x: str, labels: Mapping[float, str] | Mapping[int, str]
+) -> Figure:
     """max rho and GPU time, both against the default's."""
     series = []
     for metric, words in (("rho_max", "max rho"), ("gpu_h", "GPU time")):

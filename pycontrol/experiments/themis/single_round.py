@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycontrol.auction.instance import Instance, Winners
-from pycontrol.auction.partial import Outcome, auction
+from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.winners import determine
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
-from pycontrol.fairness.gangs import Phase
+from pycontrol.fairness.gangs import PhaseWork
 from pycontrol.model.auction import Bid, Gang, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.themis import Nothing, with_nothing
@@ -41,8 +41,8 @@ class Private:
 
     def rho(self, slots: Sequence[float], topology: Topology) -> float:
         """With one new gang for each S; with none, the projected one."""
-        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), topology.gpus, self.n_avg, self.elapsed_s,
-                        self.done_gpu_s)  # fmt: skip
+        phases, jobs = (PhaseWork(self.jobs),), len(self.jobs)
+        work = app_work(phases, self.gang_gpus, jobs, topology.gpus, self.n_avg, self.elapsed_s, self.done_gpu_s)
         restart = RESTART_S / work.t_id_s if slots else 0.0
         return rho_of(work, slots, LEASE_S) + restart
 
@@ -52,7 +52,7 @@ class Private:
 
     def bid(self, instance: Instance) -> Bid:
         """The Agent's bid by the Agent's code."""
-        work = app_work((Phase(self.jobs),), self.gang_gpus, len(self.jobs), instance.topology.gpus, self.n_avg,
+        work = app_work((PhaseWork(self.jobs),), self.gang_gpus, len(self.jobs), instance.topology.gpus, self.n_avg,
                         self.elapsed_s, self.done_gpu_s)  # fmt: skip
         slowdowns = dict(zip(Scope, self.slowdown, strict=True))
         return Bidder(
@@ -145,7 +145,7 @@ def best_value(app: Private, gpus: Mapping[str, int], topology: Topology) -> flo
     return max(values)
 
 
-def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bool) -> float:
+def envy(apps: Sequence[Private], outcome: AuctionOutcome, topology: Topology, paid: bool) -> float:
     """The largest V_i(what j has) / V_i(what i has), less 1; `paid`: each bundle counts c times its V."""
     worst = 0.0
     for i in apps:
@@ -159,7 +159,7 @@ def envy(apps: Sequence[Private], outcome: Outcome, topology: Topology, paid: bo
     return worst
 
 
-def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | Outcome) -> bool:
+def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOutcome) -> bool:
     """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder).
 
     By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.

@@ -65,7 +65,7 @@ BASELINES = ("gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf", "drf", "y
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Figure5Case:
     """One of Figure 5's clusters and its two apps in order, each one job of four tasks."""
 
     label: str
@@ -90,9 +90,9 @@ class Case:
 
 
 CASES = (
-    Case("two VGG16 on 4+4", (4, 4), (VGG16, VGG16)),
-    Case("Inception-v3 first, VGG16 on 4+2+2", (4, 2, 2), (INCEPTION, VGG16)),
-    Case("VGG16 first, Inception-v3 on 4+2+2", (4, 2, 2), (VGG16, INCEPTION)),
+    Figure5Case("two VGG16 on 4+4", (4, 4), (VGG16, VGG16)),
+    Figure5Case("Inception-v3 first, VGG16 on 4+2+2", (4, 2, 2), (INCEPTION, VGG16)),
+    Figure5Case("VGG16 first, Inception-v3 on 4+2+2", (4, 2, 2), (VGG16, INCEPTION)),
 )
 
 

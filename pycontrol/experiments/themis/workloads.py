@@ -18,8 +18,8 @@ from pycontrol.experiments.themis.runs import (
     PACKED,
     THEMIS,
     WORST_FIRST,
-    Runs,
     Scene,
+    VariantRuns,
     measure,
     ratio_table,
     versus,
@@ -190,7 +190,7 @@ def philly(setup: Setup) -> Findings:
     )  # fmt: skip
 
 
-def _philly_claim(runs: Runs, claim: str, source: str) -> Claim:
+def _philly_claim(runs: VariantRuns, claim: str, source: str) -> Claim:
     def said(metric: str) -> tuple[bool, str]:
         ratios = versus(runs, BASELINES, metric=metric)
         best = min(ratios, key=lambda n: ratios[n].mean)
@@ -202,7 +202,7 @@ def _philly_claim(runs: Runs, claim: str, source: str) -> Claim:
     return Claim(f"{claim} (Recipe {runs.scene.workload}.)", source, f"best baseline / Themis {words}", holds, why)
 
 
-def _figure(runs: Runs) -> Figure:
+def _figure(runs: VariantRuns) -> Figure:
     labels = ("themis", "worst_first", *BASELINES)
     curves = tuple(runs.curve(n, "rho") for n in labels)
     return Figure(f"rho-{runs.scene.workload}", runs.scene.label, "rho", "share of apps", curves, "step", log_x=True)

@@ -60,7 +60,7 @@ def check_feasible(s: Snapshot, plan: Plan) -> None:
     for v in s.apps:
         d, gangs = v.demand, gangs_of[v.app_id]
         new = list((Counter(gangs) - Counter(v.ending_gangs)).elements())
-        assert sum(map(gang_gpus, gangs)) <= max(0, d.gpus - v.kept_gpus)
+        assert sum(map(gang_gpus, gangs)) <= max(0, d.gpus - v.retained_gpus)
         for gang in gangs:
             for host, n in gang:
                 left[host] -= n
@@ -87,7 +87,7 @@ def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: 
             for limit in queue_limits(s)
             if v.app_id in limit.app_ids
         ]
-        room = min([d.gpus - v.kept_gpus - sum(map(gang_gpus, gangs)), *limits])
+        room = min([d.gpus - v.retained_gpus - sum(map(gang_gpus, gangs)), *limits])
         if v.app_id in bidders or d.gang_gpus > room:
             continue
         hosts = s.topology.machines
@@ -151,7 +151,7 @@ class PolicyConformance:
             pytest.skip("its bids, or moves, say where it goes")
         for v in s.apps:
             ending = sum(map(gang_gpus, v.ending_gangs))
-            if v.demand.gpu_type or v.kept_gpus + ending > v.demand.gpus:
+            if v.demand.gpu_type or v.retained_gpus + ending > v.demand.gpus:
                 continue
             plan = decide(policy, replace(s, apps=(v,)))
             assert renewed(v, won(replace(s, apps=(v,)), plan)[v.app_id]) == len(v.ending_gangs)
@@ -163,7 +163,7 @@ class PolicyConformance:
             pytest.param(snapshot(app("a"), free={"n1": 0}), id="a host with nothing"),
             pytest.param(snapshot(), id="no app"),
             pytest.param(snapshot(app("a", gangs=0)), id="no demand"),
-            pytest.param(snapshot(app("a", kept_gpus=2)), id="sated"),
+            pytest.param(snapshot(app("a", retained_gpus=2)), id="sated"),
             pytest.param(snapshot(app("a", gang=99)), id="a gang larger than the cluster"),
             pytest.param(snapshot(app("a", queue_room_gpus=0)), id="a queue at its limit"),
             pytest.param(snapshot(app("a", gpu_type="TPU")), id="a GPU type that is not there"),

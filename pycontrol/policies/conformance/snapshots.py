@@ -49,7 +49,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     """A cluster in the middle of its work: some gangs run on, some end, some GPUs are free, some apps wait."""
     left = {h: m.gpus for h, m in CLUSTER.machines.items()}
     held = dict.fromkeys(QUEUES, 0)
-    kept_gpus = 0
+    retained_gpus = 0
     drawn = []
     for i in range(draw(st.integers(0, 7))):
         size = draw(st.sampled_from([1, 1, 2, 3, 4]))
@@ -65,7 +65,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 held[queue] += n
                 ending = draw(st.booleans())
                 gangs[ending].append(gang)
-                kept_gpus += 0 if ending else n
+                retained_gpus += 0 if ending else n
         drawn.append((i, size, queue, gangs))
     free = {h: n for h, n in left.items() if n and draw(st.integers(0, 4))}
     for _, _, _, (_, ending_gangs) in drawn:
@@ -96,8 +96,8 @@ def _view(draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]
         queue=queue,
         queue_room_gpus=room,
         ending_gangs=tuple(ending),
-        kept_gangs=tuple(kept),
-        kept_gpus=sum(map(gang_gpus, kept)),
+        retained_gangs=tuple(kept),
+        retained_gpus=sum(map(gang_gpus, kept)),
         submitted_s=float(draw(st.integers(0, 3))),
         attained_gpu_s=float(draw(st.integers(0, 3)) * 600),
         scope=draw(st.sampled_from(list(Scope))),

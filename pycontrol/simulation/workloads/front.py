@@ -17,10 +17,10 @@ from pycontrol.simulation.workloads.building import Selection
 from pycontrol.simulation.workloads.gavel import gavel, is_gavel
 from pycontrol.simulation.workloads.hived import Hived, hived
 from pycontrol.simulation.workloads.imports import CSV_FORMATS, PAI, Import, Imported, Reader, pai
-from pycontrol.simulation.workloads.oef import Oef, Oef20, oef, oef_20
+from pycontrol.simulation.workloads.oef import Oef20, OefWorkload, oef, oef_20
 from pycontrol.simulation.workloads.philly import philly
 from pycontrol.simulation.workloads.reading import BadTrace, head
-from pycontrol.simulation.workloads.themis import Themis, w1, w2
+from pycontrol.simulation.workloads.themis import ThemisWorkload, w1, w2
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Generator:
 TESTBED = {"shorter": 10.0}
 """The load stays (about 55 of 64 GPUs), the two weeks become 34 hours."""
 GENERATORS: dict[str, Generator] = {
-    "w1": Generator(Themis, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
-    "w2": Generator(Themis, w2, "Themis' Workload 2: the same apps by successive halving, jobs of 1 to 8 GPUs"),
-    "w1-testbed": Generator(Themis, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
-    "w2-testbed": Generator(Themis, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
+    "w1": Generator(ThemisWorkload, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
+    "w2": Generator(ThemisWorkload, w2, "Themis' Workload 2: the same apps by successive halving, jobs of 1 to 8 GPUs"),
+    "w1-testbed": Generator(ThemisWorkload, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
+    "w2-testbed": Generator(ThemisWorkload, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
     "hived": Generator(Hived, hived, "HiveD's trace: 141,950 jobs of 11 tenants on 2,232 GPUs in two months"),
-    "oef": Generator(Oef, oef, "OEF's completion times: 50 tenants of 20 jobs on 24 GPUs of three types"),
+    "oef": Generator(OefWorkload, oef, "OEF's completion times: 50 tenants of 20 jobs on 24 GPUs of three types"),
     "oef-20": Generator(Oef20, oef_20, "OEF's throughput: 20 tenants that always have work, the same GPUs"),
 }
 FORMATS: dict[str, tuple[Reader, str]] = {

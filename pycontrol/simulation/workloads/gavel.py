@@ -14,7 +14,7 @@ import numpy as np
 from pycontrol.simulation.workloads.building import Jobs
 from pycontrol.simulation.workloads.imports import Import, Imported, workload_of
 from pycontrol.simulation.workloads.profiles import DATA, GAVEL, GAVEL_TYPES, Vectors, data_folder, gavel_throughputs
-from pycontrol.simulation.workloads.reading import BadTrace, Floats, Table, head
+from pycontrol.simulation.workloads.reading import BadTrace, Floats, TraceTable, head
 
 TYPE, STEPS, GPUS, ARRIVAL, RUN_S = "job_type", "total_steps", "scale_factor", "arrival_s", "run_time_s"
 SHAPES = {
@@ -41,7 +41,7 @@ def gavel(path: Path, o: Import, seed: int) -> Imported:
     names = SHAPES.get(len(first))
     if names is None:
         raise BadTrace(f"{path}: line 1: has {len(first)} columns, expected 7, 10 or 12 separated by tabs")
-    t = Table.read(path, names, "\t", o.lenient)
+    t = TraceTable.read(path, names, "\t", o.lenient)
     models, gpus = t.texts(TYPE), t.counts(GPUS)
     at_s = t.numbers(ARRIVAL)
     ids = [f"job-{line}" for line in t.lines.tolist()]

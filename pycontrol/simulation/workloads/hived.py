@@ -1,4 +1,4 @@
-"""HiveD's trace (OSDI '20, section 5.1): 141,950 jobs of 11 tenants on 2,232 GPUs in two months, drawn anew.
+"""HiveD's trace (OSDI '20, section 5.1): 141,950 jobs of 11 tenants on 2,232 GPUs in two months, drawn again.
 
 Exact from the paper: jobs by tenant and GPU count (Table 2), quotas (Table 1), models and their mix (Table 3).
 

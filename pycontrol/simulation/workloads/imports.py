@@ -16,7 +16,7 @@ import numpy as np
 
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Jobs, queue_of
-from pycontrol.simulation.workloads.reading import Mask, Skipped, Table, head
+from pycontrol.simulation.workloads.reading import Mask, Skipped, TraceTable, head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def with_status(texts: tuple[str, ...], o: Import, good: Mask, skipped: Skipped)
 
 def philly_jobs(path: Path, o: Import, seed: int) -> Imported:
     """philly_jobs_reconstructed: job_id, vc, submit_elapsed_s, num_gpus, gpu_seconds."""
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     work, gpus = t.numbers("gpu_seconds"), t.counts("num_gpus")
     jobs = Jobs(t.texts("job_id"), t.numbers("submit_elapsed_s"), gpus, work, t.texts("vc"))
     return workload_of("philly", path, jobs, t.good, t.skipped)
@@ -71,7 +71,7 @@ def philly_jobs(path: Path, o: Import, seed: int) -> Imported:
 
 def philly_subset(path: Path, o: Import, seed: int) -> Imported:
     """The subset of Philly's jobs that Pollux used: timestamp, num_gpus, gpu_time, cluster. Rows have no ids."""
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     ids = [f"job-{line}" for line in t.lines.tolist()]
     jobs = Jobs(ids, t.times("timestamp"), t.counts("num_gpus"), t.numbers("gpu_time"), t.texts("cluster"))
     return workload_of("philly-subset", path, jobs, t.good, t.skipped)
@@ -79,7 +79,7 @@ def philly_subset(path: Path, o: Import, seed: int) -> Imported:
 
 def pcs(path: Path, o: Import, seed: int) -> Imported:
     """One virtual cluster of Philly as PCS ships it: service in GPU-seconds, and num_jobs is the job's GPUs."""
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     jobs = Jobs(t.texts("app_id"), t.numbers("submit_time"), t.counts("num_jobs"), t.numbers("service"),
                 models=t.texts("model_name"))  # fmt: skip
     return workload_of("pcs", path, jobs, t.good, t.skipped)
@@ -90,7 +90,7 @@ def themis_apps(path: Path, o: Import, seed: int) -> Imported:
 
     An app arrives with its first job; a job's gang is the app's commonest, its GPU time kept.
     """
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     ids, queues = t.texts("app_id"), t.texts("vc")
     at_s, gpus, work = t.numbers("submit_elapsed_s"), t.counts("num_gpus"), t.numbers("gpu_seconds")
     none, idle = t.good & (gpus < 1), t.good & (gpus >= 1) & ~(work > 0)
@@ -114,7 +114,7 @@ def tiresias(path: Path, o: Import, seed: int) -> Imported:
 
     Muri's variant, known by its column iteration_time, has milliseconds.
     """
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     scale = 1e-3 if "iteration_time" in t.names else 1.0
     gpus = t.counts("num_gpu")
     # ElasticFlow's variant: `duration` and `real_duration` are the same
@@ -125,7 +125,7 @@ def tiresias(path: Path, o: Import, seed: int) -> Imported:
 
 def helios(path: Path, o: Import, seed: int) -> Imported:
     """Helios' cluster_log.csv: job_id, user, vc, gpu_num, submit_time, duration, state."""
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     gpus = t.counts("gpu_num", empty=0.0)
     jobs = Jobs(t.texts("job_id"), t.times("submit_time"), gpus, t.numbers("duration") * gpus, t.texts("vc"),
                 t.texts("user", ""))  # fmt: skip
@@ -138,7 +138,7 @@ def openb(path: Path, o: Import, seed: int) -> Imported:
     A pod runs from its scheduling to its deletion. A share of a GPU counts as a whole one, since a lease is one GPU.
     The quality of service is the queue.
     """
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     created, deleted = t.numbers("creation_time"), t.numbers("deletion_time", empty=math.nan)
     begun = t.numbers("scheduled_time", empty=math.nan)
     gpus = t.counts("num_gpu")
@@ -161,7 +161,7 @@ def pai(path: Path, o: Import, seed: int) -> Imported:
     it was submitted; the GPU type is the queue.
     """
     names = () if head(path, 64).startswith(PAI[0]) else PAI
-    t = Table.read(path, names, lenient=o.lenient)
+    t = TraceTable.read(path, names, lenient=o.lenient)
     begun, ended = t.numbers("start_time", empty=math.nan), t.numbers("end_time", empty=math.nan)
     percent, count = t.numbers("plan_gpu", empty=0.0), t.counts("inst_num", empty=0.0)
     gpus = np.ceil(percent * count / 100)
@@ -187,7 +187,7 @@ def pollux(path: Path, o: Import, seed: int) -> Imported:
     They name no run time (it follows from adaptive batches): GPU time is drawn log-uniformly in the class of the
     application.
     """
-    t = Table.read(path, lenient=o.lenient)
+    t = TraceTable.read(path, lenient=o.lenient)
     models, rng = t.texts("application"), np.random.default_rng([seed, 7])
     low, high = np.log(np.array([POLLUX_GPU_H.get(m, (math.nan, math.nan)) for m in models], float).reshape(-1, 2)).T
     unknown = t.good & ~np.isfinite(low)

@@ -56,7 +56,7 @@ class Tenants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oef(Tenants):
+class OefWorkload(Tenants):
     """Options of oef."""
 
     days: PositiveFloat = 3.0
@@ -97,7 +97,7 @@ def _tenants(rng: Generator, o: Tenants) -> list[tuple[str, dict[str, float]]]:
     return [(model, _vector(gain)) for model, gain in zip(chosen, gains.tolist(), strict=True)]
 
 
-def oef(options: Oef, seed: int) -> Workload:
+def oef(options: OefWorkload, seed: int) -> Workload:
     """Completion times: tenants arrive as a Poisson process, each with jobs of one type that arrive as another."""
     rng = np.random.default_rng([seed, 5])
     tenants = _tenants(rng, options)

@@ -15,7 +15,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads.building import NO_SPEEDUPS
 from pycontrol.simulation.workloads.imports import Import, Imported
-from pycontrol.simulation.workloads.reading import BadTrace, Table, open_text
+from pycontrol.simulation.workloads.reading import BadTrace, TraceTable, open_text
 
 MARK = "# isonomy workload "
 COLUMNS = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope", "slowdown", "speedups",
@@ -51,7 +51,7 @@ def read(path: Path, o: Import, seed: int) -> Imported:
         name, source = str(about["name"]), str(about["source"])
     except (ValueError, KeyError, TypeError):
         raise BadTrace(f'{path}: line 1: expected {MARK}{{"name": ..., "source": ...}}') from None
-    t = Table.read(path, lenient=o.lenient, comment=MARK)
+    t = TraceTable.read(path, lenient=o.lenient, comment=MARK)
     t.need(*COLUMNS)
     at_s, gangs, decay = t.numbers("submitted_s"), t.counts("gang_gpus"), t.numbers("loss_decay")
     ids, queues, users, models = (t.texts(c) for c in ("app_id", "queue", "user", "model"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.workloads.reading import BadTrace, Table, load_json, number_of
+from pycontrol.simulation.workloads.reading import BadTrace, TraceTable, load_json, number_of
 
 DATA = "ISONOMY_DATA"
 Vectors = dict[str, dict[str, float]]
@@ -52,7 +52,7 @@ def _relative(speeds: Mapping[str, float]) -> dict[str, float]:
 
 def lambda_speeds(path: Path) -> Vectors:
     """Lambda's table: a row a GPU model and count, a column a model, throughput (0: did not run)."""
-    table = Table.read(path)
+    table = TraceTable.read(path)
     names, counts = table.texts("name_gpu"), table.numbers("num_gpu")
     rows = {gpu: [i for i, n in enumerate(names) if n.strip() == gpu and counts[i] == 1] for gpu in LAMBDA_TYPES}
     lacking = [gpu for gpu, found in rows.items() if not found]
@@ -112,7 +112,7 @@ def sia_speeds(path: Path) -> Vectors:
 
 
 def _sia_best(path: Path) -> float:
-    table = Table.read(path)
+    table = TraceTable.read(path)
     step_s, batch, placement = table.numbers("step_time"), table.numbers("local_bsz"), table.texts("placement")
     rows = zip(batch.tolist(), step_s.tolist(), placement, strict=True)
     return max((b / s for b, s, p in rows if p.strip() == "1" and s > 0), default=0.0)

@@ -79,7 +79,7 @@ SHOWN_BAD = 5
 BAD_ROW = "bad rows"
 
 
-class Table:
+class TraceTable:
     """A file's rows by column. `lenient`: a row with a bad value is skipped and counted instead of refused."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Table:
     @classmethod
     def read(
         cls, path: Path, names: Sequence[str] = (), delimiter: str = ",", lenient: bool = False, comment: str = ""
-    ) -> Table:
+    ) -> TraceTable:
         """`names`: of the columns where the file has no header line; `comment`: begins lines that are no rows."""
         rows: list[list[str]] = []
         lines: list[int] = []

@@ -58,7 +58,7 @@ ARRIVAL_BURSTS: Knots = ((0.0, 1.0), (0.7, 1.0), (0.9, 2.0), (1.0, 4.0))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Themis:
+class ThemisWorkload:
     """Options of w1 and w2."""
 
     count: Annotated[int, Field(ge=1, le=100_000)] = 85
@@ -73,17 +73,17 @@ class Themis:
     """Share of apps with VGG16's slowdown, the others having Inception-v3's; none: the model mix."""
 
 
-def w1(options: Themis, seed: int) -> Workload:
+def w1(options: ThemisWorkload, seed: int) -> Workload:
     """Workload 1: explorations whose jobs run beside each other, with 1 to 2 GPUs each."""
     return _workload("w1", options, seed)
 
 
-def w2(options: Themis, seed: int) -> Workload:
+def w2(options: ThemisWorkload, seed: int) -> Workload:
     """Workload 2: the arrivals and sizes of Workload 1 for the same seed, jobs by successive halving, more tasks."""
     return _workload("w2", options, seed)
 
 
-def _workload(name: str, o: Themis, seed: int) -> Workload:
+def _workload(name: str, o: ThemisWorkload, seed: int) -> Workload:
     shared = np.random.default_rng([seed, 1])
     span_s = o.days * DAY_S / o.shorter
     rate = rates(o.days * DAY_S)

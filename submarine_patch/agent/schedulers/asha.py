@@ -1,6 +1,6 @@
 """ASHA: successive halving without barriers (Li et al., MLSys 2020, Algorithm 2).
 
-A job goes on to the next rung as soon as it is among the best 1/eta of those that finished its rung so far.
+A job continues to the next rung as soon as it is among the best 1/eta of those that finished its rung so far.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Asha(Scheduler):
         self.results: list[dict[str, float]] = [{} for _ in self.steps]
         """By rung: the jobs that finished it, and how good they were."""
         self.promoted: set[tuple[str, int]] = set()
-        """Jobs that went on, and from which rung."""
+        """Jobs that continued, and from which rung."""
 
     def runnable(self) -> list[str]:
         """Higher rungs first."""
@@ -61,7 +61,7 @@ class Asha(Scheduler):
         return idle and not self.finished and job_id not in self.results[-1]
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job finished its rung; it or another one may go on."""
+        """A job finished its rung; it or another one may continue."""
         rung = self.at.pop(job_id)
         good = self.good(value)
         self.scores[job_id] = (self.steps[rung], good)
@@ -116,7 +116,7 @@ class Asha(Scheduler):
         return len(self.configurations)
 
     def later(self) -> list[tuple[int, int]]:
-        """(jobs, iterations each) still to come in each higher rung, if 1/eta of each rung go on."""
+        """(jobs, iterations each) still to come in each higher rung, if 1/eta of each rung continue."""
         phases, expected = [], len(self.configurations)
         for rung in range(1, len(self.steps)):
             expected = max(1, expected // self.spec.eta)

@@ -71,7 +71,7 @@ class Scheduler(ABC):
         return Verdict.CONTINUE
 
     def on_failure(self, job_id: str) -> None:
-        """A job failed for good: the others go on without it."""
+        """A job failed for good: the others continue without it."""
         self.failed.add(job_id)
 
     def waits(self, job_id: str) -> bool:

@@ -90,7 +90,7 @@ class Trainer:
         runnable = self.scheduler.runnable()
         assert self.scheduler.finished == (not runnable)
         assert len(set(runnable)) == len(runnable) <= self.scheduler.widest()
-        assert not self.over.intersection(runnable), "what is over does not come back"
+        assert not self.over.intersection(runnable), "what has ended does not come back"
         assert not any(self.scheduler.waits(j) for j in runnable)
         for job_id in runnable:
             until = self.scheduler.until_step(job_id)

@@ -21,9 +21,9 @@ class Verdict(enum.StrEnum):
     CONTINUE = "continue"
     """It trains on (from its checkpoint, to the next rung, if it trained as far as it was told)."""
     PAUSE = "pause"
-    """It waits: others decide whether it goes on."""
+    """It waits: others decide whether it continues."""
     STOP = "stop"
-    """It is over."""
+    """It has ended."""
 
 
 class Profile(Protocol):
@@ -62,16 +62,16 @@ class AppScheduler(Protocol):
         """The rung that a runnable job trains in; 0 where there are none."""
 
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
-        """A runnable job has done a step, with this value of the metric: STOP if it need not go on, else CONTINUE."""
+        """A runnable job did a step, with this value of the metric: STOP if it need not continue, else CONTINUE."""
 
     def on_result(self, job_id: str, value: float) -> Verdict:
         """A job trained as far as it was told, to this value of the metric."""
 
     def on_failure(self, job_id: str) -> None:
-        """A job failed for good; the others go on."""
+        """A job failed for good; the others continue."""
 
     def waits(self, job_id: str) -> bool:
-        """Whether a job is paused and may yet go on."""
+        """Whether a job is paused and may yet continue."""
 
     def best(self) -> str | None:
         """The best job so far; None without any result."""

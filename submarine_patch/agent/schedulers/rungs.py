@@ -1,6 +1,6 @@
 """Single jobs, successive halving and Hyperband: brackets of rungs, each rung a barrier.
 
-Li et al., Hyperband (JMLR 2018), Algorithm 1; promoted jobs go on from their checkpoints, so a rung costs only
+Li et al., Hyperband (JMLR 2018), Algorithm 1; promoted jobs continue from their checkpoints, so a rung costs only
 the iterations that it adds. Each rung is a phase of Themis, section 4.3.2.
 """
 
@@ -18,7 +18,7 @@ from submarine_patch.agent.spec import AppSpec
 
 @dataclass
 class Bracket:
-    """Successive halving: in rung i, `counts[i]` jobs train to global step `steps[i]`; the best go on."""
+    """Successive halving: in rung i, `counts[i]` jobs train to global step `steps[i]`; the best continue."""
 
     counts: list[int]
     steps: list[int]
@@ -34,7 +34,7 @@ class Bracket:
 
 
 def halving(n: int, first: int, last: int, eta: int) -> Bracket:
-    """n jobs to `first` steps, the best 1/eta of them eta times as far; one job alone goes on to `last`."""
+    """n jobs to `first` steps, the best 1/eta of them eta times as far; one job alone continues to `last`."""
     counts, steps, step = [], [], max(1, first)
     while n > 1 and step < last:
         counts.append(n)
@@ -111,7 +111,7 @@ class RungScheduler(Scheduler):
         return [j for j in bracket.jobs if j not in self.arrived and j not in self.failed] if bracket else []
 
     def waits(self, job_id: str) -> bool:
-        """Whether a job is paused until its rung is over."""
+        """Whether a job is paused until its rung has ended."""
         return job_id in self.arrived
 
     def until_step(self, job_id: str) -> int:
@@ -128,7 +128,7 @@ class RungScheduler(Scheduler):
         return Verdict.CONTINUE if job_id in self.runnable() else Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """A job failed for good: the others go on without it."""
+        """A job failed for good: the others continue without it."""
         super().on_failure(job_id)
         self._rung_over()
 

@@ -41,7 +41,7 @@ class Stopping(Scheduler):
 
     @abstractmethod
     def hopeless(self, job_id: str) -> bool:
-        """Whether the job need not go on."""
+        """Whether the job need not continue."""
 
     def runnable(self) -> list[str]:
         """In the order of their numbers."""
@@ -78,7 +78,7 @@ class Stopping(Scheduler):
         return Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """The others go on without it."""
+        """The others continue without it."""
         super().on_failure(job_id)
         self._close(job_id)
 

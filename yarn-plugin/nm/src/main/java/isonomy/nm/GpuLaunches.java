@@ -184,7 +184,7 @@ final class GpuLaunches {
   private void leave(Container container, GpuUse use, int exitCode) {
     String leader = processes.leader(container.getContainerId());
     if (!awaitEnd(leader, use.container(), graceMs)) {
-      LOG.warn("Processes of {} go on {} ms after its end; they are killed", use.container(), graceMs);
+      LOG.warn("Processes of {} continue {} ms after its end; they are killed", use.container(), graceMs);
       for (String group : Session.groups(leader, use.container())) {
         try {
           processes.kill(container, group);

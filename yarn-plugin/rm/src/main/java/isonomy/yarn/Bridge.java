@@ -43,7 +43,7 @@ final class Bridge implements AutoCloseable {
     /** What YARN knows now; contains all events up to `lastSeq`. */
     Snapshot snapshot(long lastSeq);
 
-    /** Whether recovery is over. */
+    /** Whether recovery has ended. */
     boolean ready();
 
     DirectiveResult.Builder carryOut(Directive directive);
@@ -144,7 +144,7 @@ final class Bridge implements AutoCloseable {
       } catch (InterruptedException e) {
         return;
       } catch (Throwable e) {
-        LOG.error("The event thread goes on after a failure", e);
+        LOG.error("The event thread continues after a failure", e);
         resend();
         if (!paused()) {
           return;
@@ -231,7 +231,7 @@ final class Bridge implements AutoCloseable {
       } catch (InterruptedException e) {
         return;
       } catch (Throwable e) {
-        LOG.error("The directive thread goes on after a failure", e);
+        LOG.error("The directive thread continues after a failure", e);
         if (!paused()) {
           return;
         }

@@ -61,7 +61,7 @@ final class BridgeConfig {
     return new BridgeConfig(conf.getTrimmed(HOST, "127.0.0.1"), port, Path.of(tokenFile), queueSize);
   }
 
-  /** The secret that both sides share, read anew as the control plane may have made it only now. */
+  /** The secret that both sides share, read again as the control plane may have made it only now. */
   String token() throws IOException {
     if (!Files.isReadable(tokenFile)) {
       throw new IOException(TOKEN_FILE + ": " + tokenFile + " cannot be read; has the control plane been started?");

@@ -103,7 +103,7 @@ final class EventQueue {
     }
   }
 
-  /** Starts anew: what happened until now is told by a snapshot taken after this call. */
+  /** Starts again: what happened until now is told by a snapshot taken after this call. */
   synchronized long restart() {
     clear();
     overflowed = false;

@@ -47,7 +47,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * CapacityScheduler without a say over GPUs: asks with GPUs are held back and told to the control plane, which
- * answers with the node and the GPU ids of each container. All else flows through the queues as ever.
+ * answers with the node and the GPU ids of each container. All else flows through the queues as usual.
  *
  * <p>In the mode `shadow` nothing is held back and no directive is carried out: the control plane only hears what
  * CapacityScheduler does. To it the ResourceManager never becomes ready to place anything.
@@ -206,7 +206,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     try {
       action.run();
     } catch (Throwable e) {
-      LOG.error("Isonomy failed on {}; the ResourceManager goes on, the control plane gets a snapshot", what, e);
+      LOG.error("Isonomy failed on {}; the ResourceManager continues, the control plane gets a snapshot", what, e);
       resend();
     }
   }

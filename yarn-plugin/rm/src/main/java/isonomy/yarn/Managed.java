@@ -18,7 +18,7 @@ final class Managed {
   /** The node attribute that our executors report. */
   static final String EXECUTOR = "nm.yarn.io/isonomy-executor";
 
-  /** What the plugin does: nothing, tell what happens (CapacityScheduler goes on placing GPUs), or serve. */
+  /** What the plugin does: nothing, tell what happens (CapacityScheduler continues placing GPUs), or serve. */
   private enum Mode {
     OFF,
     SHADOW,

@@ -15,7 +15,7 @@ import org.apache.hadoop.yarn.api.records.Priority;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Whatever of ours fails, the ResourceManager goes on, and the control plane is told all in the end. */
+/** Whatever of ours fails, the ResourceManager continues, and the control plane is told all in the end. */
 @Timeout(120)
 class GuardTest extends MiniYarn {
   @Test

@@ -66,7 +66,7 @@ class MiniYarnTest extends MiniYarn {
           && e.getAppAdded().getAppId().equals(app.id.toString())).getAppAdded().getQueue());
       control.await(e -> e.hasAttemptAdded() && e.getAttemptAdded().getAttemptId().equals(app.attempt.toString()));
 
-      // Without GPUs as ever; with GPUs held back.
+      // Without GPUs as usual; with GPUs held back.
       app.ask(0, 4);
       app.ask(2, 5);
       app.heartbeatUntil(() -> !app.allocated.isEmpty());
@@ -118,7 +118,7 @@ class MiniYarnTest extends MiniYarn {
     app.launch(container, "exec sleep 60");
     control.await(e -> e.hasContainerRunning() && e.getContainerRunning().getContainerId().equals(id));
 
-    // A control plane that was started anew learns everything.
+    // A control plane that was started again learns everything.
     int before = control.snapshots();
     control.forget();
     Snapshot again = control.awaitSnapshot(before + 1);
@@ -186,7 +186,7 @@ class MiniYarnTest extends MiniYarn {
     manager.replaceNodeAttributes(
         NodeAttribute.PREFIX_DISTRIBUTED, attribute(host, NodeAttribute.PREFIX_DISTRIBUTED, "1_3"));
     control.await(e -> tells(e, node) && e.getNodeUp().getAttributesMap().equals(Map.of(reported, "1_3")));
-    // What an operator sets, and sets anew.
+    // What an operator sets, and sets again.
     for (String value : List.of("0", "2")) {
       int from = control.count();
       manager.addNodeAttributes(attribute(host, NodeAttribute.PREFIX_CENTRALIZED, value));

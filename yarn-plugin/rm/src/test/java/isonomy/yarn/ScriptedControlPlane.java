@@ -140,7 +140,7 @@ final class ScriptedControlPlane implements ControlPlane {
     return snapshots.size();
   }
 
-  /** As if the control plane had been started anew. */
+  /** As if the control plane had been started again. */
   synchronized void forget() {
     epoch = "";
   }

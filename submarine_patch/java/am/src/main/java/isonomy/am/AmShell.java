@@ -153,7 +153,7 @@ public final class AmShell {
     return how.exitCode();
   }
 
-  /** YARN sends browsers there itself once the app is over: its page again, as long as the control plane knows it. */
+  /** YARN sends browsers there itself once the app has ended: its page again, as long as the control plane knows it. */
   private String finalUrl(Outcome how) {
     String own = how.trackingUrl();
     return own == null || own.isEmpty() ? ProxyHosts.finalPageOf(appId, conf) : own;

@@ -16,7 +16,7 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
  * @param gpusPerJob GPUs of one job (its gang), the fewest where it is elastic: 1:8
  * @param maxIterations most iterations of one job (R of Hyperband)
  * @param minIterations iterations of the lowest rung (r)
- * @param eta one of eta jobs goes on to the next rung
+ * @param eta one of eta jobs continues to the next rung
  * @param jobs configurations to try
  * @param budgetIterations iterations of all jobs together
  * @param metric what jobs are compared by: a name that the training reports; isonomy.mode says which way is better

@@ -9,7 +9,7 @@ import org.apache.submarine.commons.runtime.exception.SubmarineException;
  * What ends the command line is printed as one line.
  *
  * <p>The stock command line lets every exception leave {@code main}, which shows users a stack trace. The exit
- * status is 2 for a mistake in the options, else 1 as ever. Exceptions that no user can cause keep their trace.
+ * status is 2 for a mistake in the options, else 1 as usual. Exceptions that no user can cause keep their trace.
  */
 final class OneLineErrors implements Thread.UncaughtExceptionHandler {
   private static final int USAGE_STATUS = 2;

@@ -18,6 +18,7 @@ from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.launch import checkpoint_dir
 from submarine_patch.agent.messages import (
     Command,
+    CommandRefused,
     End,
     Event,
     HasToken,
@@ -25,7 +26,6 @@ from submarine_patch.agent.messages import (
     LinkLost,
     Publish,
     Published,
-    Refused,
 )
 from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
@@ -42,7 +42,7 @@ LOSSES = 16
 """Lines of a job's log by which its present decrease of loss is judged."""
 
 
-class Brain(SavedState):
+class AgentCore(SavedState):
     """One app."""
 
     def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
@@ -56,7 +56,7 @@ class Brain(SavedState):
             self._shell_event(event, now_s)
         elif isinstance(event, LinkLost):
             self.registered = False
-        elif isinstance(event, Refused):
+        elif isinstance(event, CommandRefused):
             self._refused(event, now_s)
         elif isinstance(event, Published):
             self._publish_done(event)
@@ -105,7 +105,7 @@ class Brain(SavedState):
                 self.send(to_worker=pb.WorkerCommand(worker_id=m.worker_id, stop=stop))
             return
         job, worker = found
-        worker.heard_s = now_s
+        worker.last_heard_s = now_s
         if kind == "ready":
             gangs.ready(self, job, worker, m.ready, now_s)
         elif kind == "progress" and worker is job.workers[0]:
@@ -115,7 +115,7 @@ class Brain(SavedState):
         elif kind == "checkpoint" and worker is job.workers[0]:
             self._checkpoint(job, m.checkpoint)
         elif kind == "exit":
-            gangs.said_exit(self, job, worker, m.exit, now_s)
+            gangs.reported_exit(self, job, worker, m.exit, now_s)
 
     def _progressed(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """A line of the chief's TensorFlow log."""
@@ -148,13 +148,13 @@ class Brain(SavedState):
         self.report_due = True
 
     def _measured(self, job: Job, p: pb.WorkerProgress, warm: bool, now_s: float) -> None:
-        """What the line's iteration time says of placements and of GPU types; a trial that is over makes room."""
+        """What the line's iteration time says of placements and of GPU types; a trial that has ended makes room."""
         types, scope = self.types_of(job), self.scope_of(job)
         trial = self.speeds.trial()
         if len(types) == 1 and "" not in types:
             (gpu_type,) = types
             serial_s = p.iter_time_s * len(job.gpus) / self.profiler.slowdown(scope) * self.scaling.of(len(job.gpus))
-            self.speeds.ran(job.use_id, gpu_type, p.step, serial_s, warm)
+            self.speeds.observe(job.use_id, gpu_type, p.step, serial_s, warm)
         at_par_s = p.iter_time_s * self.speeds.of(types)
         if self.spec.elastic and warm:
             self.scaling.add(job.job_id, len(job.gpus), at_par_s * len(job.gpus) / self.profiler.slowdown(scope))
@@ -187,7 +187,7 @@ class Brain(SavedState):
             self.token_told = self.report_due = True
 
     def _try(self, now_s: float) -> None:
-        """A type that is not to be had for a lease's time is not tried."""
+        """A type that is not available for a lease's time is not tried."""
         trial, s = self.speeds.trial(), self.speeds
         if trial is None or not self.registered or any(self.types_of(j) == {trial} for j in self.jobs.values()):
             s.waits_since_s = None
@@ -220,13 +220,13 @@ class Brain(SavedState):
             case "completed":
                 c = m.completed
                 gangs.container_gone(self, c.container_id, c.exit_status, c.diagnostics, now_s)
-            case "shutdown":  # this attempt is over, perhaps not the app
+            case "shutdown":  # this attempt has ended, perhaps not the app
                 self.out.append(End(SHUTDOWN_CODE))
             case _:  # started: the worker will register; preempt: the Arbiter's Revoke says more
                 pass
 
     def _adopted(self, m: am.AmContainer, now_s: float) -> None:
-        """A container of an earlier attempt: training goes on in it."""
+        """A container of an earlier attempt: training continues in it."""
         found = self.worker_in(m.container_id)
         if found is None:
             asked = (x for x in self.workers() if x[1].request_id == m.allocation_request_id)
@@ -237,7 +237,7 @@ class Brain(SavedState):
         worker = found[1]
         if worker.asked and not worker.container_id:
             self.shell(withdraw=am.AmWithdraw(allocation_request_id=worker.request_id))
-        worker.container_id, worker.asked, worker.heard_s = m.container_id, True, now_s
+        worker.container_id, worker.asked, worker.last_heard_s = m.container_id, True, now_s
         self.adopted.add(m.container_id)
         self.mark()
 
@@ -245,7 +245,7 @@ class Brain(SavedState):
         gangs.container_gone(self, container_id, 1, why, now_s)
         self.shell(release=am.AmRelease(container_id=container_id))
 
-    def _refused(self, e: Refused, now_s: float) -> None:
+    def _refused(self, e: CommandRefused, now_s: float) -> None:
         if e.command.WhichOneof("kind") == "launch":
             self._not_launched(e.command.launch.container_id, e.error, now_s)
 
@@ -270,7 +270,7 @@ class Brain(SavedState):
 
     def _finish(self, now_s: float) -> None:
         """Once all is done: no launch left, the model published, Done said, the shell told."""
-        if self.done_said:
+        if self.done_sent:
             return
         if self.scheduler.finished:
             self._end(*self._result())
@@ -307,7 +307,7 @@ class Brain(SavedState):
             self.ending = f"the model could not be copied to {self.spec.saved_model}: {e.problem}"
 
     def _done(self, best: str | None, now_s: float) -> None:
-        self.done_said = True
+        self.done_sent = True
         self.mark()
         if (len(self.speeds.types) > 1 and self.speeds.profile.times) or self.profiler.kept() or self.scaling.kept():
             self._keep_speeds()

@@ -7,7 +7,7 @@ from typing import Any
 from pycontrol.arbiter import apps, leases, workers
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.launches import Launches
-from pycontrol.arbiter.lots import own_as_asked
+from pycontrol.arbiter.round_parts import own_as_asked
 from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import State
 from pycontrol.model import events as ev
@@ -17,7 +17,7 @@ EARLY_MAX = 64
 """Messages of one Agent that wait until YARN has told of its app."""
 
 
-class Agents:
+class AgentEvents:
     """Handles their messages. Those of an Agent that YARN has not told of wait, in order, behind its registration."""
 
     def __init__(self, state: State, rounds: Rounds) -> None:
@@ -43,7 +43,7 @@ class Agents:
         own_as_asked(s, e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), s.held_grants(e.app_id)))
-        if e.app_id in s.agents.doomed:
+        if e.app_id in s.agents.terminating:
             s.emit(ev.SendFinish(e.app_id, "ended by the operator"))
         self._want_if_unmet(e.app_id, now_s)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.supply import Held, Placed
+from pycontrol.arbiter.supply import GroupGpus, Placed
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
@@ -24,7 +24,7 @@ class Fixed:
 
     def __init__(self) -> None:
         self.up: dict[str, Collection[int]] = {}
-        self.groups: dict[str, Held] = {}
+        self.groups: dict[str, GroupGpus] = {}
 
     @property
     def whole(self) -> bool:
@@ -65,7 +65,7 @@ class Fixed:
         held = self.groups[group]
         if any(OWNERS[gpu.host] != vc for gpu in held.gpus):
             return False
-        self.groups[group] = Held(group, vc, True, held.gpus)
+        self.groups[group] = GroupGpus(group, vc, True, held.gpus)
         return True
 
     def idle(self) -> Mapping[str, int]:
@@ -84,7 +84,7 @@ class Fixed:
 
     def downgrade(self, group: str) -> bool:
         held = self.groups[group]
-        self.groups[group] = Held(group, held.vc, False, held.gpus)
+        self.groups[group] = GroupGpus(group, held.vc, False, held.gpus)
         return held.guaranteed
 
     def place(
@@ -102,7 +102,7 @@ class Fixed:
         evicted = tuple(dict.fromkeys(used[g] for g in gpus if g in used))
         for name in evicted:
             del self.groups[name]
-        self.groups[group] = Held(group, vc, guaranteed, tuple(gpus))
+        self.groups[group] = GroupGpus(group, vc, guaranteed, tuple(gpus))
         return Placed(tuple(gpus), evicted)
 
     def release(self, group: str) -> None:
@@ -114,7 +114,7 @@ class Fixed:
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         self.up[host] = up
 
-    def recover(self, groups: Iterable[Held]) -> tuple[str, ...]:
+    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         self.groups = {x.group: x for x in groups}
         return ()
 

@@ -16,7 +16,7 @@ QUICK_S = 5.0
 
 
 @dataclass(slots=True)
-class Worker:
+class PlannedWorker:
     """A worker that an Agent planned (or the stand-in did) and how far its container is."""
 
     app_id: str
@@ -42,29 +42,29 @@ class Worker:
         return (self.app_id, self.use_id, self.plan.job_id)
 
 
-class Roster:
+class WorkerPlans:
     """All planned workers. `pending`: by gang, those without a container and without a directive under way."""
 
     def __init__(self) -> None:
-        self._by_app: dict[str, dict[str, Worker]] = {}
-        self._by_directive: dict[str, Worker] = {}
-        self.at: dict[Gpu, Worker] = {}
+        self._by_app: dict[str, dict[str, PlannedWorker]] = {}
+        self._by_directive: dict[str, PlannedWorker] = {}
+        self.at: dict[Gpu, PlannedWorker] = {}
         """The newest plan for each GPU."""
-        self.placing: dict[Gpu, Worker] = {}
+        self.placing: dict[Gpu, PlannedWorker] = {}
         """By GPU: workers whose placement was sent and whose container has not come."""
-        self.pending: dict[GangKey, dict[str, Worker]] = {}
+        self.pending: dict[GangKey, dict[str, PlannedWorker]] = {}
         self._window = WINDOW_FIRST
 
-    def copy(self) -> Roster:
+    def copy(self) -> WorkerPlans:
         """The same workers in lists of their own; what is said of a worker may be newer than the lists."""
-        other = Roster()
+        other = WorkerPlans()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
         other.pending = {gang: dict(workers) for gang, workers in self.pending.items()}
         other._window = self._window
         return other
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[PlannedWorker]:
         return (w for workers in self._by_app.values() for w in workers.values())
 
     def room_for(self, gang_workers: int) -> bool:
@@ -75,7 +75,7 @@ class Roster:
         under_way = len(self._by_directive)
         return not under_way or under_way + gang_workers <= self._window
 
-    def of(self, app_id: str) -> list[Worker]:
+    def of(self, app_id: str) -> list[PlannedWorker]:
         """The workers of an app."""
         return list(self._by_app.get(app_id, {}).values())
 
@@ -83,14 +83,14 @@ class Roster:
         """Whether the app planned a worker of this name."""
         return worker_id in self._by_app.get(app_id, {})
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: PlannedWorker) -> None:
         """Remembers a planned worker."""
         self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
         for gpu in worker.plan.gpus:
             self.at[gpu] = worker
         self._wait(worker)
 
-    def drop(self, worker: Worker) -> None:
+    def drop(self, worker: PlannedWorker) -> None:
         """Forgets a worker's plan."""
         mine = self._by_app.get(worker.app_id, {})
         mine.pop(worker.plan.worker_id, None)
@@ -102,40 +102,40 @@ class Roster:
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
-    def sent(self, worker: Worker, directive_id: str, now_s: float, until_s: float) -> None:
+    def sent(self, worker: PlannedWorker, directive_id: str, now_s: float, until_s: float) -> None:
         """Its placement is under way, for so long at most."""
         worker.directive_id, worker.sent_s, worker.placing_until_s = directive_id, now_s, until_s
         self._by_directive[directive_id] = worker
         self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
         self._no_longer_waits(worker)
 
-    def answered(self, worker: Worker, now_s: float) -> None:
+    def answered(self, worker: PlannedWorker, now_s: float) -> None:
         """The ResourceManager did what it was sent, or refused: soon, so that more may be sent at once, or late."""
         step = 1 if now_s - worker.sent_s <= QUICK_S else -1
         self._window = min(WINDOW_MOST, max(WINDOW_LEAST, self._window + step))
 
-    def acknowledged(self, worker: Worker, container_id: str) -> None:
+    def acknowledged(self, worker: PlannedWorker, container_id: str) -> None:
         """Its placement was carried out; the container is yet to come."""
         worker.container_id = worker.container_id or container_id
         self._no_longer_waits(worker)
 
-    def carried(self, worker: Worker, container_id: str) -> None:
+    def carried(self, worker: PlannedWorker, container_id: str) -> None:
         """It has its container."""
         worker.container_id = container_id
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
-    def back(self, worker: Worker) -> None:
+    def back(self, worker: PlannedWorker) -> None:
         """Its placement did not come about: it waits again."""
         self._no_longer_placed(worker)
         worker.directive_id = worker.container_id = ""
         self._wait(worker)
 
-    def sent_as(self, directive_id: str) -> Worker | None:
+    def sent_as(self, directive_id: str) -> PlannedWorker | None:
         """The worker of a directive."""
         return self._by_directive.get(directive_id)
 
-    def _newest_is_gone(self, worker: Worker, gpu: Gpu) -> None:
+    def _newest_is_gone(self, worker: PlannedWorker, gpu: Gpu) -> None:
         """What is being placed on the GPU, and was planned before, is its newest plan again."""
         before = self.placing.get(gpu)
         if before is None or before is worker:
@@ -143,16 +143,16 @@ class Roster:
         else:
             self.at[gpu] = before
 
-    def _wait(self, worker: Worker) -> None:
+    def _wait(self, worker: PlannedWorker) -> None:
         self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
 
-    def _no_longer_placed(self, worker: Worker) -> None:
+    def _no_longer_placed(self, worker: PlannedWorker) -> None:
         self._by_directive.pop(worker.directive_id, None)
         for gpu in worker.plan.gpus:
             if self.placing.get(gpu) is worker:
                 del self.placing[gpu]
 
-    def _no_longer_waits(self, worker: Worker) -> None:
+    def _no_longer_waits(self, worker: PlannedWorker) -> None:
         gang = self.pending.get(worker.gang)
         if gang is not None and gang.pop(worker.plan.worker_id, None) is not None and not gang:
             del self.pending[worker.gang]

@@ -1,4 +1,4 @@
-"""The agenda of a round where there are virtual clusters: first what is their own, then what they may borrow."""
+"""The parts of a round where there are virtual clusters: first what is their own, then what they may borrow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pycontrol.arbiter.facts import LeaseBorrowed
 from pycontrol.arbiter.idle_shares import shares_by_type
 from pycontrol.arbiter.lease import Lease, Reservation
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot, Supply
+from pycontrol.arbiter.supply import RoundPart, Supply
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 
@@ -23,8 +23,8 @@ Share = Mapping[str, int]
 ANY = ""
 
 
-class Agenda:
-    """Gives the lots of one round, one after the other, each made when its turn comes."""
+class RoundParts:
+    """Gives the parts of one round, one after the other, each made when its turn comes."""
 
     def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.ending, self.now_s = s, ending, now_s
@@ -34,14 +34,14 @@ class Agenda:
         supply = s.supply
         self.borrowers = borrowers(s)
         """By virtual cluster its apps that borrow: they count as wanting where its own machines are shared out."""
-        self._whole = [Lot()] if supply.whole else []
+        self._whole = [RoundPart()] if supply.whole else []
         self._own = deque(sorted(supply.virtual_clusters()))
         self._without: dict[str, frozenset[str]] = {}
         """Virtual cluster -> apps that another turn of it is without."""
         self._borrowing: deque[tuple[str, Share | None]] | None = None
 
-    def next(self) -> Lot | None:
-        """The next lot with something to share out; None when all have had their turn."""
+    def next(self) -> RoundPart | None:
+        """The next part with something to share out; None when all have had their turn."""
         supply = self.s.supply
         if supply.whole:
             return self._whole.pop() if self._whole else None
@@ -49,40 +49,40 @@ class Agenda:
             vc = self._own.popleft()
             ending = self.ending_of(vc, True)
             if ending or vc in self._wanting or vc in self.borrowers:
-                lot = private_lot(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
-                if lot.free:
-                    return lot
+                part = private_part(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
+                if part.free:
+                    return part
         if self._borrowing is None:
             self._borrowing = self._shares(supply)
         while self._borrowing:
             vc, share = self._borrowing.popleft()
             free = dict(supply.idle()) if share is None else self._borrowed(supply, vc, share)
             if free:
-                return Lot(vc, False, free)
+                return RoundPart(vc, False, free)
         return None
 
-    def again(self, lot: Lot, without: frozenset[str]) -> None:
+    def again(self, part: RoundPart, without: frozenset[str]) -> None:
         """These apps were awarded gangs that cells cannot hold: the others of the virtual cluster have another turn."""
-        if lot.private and not without <= lot.without:
-            self._without[lot.vc] = lot.without | without
-            self._own.appendleft(lot.vc)
+        if part.private and not without <= part.without:
+            self._without[part.vc] = part.without | without
+            self._own.appendleft(part.vc)
 
-    def once_more(self, lot: Lot) -> None:
+    def once_more(self, part: RoundPart) -> None:
         """An app without an Agent was served containers of one size: those of its other sizes come now, before anybody
         borrows."""
-        if lot.whole:
-            self._whole.append(lot)
-        elif lot.private:
-            self._without[lot.vc] = lot.without
-            self._own.appendleft(lot.vc)
+        if part.whole:
+            self._whole.append(part)
+        elif part.private:
+            self._without[part.vc] = part.without
+            self._own.appendleft(part.vc)
 
-    def borrowers_of(self, lot: Lot) -> list[str]:
-        """Apps to which the machines of a lot are due for what they borrow."""
-        mine = self.borrowers.get(lot.vc, []) if lot.private else []
-        return [a for a in mine if a in self.s.durable.live and a not in lot.without]
+    def borrowers_of(self, part: RoundPart) -> list[str]:
+        """Apps to which the machines of a part are due for what they borrow."""
+        mine = self.borrowers.get(part.vc, []) if part.private else []
+        return [a for a in mine if a in self.s.durable.live and a not in part.without]
 
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
-        """The gangs on offer in a lot of this kind."""
+        """The gangs on offer in a part of this kind."""
         s, result = self.s, {}
         if s.supply.whole:
             return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
@@ -149,7 +149,7 @@ class Agenda:
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
                     why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
-                    leases.take_back(s, gang, self.now_s, deadline_s, why)
+                    leases.revoke(s, gang, self.now_s, deadline_s, why)
         free = dict[str, int]()
         for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
             kind = self._type_of(host) if ANY not in share else ANY
@@ -162,7 +162,7 @@ class Agenda:
         return free
 
 
-def private_lot(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> Lot:
+def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
     """The machines that a virtual cluster's cells are, with their free GPUs and those whose leases end."""
     free, host_of, machines = dict[str, int](), dict[str, str](), list[Machine]()
     found = supply.machines(vc)
@@ -179,7 +179,7 @@ def private_lot(s: State, supply: Supply, vc: str, ending: Ending, without: froz
             free[name] = free.get(name, 0) + 1
     bound = frozenset(m.name for m in found if m.bound)
     pinned = {m.name: m.pinned for m in found if m.pinned}
-    return Lot(vc, True, free, Topology.of(machines), host_of, bound, without, pinned)
+    return RoundPart(vc, True, free, Topology.of(machines), host_of, bound, without, pinned)
 
 
 def borrowers(s: State) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ import pytest
 from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import results
-from submarine_patch.agent.brain import Brain
+from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.messages import HasToken
 from submarine_patch.agent.report import progress as reported
 from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, started
@@ -104,7 +104,7 @@ def test_a_script_without_checkpoints_begins_anew_and_its_user_is_told() -> None
     world.worker(worker, exit=pb.WorkerExit(code=75, step=5, unsaved=True))
     world.end(worker, 75)
     job = world.brain.jobs["job000"]
-    assert "begins anew" in reported(world.brain).jobs[0].note
+    assert "starts again" in reported(world.brain).jobs[0].note
     world.grant(*A[:2])
     world.rise()
     (worker,) = world.gang("job000")
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_fails_is_told_until_one_is_whole() -> None:
     (told,) = reported(world.brain).jobs
     assert told.checkpoints_failed == 2
     assert told.note.endswith("step 5: Token has expired")
-    assert Brain(SPEC, 2, json.loads(json.dumps(world.brain.dump()))).jobs["job000"].checkpoints_failed == 2
+    assert AgentCore(SPEC, 2, json.loads(json.dumps(world.brain.dump()))).jobs["job000"].checkpoints_failed == 2
     world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=6, path="/c"))
     (told,) = reported(world.brain).jobs
     assert (told.checkpoints_failed, told.note) == (0, "")
@@ -207,7 +207,7 @@ def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
 def test_a_webhook_is_told_of_a_failure_and_once_of_the_start_over_attempts() -> None:
     world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
     saved = world.brain.dump()
-    assert Brain(SPEC, 2, saved).start_told
+    assert AgentCore(SPEC, 2, saved).start_told
     world.publish_problem = "HDFS is full"
     world.finish_gang("job000")
     world.publish()

@@ -127,7 +127,7 @@ class AgentMachine(RuleBasedStateMachine):
         assert len(idle) <= stopping * brain.spec.gang_gpus, "a GPU is neither used nor given back"
         for job in brain.jobs.values():
             if job.state in (jobs.STARTING, jobs.RUNNING):
-                assert set(job.gpus) <= set(brain.held), "a gang goes on outside its leases"
+                assert set(job.gpus) <= set(brain.held), "a gang continues outside its leases"
 
     def teardown(self) -> None:
         """From anywhere, a world that works brings the app to its end."""

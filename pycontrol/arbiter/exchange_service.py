@@ -15,10 +15,10 @@ from pycontrol.cells.values import CellsError
 from pycontrol.model.events import ExchangePosted
 
 RETRY_S = 5.0
-"""How often postings are matched anew while there are both offers and requests: cells come free without a word."""
+"""How often postings are matched again while there are both offers and requests: cells come free without a word."""
 
 
-class Market:
+class ExchangeService:
     """The Exchange Arbiter's place in the Arbiter. What it knows is recorded whole whenever it changes."""
 
     def __init__(self, s: State, supply: TradingSupply) -> None:
@@ -84,7 +84,7 @@ class Market:
         return ""
 
     def tick(self, now_s: float) -> None:
-        """Returns what is over and makes the deals that can be made."""
+        """Returns what has ended and makes the deals that can be made."""
         s = self.s
         if not s.cluster.ready or now_s < self._due_s:
             return

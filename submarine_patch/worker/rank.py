@@ -12,7 +12,7 @@ class ClusterError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Rank:
     """Which of how many."""
 
     workers: int
@@ -21,10 +21,10 @@ class Place:
     """Among all workers, the task `chief` first."""
 
     @staticmethod
-    def parse(tf_config: str) -> Place:
+    def parse(tf_config: str) -> Rank:
         """From TF_CONFIG; alone where it is empty. The chief is the task `chief`, else worker 0."""
         if not tf_config.strip():
-            return Place(1, True)
+            return Rank(1, True)
         try:
             config = json.loads(tf_config)
             cluster: Mapping[str, Sequence[str]] = config["cluster"]
@@ -34,17 +34,17 @@ class Place:
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise ClusterError(f"TF_CONFIG: {tf_config[:200]!r} has no cluster and task") from e
         after = len(cluster.get("chief", ())) if kind == "worker" else 0
-        return Place(max(1, workers), index + after == 0, index + after)
+        return Rank(max(1, workers), index + after == 0, index + after)
 
     @staticmethod
-    def of_ranks(env: Mapping[str, str]) -> Place:
+    def of_ranks(env: Mapping[str, str]) -> Rank:
         """From RANK and WORLD_SIZE, as the supervisor or torchrun sets them; else from TF_CONFIG."""
         if not env.get("WORLD_SIZE"):
-            return Place.parse(env.get("TF_CONFIG", ""))
+            return Rank.parse(env.get("TF_CONFIG", ""))
         try:
             rank, workers = int(env.get("RANK", "0")), int(env["WORLD_SIZE"])
         except ValueError as e:
             raise ClusterError(f"RANK={env.get('RANK')}, WORLD_SIZE={env['WORLD_SIZE']}: must be whole numbers") from e
         if not 0 <= rank < workers:
             raise ClusterError(f"RANK={rank}, WORLD_SIZE={workers}: the rank lies outside")
-        return Place(workers, rank == 0, rank)
+        return Rank(workers, rank == 0, rank)

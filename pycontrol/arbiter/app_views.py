@@ -8,7 +8,7 @@ from dataclasses import replace
 from pycontrol.arbiter import standin
 from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Lot
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Demand
 
 UNLIMITED_GPUS = 1 << 30
@@ -20,17 +20,17 @@ def view(
     rho: float | None,
     ending: Sequence[Sequence[Lease]],
     now_s: float,
-    lot: Lot | None = None,
+    part: RoundPart | None = None,
     demand: Demand | None = None,
 ) -> AppView:
     """One app; `ending`: its gangs on offer. `demand`: what it takes part with, if not with all that it wants.
 
-    Where its virtual cluster shares out its own machines (`lot`), what the app borrows is as if it were not there:
+    Where its virtual cluster shares out its own machines (`part`), what the app borrows is as if it were not there:
     the private cluster would not have it.
     """
     app = s.durable.apps[app_id]
     ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
-    private = lot is not None and lot.private
+    private = part is not None and part.private
     borrowed = s.borrowing(app_id) if private else 0
     return AppView(
         app_id=app_id,
@@ -39,14 +39,14 @@ def view(
         demand=demand or demand_of(s, app_id, now_s),
         ending=ending_gpus,
         ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
-        kept_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
+        retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
         queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
         slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
         revoked_gpus=app.revocations,
-        kept_gangs=s.kept_gangs(app_id, ending_gpus, private),
+        retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id) if app.vc else 0,
     )
 
@@ -67,7 +67,7 @@ def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 
-class Waiting:
+class AppViewCache:
     """Apps with unmet demand and an Agent, for policies that ask nobody.
 
     Most of them hold nothing and look the same from round to round: their views are kept until something
@@ -81,15 +81,15 @@ class Waiting:
         self._moving: dict[str, str] = {}
         """Those whose views change with time: they hold GPUs, or share a queue's limit."""
 
-    def views(self, lot: Lot, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
+    def views(self, part: RoundPart, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
         """Their views by app, those of other virtual clusters and those in `besides` left out."""
-        s, vc = self.s, lot.vc
+        s, vc = self.s, part.vc
         for app_id in list(s.agents.stale):
             self._refresh(app_id, now_s)
         s.agents.seen()
         for app_id, whose in self._moving.items():
             if whose == vc:
-                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, lot)
+                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, part)
         result = dict(self._kept.get(vc, {}))
         for app_id in besides:
             result.pop(app_id, None)

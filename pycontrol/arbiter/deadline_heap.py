@@ -7,17 +7,17 @@ import heapq
 from pycontrol.model.topology import Gpu
 
 
-class Alarms:
-    """A heap of times and GPUs. Setting a GPU's time anew leaves the old entry, which does no harm."""
+class DeadlineHeap:
+    """A heap of times and GPUs. Setting a GPU's time again leaves the old entry, which does no harm."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, Gpu]] = []
         self._set: dict[Gpu, float] = {}
         """The newest time of each GPU while its entry is in the heap: a lease is looked at often, and seldom moves."""
 
-    def copy(self) -> Alarms:
+    def copy(self) -> DeadlineHeap:
         """The same times, apart."""
-        other = Alarms()
+        other = DeadlineHeap()
         other.heap, other._set = list(self.heap), dict(self._set)
         return other
 
