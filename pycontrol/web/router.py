@@ -299,7 +299,7 @@ class Router:
             self._must_last(request)
         return {"ok": True, "verb": request.path, "target": target, "text": text}
 
-    def _must_last(self, request: Request) -> None:
+    def _must_last(self, request: RestRequest) -> None:
         """What is acknowledged holds after a failover, too."""
         problem = self._secure()
         if problem:

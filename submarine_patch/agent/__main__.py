@@ -56,7 +56,7 @@ log = logging.getLogger("isonomy.agent")
 
 
 class Agent:
-    """Runs the mind between its edges, on one thread."""
+    """Runs the AgentCore between its edges, on one thread."""
 
     def __init__(self, spec: AppSpec, shell: Shell, attempt: int, token: str, files: Files | None = None) -> None:
         self.spec, self.shell = spec, shell

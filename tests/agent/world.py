@@ -1,4 +1,4 @@
-"""An Arbiter, a YARN and workers around one Brain, all in memory, with every rule of theirs checked."""
+"""An Arbiter, a YARN and workers around one AgentCore, all in memory, with every rule of theirs checked."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class World:
         """GPUs that a gang may have."""
         return gang_sizes(self.spec.gang_gpus, max(self.spec.gang_gpus, self.spec.job_gpus_max))
 
-    # ---- the Brain
+    # ---- the AgentCore
 
     def tell(self, event: Event) -> list[Command]:
         """One event, its commands carried out."""
@@ -326,7 +326,7 @@ class World:
     # ---- the rules
 
     def check(self) -> None:
-        """Invariants of the Brain."""
+        """Invariants of the AgentCore."""
         used = [g for j in self.brain.jobs.values() for g in j.gpus]
         assert len(used) == len(set(used)), "a GPU in two launches"
         for job in self.brain.jobs.values():

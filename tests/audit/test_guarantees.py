@@ -86,12 +86,12 @@ def test_the_arbiter_as_it_is_keeps_its_guarantees() -> None:
 
 def test_a_borrower_that_keeps_what_it_must_give_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker goes on, and is killed long after its time."""
-    take_back = leases.take_back
+    take_back = leases.revoke
 
     def late(s: State, lost: list[Lease], now_s: float, deadline_s: float, why: Cause) -> None:
         take_back(s, lost, now_s, deadline_s + 200 * (why.kind is EndReason.GUARANTEE), why)
 
-    monkeypatch.setattr(leases, "take_back", late)
+    monkeypatch.setattr(leases, "revoke", late)
     monkeypatch.setattr(Owned, "do_SendRevoke", lambda self, e: self.agents[e.app_id].held.difference_update(e.gpus))
     found = Owned().late()
     assert len(found) == 4

@@ -1,4 +1,4 @@
-"""Application masters: the shell with the real Brain and its edges, and masters that know nothing of Isonomy."""
+"""Application masters: the shell with the real AgentCore and its edges, and masters that know nothing of Isonomy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Master:
 
 
 class AgentMaster(Master):
-    """The AM shell (submarine_patch/java/am), the Agent's process with the real Brain, and its session."""
+    """The AM shell (submarine_patch/java/am), the Agent's process with the real AgentCore, and its session."""
 
     def __init__(self, world: Any, app: App, spec: AppSpec) -> None:
         super().__init__(world, app)
@@ -189,7 +189,7 @@ class AgentMaster(Master):
         if self._stream is not None:
             self._stream.cut("the Agent died")
 
-    # ---- the Brain
+    # ---- the AgentCore
 
     def _think(self, event: Any) -> None:
         if self.life.dead:
