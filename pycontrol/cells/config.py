@@ -237,7 +237,7 @@ def _explicit(file: CellsFile) -> tuple[list[Chain], dict[str, tuple[int, int, i
                 [f"cell_types.{top}: needs exactly one type with node_level in it, has {len(nodes)}; mark the hosts'"]
             )
         _host_gpus(levels, nodes[0], f"cell_types.{top}")
-        reader = _Reader(levels, nodes[0])
+        reader = _ChainReader(levels, nodes[0])
         for at, cell in cells:
             reader.read(cell, len(levels) - 1, f"physical_cells[{at}]")
         chain = _chain(levels, nodes[0], top, reader.hosts, reader.indices)

@@ -29,7 +29,7 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
         m.send(ev.AppAdded(YarnApp("next", "u", "root.default", "next", "YARN", m.now, frozenset(), "next_1")))
         m.send(ev.AskChanged(ask))
     (held,) = m.a.leases_of("holder")
-    leases.take_back(m.a, [held], m.now, m.now + 60, WHY)
+    leases.revoke(m.a, [held], m.now, m.now + 60, WHY)
     give(m, "g1")
     if agent:
         m.send(ev.UsePlanned("next", "u1", (ev.WorkerPlan("w1", "j", (gpu,), 1),)))
