@@ -77,7 +77,7 @@ def eighty_asks(slow_s: float) -> Yarn:
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones: 16 at first, 4 at least, 40 at most."""
     for name, value in {"WINDOW_FIRST": 12, "WINDOW_LEAST": 4, "WINDOW_MOST": 40}.items():
-        monkeypatch.setattr(roster, name, value)
+        monkeypatch.setattr(worker_plans, name, value)
 
 
 def test_all_is_served_however_slow_the_resource_manager_is(bounds: None) -> None:

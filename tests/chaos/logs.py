@@ -41,7 +41,7 @@ def read(log: str) -> WorkerLog | None:
     step_s, losses, parser = 0.0, list[tuple[str, int, float]](), LogParser()
     for line in log.splitlines():
         told = parser.feed(line, 0.0)
-        if isinstance(told, Checkpoint | Progress):
+        if isinstance(told, CheckpointLine | Progress):
             last = max(last, told.step)
         if isinstance(told, Progress):
             step_s = told.iter_time_s or step_s
