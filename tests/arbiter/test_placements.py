@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from pycontrol.arbiter import worker_plans
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.facts import LeaseEnded
 from pycontrol.arbiter.state import Settings

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from submarine_patch.worker.logparse import LogParser, Progress
+from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 
 WHERE = re.compile(r"jobs/(\w+)-(\w+)-(\d+)/staging/checkpoint_path/application_\d+_\d+/(job\d+)")
 RESTORED = re.compile(r"Restored checkpoint for (\d+) ")
