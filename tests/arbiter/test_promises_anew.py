@@ -66,6 +66,6 @@ def test_the_plan_of_the_first_promise_gives_way(agent: bool) -> None:
 def test_what_is_on_its_way_does_not_give_way() -> None:
     m, promise = promised(False)
     worker = m.a.workers.at[promise.gpu]
-    m.a.workers.sent(worker, "d1", m.now + 60)
+    m.a.workers.sent(worker, "d1", m.now, m.now + 60)
     leases.cancel_reservations(m.a, [promise], m.now, WHY)
     assert not worker.void
