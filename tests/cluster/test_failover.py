@@ -79,6 +79,14 @@ class Pair(Rig):
         active = next(rm for rm in RMS if self.state(rm) == "ACTIVE")
         return active, next(rm for rm in RMS if rm != active)
 
+    def taken_over(self, limit_s: float) -> str:
+        """The active one and its control plane die; which one that was, once the other one is in charge."""
+        active, other = self.pair()
+        self.planes[active].kill()
+        self.dev("kill", active)
+        self.wait(lambda: self.in_charge(other), limit_s, "the other one and its control plane take over")
+        return active
+
     def goes_on(self, name: str, steps: int) -> None:
         """Waits until a job has trained on, in the container that it had; its AM may be a new one."""
         known = self.wait(lambda: self.jobs(name), 60, f"{name}'s Agent is there")
@@ -100,12 +108,9 @@ def test_what_trains_goes_on_when_the_active_one_dies_and_when_the_other_one_han
     pair.training("plain", 3)
     arrived_s = pair.get("explain", app="plain")["app"]["arrived_s"]
 
-    active, other = pair.pair()
-    pair.planes[active].kill()
-    pair.dev("kill", active)
-    pair.wait(lambda: pair.in_charge(other), 60, "the other one and its control plane take over")
+    dead = pair.taken_over(60)
     pair.submit("late", 10)
-    pair.dev("start", active)
+    pair.dev("start", dead)
     pair.goes_on("plain", 3)
 
     active, other = pair.pair()

@@ -135,10 +135,7 @@ def test_a_standby_goes_on_from_what_was_kept_on_a_secure_hdfs(tmp_path_factory:
         pair.submit("plain", 60)
         pair.training("plain", 3)
         arrived_s = pair.get("explain", app="plain")["app"]["arrived_s"]
-        active, other = pair.pair()
-        pair.planes[active].kill()
-        pair.dev("kill", active)
-        pair.wait(lambda: pair.in_charge(other), 90, "the other one and its control plane take over")
+        pair.taken_over(90)
         pair.goes_on("plain", 3)
         assert pair.get("explain", app="plain")["app"]["arrived_s"] == arrived_s, "its clock continues"
         pair.succeeds("plain")
