@@ -37,7 +37,7 @@ from submarine_patch.agent.messages import (
 from submarine_patch.agent.schedulers import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
-from submarine_patch.worker.checkpoints import Files, copy_model, patiently
+from submarine_patch.worker.checkpoints import Files, copy_model, patiently, sweep
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 from submarine_patch.worker.tokens import HdfsToken, of_container
 
@@ -176,6 +176,10 @@ class Agent:
             log.warning("the model could not be copied: %s: %s", type(e).__name__, e)
             published = Published(problem=f"{type(e).__name__}: {e}")
         self._write_results(p)
+        try:  # its workers have ended; a worker that was killed as it saved may have left gigabytes
+            sweep(spec.files_at(p.from_dir.rpartition("/")[0]))
+        except Exception as e:  # whatever HDFS or the way to it raises
+            log.warning("half-written checkpoints may be left: %s", e)
         self.inbox.put(published)
 
     def _write_results(self, p: Publish) -> None:

@@ -29,6 +29,7 @@ OUTBOX = 5000
 COMMANDS = 5000
 STATES_KEPT = 3
 _STATE = re.compile(r"state-(\d{6})-(\d{8})\.json")
+_PART = re.compile(r"_[0-9a-f]{32}")
 
 Outbox = queue.Queue["pb.AgentMessage | None"]
 
@@ -261,6 +262,8 @@ class StateStore:
             for attempt, number in self._kept():
                 if attempt < self._attempt:
                     self._files.delete(_name(attempt, number))
+            for begun in filter(_PART.fullmatch, self._files.names("")):  # by an attempt that was killed
+                self._files.delete(begun)
 
 
 class SpeedStore:

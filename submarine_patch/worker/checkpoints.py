@@ -393,9 +393,19 @@ def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = ""
     there = target.names("")
     for checkpoint in listed(source):
         if checkpoint.name in there or _copied(source, checkpoint, target):
+            for begun in (n for n in there if n.startswith(f"_{checkpoint.name}-")):  # by an Agent that was killed
+                target.delete(begun)
             return f"{to_dir.rstrip('/')}/{checkpoint.name}"
         _pass_over(checkpoint)
     raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
+
+
+def sweep(files: Files) -> None:
+    """Deletes what killed writers left half-written in the folders below one in which nobody writes any more."""
+    for folder in files.names(""):
+        for name in files.names(folder):
+            if name.startswith("_") and _NAME.match(name):
+                files.delete(f"{folder}/{name}")
 
 
 def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:

@@ -195,10 +195,13 @@ def test_a_model_is_published_when_hdfs_is_back(
     monkeypatch.setattr(entry, "copy_model", away)
     monkeypatch.setattr("submarine_patch.worker.checkpoints.time.sleep", lambda _: None)
     found = str(tmp_path / "ck" / agent.spec.app_id / "job000")
+    killed = tmp_path / "ck" / agent.spec.app_id / "job001" / "_ckpt-9-0123456789abcdef"
+    killed.mkdir(parents=True)
     agent._publish(Publish("job000", found, str(tmp_path / "model"), {"trials.csv": "job000"}))
     published = agent.inbox.get_nowait()
     assert isinstance(published, Published)
     assert published.problem == ""
+    assert not killed.exists()
     assert Path(published.path, "state.npz").read_bytes() == b"weights"
     assert (tmp_path / "model" / f"results-{agent.spec.app_id}" / "trials.csv").read_text() == "job000"
 
@@ -254,6 +257,18 @@ def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> 
     again.save({"k": 6})
     again.flush(WAIT_S)
     assert StateStore(files).load() == {"k": 6}
+
+
+def test_what_a_killed_attempt_left_half_written_is_deleted(tmp_path: Path) -> None:
+    files = Disk(tmp_path)
+    files.write(f"_{'0a' * 16}", b"{ half")
+    store = StateStore(files, 2)
+    store.start()
+    for k in range(3):
+        store.save({"k": k})
+        store.flush(WAIT_S)
+    assert [n for n in files.names("") if n.startswith("_")] == []
+    assert StateStore(files, 3).load() == {"k": 2}
 
 
 def test_the_spec_is_read_as_the_runtime_writes_it(tmp_path: Path) -> None:

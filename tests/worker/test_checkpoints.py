@@ -122,6 +122,8 @@ def test_copy_model_may_be_repeated(tmp_path: Path) -> None:
     assert copy_model("", "", str(source), str(target)) == str(path)
     assert (path / "model.keras").read_bytes() == b"model"
     assert json.loads((path / MANIFEST).read_text())["step"] == 20
+    (target / f"_{path.name}-0a1b2c").mkdir()  # as of an Agent that was killed while it copied
+    assert copy_model("", "", str(source), str(target)) == str(path)
     assert os.listdir(target) == [path.name]
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
         copy_model("", "", str(tmp_path / "empty"), str(target))
