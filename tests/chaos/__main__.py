@@ -90,7 +90,8 @@ class Chaos:
             "slower": self.slower, "faults": reports.fault_rows(faults.begun), "faults_planned": len(self.plan.faults),
             "apps": reports.app_rows(apps, work.read(self.folder / "data")), "submissions_refused": self.refused,
             "control_plane_starts": rig.starts, "looks": rig.watch.looks, "sizes": rig.watch.sizes(),
-            "half_written": self.half_written, "losses_compared": self.losses.compared,
+            "half_written": self.half_written,
+            "clocks_behind": rig.facts("ClockBehind"), "losses_compared": self.losses.compared,
             "largest_difference": self.losses.largest, "audit": self.audit,
             "seconds": time.monotonic() - self.began_s, "problems": self.problems,
         }  # fmt: skip

@@ -11,6 +11,8 @@ GAP_S = 14.0
 """Between two faults, on average."""
 FREEZE_S = (2.0, 120.0)
 DOWN_S = (2.0, 25.0)
+WRONG_CLOCK_S = (45.0, 150.0)
+"""A control plane that starts on a busy machine takes half a minute: only after that its clock matters."""
 SKEW_S = 600.0
 
 KILLED = {"plane": 3.0, "rm": 1.0, "nm": 1.0, "am": 1.0, "agent": 1.0, "worker": 2.0, "namenode": 0.5, "datanode": 0.5}
@@ -86,7 +88,7 @@ def _faults(rng: random.Random, until_s: float) -> list[Fault]:
 
 def _fault(rng: random.Random, at_s: float) -> Fault:
     kind = _one(rng, KINDS)
-    low, high = FREEZE_S if kind in ("freeze", "link") else DOWN_S
+    low, high = {"freeze": FREEZE_S, "link": FREEZE_S, "clock": WRONG_CLOCK_S}.get(kind, DOWN_S)
     for_s = low * (high / low) ** rng.random()
     what = way = ""
     if kind in ("kill", "freeze"):

@@ -82,6 +82,7 @@ def table(report: Mapping[str, Any], folder: Path) -> str:
         f"apps: {sum(a['outcome'] == GOOD for a in report['apps'])} of {len(report['apps'])} succeeded; "
         f"{report['submissions_refused']} submissions were refused; "
         f"the control plane was started {report['control_plane_starts']} times",
+        f"wrong clocks: the journal says {report['clocks_behind']} times that the control plane's was behind",
         f"losses: {report['losses_compared']} compared, the largest difference {report['largest_difference']:.1e}",
         f"audit: {len(audit.get('violations', []))} violations; checked {audit.get('checked', 'nothing')}",
         f"processes: looked at {report['looks']} times",

@@ -8,6 +8,7 @@ import queue
 import re
 import resource
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -293,6 +294,12 @@ class ChaosRig(Rig):
         return [(f["pathSuffix"], f["type"]) for f in reply.json()["FileStatuses"]["FileStatus"]]
 
     # ---- apps
+
+    def facts(self, kind: str) -> int:
+        """How many of a kind the journal has, once the control plane has ended."""
+        journal = f"file:{self.folder / 'isonomy' / 'journal.sqlite'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(journal, uri=True)) as opened:
+            return int(opened.execute("SELECT count(*) FROM facts WHERE kind = ?", (kind,)).fetchone()[0])
 
     def metrics(self) -> str:
         """The control plane's, as Prometheus reads them; empty while they are not to be had."""

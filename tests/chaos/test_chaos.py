@@ -20,7 +20,7 @@ from tests.chaos import logs, work
 from tests.chaos.faults import Begun
 from tests.chaos.links import PAIRS, UNDISTURBED, between, set_properties
 from tests.chaos.losses import Losses
-from tests.chaos.plan import CALM_AFTER, KINDS, LINKS, draw
+from tests.chaos.plan import CALM_AFTER, DOWN_S, KINDS, LINKS, WRONG_CLOCK_S, draw
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import app_rows, fault_rows, table
 from tests.chaos.watch import Growth, Size, Use, Watch, clashes, outlived, use_of
@@ -38,6 +38,7 @@ def test_faults_of_all_kinds_begin_in_order_and_leave_time_to_recover() -> None:
     assert times == sorted(times)
     assert max(times) < 120 * 60 * CALM_AFTER
     assert {f.kind for f in plan.faults} == set(KINDS)
+    assert min(f.for_s for f in plan.faults if f.kind == "clock") >= WRONG_CLOCK_S[0] > DOWN_S[1]
     assert [a.scheduler for a in plan.apps].count("hyperband") == 2
 
 
@@ -225,7 +226,7 @@ def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
     told = {
         "seed": 3, "minutes": 30, "cells": True, "commit": "abc", "control_plane_starts": 2, "losses_compared": 7,
         "largest_difference": 0.0, "audit": {"violations": [], "checked": {"leases": 4}}, "problems": [],
-        "submissions_refused": 1, "looks": 9, "half_written": [], "faults_planned": 1,
+        "submissions_refused": 1, "clocks_behind": 2, "looks": 9, "half_written": [], "faults_planned": 1,
         "sizes": {"control plane": {"calm": {"mib": 150.5, "threads": 20, "files": 30}, "at_end": None}},
         "faults": fault_rows([Begun(5.0, "kill am", 3.0, "kill -9 am [7]")]),
         "apps": app_rows([app], {"application_1_0001": work.AppWork(2, 3, 1, 8, 4.0)}),
