@@ -245,6 +245,11 @@ def to_json(fact: Fact) -> dict[str, Any]:
     return data
 
 
+def _cause_of_version_1(reason: str) -> EndReason:
+    """Journals of 0.1.0 have no causes; the audit needs one of them, the loss of a machine: "node HOST ..."."""
+    return EndReason.NODE_LOST if reason.startswith("node ") else EndReason.UNKNOWN
+
+
 def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
     """The inverse of to_json; raises KeyError for an unknown kind."""
     values = dict(data)
@@ -253,7 +258,7 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
     if "app_ids" in values:
         values["app_ids"] = tuple(values["app_ids"])
     if kind in _CAUSED:
-        values["cause"] = end_reason(values.get("cause", ""), values["reason"])
+        values["cause"] = end_reason(values["cause"]) if "cause" in values else _cause_of_version_1(values["reason"])
     if "receipt" in values:
         values["receipt"] = Receipt.load(values["receipt"])
     fact: Fact = FACTS[kind](**values)

@@ -191,7 +191,7 @@ def dump_reservation(x: Reservation) -> dict[str, Any]:
 
 def load_lease(data: Mapping[str, Any]) -> Lease:
     """The inverse of dump_lease(); journals of 0.1 have no causes."""
-    state, cause = LeaseState(data["state"]), end_reason(data.get("cause", ""), "")
+    state, cause = LeaseState(data["state"]), end_reason(data.get("cause", ""))
     return Lease(**{**data, "gpu": Gpu(*data["gpu"]), "state": state, "cause": cause})
 
 

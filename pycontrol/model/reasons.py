@@ -164,8 +164,6 @@ class Cause:
 _END_REASONS = {str(reason): reason for reason in EndReason}
 
 
-def end_reason(name: str, text: str) -> EndReason:
-    """As a fact names it; journals of 0.1 name none, and of theirs only the loss of a machine is told by its text."""
-    if not name and text.startswith("node "):
-        return EndReason.NODE_LOST
+def end_reason(name: str) -> EndReason:
+    """The reason of this name; UNKNOWN for any other."""
     return _END_REASONS.get(name, EndReason.UNKNOWN)

@@ -1,0 +1,127 @@
+"""Every reason for which an app loses GPUs comes about, and the journal names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pycontrol.arbiter.facts import LeaseEnded, LeaseRevoking
+from pycontrol.model import events as ev
+from pycontrol.model.reasons import EndReason
+from tests.arbiter.mini import Mini
+from tests.arbiter.test_lease_table import (
+    active,
+    drained,
+    ends,
+    foreign,
+    gives_back,
+    goes_bad,
+    gone,
+    granted,
+    node_lost,
+)
+from tests.arbiter.test_reason_table import celled
+
+Begin = Callable[[], Mini]
+CASES: dict[EndReason, Begin] = {}
+
+
+def case(reason: EndReason) -> Callable[[Begin], Begin]:
+    def add(begin: Begin) -> Begin:
+        assert reason not in CASES
+        CASES[reason] = begin
+        return begin
+
+    return add
+
+
+def after(begin: Begin, step: Callable[[Mini], None]) -> Begin:
+    def run() -> Mini:
+        m = begin()
+        step(m)
+        return m
+
+    return run
+
+
+case(EndReason.DRAINED)(after(active, drained))
+case(EndReason.BAD_GPU)(after(active, goes_bad))
+case(EndReason.NODE_LOST)(after(active, node_lost))
+case(EndReason.RELEASED)(after(active, gives_back))
+case(EndReason.LAPSED)(after(granted, lambda m: m.run(61)))
+case(EndReason.APP_ENDED)(after(active, ends))
+case(EndReason.CONTAINER_ENDED)(after(foreign, gone))
+
+
+@case(EndReason.LOST_ROUND)
+def _() -> Mini:
+    """Work that ends sooner comes first at the lease's end."""
+    m = active()
+    m.app("b", work=10.0)
+    m.run(1300, 5)
+    return m
+
+
+@case(EndReason.REFUSED)
+def _() -> Mini:
+    m = granted()
+    m.use("a")
+    for _ in range(100):
+        for place in m.places():
+            m.send(ev.DirectiveDone(place.directive_id, False, "", "no such GPU"))
+        m.run(2)
+    return m
+
+
+@case(EndReason.GUARANTEE)
+def _() -> Mini:
+    """b borrows all of a's cells until a wants them."""
+    m = celled()
+    m.app("b", 1, 8, queue="root.b")
+    m.run(5)
+    m.start("b")
+    m.app("a", 4, 1, queue="root.a")
+    m.run(30)
+    return m
+
+
+@case(EndReason.BORROWED_SHARE)
+def _() -> Mini:
+    """Three apps of b borrow all that is idle; at the leases' end half of it is due to another queue."""
+    m = celled()
+    for name in ("b1", "b2", "b3"):
+        m.app(name, 2, 1, queue="root.b")
+        m.run(5)
+        m.start(name)
+    m.app("n", 1, 8, queue="root.nobody")
+    m.run(1300, 5)
+    return m
+
+
+@case(EndReason.MOVED)
+def _() -> Mini:
+    """q borrows while p has its queue's cells; p ends, and they cannot be bound to where q runs."""
+    m = celled()
+    m.app("p", 4, 1, queue="root.a")
+    m.run(5)
+    m.start("p")
+    m.app("q", 2, 1, queue="root.a")
+    m.run(5)
+    m.start("q")
+    m.send(ev.AgentDone("p", True))
+    for container in list(m.a.cluster.containers.values()):
+        if container.app_id == "p":
+            m.send(ev.ContainerGone(container.container_id))
+    m.run(1300, 5)
+    return m
+
+
+def test_every_reason_has_its_case() -> None:
+    assert set(CASES) | {EndReason.UNKNOWN} == set(EndReason)
+
+
+@pytest.mark.parametrize("reason", CASES, ids=lambda r: str(r))
+def test_the_journal_names_why_a_gpu_was_lost(reason: EndReason) -> None:
+    facts = CASES[reason]().facts
+    assert reason in [f.cause for f in facts if isinstance(f, LeaseEnded | LeaseRevoking)]
