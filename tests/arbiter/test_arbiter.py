@@ -16,7 +16,8 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
-from tests.arbiter.world import TROUBLES, FakeAgent, World
+from tests.arbiter.fake_agent import FakeAgent
+from tests.arbiter.world import TROUBLES, World
 
 
 def world(**changes: float) -> World:

@@ -18,7 +18,8 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.themis import Themis
-from tests.arbiter.world import FakeAgent, World
+from tests.arbiter.fake_agent import FakeAgent
+from tests.arbiter.world import World
 
 CELLS = """
 cell_types:

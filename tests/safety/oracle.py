@@ -30,7 +30,8 @@ from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import Shadowed
-from tests.arbiter.world import FakeAgent, World
+from tests.arbiter.fake_agent import FakeAgent
+from tests.arbiter.world import World
 from tests.arbiter.world import node as node_of
 from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
 
