@@ -47,26 +47,40 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
     }
   }
 
-  /** Refuses what could never run; returns the full path of the queue. */
+  /**
+   * Refuses what could never run; returns the full path of the queue.
+   *
+   * <p>Where no machine runs, as right after a start of the ResourceManager, nothing is known of their sizes.
+   */
   String check(JobSpec job) throws UserError {
     String queue = leafQueue(job.queue());
+    if (!nodes.isEmpty()) {
+      checkSizes(job);
+    }
+    return queue;
+  }
+
+  private void checkSizes(JobSpec job) throws UserError {
     long gpus = nodes.stream().mapToLong(ClusterCheck::gpus).sum();
     if (job.gpusPerJob() > gpus) {
       throw new UserError("a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
-          + " the largest gang that the cluster can hold has " + gpus);
+          + " the largest gang that the cluster can hold has " + gpus + counted());
     }
     long largestNodeGpus = nodes.stream().mapToLong(ClusterCheck::gpus).max().orElse(0);
     if (job.gpusPerWorker() > largestNodeGpus) {
       throw new UserError("-worker_resources gpu=" + job.gpusPerWorker() + ": the largest machine has "
-          + largestNodeGpus + " GPUs");
+          + largestNodeGpus + " GPUs" + counted());
     }
     boolean fits = nodes.stream().anyMatch(
         node -> node.getMemorySize() >= job.memoryMb() && node.getVirtualCores() >= job.vcores());
     if (!fits) {
       throw new UserError("-worker_resources memory=" + job.memoryMb() + "M,vcores=" + job.vcores()
-          + ": no running machine has as much; the machines are " + (nodes.isEmpty() ? "none" : nodes));
+          + ": no running machine has as much; the machines are " + nodes);
     }
-    return queue;
+  }
+
+  private String counted() {
+    return nodes.size() == 1 ? " (one machine runs now)" : " (" + nodes.size() + " machines run now)";
   }
 
   private String leafQueue(String name) throws UserError {

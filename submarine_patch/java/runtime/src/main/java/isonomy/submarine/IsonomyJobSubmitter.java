@@ -60,7 +60,8 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     Staging.check(job.localizations(), site.hadoop());
 
     YarnClient yarn = context.getOrCreateYarnClient();
-    String queue = ClusterCheck.ask(yarn).check(job);
+    ClusterCheck cluster = ClusterCheck.ask(yarn);
+    String queue = cluster.check(job);
     CellsCheck.check(new RmRest(site.hadoop()), queue, job, group, site.hadoop());
 
     YarnClientApplication created = yarn.createApplication();
@@ -86,6 +87,9 @@ final class IsonomyJobSubmitter implements JobSubmitter {
       if (!submitted) {
         staging.delete();
       }
+    }
+    if (cluster.nodes().isEmpty()) {
+      System.err.println("submarine: no machine of the cluster runs now; the app waits for the first");
     }
     System.out.println("Submitted " + id + " (" + job.name() + ", " + group.appScheduler() + ") to queue " + queue);
     return id;

@@ -92,6 +92,15 @@ class JobSpecTest {
     assertMessage("-queue dev: there are several", cluster, job(1, 1, 1024, "dev"));
   }
 
+  @Test
+  void aJobWaitsWhereNoMachineRunsYet() throws Exception {
+    ClusterCheck started = new ClusterCheck(List.of("root.prod"), List.of("root"), List.of());
+    assertEquals("root.prod", started.check(job(7, 1, 9000, "prod")));
+    assertMessage("-queue nope: no such queue", started, job(1, 1, 1024, "nope"));
+    ClusterCheck one = new ClusterCheck(List.of("root.prod"), List.of("root"), List.of(node(8192, 8, 4)));
+    assertMessage("the largest gang that the cluster can hold has 4 (one machine runs now)", one, job(6, 1, 1024, "prod"));
+  }
+
   private static void assertMessage(String part, ClusterCheck cluster, JobSpec job) {
     UserError error = assertThrows(UserError.class, () -> cluster.check(job));
     assertTrue(error.getMessage().contains(part), error.getMessage());
