@@ -44,11 +44,9 @@ from submarine_patch.worker.tokens import HdfsToken, of_container
 TICK_S = 0.5
 INBOX = 10_000
 CLOSE_S = 5.0
-PATIENCE_S = 300.0
-"""For an HDFS that is away when the Agent starts again; YARN waits ten minutes for an AM. Without what was saved the
-app could not go on, and an attempt that ends has cost one of few."""
-PUBLISH_PATIENCE_S = 1800.0
-"""When the training is over: no GPU is held any more, and a model that is not published is what the app was run for."""
+PATIENCE_S = 1800.0
+"""For an HDFS that is away: when the Agent starts again, since an attempt that ends costs the app one of few, and when
+the training is over, since its model is what the app was run for. The AM's JVM tells YARN meanwhile that it lives."""
 TOKEN_LOOK_S = 60.0
 SHELL_GONE = 70
 QUIET = {"progress", "rho"}
@@ -169,7 +167,7 @@ class Agent:
             return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
 
         try:
-            published = Published(patiently(copy, PUBLISH_PATIENCE_S, log.warning))
+            published = Published(patiently(copy, PATIENCE_S, log.warning))
         except FileNotFoundError as e:
             published = Published(problem=str(e), missing=True)
         except Exception as e:  # whatever HDFS or the way to it raises

@@ -112,7 +112,7 @@ class Chaos:
             self.say(f"submitted {name}")
         except (AssertionError, subprocess.TimeoutExpired) as e:
             self.refused += 1
-            self.say(f"{name} could not be submitted: {str(e).strip()[-160:]}")
+            self.say(f"{name} could not be submitted: {reports.refusal(e)}")
             return False
         return True
 
@@ -180,7 +180,7 @@ class Chaos:
         self.problems += [
             f"{name}: submitted, and YARN knows nothing of it" for name in self.submitted if name not in names
         ]
-        disturbed = [n for n in self.submitted if n.startswith("chaos-")]
+        disturbed = sorted(n for n in {*self.submitted, *names} if n.startswith("chaos-"))
         self.problems += [f"{a.name}: it never ran disturbed" for a in self.plan.apps
                           if not any(n.startswith(f"chaos-{a.name}-") for n in disturbed)]  # fmt: skip
         self.losses.read(self.folder / "data")

@@ -23,6 +23,14 @@ def commit() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def refusal(e: BaseException) -> str:
+    """Why a client did not submit its job: the line that it shows its user."""
+    if isinstance(e, subprocess.TimeoutExpired):
+        return f"the client said nothing for {e.timeout:.0f} s"
+    lines = str(e).strip().splitlines() or [type(e).__name__]
+    return next((line for line in reversed(lines) if line.startswith("submarine:")), lines[-1])[:300]
+
+
 def outcome(app: Mapping[str, Any]) -> str:
     """How an app of YARN's ended."""
     return str(app["finalStatus"] if app["state"] == "FINISHED" else app["state"])

@@ -22,7 +22,7 @@ from tests.chaos.links import PAIRS, UNDISTURBED, between, set_properties
 from tests.chaos.losses import Losses
 from tests.chaos.plan import CALM_AFTER, DOWN_S, KINDS, LINKS, WRONG_CLOCK_S, draw
 from tests.chaos.proxy import Proxy
-from tests.chaos.report import app_rows, fault_rows, table
+from tests.chaos.report import app_rows, fault_rows, refusal, table
 from tests.chaos.watch import Growth, Size, Use, Watch, clashes, outlived, use_of
 
 
@@ -241,6 +241,12 @@ def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
     failed = table({**told, "problems": ["leases are left"]}, folder).splitlines()
     assert failed[-4:-2] == ["PROBLEM leases are left", "to play it again: make chaos SEED=3 MINUTES=30"]
     assert failed[-1] == "FAILED: seed 3, 30 minutes, with cells, commit abc"
+
+
+def test_a_refused_submission_is_told_by_the_line_that_its_user_sees() -> None:
+    said = AssertionError("log4j: no appenders\nsubmarine: the queue is stopped\n\tat a.B.c(B.java:1)\nassert 1 == 0")
+    assert refusal(said) == "submarine: the queue is stopped"
+    assert refusal(subprocess.TimeoutExpired(["submarine"], 120)) == "the client said nothing for 120 s"
 
 
 ENVIRONMENT = b"A=b\0CONTAINER_ID=%s\0NM_HOST=127.0.10.1\0CUDA_VISIBLE_DEVICES=%s\0"

@@ -40,12 +40,12 @@ final class OneLineErrors implements Thread.UncaughtExceptionHandler {
         || error instanceof IllegalArgumentException;
   }
 
-  /** The message without line breaks; the class name where there is no message. */
+  /** The message without line breaks and a server's stack trace; the class name where there is no message. */
   static String oneLine(Throwable error) {
     String message = error.getMessage();
     if (message == null || message.isBlank()) {
       return error.getClass().getName();
     }
-    return message.strip().replaceAll("\\s*\\R\\s*", " ");
+    return message.strip().split("\\R\\s+at ", 2)[0].replaceAll("\\s*\\R\\s*", " ");
   }
 }

@@ -93,6 +93,13 @@ class JobSpecTest {
   }
 
   @Test
+  void anErrorIsOneLineWithoutTheServersTrace() {
+    String answered = "org.apache.hadoop.X: the queue\n is stopped\n\tat a.B.c(B.java:1)\n\tat d.E.f(E.java:2)\n";
+    assertEquals("org.apache.hadoop.X: the queue is stopped", OneLineErrors.oneLine(new Exception(answered)));
+    assertEquals("java.lang.Exception", OneLineErrors.oneLine(new Exception()));
+  }
+
+  @Test
   void aJobWaitsWhereNoMachineRunsYet() throws Exception {
     ClusterCheck started = new ClusterCheck(List.of("root.prod"), List.of("root"), List.of());
     assertEquals("root.prod", started.check(job(7, 1, 9000, "prod")));
