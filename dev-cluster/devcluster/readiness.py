@@ -17,7 +17,8 @@ from devcluster.errors import DevClusterError
 from devcluster.layout import DATANODE, KDC, NAMENODE, ZOOKEEPER, Cluster
 from devcluster.processes import pid_of, tail
 
-START_DEADLINE_S = 120.0
+START_DEADLINE_S = 300.0
+"""For all roles that start at once, on a machine that is busy with other things; one that ends is told at once."""
 REQUEST_TIMEOUT_S = 5.0
 POLL_S = 0.2
 
