@@ -153,7 +153,7 @@ class Durable:
         app = self.apps[f.app_id]
         for name, changed in f.changes.items():
             if name == "launched":
-                app.launches |= changed
+                app.launches = app.launches | changed  # pictures, and facts that were loaded, have the one before
             else:
                 setattr(app, name, changed)
 
@@ -320,8 +320,8 @@ class Durable:
             state._table.load(reservation)
         state.switches = set(data["switches"])
         state.rounds = data["rounds"]
-        state.memory = data.get("memory", {})
-        state.exchange = data.get("exchange", {})
+        state.memory = dict(data.get("memory", {}))
+        state.exchange = dict(data.get("exchange", {}))
         state.behind_s = data.get("behind_s", 0.0)
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from pycontrol.wire.v1 import agent_pb2 as pb
 from tests.faults.apps import Master
 from tests.faults.clock import Life, Stream, Violation
-from tests.faults.records import App, RmContainer
+from tests.faults.records import MALLORY, App, RmContainer
 
 Fault = dict[str, Any]
 HUGE = (0, 1, 2, 3, 7, 12, 13, 1 << 10, 1 << 20)
@@ -184,7 +184,7 @@ def mallory(world: Any, f: Fault) -> None:
             return
         for message in (
             pb.AgentMessage(released=pb.Released(gpus=_gpus(rng, world, target), reason="mallory")),
-            pb.AgentMessage(done=pb.Done(succeeded=False, message="mallory was here")),
+            pb.AgentMessage(done=pb.Done(succeeded=False, message=MALLORY)),
         ):
             stream.send(0, message)
         world.sim.at(2.0, judge)
@@ -192,7 +192,7 @@ def mallory(world: Any, f: Fault) -> None:
     def judge() -> None:
         plane = world.plane
         record = plane.arbiter.durable.apps.get(target) if plane.up else None
-        if record is not None and record.message == "mallory was here":
+        if record is not None and record.message == MALLORY:
             raise Violation("another's app", f"mallory ended {target} of {record.user}", target)
 
     def begin() -> None:
@@ -200,9 +200,18 @@ def mallory(world: Any, f: Fault) -> None:
             register = pb.Register(app_id=target, app_scheduler="single", demand=pb.Demand(gang_gpus=1, gangs=1))
             stream.send(0, pb.AgentMessage(register=register))
 
+    def poses_as_worker() -> None:
+        master = world.masters.get(target)
+        ids = sorted(w.worker_id for w in world.workers.values() if w.app_id == target)
+        other = Stream(world.net, "mallory", world.plane.name)
+        if master is not None and ids and world.plane.connect(other, "worker", token):
+            message = pb.WorkerMessage(worker_id=rng.choice(ids), exit=pb.WorkerExit(code=1, message=MALLORY))
+            other.send(0, message)
+
     begin()
     for late_s in (3.0, 10.0, 25.0):
         world.sim.at(late_s, act)
+        world.sim.at(late_s + 1.0, poses_as_worker)
 
 
 def flood(world: Any, f: Fault, over: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ from submarine_patch.agent.spec import AppSpec
 from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import EXIT_LOST, Run
 from tests.faults.plugin import Key
-from tests.faults.records import App, RmContainer, Told
+from tests.faults.records import MALLORY, App, RmContainer, Told
 from tests.faults.workers import STUCK, Worker
 
 AM_HEARTBEAT_S = 0.25
@@ -266,6 +266,8 @@ class AgentMaster(Master):
             self.sim.at(self.mute_until_s - self.sim.now, lambda: self._from_arbiter(message), self.life)
             return
         self._failures = 0
+        if message.from_worker.exit.message == MALLORY:
+            raise Violation("another's app", f"mallory speaks for a worker of {self.app.app_id}", self.app.app_id)
         self._think(message)
 
     def _send(self, message: pb.AgentMessage, first: bool = False) -> None:

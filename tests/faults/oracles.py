@@ -21,6 +21,7 @@ from pycontrol.arbiter.lease import GRANTED, REVOKING
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
+from tests.faults.agreement import Refused, left_of_apps, queues_over, view_differs
 from tests.faults.clock import Violation
 from tests.faults.nodes import NodeManager, Run
 
@@ -30,6 +31,8 @@ ROUND_SLACK_S = 3.0
 BELIEVES_S = 10.0
 """After its ResourceManager is gone, at most, a control plane acts as before."""
 WAKES_PER_S = 200
+WAITING_BYTES = 64 << 10
+"""For Agents that are gone, at the end: what their workers said last."""
 
 
 class Oracles:
@@ -41,6 +44,7 @@ class Oracles:
         self._since: dict[Any, float] = {}
         self._seen: set[Any] = set()
         self._steps_at: tuple[float, int] = (0.0, 0)
+        self._refused = Refused()
         self._arrived: dict[str, float] = {}
         """Since when each app's fairness clock runs."""
 
@@ -60,7 +64,10 @@ class Oracles:
             plane.journal_cut = False
             self._shadows[plane.name] = Durable.load(durable.dump())
         if durable.dump() != self._of(plane).dump():
-            raise Violation("journal", "what is recovered is not what was journaled")
+            raise Violation(
+                "journal",
+                f"what is recovered is not what was journaled: {_difference(durable.dump(), self._of(plane).dump())}",
+            )
 
     def journaled(self, plane: Any, facts: list[Fact]) -> None:
         """Facts are durable now."""
@@ -176,6 +183,12 @@ class Oracles:
         ended = {str(f.gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded)}
         if not revoked <= ended:
             raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
+        extended = {str(f.gpu) for f in facts if isinstance(f, LeaseExtended)}
+        if not set(r.get("renewed", ())) <= extended:
+            raise Violation("receipt", f"{fact.round_id} says that it renewed {set(r['renewed']) - extended}")
+        over = queues_over(arbiter, (x["app_id"] for x in r.get("granted", ())))
+        if over:
+            raise Violation("queue limit", f"{fact.round_id} granted {r['granted']}: {over}")
         moved = told or revoked or r.get("renewed")
         if moved and (arbiter.paused or not arbiter.cluster.ready):
             raise Violation("frozen", f"{fact.round_id} moved {moved} while leases stand still")
@@ -221,6 +234,15 @@ class Oracles:
                 if any(c.app_id == lease.app_id and gpu in c.gpus and c.node_id == container.node_id for c in held):
                     raise Violation("two owners", f"{at} of {lease.app_id} is {container.app_id}'s now", str(at))
         self.sim.tell(container.app_id, f"{container.container_id} on {container.node_id} {container.gpus}")
+
+    def place_answered(self, rm: Any, app_id: str, host: str, refusal: str) -> None:
+        """A placement was carried out, or refused: a machine that refuses an app again and again is left alone."""
+        if rm is not self.world.rm:
+            return
+        if not refusal:
+            self._refused.placed(app_id, host)
+        elif self._refused.refused(app_id, host, self.sim.now, self.calm_s):
+            raise Violation("refused", f"{host} goes on refusing {app_id}: {refusal}", app_id)
 
     def process_began(self, nm: NodeManager, run: Run) -> None:
         """A process has its GPUs."""
@@ -360,6 +382,16 @@ class Oracles:
 
     # ---- the quiet end
 
+    def agree(self) -> None:
+        """The Arbiter knows of YARN what is so."""
+        plane, rm = self.world.plane, self.world.rm
+        if not plane.up or rm is None or not plane.endpoint.connected or rm.plugin.queue.events:
+            return
+        differs = view_differs(plane, rm)
+        self._seen.add("view")
+        if self._for("view", bool(differs), 20.0):
+            raise Violation("view", differs)
+
     def idle(self, waiting: Iterable[tuple[str, int, bool]]) -> None:
         """No GPU is free for long while somebody (app, gang, on one machine) could use it."""
         plane = self.world.plane
@@ -391,12 +423,27 @@ class Oracles:
             "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": endpoint._waiting,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
         }  # fmt: skip
-        for part in (a, a.rounds):  # whatever they remember by app, or by GPU or container of one
-            for name, values in vars(part).items():
-                if isinstance(values, dict | set | list) and name not in ("facts", "effects"):
-                    left[name] = [v for v in values if str(v).startswith(("application_", "container_", "appattempt_"))]
+        service = plane.agents._service
+        parts = {"arbiter": a, "agents": service, "bridge": endpoint, "driver": plane.driver._inbox}
+        for where, part in parts.items():  # whatever they remember by app, container or attempt
+            for name, text in left_of_apps(part):
+                left.setdefault(f"{where}.{name}", []).append(text)
+        waiting = service.sessions.ledger.in_all
+        if waiting > WAITING_BYTES:
+            left["bytes that wait"] = waiting
         for what, rest in left.items():
             if rest:
                 raise Violation("rest", f"{what} are left: {str(rest)[:300]}")
         if a.rounds.current is not None:
             raise Violation("rest", "a round is held though nobody is there")
+
+
+def _difference(found: Any, expected: Any, at: str = "") -> str:
+    """Where two dumps differ."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        parts = (_difference(found.get(k), expected.get(k), f"{at}.{k}") for k in {**found, **expected})
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        parts = (_difference(*pair, f"{at}[{k}]") for k, pair in enumerate(zip(found, expected, strict=True)))
+    else:
+        return "" if found == expected else f"{at} is {str(found)[:100]} in place of {str(expected)[:100]}"
+    return "; ".join(filter(None, parts))[:600]

@@ -8,6 +8,9 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 from tests.faults.nodes import NodeManager
 from tests.faults.plugin import Key
 
+MALLORY = "mallory was here"
+"""What she says in others' names."""
+
 
 @dataclass
 class App:

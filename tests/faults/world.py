@@ -295,6 +295,7 @@ class World:
 
     def _look_at_waiting(self) -> None:
         waiting = self._waiting()
+        self.oracles.agree()
         self.oracles.idle(waiting)
         self.oracles.served(waiting)
 

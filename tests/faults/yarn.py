@@ -380,9 +380,17 @@ class ResourceManager:
             "kill": lambda: self._kill(directive.kill.container_id, directive.kill.reason),
         }
         try:
-            return pb.DirectiveResult(ok=True, container_id=kinds[directive.WhichOneof("kind")]())
+            container_id = kinds[directive.WhichOneof("kind")]()
+            self._place_answered(directive, "")
+            return pb.DirectiveResult(ok=True, container_id=container_id)
         except Refused as e:
+            self._place_answered(directive, str(e))
             return pb.DirectiveResult(ok=False, reason=str(e))
+
+    def _place_answered(self, directive: pb.Directive, refusal: str) -> None:
+        if directive.HasField("place"):
+            host = directive.place.node_id.split(":")[0]
+            self.world.oracles.place_answered(self, app_of(directive.place.attempt_id), host, refusal)
 
     def _place(self, place: pb.Place) -> str:
         app, entry = self._checked(place)

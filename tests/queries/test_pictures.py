@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import AppChanged, Restored
 from pycontrol.arbiter.state import State
 from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complete
@@ -100,3 +102,22 @@ def test_the_same_question_of_the_same_picture_is_answered_once(monkeypatch: pyt
     assert one is two
     assert scene.get("explain", app=EARLY)["app"]["app_id"] == EARLY
     assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
+
+
+def test_counts_of_launches_in_a_picture_are_those_of_its_moment() -> None:
+    """Readers go through them on their own threads, while the Arbiter counts on."""
+    scene = Scene(run_s=10)
+    arbiter = scene.world.arbiter
+    arbiter.record(AppChanged(EARLY, {"launched": {"j0": 1}}))
+    picture = complete(Camera().take(arbiter))
+    counts = picture.durable.apps[EARLY].launches
+    before = dict(counts)
+    restored = Restored(arbiter.durable.kept())
+    other = Durable()
+    other.apply(restored)
+    for durable in (arbiter.durable, other):
+        durable.apply(AppChanged(EARLY, {"launched": {"j1": 1}}))
+    assert picture.durable.apps[EARLY].launches is counts
+    assert counts == before
+    (kept,) = [a for a in restored.data["apps"] if a["app_id"] == EARLY]
+    assert "j1" not in kept["launches"], "a fact is what it was when it was written"

@@ -1,0 +1,111 @@
+"""What the parts say of each other: the Arbiter's view of YARN, its queues' limits, refusals, what is left of apps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any
+
+from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.refusals import REFUSED_S
+
+FORGET_S = 60.0
+"""A machine that did not refuse an app for so long begins anew; apps keep off for longer than that."""
+INSISTS_S = REFUSED_S + 75.0
+"""Longer than that no app's placements go on to a machine that refuses each of them."""
+APP_PREFIXES = ("application_", "container_", "appattempt_")
+BOUNDED = {
+    "apps", "ended", "memory", "receipts", "story", "_events", "_granted", "_names", "_mail", "spans", "trends",
+    "_answers", "ledger",
+}  # fmt: skip
+"""Fields with rules of their own for how much they keep of apps that ended: the last round, a policy's memory..."""
+
+
+def view_differs(plane: Any, rm: Any) -> str:
+    """What the Arbiter believes of nodes, containers, apps and asks that is not so, or does not know; empty: nothing.
+
+    A snapshot and the events that it replaces tell the same: whichever it heard, it must come to this.
+    """
+    cluster, live = plane.arbiter.cluster, {a.app_id: a for a in rm.apps.values() if not a.final}
+    containers = {c.container_id for c in rm.containers.values() if c.node_id in rm.nodes}
+    containers |= {c.container_id for c in rm.plugin.ending.all()}
+    asks = {(k.attempt_id, k.priority, k.allocation_request_id): k.count for k in rm.plugin.asks.all() if k.gpus > 0}
+    believed = {
+        (a.attempt_id, a.priority, a.allocation_request_id): a.count
+        for app_id in cluster.asks.apps()
+        for a in cluster.asks.of(app_id).values()
+    }
+    pairs: dict[str, tuple[Any, Any]] = {
+        "nodes": ({n.node_id: n.gpus for n in cluster.nodes.values()}, {k: n.gpus for k, n in rm.nodes.items()}),
+        "decommissioning": (
+            {n.node_id for n in cluster.nodes.values() if n.decommissioning},
+            {k for k, n in rm.nodes.items() if n.state == "DECOMMISSIONING"},
+        ),
+        "apps": ({k: a.queue for k, a in cluster.apps.items()}, {k: a.queue for k, a in live.items()}),
+        "containers": (set(cluster.containers), {c for c in containers if _has_gpus(rm, c)}),
+        "asks": (believed, asks),
+    }
+    wrong = [f"{what}: {said} in place of {true}" for what, (said, true) in pairs.items() if said != true]
+    return "; ".join(wrong)[:400]
+
+
+def _has_gpus(rm: Any, container_id: str) -> bool:
+    found = rm.containers.get(container_id)
+    return found is None or bool(found.gpus)
+
+
+def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
+    """The queue that has more than its limit though an app of it was just granted GPUs; empty: none."""
+    d = arbiter.durable
+    queues = {d.apps[app_id].queue for app_id in granted if app_id in d.apps}
+    held = Counter(d.apps[x.app_id].queue for x in d.leases.values() if x.state != REVOKING)
+    held.update(d.apps[x.app_id].queue for x in d.reservations.values())
+    for path in sorted(queues):
+        limit = arbiter.cluster.queues.get(path)
+        if limit is None or limit.max_capacity >= 1.0:
+            continue
+        most = int(limit.max_capacity * arbiter.cluster.machines.gpus + 1e-9)
+        if held[path] > most:
+            return f"{path} has {held[path]} GPUs, its limit is {most}"
+    return ""
+
+
+class Refused:
+    """Placements that a machine refused an app, one after another."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, str], tuple[float, float]] = {}
+        """(app, host) -> when the run began, and its newest."""
+
+    def refused(self, app_id: str, host: str, now_s: float, calm_s: float) -> bool:
+        """Notes a refusal; whether this has gone on for too long, of the time since nothing disturbed it."""
+        first_s, last_s = self._runs.get((app_id, host), (now_s, now_s))
+        if now_s - last_s > FORGET_S:
+            first_s = now_s
+        self._runs[app_id, host] = first_s, now_s
+        return min(now_s - first_s, calm_s) > INSISTS_S
+
+    def placed(self, app_id: str, host: str) -> None:
+        """It took one."""
+        self._runs.pop((app_id, host), None)
+
+
+def left_of_apps(part: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, str]]:
+    """(field, entry) of whatever names an app, a container or an attempt, in a part and in all parts of it."""
+    seen = seen if seen is not None else set()
+    if id(part) in seen or isinstance(part, str | bytes | int | float | type(None)):
+        return
+    seen.add(id(part))
+    if isinstance(part, Mapping | Set | list | tuple) or hasattr(part, "popleft"):
+        for entry in list(part):
+            for text in entry if isinstance(entry, tuple) else (entry,):
+                if isinstance(text, str) and text.startswith(APP_PREFIXES):
+                    yield name, text
+        values = part.values() if isinstance(part, Mapping) else part
+        for value in list(values):
+            yield from left_of_apps(value, name, seen)
+    elif type(part).__module__.startswith("pycontrol."):
+        slots = [s for c in type(part).__mro__ for s in getattr(c, "__slots__", ())]
+        for key in vars(part) if hasattr(part, "__dict__") else slots:
+            if key not in BOUNDED:
+                yield from left_of_apps(getattr(part, key, None), f"{name}.{key}".lstrip("."), seen)
