@@ -169,6 +169,8 @@ class AgentMaster(Master):
         self._unsaved = False
         self._open: dict[int, int] = {}
         self.done = False
+        self.links, self.linked_s = 0, None
+        """Streams that it has begun, and since when the present one has been greeted."""
         self._token = world.token(app.app_id, app.user)
         self.mute_until_s = 0.0
         """Until then its process is stopped."""
@@ -244,7 +246,7 @@ class AgentMaster(Master):
         if not net.open(self.name, stream.ends[1]) or not self.world.plane.connect(stream, "agent", self._token):
             self._again()
             return
-        self._stream = stream
+        self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, None, self.app.app_id
         self._send(self.brain.register(), first=True)
         waiting, self._outbox = self._outbox, []
         for message in waiting:
@@ -257,7 +259,7 @@ class AgentMaster(Master):
     def _lost(self, stream: Stream, why: str) -> None:
         if self.life.dead or stream is not self._stream:
             return
-        self._stream = None
+        self._stream = self.linked_s = None
         self._think(LinkLost())
         self._again()
 
@@ -266,6 +268,10 @@ class AgentMaster(Master):
             self.sim.at(self.mute_until_s - self.sim.now, lambda: self._from_arbiter(message), self.life)
             return
         self._failures = 0
+        if message.HasField("registered"):
+            self.linked_s = self.sim.now
+        elif message.HasField("from_worker"):
+            self.world.relay.heard(self.app.app_id, message.from_worker.worker_id, message.from_worker)
         if message.from_worker.exit.message == MALLORY:
             raise Violation("another's app", f"mallory speaks for a worker of {self.app.app_id}", self.app.app_id)
         self._think(message)

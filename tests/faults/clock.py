@@ -205,6 +205,8 @@ class Stream:
         self.closed = [False, False]
         """Whether that side knows that it has ended."""
         self._stalled_s: float | None = None
+        self.app_id = ""
+        """Of an Agent's or worker's own stream."""
 
     def send(self, side: int, message: Any) -> None:
         """From side 0 or 1 to the other."""

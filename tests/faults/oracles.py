@@ -303,6 +303,8 @@ class Oracles:
         self._leases(plane)
         self._queues(plane)
         self._rounds(plane.arbiter)
+        self._agents(plane.arbiter)
+        self.world.relay.look(self.sim.now)
         self._since = {k: v for k, v in self._since.items() if k in self._seen}
 
     def _spin(self) -> None:
@@ -372,6 +374,21 @@ class Oracles:
         for round_id in [current.round_id] if current is not None else []:
             if self._for(("round", round_id), True, s.rho_s + s.bid_s + s.solve_s + ROUND_SLACK_S):
                 raise Violation("round without end", f"{round_id} is held for more than {s.rho_s + s.bid_s:.0f} s")
+
+    def _agents(self, a: Any) -> None:
+        """An Agent that is connected believes to hold what its app does."""
+        for app_id, master in self.world.masters.items():
+            since_s = getattr(master, "linked_s", None)
+            if since_s is None or master.life.dead or master.brain.ending is not None:
+                continue
+            leases = a.durable.leases_by_app.get(app_id, {})
+            mine = {g for g, x in leases.items() if x.state != REVOKING}
+            mine |= {x.gpu for x in a.reservations_of(app_id)}
+            wrong = set(master.brain.held) ^ mine
+            for gpu in wrong - {g for g, x in leases.items() if x.state == REVOKING}:
+                if self._for(("believes", master.attempt_id, gpu), self.sim.now - since_s > SLACK_S, SLACK_S):
+                    has = "holds" if gpu in mine else "does not hold"
+                    raise Violation("agent's view", f"{app_id} {has} {gpu}, its Agent believes otherwise", app_id)
 
     def _queues(self, plane: Any) -> None:
         for app_id, record in plane.arbiter.durable.live.items():

@@ -105,8 +105,8 @@ class _Aborted(Exception):
 class Call:
     """One gRPC call on the server's side: what grpcio would give the service."""
 
-    def __init__(self, plane: Plane, stream: Stream, token: str) -> None:
-        self.plane, self.stream, self.token = plane, stream, token
+    def __init__(self, plane: Plane, stream: Stream, token: str, kind: str) -> None:
+        self.plane, self.stream, self.token, self.kind = plane, stream, token, kind
         self.waiting: list[Any] = []
         self.over = False
         self._wake: Any = None
@@ -137,6 +137,9 @@ class Call:
 
     def arrived(self, message: Any) -> None:
         """From the peer."""
+        owner = getattr(self.stream, "app_id", "")
+        if owner:
+            self.plane.world.relay.arrived(self.plane, self.kind, owner, message)
         self.waiting.append(message)
         self._go_on()
 
@@ -444,7 +447,7 @@ class Plane:
         """A gRPC call begins; side 1 of the stream is ours."""
         if not self.up:
             return False
-        call = Call(self, stream, token)
+        call = Call(self, stream, token, kind)
         service: Any = self.agents._service
         method = service.Session if kind == "agent" else service.Worker
         stream.on_message[1], stream.on_end[1] = call.arrived, call.ended

@@ -45,6 +45,8 @@ class Worker:
         self._newest: dict[str, pb.WorkerMessage] = {}
         self._stream: Stream | None = None
         self._failures = 0
+        self.links, self.linked_s = 0, None
+        """Streams that it has begun, and since when there is the present one."""
         self.kill_at_s = math.inf
         self.stopping = False
         self.training = False
@@ -86,7 +88,7 @@ class Worker:
         if not self._newest or not net.open(self.name, plane.name) or not plane.connect(stream, "worker", token):
             self._again()
             return
-        self._stream = stream
+        self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, self.sim.now, self.app_id
         for kind in _ORDER:
             if kind in self._newest:
                 self._write(self._newest[kind])
@@ -98,7 +100,7 @@ class Worker:
     def _lost(self, stream: Stream, why: str) -> None:
         if stream is not self._stream:
             return
-        self._stream = None
+        self._stream = self.linked_s = None
         if why.startswith(("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")) and not self.training:
             self.sim.tell(self.name, f"is refused: {why}")
             self._exit(EXIT_REFUSED, why)
@@ -109,6 +111,7 @@ class Worker:
 
     def _command(self, command: pb.WorkerCommand) -> None:
         self._failures = 0
+        self.world.relay.heard(self.app_id, self.worker_id, command)
         if command.HasField("start") and self.start_message is None:
             self.start_message = command.start
             if not self.stopping:

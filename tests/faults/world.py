@@ -33,6 +33,7 @@ from tests.faults.nodes import NodeManager
 from tests.faults.oracles import Oracles
 from tests.faults.plane import KEY, TOKEN_TTL_S, Plane
 from tests.faults.records import App
+from tests.faults.relay import Relay
 from tests.faults.schedule import NODES, Schedule
 from tests.faults.workers import Worker
 from tests.faults.yarn import ResourceManager
@@ -92,7 +93,7 @@ class World:
         self._ids, self._ports = itertools.count(1), itertools.count(1)
         self._tokens = Tokens(KEY)
         self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
-        self.oracles = Oracles(self)
+        self.oracles, self.relay = Oracles(self), Relay(self)
         self.plane = Plane(self)
         """The one whose ResourceManager is active."""
         self.planes = [self.plane]

@@ -1,0 +1,65 @@
+"""What is relayed between an Agent and its workers arrives, also where the reader was away when it came.
+
+Nobody says again what the relay had taken: a worker tells of its start and of its end once to each stream, an Agent
+commands once. What waited for a stream that then broke may be lost with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pycontrol.wire.v1 import agent_pb2 as pb
+from tests.faults.clock import Violation
+
+ARRIVES_S = 25.0
+"""After the reader's stream began, by when it must have all that waited: longer than any pause or delay here."""
+TOLD = ("ready", "exit")
+
+
+class Relay:
+    """Watches what comes in while its reader is away."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self._due: dict[tuple[str, str, str], tuple[Any, bytes, int]] = {}
+        """(app, worker, kind) -> the control plane's life, the message, and how many streams its reader had begun."""
+
+    def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
+        """A message is with the control plane."""
+        sessions, sort = plane.agents._service.sessions, message.WhichOneof("kind")
+        if kind == "worker" and sort in TOLD and app_id not in sessions.agents:
+            worker_id, reader, what = message.worker_id, self.world.masters.get(app_id), message
+        elif kind == "agent" and sort == "to_worker":
+            worker_id, what, sort = message.to_worker.worker_id, message.to_worker, "command"
+            if worker_id in sessions._workers.get(app_id, {}):
+                self._due.pop((app_id, worker_id, sort), None)
+                return
+            reader = self._worker(app_id, worker_id)
+        else:
+            return
+        if reader is not None:
+            said = what.SerializeToString(deterministic=True)
+            self._due[app_id, worker_id, sort] = plane.life, said, reader.links
+
+    def _worker(self, app_id: str, worker_id: str) -> Any:
+        here = (w for w in self.world.workers.values() if w.app_id == app_id and w.worker_id == worker_id)
+        return next(here, None)
+
+    def heard(self, app_id: str, worker_id: str, message: Any) -> None:
+        """A reader has it."""
+        sort = message.WhichOneof("kind") if isinstance(message, pb.WorkerMessage) else "command"
+        due = self._due.get((app_id, worker_id, sort))
+        if due is not None and due[1] == message.SerializeToString(deterministic=True):
+            del self._due[app_id, worker_id, sort]
+
+    def look(self, now_s: float) -> None:
+        """Each second."""
+        for key, (life, _, links) in list(self._due.items()):
+            app_id, worker_id, sort = key
+            reader = self._worker(app_id, worker_id) if sort == "command" else self.world.masters.get(app_id)
+            if life.dead or reader is None or reader.life.dead or reader.links > links + 1:
+                del self._due[key]
+            elif reader.links == links + 1 and reader.linked_s is not None and now_s - reader.linked_s > ARRIVES_S:
+                raise Violation(
+                    "relay", f"{sort} of {worker_id} of {app_id} waited for a reader and never came", app_id
+                )
