@@ -131,6 +131,8 @@ def play(name: str, seeds: Iterable[int]) -> int:
     for seed in seeds:
         played += 1
         kind, text, _ = play_schedule(draw(seed))
+        if kind == "crash":
+            raise RuntimeError(f"the world itself fails: {text}")
         if kind:
             print(f"seed {seed} after {played} in {time.process_time() - begun_s:.0f} s: {' '.join(text.split())}")
             return 0

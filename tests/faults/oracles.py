@@ -329,7 +329,7 @@ class Oracles:
 
     def _frozen(self, plane: Any) -> None:
         a = plane.arbiter
-        frozen = lease_rules.frozen(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
+        frozen = lease_rules.suspended(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
         if self._for("frozen", frozen, a.settings.recovery_s + 20):
             raise Violation(
                 "frozen", f"leases stand still, ready={a.cluster.ready}, for {self.calm_s:.0f} s without a reason"
