@@ -141,8 +141,8 @@ def lend(demo: CellsDemo) -> float:
     """Prod offers its switch, research requests it; when the exchange has ended (Unix seconds)."""
     for_s = LENT_S * demo.slower
     demo.tell(f"prod lends research its switch of two GPUs for {for_s:.0f} s; until then it is research's guarantee")
-    demo.isonomy("exchange", "offer", "root.prod", "switch:1", "--for", f"{for_s:.0f}s", "--id", "spare")
-    demo.isonomy("exchange", "request", "root.research", "switch:1", "--for", f"{for_s - 5:.0f}s", "--id", "more")
+    demo.isonomy("exchange", "offer", "root.prod", "switch:1", "--for", f"{1.5 * for_s:.0f}s", "--id", "spare")
+    demo.isonomy("exchange", "request", "root.research", "switch:1", "--for", f"{for_s:.0f}s", "--id", "more")
     demo.see("the exchange is in force", 10, lambda: demo.get("exchange").get("deals"))
     demo.isonomy("cells", "status")
     return max(float(d["end_s"]) for d in demo.get("exchange")["deals"])

@@ -13,18 +13,22 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pycontrol.arbiter.audience import demand_of
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.lease import REVOKING, Lease
+from pycontrol.arbiter.participants import Participants
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.standin import GANG_TAG
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
+from pycontrol.auction.placing import place_gang
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
+from pycontrol.model.reasons import Pending
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -293,7 +297,7 @@ def complaints(case: Case) -> list[str]:
         if (case.private(queue) or _later(case, queue)) and not case.specials(queue):
             found += _compare(case, shared, play_private(case, queue), queue)
     astray = [f"{app_id}: a gang lies {wrong}" for app_id, wrong in shared.broken.items()]
-    return found + astray + _untold(shared)
+    return found + astray + _untold(shared) + _stuck(shared)
 
 
 def _untold(w: Shared) -> list[str]:
@@ -304,6 +308,42 @@ def _untold(w: Shared) -> list[str]:
         if why.code == "NoFreeGpus":
             found.append(f"{app_id} waits: {why.sentence}")
     return found
+
+
+FOR_GOOD = frozenset({
+    Pending.CELLS_TOO_SMALL, Pending.CELLS_BAD, Pending.NO_SUCH_CELLS, Pending.EXCEEDS_CLUSTER_SIZE,
+    Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE, Pending.GANG_INCOMPLETE, Pending.NOT_ALLOWED_THERE,
+})  # fmt: skip
+"""What no other app's end ends."""
+
+
+def _stuck(w: Shared) -> list[str]:
+    """Whether an app still waits, in an empty cluster, for GPUs that are free: then no event would ever end its wait.
+
+    One app of those that wait at the end is drawn, and all others end.
+    """
+    a = w.arbiter
+    waiting = sorted(Participants(a).wanting())
+    if not waiting:
+        return []
+    app_id = random.Random(w.case.seed).choice(waiting)
+    for other in sorted(w.apps):
+        if other != app_id:
+            if other in w.agents:
+                w.finish(w.agents[other])
+            else:
+                w.end_app(other)
+    w.run(w.now - 1000.0 + 3 * LEASE_S)
+    a = w.arbiter
+    if app_id not in a.durable.live or app_id not in Participants(a).wanting():
+        return []
+    demand, why = demand_of(a, app_id, w.now), reason(a, app_id, w.now)
+    free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.topology.type_of(h))}
+    fits = place_gang(demand.gang_gpus, demand.scope, free, a.topology, demand.members) is not None
+    for_good = why.code in FOR_GOOD or (not fits and a.holding(app_id))
+    if for_good and (not fits or demand.pinned or demand.within):
+        return []
+    return [f"{app_id} waits alone in the cluster, with {free} free: {why.code}: {why.sentence}"]
 
 
 def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[str]:

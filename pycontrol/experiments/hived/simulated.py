@@ -34,7 +34,8 @@ LEASE_S = 3600.0
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "yarn_cs": {}, "gandiva": {"restart_s": 0.0}, "tiresias": {"threshold_gpu_s": 3600.0}
 }  # fmt: skip
-"""The policies of Figure 6 with their options; Tiresias has two queues, split at a GPU-hour."""
+"""The policies of Figure 6 with their options, others have their defaults;
+Tiresias has two queues, split at a GPU-hour."""
 RACK = "r"
 
 
@@ -170,7 +171,7 @@ def settings(ends_s: float = math.inf) -> SimulationSettings:
 
 def policy_of(name: str) -> Policy:
     """One of `POLICIES`, with its options."""
-    return make(name, **POLICIES[name])
+    return make(name, **POLICIES.get(name, {}))
 
 
 def private(case: TraceCase, policy: str) -> Ran:
@@ -201,7 +202,7 @@ def hived(case: TraceCase, policy: str, static: bool = False, shadow: bool = Fal
     """All on one cluster by cells."""
     chosen = policy_of(policy)
     supply = CellSupply(cells_of(case, static, shadow))
-    own = own_policies(supply, policy, POLICIES[policy])
+    own = own_policies(supply, policy, POLICIES.get(policy, {}))
     topology = machines([NODE_GPUS] * case.nodes)
     sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(case.ends_s), supply=supply)
     return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
