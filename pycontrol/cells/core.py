@@ -154,7 +154,8 @@ class Cells:
             raise CellsError(f"there are no GPUs of type {request.gpu_type}")
 
     def _rounds(self, request: GroupRequest) -> Iterable[tuple[list[search.Site], int | None]]:
-        """The chains to try: each alone, then all chains of a GPU type together; with the level to stay within."""
+        """The chains to try: each alone, then all of a GPU type together, then, on given hosts, all; with the level to
+        stay within."""
         found = self._sites(request)
         known = False
         for sites in found.values():
@@ -170,6 +171,8 @@ class Cells:
         for sites in found.values():
             if len(sites) > 1:
                 yield sites, None
+        if request.on and len(found) > 1:  # who chose the hosts chose their types
+            yield [site for sites in found.values() for site in sites], None
 
     def _opportunistic(
         self, request: GroupRequest, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None

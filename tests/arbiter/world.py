@@ -166,6 +166,8 @@ class World:
     def do_SendRegistered(self, e: ev.SendRegistered) -> None:
         agent = self.agents[e.app_id]
         agent.held = {g for grant in e.grants for g in grant.gpus}
+        for job in [j for j, gpus in agent.running.items() if not set(gpus) <= agent.held]:
+            self.stop_job(agent, job)
         for job, plan in agent.plans.items():
             if job in agent.running and set(agent.running[job]) <= agent.held:
                 self.at(0.02, lambda plan=plan: self.submit(plan))  # which a lost control plane may not have had

@@ -139,6 +139,16 @@ def test_who_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -> None:
     assert why(play_shared(found), "a").code == "CellsInUse"
 
 
+def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> None:
+    """Policies that see no types awarded it both machines, and cells refused it for ever: seed 129."""
+    k80 = Kind(("gpu", "small"), (1, 2), ("m0",), gpu_type="k80")
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"), cell("small", 2, "root.a", "m0"))
+    wide = Ask("x", "root.x", 10, 1, 5, EVER_S)
+    found = dataclasses.replace(case(NODES, cells, wide, policy="srsf"), kinds=(NODES, k80))
+    assert not complaints(found)
+    assert len(play_shared(found).arbiter.leases_of("x")) == 10
+
+
 def test_a_pinned_cell_is_guaranteed() -> None:
     cells = (cell("node", 4, "root.a", "n0", pinned=True), cell("node", 4, "root.b", "n1"))
     asks = Ask("x", "root.x", 1, 8, 0, EVER_S), Ask("a", "root.a", 4, 1, 40, EVER_S)
