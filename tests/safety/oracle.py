@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.audience import demand_of
+
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
