@@ -63,7 +63,11 @@ def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
     """
     agent = s.agents.get(app_id)
     demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s, size)
-    most = max(1, s.cluster.machines.gpus // max(1, demand.gang_gpus))
+    size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
+    if demand.gangs <= gpus // size:
+        return demand
+    held = s.holding(app_id)  # also in containers of other sizes, beside which a gang may have room
+    most = max(1, -(-held // size) + max(0, gpus - held) // size)
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 

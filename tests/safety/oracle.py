@@ -13,8 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.audience import demand_of
-
+from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
@@ -341,8 +340,8 @@ def _stuck(w: Shared) -> list[str]:
     demand, why = demand_of(a, app_id, w.now), reason(a, app_id, w.now)
     free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.topology.type_of(h))}
     fits = place_gang(demand.gang_gpus, demand.scope, free, a.topology, demand.members) is not None
-    for_good = why.code in FOR_GOOD or (not fits and a.holding(app_id))
-    if for_good and (not fits or demand.pinned or demand.within):
+    elsewhere = fits and not (demand.pinned or demand.within)
+    if not elsewhere and (why.code in FOR_GOOD or a.holding(app_id)):
         return []
     return [f"{app_id} waits alone in the cluster, with {free} free: {why.code}: {why.sentence}"]
 

@@ -149,6 +149,16 @@ def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> No
     assert len(play_shared(found).arbiter.leases_of("x")) == 10
 
 
+def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
+    """What it could use was cut by whole gangs of one size, without what it held of others: seed 1405."""
+    kind = Kind(("gpu", "node"), (1, 8), ("n0", "n1"))
+    cells = (cell("node", 8, "root.b", "n0"), cell("node", 8, "root.a", "n1"))
+    mixed = Ask("b", "root.b", 1, 2, 5, EVER_S, foreign=True, more=((6, 1), (7, 1)))
+    found = case(kind, cells, mixed, policy="gandiva")
+    assert not complaints(found)
+    assert len(play_shared(found).arbiter.leases_of("b")) == 15
+
+
 def test_a_pinned_cell_is_guaranteed() -> None:
     cells = (cell("node", 4, "root.a", "n0", pinned=True), cell("node", 4, "root.b", "n1"))
     asks = Ask("x", "root.x", 1, 8, 0, EVER_S), Ask("a", "root.a", 4, 1, 40, EVER_S)
