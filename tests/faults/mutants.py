@@ -81,7 +81,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
     "drops_commands_to_absent_workers": (
         RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
-    "agent_keeps_what_it_lost": (AGENT, "lost = set(s.held) - set(granted)", "lost = set()"),
+    "agent_keeps_what_it_lost": (
+        AGENT, "lost = set(s.held) - set(granted)\ns.held = granted",
+        "lost = set[Gpu]()\ns.held = {**s.held, **granted}"),
     "agent_does_not_say_again": (
         AGENT, "        job.use_accepted = False\n        send_use(s, job)\n", "        pass\n"),
     "agent_keeps_strange_containers": (
@@ -90,7 +92,11 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
 }  # fmt: skip
 
-FOUND_BY: dict[str, int] = {}
+FOUND_BY: dict[str, int] = {
+    "a_silent_agent_stops_rounds": 194, "directives_repeat_their_ids": 254, "takes_events_twice": 346,
+    "skips_events_of_a_new_plugin": 629, "directives_never_end": 26, "a_lost_plugin_needs_no_hello": 777,
+    "drops_what_workers_said": 218,
+}  # fmt: skip
 
 
 def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:
