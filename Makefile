@@ -137,10 +137,11 @@ EXAMPLES ?= 3000
 safety: setup
 	$(PY) -m tests.safety $(SEED) $(EXAMPLES)
 
-# One archive of jars, wheel, confs, systemd unit, alerts; WHEELHOUSE=1: with all wheels, for machines without PyPI.
+# One archive of jars, wheel, confs, systemd unit, alerts; WHEELHOUSE=1: with all wheels, for machines without PyPI;
+# WHEELHOUSE=worker: also with those of NodeManagers (TensorFlow, 0.6 GB).
 .PHONY: dist
 dist: setup java
-	$(PY) packaging/dist.py $(if $(WHEELHOUSE),--wheelhouse)
+	$(PY) packaging/dist.py $(if $(WHEELHOUSE),--wheelhouse $(filter-out 1,$(WHEELHOUSE)))
 
 cluster-test: setup java
 	$(VENV)/bin/pytest -q -m cluster

@@ -86,18 +86,20 @@ def main() -> None:
     """Builds the wheel, gathers and packs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=REPO / "build" / "dist")
-    parser.add_argument("--wheelhouse", action="store_true", help="with the wheels of all dependencies")
+    parser.add_argument("--wheelhouse", nargs="?", const="", metavar="EXTRAS",
+                        help="with the wheels of all dependencies, of extras too (worker)")  # fmt: skip
     options = parser.parse_args()
     name, when_s = f"isonomy-{version()}-hadoop3", epoch_s()
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
         env = {**os.environ, "SOURCE_DATE_EPOCH": str(when_s)}
         subprocess.run([*pip, "wheel", "--no-deps", "-w", folder, str(REPO)], check=True, env=env)
-        if options.wheelhouse:
+        if options.wheelhouse is not None:
             (wheel,) = Path(folder).glob("isonomy-*.whl")
             house = Path(folder, "wheelhouse")
             # `wheel`, not `download`: some dependencies (docopt of hdfs) are published as sources alone
-            subprocess.run([*pip, "wheel", "--prefer-binary", "-w", str(house), str(wheel)], check=True)
+            wanted = f"{wheel}[{options.wheelhouse}]" if options.wheelhouse else str(wheel)
+            subprocess.run([*pip, "wheel", "--prefer-binary", "-w", str(house), wanted], check=True, env=env)
             (house / wheel.name).unlink(missing_ok=True)
         data = archive(name, contents(Path(folder)), when_s)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from devcluster import REPO
@@ -219,12 +219,13 @@ def jars_of(hadoop: str) -> Path:
 
 
 def load(layout: Layout) -> Cluster | None:
-    """The cluster that cluster.json describes; None where there is none."""
+    """The cluster that cluster.json describes; None where there is none. Another version may have had other options."""
     if not layout.description.exists():
         return None
     try:
         value = json.loads(layout.description.read_text(encoding="utf-8"))
-        options = Options(**{**value["options"], "settings": tuple(value["options"]["settings"])})
+        known = {f.name: value["options"][f.name] for f in fields(Options) if f.name in value["options"]}
+        options = Options(**{**known, "settings": tuple(known["settings"])})
         return Cluster(layout, options, value["ports"], load_topology_spec(layout.topology))
     except (ValueError, KeyError, TypeError) as error:
         raise DevClusterError(f"{layout.description}: cannot be understood ({error}); remove it") from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 import yaml
 
+from pycontrol.cli.client import Failure
 from pycontrol.cli.tables import count, emit_json
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import render as rendering
+from pycontrol.hadoopconf.distribution import Distribution
 
 
 @click.group("config")
@@ -71,10 +73,15 @@ def _values(file: Path) -> rendering.Values:
 
 @config_group.command("check")
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
-def check_command(path: Path, output: str) -> None:
+def check_command(path: Path, hadoop: str | None, output: str) -> None:
     """Check a configuration directory or one file. Exit 1 if there are errors."""
-    findings = checks.check(path)
+    here = Distribution.here()
+    try:
+        findings = checks.check(path, replace(here, version=".".join(hadoop.split(".")[:2])) if hadoop else here)
+    except OSError as e:
+        raise Failure(f"{e.filename or path}: {e.strerror}; give this user the right to it") from e
     errors = sum(finding.level == "error" for finding in findings)
     if output == "json":
         emit_json({"errors": errors, "findings": [asdict(f) for f in findings]})

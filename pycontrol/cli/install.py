@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -17,12 +16,11 @@ from pycontrol.cli.client import Failure, Misused
 from pycontrol.cli.tables import emit_json
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
+from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan
+from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan, recorded
 from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
-
-_JAR = re.compile(r"hadoop-common-(\d+\.\d+)\.\d+.*\.jar")
 
 
 @click.command("install")
@@ -37,7 +35,7 @@ _JAR = re.compile(r"hadoop-common-(\d+\.\d+)\.\d+.*\.jar")
 @click.option("--plan", "only_plan", is_flag=True, help="Say which keys of which files change (the default).")
 @click.option("--apply", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write changed copies into OUT.")
 @click.option("--remove", is_flag=True, help="The way back instead; with --apply the files of it.")
-@click.option("--hadoop", metavar="3.3|3.4|3.5", help="Hadoop's version  [default: that of HADOOP_HOME].")
+@click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
 @click.option("--mode", type=click.Choice(["off", "shadow", "on"]), default="off", show_default=True, help="At first.")
 @click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, where all have as many.")
@@ -65,16 +63,18 @@ def install_command(
         if remove:
             changes, left = back(sites, _record(conf))
         else:
-            choices = Choices(hadoop or _version(), mode, queues, gpus, state_dir)
+            choices = Choices(_version(hadoop), mode, queues, gpus, state_dir)
             changes = plan(sites, choices)
         files = changed_texts(texts, changes)
         if not remove and not (conf / ISONOMY).exists():
             files[ISONOMY] = _isonomy_yaml(conf, state_dir)
-        findings = [] if remove else _left_to_do(conf, files)
+        findings = [] if remove else _left_to_do(conf, files, choices.hadoop)
         if out is not None:
-            _write(conf, out, files, None if remove else changes)
+            _write(conf, out, files, None if remove else recorded(_record(conf), changes))
     except ConfigError as e:
         raise Failure("; ".join(e.lines)) from e
+    except OSError as e:
+        raise Failure(f"{e.filename or conf}: {e.strerror}; give this user the right to it") from e
     errors = sum(f.level == "error" for f in findings)
     if output == "json":
         data = {"changes": [asdict(c) for c in changes], "left": [asdict(c) for c in left],
@@ -83,6 +83,8 @@ def install_command(
         emit_json(data)
     else:
         _say(changes, left, findings, set(files), gpus is None and not remove)
+        for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
+            click.echo(f"{name}: remove it from {conf} when that is done")
     sys.exit(1 if errors else 0)
 
 
@@ -92,15 +94,16 @@ def _texts(conf: Path) -> dict[str, str]:
         raise ConfigError([f"{conf}: has no {YARN}; name the cluster's configuration"])
     try:
         return {n: (conf / n).read_text(encoding="utf-8") for n in names}
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError([f"{conf}: cannot be read: {e}"]) from e
+    except UnicodeDecodeError as e:
+        raise ConfigError([f"{conf}: has a file that is not UTF-8 ({e}); convert it (iconv) in a copy"]) from e
 
 
-def _version() -> str:
-    home = os.environ.get("HADOOP_HOME", "")
-    jars = Path(home, "share", "hadoop", "common").glob("hadoop-common-*.jar") if home else iter(())
-    found = next((m[1] for jar in jars if (m := _JAR.fullmatch(jar.name))), None)
-    if found is None:
+def _version(given: str | None) -> str:
+    """The first two parts of what is given, or of what is installed here."""
+    if given is not None:
+        return ".".join(given.split(".")[:2])
+    found = Distribution.here().version
+    if not found:
         raise Misused("--hadoop is absent: Hadoop's version, 3.3, 3.4 or 3.5 (HADOOP_HOME does not tell)")
     return found
 
@@ -114,14 +117,14 @@ def _isonomy_yaml(conf: Path, state_dir: str) -> str:
     return render.render({"isonomy": own})[ISONOMY]
 
 
-def _left_to_do(conf: Path, files: Mapping[str, str]) -> list[Finding]:
+def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Finding]:
     """What `config check` says of the configuration as it would be."""
     with tempfile.TemporaryDirectory() as folder:
         for name in check.CHECKS:
             if (conf / name).exists():
                 Path(folder, name).write_bytes((conf / name).read_bytes())
         render.write(files, Path(folder))
-        return check.check(Path(folder))
+        return check.check(Path(folder), Distribution(hadoop))
 
 
 def _record(conf: Path) -> list[PropertyChange] | None:
@@ -140,13 +143,13 @@ def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[Proper
         raise ConfigError([f"--apply {out}: is in the cluster's own configuration; name a new directory"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"--apply {out}: is not empty; name a new directory"])
-    try:
-        render.write(files, out)
-        if changes is not None:
-            text = json.dumps({"changes": [asdict(c) for c in changes]}, indent=2) + "\n"
-            (out / RECORD).write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise ConfigError([f"--apply {out}: cannot be written: {e.strerror}"]) from e
+    render.write(files, out)
+    for name in files:
+        if (conf / name).exists():  # others may not read in the copy what they may not read in the original
+            shutil.copymode(conf / name, out / name)
+    if changes is not None:
+        text = json.dumps({"changes": [asdict(c) for c in changes]}, indent=2) + "\n"
+        (out / RECORD).write_text(text, encoding="utf-8")
 
 
 def _say(

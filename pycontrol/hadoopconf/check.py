@@ -11,9 +11,10 @@ import yaml
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
 from pycontrol.hadoopconf import secure, sitechecks
+from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import YARN
-from pycontrol.hadoopconf.sitefile import read_site
+from pycontrol.hadoopconf.sitefile import included, read_site
 from pycontrol.policies import registry
 
 TOKEN_HEX_DIGITS = 64
@@ -30,8 +31,8 @@ class SiteFacts:
     """Hadoop's files by name."""
 
 
-def check(path: Path) -> list[Finding]:
-    """All findings for a directory, or for one file by its name."""
+def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
+    """All findings for a directory, or for one file by its name. OSError where it may not be read."""
     seen = SiteFacts()
     if not path.is_dir():
         return list(_check_file(path, seen))
@@ -48,6 +49,7 @@ def check(path: Path) -> list[Finding]:
     if seen.config and YARN in seen.sites:
         findings += sitechecks.agreement(seen.sites[YARN], seen.config)
     findings += secure.together(seen.sites, seen.config)
+    findings += (hadoop or Distribution()).findings(seen.sites)
     return findings
 
 
@@ -129,6 +131,8 @@ def _topology_file(file: Path, _seen: SiteFacts) -> Iterator[Finding]:
 def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[Path, SiteFacts], Iterator[Finding]]:
     def check_site(file: Path, seen: SiteFacts) -> Iterator[Finding]:
         site = seen.sites[file.name] = read_site(file)
+        for other in included(file):
+            yield note(file.name, "", f"includes {other} (xi:include), which is not read here; check that file, too")
         yield from checker(site)
 
     return check_site

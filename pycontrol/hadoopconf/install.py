@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pycontrol.config import ConfigError
-from pycontrol.hadoopconf import render, sitetext
+from pycontrol.hadoopconf import sitetext
 from pycontrol.hadoopconf.names import (
     DOMINANT,
     GPU,
+    HADOOP_VERSIONS,
     LINUX_EXECUTOR,
     NODE,
     OLD_WEB,
@@ -68,8 +69,8 @@ class PropertyChange:
 
 def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
     """All that changes; ConfigError where the cluster does not fit at all."""
-    if choices.hadoop not in render.HADOOP_VERSIONS:
-        raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(render.HADOOP_VERSIONS)}"])
+    if choices.hadoop not in HADOOP_VERSIONS:
+        raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
     yarn = sites.get(YARN, {})
     wanted = [
         *_resourcemanager(yarn, choices),
@@ -102,6 +103,8 @@ def _resourcemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Want
         yield YARN, WEB_KEY, OUR_WEB, rm
     else:
         yield YARN, OLD_WEB_KEY, _joined(yarn.get(OLD_WEB_KEY, ""), OLD_WEB), rm
+        if yarn.get(WEB_KEY) == OUR_WEB:  # with it Hadoop 3.4's ResourceManager does not start
+            yield YARN, WEB_KEY, None, rm
     yield YARN, "isonomy.scheduler.mode", choices.mode, rm
     if choices.queues:
         yield YARN, "isonomy.scheduler.queues", choices.queues, rm
@@ -130,6 +133,15 @@ def _nodemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
 def _joined(names: str, more: str) -> str:
     found = [n.strip() for n in names.split(",") if n.strip()]
     return ",".join(found if more in found else [*found, more])
+
+
+def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[PropertyChange]) -> list[PropertyChange]:
+    """The record of an installation after which these changes were made to it: the way back is to the very first."""
+    found = {(c.file, c.key): c for c in before or ()}
+    for c in changes:
+        first = found.get((c.file, c.key))
+        found[c.file, c.key] = c if first is None or c.old != first.new else replace(c, old=first.old)
+    return [c for c in found.values() if c.old != c.new]
 
 
 def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[PropertyChange], list[PropertyChange]]:

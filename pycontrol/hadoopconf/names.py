@@ -13,3 +13,4 @@ OUR_EXECUTOR, LINUX_EXECUTOR = "isonomy.nm.IsonomyContainerExecutor", "isonomy.n
 OUR_EXECUTORS = (OUR_EXECUTOR, LINUX_EXECUTOR)
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"
 DOMINANT = "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
+HADOOP_VERSIONS = ("3.3", "3.4", "3.5")

@@ -31,6 +31,12 @@ def yarn_site(site: Site) -> Iterator[Finding]:
             "yarn.cluster.max-application-priority",
             "is 0: YARN makes every application's priority 0; set it for priorities among a queue's apps",
         )
+    if site.get("yarn.node-attribute.fs-store.root-dir", "/tmp").startswith("/tmp"):
+        yield note(
+            YARN,
+            "yarn.node-attribute.fs-store.root-dir",
+            "is in /tmp, as by default: what operators say of bad GPUs is lost when that is cleared; name another",
+        )
     store = site.get("yarn.scheduler.configuration.store.class", "file")
     if store != "file":
         yield note(

@@ -12,6 +12,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.hadoopconf.names import HADOOP_VERSIONS
 from pycontrol.policies import registry
 from pycontrol.words import suggest
 
@@ -26,8 +27,6 @@ FREE_FORM = frozenset(
     }
 )
 """Mappings whose keys are names, or whose settings isonomy.yaml checks."""
-
-HADOOP_VERSIONS = ("3.3", "3.4", "3.5")
 
 Values = dict[str, Any]
 

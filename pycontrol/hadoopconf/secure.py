@@ -50,6 +50,9 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
         yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps believe whoever says who it is")
     elif site.get(f"{_HTTP}simple.anonymous.allowed", "true") == "true":
         yield note(CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that nobody is let in unnamed")
+    for key in ("kerberos.principal", "kerberos.keytab"):
+        if not site.get(f"{_HTTP}{key}"):
+            yield error(CORE, f"{_HTTP}{key}", "is missing: the web apps need it to know who calls (HTTP/_HOST@REALM)")
     if not site.get(f"{_HTTP}signature.secret.file"):
         yield note(
             CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets again"

@@ -31,6 +31,7 @@ OUR_KEYS = (
     "isonomy.scheduler.require-executor",
     "isonomy.nm.evidence-file",
     "isonomy.nm.gpu-wait-ms",
+    "isonomy.nm.gpu-minors",
 )
 
 
@@ -226,14 +227,14 @@ def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
         yield error(SCHEDULER, f"{queue}.capacity", "is 0: the queue accepts no application; give it more")
     if factor is None or (factor != -1 and factor <= 0):
         yield error(
-            SCHEDULER, f"{queue}.user-limit-factor", f"must be -1 or > 0 (got {site[f'{queue}.user-limit-factor']})"
+            SCHEDULER, f"{queue}.user-limit-factor", f"must be > 0, or -1 (got {site[f'{queue}.user-limit-factor']})"
         )
     elif factor != -1 and capacity * factor < maximum:
         yield error(
             SCHEDULER,
             f"{queue}.user-limit-factor",
             f"is too small: one user is held to {capacity * factor:g} % of the cluster and placements"
-            f" beyond are refused; set it to -1 (no limit) or to {maximum / max(capacity, 1e-9):g}",
+            f" beyond are refused; set it to {maximum / max(capacity, 1e-9):g}, or to 100 (no limit)",
         )
 
 

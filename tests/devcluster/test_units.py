@@ -1,5 +1,6 @@
 """dev-cluster's parts that need no Hadoop."""
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import demo
 from devcluster import gpus, ports, prerequisites, processes
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
-from devcluster.layout import Cluster, Layout, Options
+from devcluster.layout import Cluster, Layout, Options, load
 
 from pycontrol.config import ConfigError, load_topology_spec
 
@@ -141,3 +142,16 @@ def test_a_demo_that_is_kept_says_where_its_page_is_and_how_it_ends(
     said = capsys.readouterr().out
     assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
     assert f"dev-cluster/down --dir {tmp_path}" in said
+
+
+def test_a_cluster_of_another_version_is_read_by_the_options_that_are_known(tmp_path: Path) -> None:
+    cluster = Cluster(
+        Layout(tmp_path), Options(gpus="2x4", settings=("a=1",)), ports.choose([]), gpus.topology(None, "virtual")
+    )
+    cluster.layout.topology.parent.mkdir(parents=True, exist_ok=True)
+    cluster.layout.topology.write_text(gpus.DEFAULT_TOPOLOGY.read_text())
+    options = {"plain": False, "bypass": True, "gpus": "2x4", "standby": False, "settings": ["a=1"]}  # of version 0.1
+    cluster.layout.description.write_text(json.dumps({"options": options, "ports": cluster.ports}))
+    found = load(cluster.layout)
+    assert found is not None
+    assert found.options == cluster.options

@@ -84,6 +84,62 @@ def test_what_somebody_changed_since_is_left_alone(tmp_path: Path) -> None:
     assert back[f"{RM}scheduler.class"].endswith("CapacityScheduler")
 
 
+def apply(conf: Path, out: Path, *words: str) -> None:
+    """As an admin does it: the copies over the originals."""
+    planned(conf, *words, "--apply", str(out))
+    for file in out.iterdir():
+        (conf / file.name).write_bytes(file.read_bytes())
+
+
+def test_the_way_back_is_to_the_beginning_however_often_it_was_applied(tmp_path: Path) -> None:
+    conf = samples.write(samples.BIGTOP, tmp_path / "conf")
+    apply(conf, tmp_path / "1", "--hadoop", "3.3", "--mode", "off", "--gpus", "2")
+    apply(conf, tmp_path / "2", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")
+    apply(conf, tmp_path / "3", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")  # nothing changes
+    apply(conf, tmp_path / "4", "--hadoop", "3.3", "--mode", "off", "--gpus", "4")
+    assert read_site(conf / "yarn-site.xml")["isonomy.scheduler.mode"] == "off"
+    apply(conf, tmp_path / "back", "--remove")
+    for file_name, site_before in samples.BIGTOP.items():
+        assert read_site(conf / file_name) == dict(site_before), file_name
+    assert read_site(conf / "node-resources.xml") == {}
+    said = run("--hadoop-conf", str(conf), "--remove").output
+    assert said.startswith("nothing changes\n")
+    assert "isonomy.yaml: remove it from" in said
+    apply(conf, tmp_path / "5", "--hadoop", "3.3", "--mode", "shadow")  # and once more
+    apply(conf, tmp_path / "back-again", "--remove")
+    assert read_site(conf / "yarn-site.xml") == dict(samples.BIGTOP["yarn-site.xml"])
+
+
+def test_copies_are_read_by_whom_the_originals_are(tmp_path: Path) -> None:
+    conf = samples.write(samples.EMR, tmp_path / "conf")
+    (conf / "yarn-site.xml").chmod(0o640)
+    planned(conf, "--hadoop", "3.4.2-amzn-0", "--apply", str(tmp_path / "out"))
+    assert (tmp_path / "out" / "yarn-site.xml").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("name", ["core-site.xml", "yarn-site.xml", "isonomy-install.json"])
+def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
+    conf = samples.write(samples.EMR, tmp_path / "conf")
+    (conf / name).unlink(missing_ok=True)
+    (conf / name).mkdir()  # as unreadable as a file of others, also to root
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.4", "--apply", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert name in result.output
+    assert result.output.count("\n") == 1
+    (conf / name).rmdir()
+    (tmp_path / "file").touch()
+    result = run("--hadoop-conf", str(samples.write(samples.EMR, tmp_path / "conf")), "--hadoop", "3.4",
+                 "--apply", str(tmp_path / "file" / "out"))  # fmt: skip
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+
+
+def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Path) -> None:
+    key = "yarn.webapp.custom.webservice.class"
+    sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], key: "isonomy.yarn.IsonomyWebServices"}}
+    found = planned(samples.write(sites, tmp_path / "conf"), "--hadoop", "3.4")
+    assert [c["new"] for c in found["changes"] if c["key"] == key] == [None]
+
+
 def test_the_plan_is_a_diff_and_says_what_is_left_to_do(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
     result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--queues", "root.research")

@@ -162,3 +162,54 @@ def test_the_rest_has_its_versions_key_and_the_check_knows_both(tmp_path: Path, 
     assert ("IsonomyExternalResource" in text) == (version == "3.3")
     assert [f.key for f in check.check(tmp_path) if f.level == "error"] == []
     assert "isonomy.scheduler.require-executor" in [f.key for f in check.check(tmp_path)]
+
+
+def test_what_depends_on_hadoops_version_is_found_where_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    render.write(render.render({"queues": {"user_limit_factor": -1}}), tmp_path / "conf")
+
+    def found(*words: str) -> set[tuple[str, str]]:
+        result = CliRunner().invoke(config_group, ["check", str(tmp_path / "conf"), *words, "-o", "json"])
+        return {(f["key"], f["message"]) for f in json.loads(result.output)["findings"]}
+
+    plain = found()
+    assert found("--hadoop", "3.5.0") == plain
+    ((key, message),) = found("--hadoop", "3.4.2") - plain
+    assert key == "yarn.webapp.custom.webservice.class"
+    assert "set yarn.http.rmwebapp.external.classes to isonomy.yarn.IsonomyExternalResource" in message
+    assert {k.rpartition(".")[2] for k, _ in found("--hadoop", "3.3") - plain} == {"class", "user-limit-factor"}
+    assert [m for _, m in found("--hadoop", "3.2") - plain] == ["is of Hadoop 3.2; Isonomy runs on 3.3, 3.4, 3.5"]
+    lib = tmp_path / "home" / "share" / "hadoop" / "yarn" / "lib"
+    lib.mkdir(parents=True)
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
+    ((key, message),) = found() - plain
+    assert "none of its jars is in" in message
+    (lib / "isonomy-yarn-nm.jar").touch()
+    assert found() == plain
+    old = render.render({"yarn": {"hadoop": "3.4"}})
+    render.write(old, tmp_path / "old")
+    result = CliRunner().invoke(config_group, ["check", str(tmp_path / "old"), "--hadoop", "3.5"])
+    assert "external.classes: is for Hadoop 3.3 and 3.4; set yarn.webapp" in result.output
+
+
+def test_included_files_and_keys_that_every_executor_of_ours_reads(tmp_path: Path) -> None:
+    file = tmp_path / "yarn-site.xml"
+    file.write_text(
+        '<configuration xmlns:xi="http://www.w3.org/2001/XInclude"><xi:include href="more.xml"/><property>'
+        "<name>isonomy.nm.gpu-minors</name><value>0,1</value></property></configuration>"
+    )
+    found = check.check(file)
+    assert [f.message for f in found if f.level == "note" and "xi:include" in f.message] == [
+        "includes more.xml (xi:include), which is not read here; check that file, too"
+    ]
+    assert [f for f in found if "unknown key" in f.message] == []
+
+
+def test_web_apps_with_kerberos_have_a_principal_and_a_keytab() -> None:
+    core = {"hadoop.security.authentication": "kerberos", "hadoop.http.filter.initializers": secure.FILTER,
+            "hadoop.http.authentication.type": "kerberos"}  # fmt: skip
+    found = {f.key.removeprefix("hadoop.http.authentication.") for f in secure.together({"core-site.xml": core}, None)
+             if f.level == "error"}  # fmt: skip
+    assert found == {"kerberos.principal", "kerberos.keytab"}
