@@ -12,6 +12,7 @@ import java.util.Set;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
@@ -263,6 +264,24 @@ final class AskBook {
         attempt.entries.remove(key);
       }
     }
+  }
+
+  /** What an attempt asks for in all, with GPUs: what is not among these is asked for no more. */
+  synchronized void replace(ApplicationAttemptId id, List<ResourceRequest> asks) {
+    Attempt attempt = attempts.get(id);
+    if (attempt == null) {
+      return;
+    }
+    List<ResourceRequest> all = new ArrayList<>(asks);
+    Set<Key> kept = asks.stream().map(Key::of).collect(Collectors.toSet());
+    attempt.entries.forEach((key, entry) -> {
+      if (!kept.contains(key)) {
+        all.add(ResourceRequest.newBuilder().priority(Priority.newInstance(key.priority))
+            .allocationRequestId(key.allocationRequestId).resourceName(ResourceRequest.ANY)
+            .capability(entry.capability).numContainers(0).build());
+      }
+    });
+    ask(id, all, List.of(), Map.of());
   }
 
   /** The entry of a key; null where the ask only withdraws what is not there any more. */

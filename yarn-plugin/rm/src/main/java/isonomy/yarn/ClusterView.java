@@ -20,14 +20,12 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaS
 /** What the scheduler knows, as messages of bridge.proto. */
 final class ClusterView {
   private final IsonomyScheduler scheduler;
-  private final AskBook asks;
   private final EndingContainers ending;
   /** The GPUs of each node before it was decommissioned: its capacity shrinks to what is in use then. */
   private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
 
-  ClusterView(IsonomyScheduler scheduler, AskBook asks, EndingContainers ending) {
+  ClusterView(IsonomyScheduler scheduler, EndingContainers ending) {
     this.scheduler = scheduler;
-    this.asks = asks;
     this.ending = ending;
   }
 
@@ -94,6 +92,6 @@ final class ClusterView {
         snapshot.addQueues(Messages.queue(queue, scheduler.getConfiguration(), scheduler.manages(queue)));
       }
     });
-    return snapshot.addAllAsks(asks.all()).addAllContainers(ending.all());
+    return snapshot.addAllAsks(scheduler.outstanding()).addAllContainers(ending.all());
   }
 }

@@ -1,5 +1,6 @@
 package isonomy.yarn;
 
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
@@ -39,6 +40,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
@@ -63,8 +65,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
 
   private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
+  private final ShadowAsks shadowAsks = new ShadowAsks(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final EndingContainers ending = new EndingContainers(this::drained);
-  private final ClusterView view = new ClusterView(this, asks, ending);
+  private final ClusterView view = new ClusterView(this, ending);
   private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
   private final Directives directives = new Directives(this, asks, ending);
   /** Null while the mode is off and before start. */
@@ -165,6 +168,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       for (SchedulerApplication<FiCaSchedulerApp> app : applications.values()) {
         if (app.getCurrentAppAttempt() != null && !app.getCurrentAppAttempt().isStopped()) {
           handOver(app.getCurrentAppAttempt());
+          shadow(app.getCurrentAppAttempt());
         }
       }
     } finally {
@@ -261,7 +265,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       constrained.forEach(Gpus::strip);
     }
     if (!manages(id)) {
-      return super.allocate(id, ask, constrained, release, blacklistAdditions, blacklistRemovals, updates);
+      Allocation served =
+          super.allocate(id, ask, constrained, release, blacklistAdditions, blacklistRemovals, updates);
+      if (managed.isShadow() && ask != null && ask.stream().anyMatch(r -> Gpus.of(r.getCapability()) > 0)) {
+        guarded("an ask of " + id, () -> shadow(getApplicationAttempt(id)));
+      }
+      return served;
     }
     List<ResourceRequest> others = new ArrayList<>();
     List<ResourceRequest> held = new ArrayList<>();
@@ -277,6 +286,20 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       guarded("an ask of " + id, () -> hold(id, held, heldConstrained));
     }
     return super.allocate(id, others, otherConstrained, release, blacklistAdditions, blacklistRemovals, updates);
+  }
+
+  /** In the mode shadow the control plane hears what waits; else it hears what is held. */
+  private void shadow(FiCaSchedulerApp app) {
+    if (app != null && managed.isShadow()) {
+      shadowAsks.look(app);
+    } else if (app != null) {
+      shadowAsks.close(app.getApplicationAttemptId());
+    }
+  }
+
+  /** The outstanding asks that the control plane knows, or is to know. */
+  List<Ask> outstanding() {
+    return managed.isShadow() ? shadowAsks.all() : asks.all();
   }
 
   private void hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
@@ -350,6 +373,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       super.handle(event);
     }
     guarded("event " + event.getType(), () -> events.tell(event));
+    if (event instanceof AppAttemptRemovedSchedulerEvent) {
+      shadowAsks.close(((AppAttemptRemovedSchedulerEvent) event).getApplicationAttemptID());
+    }
   }
 
   @Override
@@ -390,7 +416,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   protected void containerLaunchedOnNode(ContainerId id, SchedulerNode node) {
     super.containerLaunchedOnNode(id, node);
     if (managed.isOn()) {
-      guarded("the launch of " + id, () -> events.launched(id, node));
+      guarded("the launch of " + id, () -> {
+        events.launched(id, node);
+        if (managed.isShadow() && getRMContainer(id) != null && Gpus.has(getRMContainer(id))) {
+          shadow(getApplicationAttempt(id.getApplicationAttemptId()));
+        }
+      });
     }
   }
 

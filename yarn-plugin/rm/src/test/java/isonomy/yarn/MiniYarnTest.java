@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
@@ -229,6 +230,14 @@ class MiniYarnTest extends MiniYarn {
       app.launch(container, "exec sleep 60");
       control.await(e -> e.hasContainerRunning() && e.getContainerRunning().getContainerId().equals(id));
 
+      // What waits at CapacityScheduler is told, as it is now, and not held.
+      control.await(e -> e.hasAsk() && e.getAsk().getAppId().equals(app.id.toString())
+          && e.getAsk().getAllocationRequestId() == 5 && e.getAsk().getCount() == 0);
+      app.askOnlyOn(1, 9, "elsewhere");
+      app.heartbeat();
+      control.await(e -> e.hasAsk() && e.getAsk().getAllocationRequestId() == 9 && e.getAsk().getCount() == 1
+          && e.getAsk().getOnlyOnList().equals(List.of("elsewhere")));
+
       // Whatever a control plane says that does not know better is refused, each for the same reason.
       for (Directive told : List.of(
           place(app, 5, node(0).toString(), List.of(0)),
@@ -248,6 +257,7 @@ class MiniYarnTest extends MiniYarn {
       Snapshot again = control.awaitSnapshot(before + 1);
       assertFalse(again.getReady());
       assertEquals(List.of(id), again.getContainersList().stream().map(GpuContainer::getContainerId).collect(toList()));
+      assertEquals(List.of(9L), again.getAsksList().stream().map(Ask::getAllocationRequestId).collect(toList()));
       assertEquals(200, rest("GET", "isonomy/status").statusCode());
 
       // On: what waits is held from here on, and what runs stays.
