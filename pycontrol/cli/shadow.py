@@ -13,13 +13,14 @@ from pycontrol.cli import whatif
 from pycontrol.cli.client import Failure, Rm, output_option, rm_address
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
-from pycontrol.cli.tables import Data, count, emit, lines, span, table
+from pycontrol.cli.tables import Data, clock, count, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 
 STOCK = "yarn_cs"
+NEWEST = 10
 
 
 @click.command("shadow")
@@ -29,26 +30,31 @@ STOCK = "yarn_cs"
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @output_option
 def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[str, ...], output: str) -> None:
-    """What Isonomy would have made of the applications with GPUs that ended here, in mode shadow.
+    """What Isonomy would have made of the applications with GPUs here, in mode shadow.
 
-    In that mode CapacityScheduler continues placing GPUs, and the control plane only watches. Here both schedulers get
-    the same applications on the machines that the control plane sees; the replay of CapacityScheduler is held against
+    In that mode CapacityScheduler continues placing GPUs, and the control plane only watches. First come the rounds that
+    it held as if: each time that CapacityScheduler gave out GPUs, who would have got them. Then both schedulers replay
+    the applications that ended since --since on the same machines; the replay of CapacityScheduler is held against
     what really happened, and that figure says how far to believe the rest.
     """
     server = Rm(rm_address(rm))
-    status, picture = server.get("status"), server.get("picture")
+    status, live = server.get("status"), server.get("shadow")
     if not status["shadow"]:
         raise Failure("the mode is not shadow (isonomy.scheduler.mode): `isonomy whatif` compares policies that serve")
+    names = [STOCK, policy or status["policy"]]
+    if names[1] == STOCK:
+        raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")
     since_s = moment_s(since, time.time(), "--since")
     path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
     apps = (server.yarn(path).get("apps") or {}).get("app") or []
     found = of_yarn(apps, since_s, f"applications of {server.base}")
     if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended since {since}: come back when some have")
+        if not live["decisions"]:
+            raise Failure(f"nobody was given GPUs yet, and no application with GPUs has ended since {since}")
+        emit({"live": live, "replayed": 0}, output, _draw)
+        return
+    picture = server.get("picture")
     topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in picture["machines"])
-    names = [STOCK, policy or status["policy"]]
-    if names[1] == STOCK:
-        raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")
     options, settings = _settings(names, given, status["lease_s"])
     with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
         results = run_many(
@@ -56,8 +62,8 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
         )
     by_name = dict(zip(names, results, strict=True))
     data = whatif.compared(by_name, found.actual)
-    data |= {"assumed": found.assumed, "skipped": found.skipped, "completion": completions(by_name),
-             "revocations": revocations(by_name[names[1]])}  # fmt: skip
+    data |= {"live": live, "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
+             "completion": completions(by_name), "revocations": revocations(by_name[names[1]])}  # fmt: skip
     emit(data, output, _draw)
 
 
@@ -91,12 +97,38 @@ def revocations(result: Result) -> list[dict[str, Any]]:
     return [groups[key] for key in sorted(groups)]
 
 
+def _live(d: Data) -> RenderableType:
+    """The rounds as if."""
+    if not d["decisions"]:
+        return "AS IF: nobody was given GPUs since the control plane watches"
+    users = [[r["queue"], r["user"], r["given"], r["would_give"], r["would_take"]] for r in d["by_user"]]
+    newest = [[clock(x["at_s"]), _gpus(x["given"]), _gpus(x["would_give"]), _why(x)] for x in d["newest"][:NEWEST]]
+    return lines(
+        f"AS IF, since {clock(d['since_s'])}: one of both had GPUs to give {count(d['decisions'], 'time')},"
+        f" {d['gpus']} GPUs were given; on {d['same_gpus']} of them Isonomy would have done the same",
+        table(["QUEUE", "USER", ">GIVEN", ">ISONOMY", ">TAKEN BACK"], users), "",
+        table(["AT", "GIVEN", "ISONOMY WOULD", "WHY NOT THE SAME"], newest),
+    )  # fmt: skip
+
+
+def _gpus(of: Mapping[str, int]) -> str:
+    return ", ".join(f"{app_id.removeprefix('application_')}: {n}" for app_id, n in sorted(of.items())) or "nobody"
+
+
+def _why(found: Data) -> str:
+    """What Isonomy would have told those who would have got fewer."""
+    return "; ".join(f"{app_id.removeprefix('application_')}: {why}" for app_id, why in sorted(found["why"].items()))
+
+
 def _draw(d: Data) -> RenderableType:
+    if not d["replayed"]:
+        return lines(_live(d["live"]), "", "no application with GPUs has ended yet: there is nothing to replay")
     names: Sequence[str] = d["policies"]
     ends = [[r["queue"], *(span(r["median_s"].get(n)) for n in names)] for r in d["completion"]]
     lost = [[r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
             for r in d["revocations"]]  # fmt: skip
     return lines(
-        whatif._draw(d), "", table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends), "",
+        _live(d["live"]), "", f"REPLAY of {count(d['replayed'], 'app')} that ended", whatif._draw(d), "",
+        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends), "",
         table(["REVOCATIONS", "USER", ">APPS", ">RESTARTS", ">LOST GPU-H", "WHY"], lost) if lost else "no revocations",
     )  # fmt: skip

@@ -13,6 +13,7 @@ from pycontrol.arbiter.facts import Fact
 from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event
+from pycontrol.queries.shadow import NOTHING
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, TlsFiles
 from pycontrol.rpc.service import TokenSource
@@ -70,6 +71,7 @@ def assemble(
     picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
     estimates: Callable[[], Mapping[str, Any]] | None = None,
     secure: Callable[[], str] = lambda: "",
+    shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
 ) -> Core:
     """`listen`: where Agents' calls are taken; `address`: what they are told of it. `past`: what the feed starts with.
 
@@ -104,5 +106,6 @@ def assemble(
         picture=picture,
         estimates=estimates,
         secure=secure,
+        shadow=shadow,
     )
     return Core(agents, endpoint, feed, driver, router)

@@ -29,6 +29,7 @@ from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
+from pycontrol.daemon.shadow_watch import ShadowWatch
 from pycontrol.daemon.standby_store import Kept, KeptError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import ClusterSnapshot, Event
@@ -38,6 +39,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import NoShadow, Shadowed
 from pycontrol.policies.themis import Themis
+from pycontrol.queries import shadow
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.trends import SAMPLE_S
 from pycontrol.rpc.tokens import Tokens
@@ -143,8 +145,12 @@ class ControlPlane:
         keep = config.standby
         self._takeover = Takeover(Kept(keep), self._journal, durable.is_empty) if keep else None
         forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
+        arbiter = self._arbiter(durable)
+        self._shadow = ShadowWatch(
+            self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
+        )
         core = assemble(
-            self._arbiter(durable), durable, self._journal, tokens, clock,
+            arbiter, durable, self._journal, tokens, clock,
             lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, self._policy, clock),
             self._from_cluster,
             listen=(config.agents.host, config.agents.port),
@@ -161,6 +167,7 @@ class ControlPlane:
             picture=picture,
             estimates=lambda: forecaster.latest,
             secure=self._secure,
+            shadow=self._shadow.rounds.view,
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
@@ -176,6 +183,17 @@ class ControlPlane:
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
 
+    def _shadow_rounds(self) -> shadow.ShadowRounds:
+        """With policies and cells of their own: nothing of the Arbiter's is touched."""
+        found = self._found
+
+        def policy() -> Policy:
+            made = policy_of(self.config, self._name)
+            return made if found is None else ByVirtualCluster(made, self._policies(found))
+
+        supply = (lambda: None) if found is None else (lambda: self._supply_of(found))
+        return shadow.ShadowRounds(settings_of(self.config), policy, self._topology, supply)
+
     def _start_parts(self, parts: ExitStack, forecaster: Forecaster, durable: Durable) -> None:
         """In this order; stopped in the inverse one."""
         config, feed = self.config, self._feed
@@ -185,7 +203,7 @@ class ControlPlane:
             config.bridge.host, config.bridge.port, config.bridge.token_file, self._endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
-        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster):
+        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, self._shadow):
             part.start()
             parts.callback(part.stop)
         if config.notify is not None:
@@ -264,6 +282,10 @@ class ControlPlane:
         if unknown:
             known = ", ".join(vc.name for vc in found.vcs)
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
+        return self._supply_of(found)
+
+    def _supply_of(self, found: Layout) -> CellSupply:
+        how = self.config.exchange
         automatic = Automatic(Rules(how.idle_s, how.forecast_s, how.lend_s)) if how.mode == "auto" else None
         return CellSupply(found, POLICIES[how.policy](), automatic)
 

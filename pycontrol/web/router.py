@@ -20,6 +20,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.queries import cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
+from pycontrol.queries.shadow import NOTHING
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import Journal, NoJournal
 from pycontrol.web.acls import LEFT_OUT
@@ -101,6 +102,7 @@ class Router:
         picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
         estimates: Callable[[], Mapping[str, Any]] | None = None,
         secure: Callable[[], str] = lambda: "",
+        shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
     ) -> None:
         self._driver, self._issue, self._journal = driver, issue, journal
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
@@ -125,6 +127,7 @@ class Router:
             "explain": self._foreseen(self._get(explain.explain, "app", "n"), self._with_estimate),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
+            "shadow": Route("GET", lambda _: dict(shadow())),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
@@ -17,10 +18,12 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cli import main
 from pycontrol.cli.screens import status as screen
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.explain import explain
+from pycontrol.queries.shadow import NOTHING, ShadowRounds
 from tests.cli.test_whatif import APPS, CPU
 
 NODE = Node("m1:1", "m1", "rack-a", 4, 65536, 64, {})
@@ -32,10 +35,13 @@ class Cluster:
 
     def __init__(self) -> None:
         self.shadow, self.apps = True, [*APPS, CPU]
+        self.live: Mapping[str, Any] = NOTHING
 
     def answer(self, path: str) -> dict[str, Any]:
         if path.endswith("isonomy/status"):
             return {"shadow": self.shadow, "policy": "isonomy", "lease_s": 120.0}
+        if path.endswith("isonomy/shadow"):
+            return dict(self.live)
         if path.endswith("isonomy/picture"):
             return {"machines": [["m1", "rack-a", 4, ""]]}
         return {"apps": {"app": self.apps}}
@@ -96,10 +102,39 @@ def test_what_cannot_be_compared_is_one_line(cluster: tuple[Cluster, str]) -> No
     assert "is what CapacityScheduler does already" in run(url, "--policy", "yarn_cs").output
     made.apps = [CPU]
     assert "no application with GPUs has ended" in run(url).output
+    made.live = live()
+    assert run(url).exit_code == 0, "there is something to say without a replay"
+    assert "there is nothing to replay" in run(url).output
     made.shadow = False
     result = run(url)
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert "the mode is not shadow" in result.output
+
+
+def live() -> dict[str, Any]:
+    """Rounds as if, of a real look."""
+    rounds = ShadowRounds(Settings(lease_s=60), lambda: registry.make("isonomy"))
+    app = YarnApp("application_1_0009", "u9", "root.q", "waits", "YARN", 90.0, frozenset(), "appattempt_1_0009_000001")
+    first = replace(shadowed(), ready=True, shadow=False, containers=())
+    given = Container("container_1_0001_01_000002", APP.app_id, "m1:1", (), gpu_count=4)
+    rounds.look(replace(first, apps=(APP, app)), 100.0)
+    waits = Ask(app.attempt_id, app.app_id, 1, 2, 3)
+    assert rounds.look(replace(first, apps=(APP, app), asks=(waits,), containers=(given,)), 110.0) is not None
+    return rounds.view()
+
+
+def test_rounds_as_if_come_before_the_replay(cluster: tuple[Cluster, str]) -> None:
+    cluster[0].live = live()
+    found = json.loads(run(cluster[1], "-o", "json").stdout)
+    assert found["live"]["gpus"] == 4
+    assert found["replayed"] == 8
+    text = run(cluster[1]).output
+    assert "AS IF, since " in text
+    assert "4 GPUs were given" in text
+    assert "1_0001: 4" in text
+    assert text.index("AS IF") < text.index("REPLAY of 8 apps")
+    cluster[0].live = NOTHING
+    assert "AS IF: nobody was given GPUs" in run(cluster[1]).output
 
 
 def shadowed(shadow: bool = True) -> ev.ClusterSnapshot:

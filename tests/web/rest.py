@@ -31,6 +31,7 @@ PATHS = {
     "events": "facts since a number, a long poll (`since`, `wait_s`, `limit`)",
     "logs": "where an app's containers' logs are (`app`)",
     "audit": "leases against the containers that YARN reports now; `isonomy audit` checks the whole past",
+    "shadow": "in the mode shadow: what Isonomy would have given each time that CapacityScheduler gave out GPUs",
     "picture": "the Arbiter's state, from which `isonomy whatif --now` continues; its form may change with `version`",
     "cells": "virtual clusters with their GPUs, all cells with their bindings, the gangs on them, deals in force",
     "exchange": "offers and requests on the board, deals in force, each virtual cluster's books",
@@ -80,9 +81,20 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     forecast = {"made_s": stage.now, "assumed": "x", "problem": "",
                 "apps": {app: {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]} for app in apps}}  # fmt: skip
     foreseen = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, estimates=lambda: forecast)
+    watched = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, shadow=as_if)
+    for router in (foreseen, watched):
+        found.setdefault("shadow", []).append(json.loads(to_json(router.handle("GET", "shadow", {}, "ann", False)[1])))
     for path, params in (("queue", {}), ("explain", {"app": apps[0]})):
         found[path].append(json.loads(to_json(foreseen.handle("GET", path, params, "ann", False)[1])))
     return found
+
+
+def as_if() -> dict[str, Any]:
+    """Rounds as if, of which one would have taken GPUs back."""
+    return {"since_s": 1.0, "decisions": 1, "same": 0, "gpus": 4, "same_gpus": 0,
+            "by_user": [{"queue": "root.q", "user": "ann", "given": 4, "would_give": 0, "would_take": 0}],
+            "newest": [{"at_s": 2.0, "given": {"a": 4}, "would_give": {"b": 4}, "would_take": {"c": 1},
+                        "why": {"a": "others come first"}}]}  # fmt: skip
 
 
 def traded() -> dict[str, list[Any]]:

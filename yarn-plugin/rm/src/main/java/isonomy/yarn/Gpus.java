@@ -75,7 +75,7 @@ final class Gpus {
 
   /** The tags of a container that is placed: ours, and the master's own. */
   static Set<String> tags(List<Integer> gpuIds, String leaseId, SchedulingRequest original) {
-    Set<String> tags = new TreeSet<>(Set.of(GpuTag.of(gpuIds, leaseId)));
+    Set<String> tags = new TreeSet<>(GpuTag.of(gpuIds, leaseId));
     if (original != null && original.getAllocationTags() != null) {
       original.getAllocationTags().stream().filter(t -> t != null && !reserved(t)).forEach(tags::add);
     }

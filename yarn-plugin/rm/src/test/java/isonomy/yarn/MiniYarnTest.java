@@ -85,7 +85,7 @@ class MiniYarnTest extends MiniYarn {
       Container container = app.allocated.get(1);
       assertEquals(placed.getContainerId(), container.getId().toString());
       assertEquals(node, container.getNodeId().toString());
-      assertEquals(Set.of("gpu=1,3;lease=lease-5"), UnmanagedApp.token(container).getAllcationTags());
+      assertEquals(Set.of("gpu=1,3", "lease=lease-5"), UnmanagedApp.token(container).getAllcationTags());
       assertEquals(2, app.allocated.size());
 
       refusals(app, node);

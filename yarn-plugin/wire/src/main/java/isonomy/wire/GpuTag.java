@@ -12,12 +12,12 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /**
- * The GPU ids and the lease of a container, as an allocation tag in the token that the ResourceManager signs:
- * "gpu=0,2;lease=L".
+ * The GPU ids and the lease of a container, as allocation tags in the token that the ResourceManager signs: "gpu=0,2" and
+ * "lease=L". Masters and NodeManagers of every version since 0.1 read this form; one tag, "gpu=0,2;lease=L", is read, too.
  *
  * <p>Masters may give their containers allocation tags, too. So the plugin takes tags that look like ours
- * ({@link #isReserved}) out of everything that masters ask for, and a tag counts only if it is the only one and names as
- * many GPUs as the container's resource has. Containers placed by version 0.1 have two tags, "gpu=0,2" and "lease=L".
+ * ({@link #isReserved}) out of everything that masters ask for, and tags count only if there is one of each and they name
+ * as many GPUs as the container's resource has.
  */
 public final class GpuTag {
   private static final String GPU = "gpu=";
@@ -34,14 +34,13 @@ public final class GpuTag {
     this.lease = lease;
   }
 
-  /** The tag of a container to be placed. Raises IllegalArgumentException where it could not be read again. */
-  public static String of(Collection<Integer> gpuIds, String lease) {
-    String tag = GPU + gpuIds.stream().sorted().map(String::valueOf).collect(Collectors.joining(","))
-        + ";" + LEASE + lease;
-    if (read(Set.of(tag), gpuIds.size()) == null) {
-      throw new IllegalArgumentException("GPUs " + gpuIds + " of lease \"" + lease + "\" make no tag");
+  /** The tags of a container to be placed. Raises IllegalArgumentException where they could not be read again. */
+  public static Set<String> of(Collection<Integer> gpuIds, String lease) {
+    Set<String> tags = Set.of(GPU + joined(gpuIds.stream().sorted().collect(Collectors.toList())), LEASE + lease);
+    if (read(tags, gpuIds.size()) == null) {
+      throw new IllegalArgumentException("GPUs " + gpuIds + " of lease \"" + lease + "\" make no tags");
     }
-    return tag;
+    return tags;
   }
 
   /** Whether a master may not give its containers this tag. */

@@ -13,8 +13,13 @@ import org.junit.jupiter.api.Test;
 /** A container's tags name its GPUs, or nothing does. */
 class GpuTagTest {
   @Test
-  void oneTagSaysGpusAndLease() {
-    assertEquals("gpu=0,2;lease=r1.2.0", GpuTag.of(List.of(2, 0), "r1.2.0"));
+  void theTagsAreThoseThatEveryVersionReads() {
+    assertEquals(Set.of("gpu=0,2", "lease=r1.2.0"), GpuTag.of(List.of(2, 0), "r1.2.0"));
+    assertEquals(List.of(0, 2), GpuTag.read(GpuTag.of(List.of(2, 0), "r1.2.0"), 2).gpuIds());
+  }
+
+  @Test
+  void oneTagMaySayGpusAndLease() {
     GpuTag tag = GpuTag.read(Set.of("gpu=2,0;lease=r1.2.0", "the app's own"), 2);
     assertEquals(List.of(0, 2), tag.gpuIds());
     assertEquals("0,2", tag.joined());
@@ -22,7 +27,7 @@ class GpuTagTest {
   }
 
   @Test
-  void containersOfTheFirstVersionHaveTwoTags() {
+  void twoTagsSayThem() {
     GpuTag tag = GpuTag.read(Set.of("gpu=1,3", "lease=lease-5"), 2);
     assertEquals(List.of(1, 3), tag.gpuIds());
     assertEquals("lease-5", tag.lease());

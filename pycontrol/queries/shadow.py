@@ -1,0 +1,248 @@
+"""Mode shadow: rounds held as if, beside CapacityScheduler, on what it was just free to decide itself.
+
+Each time that CapacityScheduler has given apps GPUs, the production Arbiter holds rounds on the same cluster with these
+containers' asks open again: who would have got the GPUs? Nothing of it is carried out, journaled or told to anybody.
+Apps' clocks and the policy's memory go from one such time to the next; what apps attain is what they really have.
+
+Which GPUs of a machine a container has nobody knows in this mode; here it gets the lowest free ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, replace
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import Fact, LeaseGranted, LeaseRevoking
+from pycontrol.arbiter.reasons import Reasons
+from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.supply import Supply
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, Container, YarnApp
+from pycontrol.model.topology import Gpu, Topology
+from pycontrol.model.value import value
+from pycontrol.policies import salvage
+from pycontrol.policies.port import Policy
+
+STEPS_MAX = 200
+"""Moments of one decision; more would be an Arbiter that never comes to rest."""
+DECISIONS_KEPT = 1000
+SHOWN = 20
+LIFE = "shadow"
+
+
+@value
+class AsIf:
+    """What one look found: GPUs by app."""
+
+    at_s: float
+    given: Mapping[str, int]
+    """By CapacityScheduler since the look before."""
+    would_give: Mapping[str, int]
+    """By Isonomy, of the same free GPUs."""
+    would_take: Mapping[str, int] = field(default_factory=dict)
+    """From apps that run, for those."""
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Of apps that Isonomy would have given fewer GPUs: what it would have said."""
+
+    @property
+    def same_gpus(self) -> int:
+        """GPUs on which both agree."""
+        return sum(min(n, self.would_give.get(app_id, 0)) for app_id, n in self.given.items())
+
+
+def seen(a: Arbiter) -> ev.ClusterSnapshot | None:
+    """The cluster as the plugin tells it; None where the mode is not shadow."""
+    c = a.cluster
+    if not (c.seen and c.shadow):
+        return None
+    asks = tuple(ask for app_id in c.asks.apps() for ask in c.asks.of(app_id).values())
+    return ev.ClusterSnapshot(True, tuple(c.nodes.values()), tuple(c.apps.values()), asks,
+                              tuple(c.containers.values()), tuple(c.queues.values()), LIFE)  # fmt: skip
+
+
+class ShadowRounds:
+    """Looks at the cluster now and then, in one thread; `view` may be called by any."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Callable[[], Policy],
+        topology: Topology | None = None,
+        supply: Callable[[], Supply | None] = lambda: None,
+    ) -> None:
+        self._settings = replace(settings, recovery_s=0.0)
+        self._policy, self._topology, self._supply = policy, topology, supply
+        self._kept: Mapping[str, Any] = Durable().dump()
+        self._epochs = itertools.count(1)
+        self._before: dict[str, Container] | None = None
+        """The containers of the last look, with GPUs."""
+        self._asked: frozenset[Ask] = frozenset()
+        self._looked_s = 0.0
+        self._since_s: float | None = None
+        self._apps: dict[str, YarnApp] = {}
+        self._found: deque[AsIf] = deque(maxlen=DECISIONS_KEPT)
+        self._sums: dict[tuple[str, str], Counter[str]] = {}
+        self._totals: Counter[str] = Counter()
+
+    def look(self, now: ev.ClusterSnapshot, now_s: float) -> AsIf | None:
+        """What Isonomy would have done since the last look; None where there was nothing to do."""
+        running = self._with_gpus(now)
+        first = self._before is None
+        before = running if self._before is None else self._before
+        new = {x: c for x, c in running.items() if x not in before and c.gpu_count}
+        self._attain(before, now_s)
+        asked = frozenset(now.asks)
+        changed = first or bool(new) or asked != self._asked or running.keys() != before.keys()
+        self._before, self._asked, self._looked_s = running, asked, now_s
+        if not changed:
+            return None
+        self._apps = {x.app_id: x for x in now.apps}
+        found = self._decide(now, running, new, now_s)
+        if first:  # what ran before is nobody's decision; its apps are known from now on
+            self._since_s = self._since_s or now_s
+            return None
+        last = self._found[-1] if self._found else None
+        if not found.given and (not found.would_give or (last is not None and found == replace(last, at_s=now_s))):
+            return None  # nobody was given anything, and that is no news
+        self._count(found)
+        return found
+
+    def interrupted(self) -> None:
+        """The mode was another one: what came meanwhile is nobody's decision."""
+        self._before, self._looked_s = None, 0.0
+
+    def _with_gpus(self, now: ev.ClusterSnapshot) -> dict[str, Container]:
+        """The containers that run, each with GPUs of its machine."""
+        host_of = {n.node_id: n for n in now.nodes}
+        before = self._before or {}
+        placed = [c for c in now.containers if not c.ending and c.node_id in host_of]
+        known = {c.container_id: c.gpus or before[c.container_id].gpus for c in placed
+                 if c.gpus or c.container_id in before}  # fmt: skip
+        taken = {gpu for gpus in known.values() for gpu in gpus}
+        found = {}
+        for c in placed:
+            node = host_of[c.node_id]
+            if c.container_id not in known:
+                free = (g for i in node.good_gpus if (g := Gpu(node.host, i)) not in taken)
+                known[c.container_id] = tuple(itertools.islice(free, c.gpu_count))
+                taken.update(known[c.container_id])
+            found[c.container_id] = replace(
+                c, gpus=known[c.container_id], lease_id=c.lease_id or f"cs-{c.container_id}"
+            )
+        return found
+
+    def _attain(self, before: Mapping[str, Container], now_s: float) -> None:
+        """Apps attain what they really had since the last look."""
+        passed_s = max(0.0, now_s - self._looked_s) if self._looked_s else 0.0
+        had = Counter[str]()
+        for c in before.values():
+            had[c.app_id] += len(c.gpus)
+        self._kept = {**self._kept, "apps": [
+            {**x, "attained_gpu_s": x["attained_gpu_s"] + passed_s * had[x["app_id"]]} for x in self._kept["apps"]
+        ]}  # fmt: skip
+
+    def _decide(
+        self, now: ev.ClusterSnapshot, running: Mapping[str, Container], new: Mapping[str, Container], now_s: float
+    ) -> AsIf:
+        world = replace(
+            now,
+            nodes=tuple(replace(n, untagged_gpus=0, withheld="") for n in now.nodes),
+            queues=tuple(replace(q, unmanaged=False) for q in now.queues),
+            containers=tuple(c for x, c in running.items() if x not in new),
+            asks=reopened(now, new),
+        )
+        durable = Durable.load({**self._kept, "leases": [], "next": []})
+        policy = self._policy()
+        arbiter = Arbiter(self._settings, policy, durable, self._topology, next(self._epochs), self._supply(), LIFE)
+        given, taken = Counter[str](), Counter[str]()
+        until_s, adopted = now_s, {c.lease_id for c in world.containers}
+        for fact, at_s in facts_of(arbiter, policy, world, now_s):
+            until_s = at_s
+            match fact:
+                case LeaseGranted() if fact.grant_id not in adopted:
+                    given[fact.app_id] += 1
+                case LeaseRevoking() if fact.gpu in arbiter.durable.leases:
+                    taken[arbiter.durable.leases[fact.gpu].app_id] += 1
+        theirs = Counter[str]()
+        for c in new.values():
+            theirs[c.app_id] += c.gpu_count
+        reasons = Reasons(arbiter, until_s)
+        fewer = [x for x, n in theirs.items() if given[x] < n]
+        self._kept = {**arbiter.durable.kept_here(), "leases": [], "next": []}
+        return AsIf(now_s, dict(theirs), dict(given), dict(taken), {x: reasons.of(x).sentence for x in fewer})
+
+    def _count(self, found: AsIf) -> None:
+        self._found.append(found)
+        same = found.same_gpus
+        self._totals.update(decisions=1, gpus=sum(found.given.values()), same_gpus=same,
+                            same=int(dict(found.given) == dict(found.would_give)))  # fmt: skip
+        for what in ("given", "would_give", "would_take"):
+            for app_id, gpus in getattr(found, what).items():
+                app = self._apps.get(app_id)
+                key = (app.queue, app.user) if app is not None else ("", "")
+                self._sums.setdefault(key, Counter())[what] += gpus
+
+    def view(self) -> dict[str, Any]:
+        """For REST; the newest decisions first."""
+        return {
+            "since_s": self._since_s,
+            **{name: self._totals[name] for name in ("decisions", "same", "gpus", "same_gpus")},
+            "by_user": [
+                {"queue": queue, "user": user, **{n: c[n] for n in ("given", "would_give", "would_take")}}
+                for (queue, user), c in sorted(self._sums.copy().items())
+            ],
+            "newest": [_row(x) for x in itertools.islice(reversed(self._found.copy()), SHOWN)],
+        }
+
+
+NOTHING: Mapping[str, Any] = {
+    "since_s": None, "decisions": 0, "same": 0, "gpus": 0, "same_gpus": 0, "by_user": [], "newest": [],
+}  # fmt: skip
+"""The view where the mode was never shadow."""
+
+
+def _row(x: AsIf) -> dict[str, Any]:
+    return {"at_s": x.at_s, "given": dict(x.given), "would_give": dict(x.would_give),
+            "would_take": dict(x.would_take), "why": dict(x.why)}  # fmt: skip
+
+
+def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask, ...]:
+    """The asks as they were before these containers were given."""
+    asks = {ask.key: ask for ask in now.asks}
+    attempts = {x.app_id: x.attempt_id for x in now.apps}
+    partition_of = {n.node_id: n.partition for n in now.nodes}
+    for c in new.values():
+        attempt = c.attempt_id or attempts.get(c.app_id, "")
+        like = (attempt, c.allocation_request_id, c.gpu_count)
+        alike = (x for x in asks.values() if (x.attempt_id, x.allocation_request_id, x.gpus) == like)
+        ask = next(alike, None) or Ask(attempt, c.app_id, c.allocation_request_id, c.gpu_count, 0,
+                                       partition=partition_of.get(c.node_id, ""))  # fmt: skip
+        asks[ask.key] = replace(ask, count=ask.count + 1)
+    return tuple(asks.values())
+
+
+def facts_of(a: Arbiter, policy: Policy, world: ev.ClusterSnapshot, now_s: float) -> Iterator[tuple[Fact, float]]:
+    """What the Arbiter does about a cluster in which nothing follows from it, for less than its grants wait."""
+    inbox: list[ev.Event] = [world]
+    until_s = now_s + min(a.settings.grant_timeout_s, a.settings.lead) / 2.0
+    for _ in range(STEPS_MAX):
+        effects = a.handle_all(inbox, now_s)
+        inbox = []
+        for fact in a.take_facts():
+            yield fact, now_s
+        for effect in effects:
+            if isinstance(effect, ev.Solve):
+                done = salvage.decide(policy, effect.snapshot, effect.bids, effect.seed)
+                inbox.append(ev.Decided(effect.snapshot.round_id, done.plan, done.problem, done.left_out))
+        if inbox:
+            continue
+        wake_s = a.next_wake_s(now_s)
+        if wake_s is None or wake_s > until_s:
+            return
+        now_s = max(wake_s, now_s + 1e-3)
+        inbox = [ev.Tick()]
