@@ -59,8 +59,9 @@ java-test: java
 	$(MVN) test -Dmaven.main.skip=true -Dhadoop.version=$(HADOOP)
 
 # Hadoop's own tests of the CapacityScheduler, with the plugin in its place and without; minutes a class, so apart.
+# GPUS=1: with a resource type for GPUs, too.
 hadoop-test: java
-	yarn-plugin/hadoop-tests/run
+	yarn-plugin/hadoop-tests/run $(if $(GPUS),--gpus)
 
 # One short class of them, for `make test`.
 .PHONY: hadoop-test-short
