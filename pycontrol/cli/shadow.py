@@ -33,9 +33,9 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
     """What Isonomy would have made of the applications with GPUs here, in mode shadow.
 
     In that mode CapacityScheduler continues placing GPUs, and the control plane only watches. First come the rounds
-    that it held as if: each time that CapacityScheduler gave out GPUs, who would have got them. Then both schedulers replay
-    the applications that ended since --since on the same machines; the replay of CapacityScheduler is held against
-    what really happened, and that figure says how far to believe the rest.
+    that it held as if: each time that CapacityScheduler gave out GPUs, who would have got them. Then both schedulers
+    replay the applications that ended since --since on the same machines; the replay of CapacityScheduler is held
+    against what really happened, and that figure says how far to believe the rest.
     """
     server = Rm(rm_address(rm))
     status, live = server.get("status"), server.get("shadow")
