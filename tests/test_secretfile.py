@@ -31,7 +31,7 @@ def test_a_crash_while_it_is_written_leaves_no_secret(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_that_make_it_at_once_read_the_same(tmp_path: Path) -> None:
+def test_all_that_make_it_immediately_read_the_same(tmp_path: Path) -> None:
     barrier, read = threading.Barrier(8), []
 
     def make() -> bytes:

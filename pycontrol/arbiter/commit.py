@@ -22,7 +22,7 @@ from pycontrol.model.topology import Gpu, Scope
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a plan is carried out on."""
+    """What a plan applies to."""
 
     round_id: str
     part: RoundPart
@@ -37,7 +37,7 @@ class Work:
 
 
 def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str, Mapping[str, Reason]]:
-    """Carries the plan out on the state as it is now; returns what became of it, what is to be noted, and why apps that
+    """Applies the plan to the present state; returns what became of it, what is to be noted, and why apps that
     were awarded a gang asked for more than their cells have now."""
     return _Commit(s, work, now_s).run(plan)
 
@@ -51,13 +51,13 @@ class _Commit:
             for a, gangs in work.ending.items()
         }
         self.coming: dict[str, set[Gpu]] = {}
-        """By host: GPUs that somebody still holds and that can be promised: ending in this round, or revoked."""
+        """By host: leased GPUs that can be reserved: their leases end in this round or are being revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
         for gpu in (*held, *s.gpus.revoking):
             if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.part.free or {})
-        """GPUs of the part that nobody got yet, by host or by machine."""
+        """GPUs of the part that are not granted yet, by host or by machine."""
         self.renewed: list[Gpu] = []
         self.granted: list[Granted] = []
         self.revoked: list[Revoked] = []
@@ -74,7 +74,7 @@ class _Commit:
         """Those of them that ask for a place that GPUs alone are not."""
 
     def run(self, plan: Plan) -> tuple[Outcome, str, Mapping[str, Reason]]:
-        """Renews first, so that nobody else is given a GPU that stays; then revokes; then grants."""
+        """Renews first, so that no renewed GPU is granted to another app; then revokes; then grants."""
         fresh, kept = self._matched(plan)
         fresh.sort(key=lambda new: not wanted_cell(self.s, new[0].app_id))
         moved = self._move_over(fresh, kept)
@@ -341,7 +341,7 @@ class _Commit:
         return hosts
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
-        """When the GPU is free at the latest (0: now), then its name."""
+        """Latest time at which the GPU is free (0: now), then its name."""
         present = self.s.durable.leases.get(gpu)
         if present is None:
             return 0.0, gpu

@@ -37,7 +37,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
 BEHIND_STEP_S = 0.5
-"""By so much the distance of the cluster's clock must change to be recorded again."""
+"""Records the distance to the cluster's clock again when it has changed by more than this."""
 
 
 class Arbiter(State):
@@ -53,12 +53,12 @@ class Arbiter(State):
         supply: Supply | None = None,
         journal_id: str = "",
     ) -> None:
-        """`journal_id`, `epoch`: a journal and its life under the control plane: what makes directives' ids unique."""
+        """`journal_id` and `epoch` (how often the journal was opened) make directives' ids unique."""
         super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
         self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None
-        """What happened, where it is to be checked."""
+        """Events, facts and effects, kept only if the state is validated."""
         self.rounds = Rounds(self, policy, epoch)
         self.agent_events = AgentEvents(self, self.rounds)
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -94,7 +94,7 @@ class Arbiter(State):
         }
 
     def new_id(self, kind: str) -> str:
-        """An id that no other life of the Arbiter gave, be it with another journal."""
+        """An id that is unique over restarts and journals."""
         return ".".join(filter(None, [super().new_id(kind), str(self.epoch), self._journal_id]))
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Effect]:
@@ -124,10 +124,10 @@ class Arbiter(State):
         """What happens at each moment, in this order.
 
         1. The events change what is known of the cluster, the apps and the Agents.
-        2. Cells that were not told of adopted containers are told of all leases.
-        3. A recovery whose time has passed ends; machines that were avoided for long enough are tried again.
-        4. Leases whose time came end, lapse or are renewed.
-        5. Gangs whose asks and GPUs are there are placed.
+        2. Cells that miss adopted containers get all leases again.
+        3. Recovery ends when its time has passed; machines avoided for long enough are tried again.
+        4. Due leases end, lapse or are renewed.
+        5. Gangs whose asks have arrived and whose GPUs are free are placed.
         6. Exchange deals end and are made; Agents hear of new machines.
         7. A round begins or continues (`Rounds`).
         """
@@ -175,7 +175,7 @@ class Arbiter(State):
     # ---- the cluster
 
     def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
-        """Taken over before the first snapshot of the cluster, by a control plane that knows nothing yet."""
+        """Imports the other control plane's state; only before the first snapshot, and only into an empty state."""
         if self.durable.is_empty and _readable(e.data):
             self.record(Restored(e.data))
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
@@ -204,7 +204,7 @@ class Arbiter(State):
             self._reconcile(now_s, resumed=False)
 
     def _reconcile(self, now_s: float, resumed: bool) -> None:
-        """`resumed`: by a life of the ResourceManager that was known before, so that nobody needs time to come back."""
+        """`resumed`: the ResourceManager did not restart, so Agents and nodes need no time to come back."""
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
@@ -229,7 +229,7 @@ class Arbiter(State):
             self._check_hosts(now_s)
 
     def _resync_cells(self, now_s: float) -> None:
-        """Tells the cells of all leases that exist."""
+        """Gives the cells all leases again."""
         self.rounds.cells_changed(now_s)
         self._update_virtual_clusters(now_s)
         if self.exchange_service is not None:
@@ -237,7 +237,7 @@ class Arbiter(State):
         downgrade(self, self.groups.tell_all(self.durable, self.supply))
 
     def _update_virtual_clusters(self, now_s: float) -> None:
-        """Apps whose queue is another virtual cluster than the cells knew, or none any more, continue in that one."""
+        """Moves apps whose queue now belongs to another virtual cluster, or to none."""
         if self.supply.whole:
             return
         for app_id in self.active_apps():
@@ -248,7 +248,7 @@ class Arbiter(State):
                 self.refresh_kind(app_id)
 
     def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
-        """Another assignment of cells, and other policies of virtual clusters; what runs continues.
+        """Changes the assignment of cells and the policies of virtual clusters; running containers continue.
 
         Returns the apps that now borrow what they owned.
         """
@@ -269,7 +269,7 @@ class Arbiter(State):
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
-        """Time that nobody could use ends no lease: each has two leads from now."""
+        """The clock jumped: no lease ends for time that nobody could use; each gets two leads from now."""
         if not leases.suspended(self, now_s):
             leases.extend_after_pause(self, now_s)
 
@@ -280,7 +280,7 @@ class Arbiter(State):
             self.record(ClockBehind(behind_s))
 
     def _end_recovery(self, now_s: float) -> None:
-        """Once the recovery time has passed: leases on machines that did not come back end, the others continue."""
+        """After the recovery time: leases on machines that did not come back end, the others continue."""
         if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
             return
         self.cluster.recovers_until(0.0)
@@ -288,7 +288,7 @@ class Arbiter(State):
         self._check_hosts(now_s)
 
     def _check_hosts(self, now_s: float) -> None:
-        """What the machines that are gone, bad or being emptied mean for leases."""
+        """Ends or revokes leases on machines that are gone, bad or drained."""
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
@@ -298,7 +298,7 @@ class Arbiter(State):
         self.request_round(now_s)
 
     def _readmit_machines(self, now_s: float) -> None:
-        """Machines that were avoided for long enough are tried again."""
+        """Tries machines again that were avoided for long enough."""
         if self.cluster.refusals.lapse(now_s):
             eligibility.update_closed(self)
             self.request_round(now_s)
@@ -364,7 +364,7 @@ class Arbiter(State):
         self._forget(e.app_id, now_s)
 
     def _forget(self, app_id: str, now_s: float) -> None:
-        """YARN does not know the application any more: what is left of it is its record and what it still holds."""
+        """YARN has forgotten the application: only its record and what it still holds remain."""
         self.cluster.app_gone(app_id)
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
@@ -428,7 +428,7 @@ class Arbiter(State):
 
 
 def _readable(data: Mapping[str, Any]) -> bool:
-    """Whether it is what `Durable.kept` gives."""
+    """Whether the data has the form of `Durable.kept`."""
     try:
         Durable.load(data)
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -214,7 +214,7 @@ def _leased(s: State, container: Container) -> bool:
 
 
 def _kill_unleased(s: State, container: Container, now_s: float) -> None:
-    """Has it killed, again and again until it is gone."""
+    """Kills it, repeatedly until it is gone."""
     s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
     for gpu in container.gpus:
         s.gpus.look_at(gpu, s.kills_sent[container.container_id] + KILL_RETRY_S)
@@ -274,7 +274,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
 
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:
-    """An app gives GPUs back early, held or promised ones."""
+    """An app gives GPUs back early, leased or reserved ones."""
     for gpu in sorted(e.gpus):
         coming = s.durable.reservations.get(gpu)
         if coming is not None and coming.app_id == e.app_id:
@@ -288,7 +288,7 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
 
 
 def expire(s: State, now_s: float) -> None:
-    """What time does to leases: revoked ones end, unused grants lapse, the stand-in's are renewed."""
+    """Handles leases that are due: revoked ones end, unused grants lapse, those of unmanaged apps are renewed."""
     if suspended(s, now_s):
         return
     for gpu in sorted(s.gpus.due(now_s)):
@@ -342,7 +342,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 
 
 def extend_after_pause(s: State, now_s: float) -> None:
-    """After a time when leases stood still, none ends before a whole lead has passed."""
+    """After a pause no lease ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.waits_from(now_s)
     for lease in s.durable.leases.values():

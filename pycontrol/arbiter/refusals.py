@@ -15,7 +15,7 @@ AVOIDED_S = 120.0
 """For how long an app keeps off a machine the first time."""
 AVOIDED_MAX_S = 1800.0
 CLOSED_USERS = 2
-"""Apps of so many users refused: a machine, rather than one user's asks, is at fault."""
+"""If apps of this many users are refused, the machine is at fault rather than one user's asks."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ ANY = ""
 
 
 class RoundParts:
-    """Gives the parts of one round, one after the other, each made when its turn comes."""
+    """The parts of one round, one after the other, each computed when it is due."""
 
     def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.ending, self.now_s = s, ending, now_s
@@ -41,7 +41,7 @@ class RoundParts:
         self._borrowing: deque[tuple[str, Share | None]] | None = None
 
     def next(self) -> RoundPart | None:
-        """The next part with something to share out; None when all have had their turn."""
+        """The next part with GPUs to share out; None after the last."""
         supply = self.s.supply
         if supply.whole:
             return self._whole.pop() if self._whole else None
@@ -77,7 +77,7 @@ class RoundParts:
             self._own.appendleft(part.vc)
 
     def borrowers_of(self, part: RoundPart) -> list[str]:
-        """Apps to which the machines of a part are due for what they borrow."""
+        """Borrowing apps that may get machines of the part as their own."""
         mine = self.borrowers.get(part.vc, []) if part.private else []
         return [a for a in mine if a in self.s.durable.live and a not in part.without]
 

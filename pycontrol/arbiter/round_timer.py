@@ -6,9 +6,9 @@ It knows times and counts alone, and is told each `now_s`.
 from __future__ import annotations
 
 IDLE_ROUNDS_MAX = 4
-"""The wait doubles with each round that moved no GPU, so many times at most."""
+"""The wait doubles with each round that moved no GPU, at most this many times."""
 UNUSED_GRANTS_MAX = 3
-"""After so many rounds of which all was given back unused, the next one waits."""
+"""After this many rounds whose grants all came back unused, the next one waits."""
 
 
 class RoundTimer:
@@ -44,7 +44,7 @@ class RoundTimer:
         return due_s if due_s is None or due_s > self.not_before_s else self.not_before_s
 
     def begun(self) -> None:
-        """What was wanted is being done."""
+        """The requested round begins."""
         self.wanted_s = None
 
     def failed(self, now_s: float) -> None:

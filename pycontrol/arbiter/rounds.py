@@ -1,7 +1,7 @@
 """One round: pool -> rho from all -> offer to the worst 1-f -> bids -> decide -> leases (Themis, Pseudocode 1).
 
-The round is a small state machine inside the Arbiter: every wait has a deadline, and whoever is late sits
-this round out and delays nobody.
+The round is a small state machine inside the Arbiter: every wait has a deadline, and a late app
+misses the round and delays nobody.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Rounds:
         self.epoch = epoch
         self.current: Round | None = None
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
-        """The last round that granted anything, and to which apps."""
+        """The last round that granted GPUs, and the apps that got them."""
         self.participants = Participants(state)
         self._named = False
         """Whether the rounds that leases name are known."""

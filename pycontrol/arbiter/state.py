@@ -53,9 +53,9 @@ LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 
 @dataclass
 class State:
-    """Everything the Arbiter knows: its owners, each of which alone changes its part, and what goes across them.
+    """Everything the Arbiter knows: the owners of its parts, and operations that involve several of them.
 
-    `record` writes the ledger and tells the others what follows.
+    `record` writes the ledger and updates what the other owners derive from it.
     """
 
     settings: Settings
@@ -72,17 +72,17 @@ class State:
     workers: WorkerPlans = field(default_factory=WorkerPlans)
     timer: RoundTimer = field(init=False)
     placements_full_s: float = -math.inf
-    """When gangs last waited only because enough placements were under way."""
+    """When gangs last waited only because the limit of placements in progress was reached."""
     event_s: float = 0.0
-    """When what is being handled happened."""
+    """Time of the event that is being handled."""
     kills_sent: dict[str, float] = field(default_factory=dict)
     receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
     taken_rounds: set[str] = field(default_factory=set)
-    """Ids of rounds that tags of adopted containers name: a lost journal's, whose numbers come again."""
+    """Ids of rounds named by tags of adopted containers (of a lost journal); not to be used again."""
     hosts_due_s: float | None = None
-    """When Agents are told of machines that they do not know."""
+    """When to announce new machines to the Agents."""
     lead_s: float = field(init=False)
     """`Settings.lead`, at hand."""
 
@@ -96,7 +96,7 @@ class State:
     # ---- output
 
     def record(self, fact: Fact) -> None:
-        """Applies a fact, queues it for the journal, and brings up to date what follows from it."""
+        """Applies a fact, queues it for the journal, and updates what is derived from it."""
         before, coming = self.ledger.write(fact)
         if not isinstance(fact, OF_GPU):
             if isinstance(fact, AppEnded):
@@ -136,7 +136,7 @@ class State:
         return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed
 
     def reindex_all(self) -> None:
-        """Looks at every GPU again."""
+        """Recomputes every GPU."""
         self.gpus.reset()
         up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
@@ -147,7 +147,7 @@ class State:
             self.reindex(gpu)
 
     def reindex_host(self, host: str) -> None:
-        """Looks at every GPU of a host again, after the host changed."""
+        """Recomputes every GPU of a host, after the host changed."""
         node = self.cluster.node_at.get(host)
         self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
         self.gpus.none_free_on(host)
@@ -164,7 +164,7 @@ class State:
         self.agents.update_demand(app_id, live, known, self.holding(app_id), self.event_s)
 
     def refresh_kind(self, app_id: str) -> None:
-        """What YARN or its Agent says of the app changed: does the stand-in bid for it, does it want more?"""
+        """Decides again whether the stand-in bids for the app, and whether it wants more GPUs."""
         self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_unmanaged(app_id))
         for gpu in self.durable.leases_by_app.get(app_id, {}):
             self.reindex(gpu)
@@ -213,12 +213,12 @@ class State:
         return self.cluster.machines.bad_gpus
 
     def machine_changed(self, host: str, now_s: float) -> None:
-        """Agents hear of new machines soon, of all that come together at once; before a round at the latest."""
+        """Schedules one announcement of new machines to the Agents: soon, and before the next round at the latest."""
         if self.hosts_due_s is None and self.cluster.machines.is_news(host):
             self.hosts_due_s = now_s + self.settings.settle_s
 
     def announce_hosts(self) -> None:
-        """Tells the Agents of machines that they do not know."""
+        """Sends the Agents the machines that they do not know."""
         self.hosts_due_s = None
         if self.cluster.machines.announced():
             for app_id, agent in self.agents.items():
@@ -226,13 +226,13 @@ class State:
                     self.emit(SendHosts(app_id))
 
     def drained(self, host: str) -> bool:
-        """Whether the operator takes the host out of use, or YARN decommissions it."""
+        """Whether the operator drains the host, or YARN decommissions it."""
         node = self.cluster.node_at.get(host)
         return DRAINED + host in self.durable.switches or (node is not None and node.decommissioning)
 
     @property
     def paused(self) -> bool:
-        """Whether the operator paused rounds; leases are frozen meanwhile."""
+        """Whether the operator paused rounds; leases are suspended meanwhile."""
         return PAUSED in self.durable.switches
 
     def usable_nodes(self) -> Iterator[Node]:
@@ -279,11 +279,11 @@ class State:
         return [*self.leases_of(app_id), *self.reservations_of(app_id)]
 
     def reservations_of(self, app_id: str) -> list[Reservation]:
-        """Its leases that begin when the present ones of the GPUs end."""
+        """Its reservations."""
         return list(self.durable.reservations_by_app.get(app_id, {}).values())
 
     def reservations_on(self, host: str) -> list[Reservation]:
-        """The leases that begin when the present ones of a machine's GPUs end."""
+        """The reservations of a machine's GPUs."""
         return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
 
     def leases_on(self, host: str) -> list[Lease]:
@@ -312,7 +312,7 @@ class State:
         return list(gangs.values())
 
     def retained_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
-        """Its gangs that are not on offer: those that run on and those that it was promised.
+        """Its gangs that are not on offer: running ones and reserved ones.
 
         `private`: on the machines that its virtual cluster is, those that it borrows left out.
         """
@@ -349,7 +349,7 @@ class State:
         return self.durable.apps[app_id].attained_gpu_s + running
 
     def slowed_gpu_s(self, app_id: str, now_s: float) -> float:
-        """Of these, what the places that were chosen for its gangs cost."""
+        """Of these, the part lost to slow placements of its gangs."""
         return self.durable.apps[app_id].slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in self.leases_of(app_id))
 
     def contention(self, app_id: str, now_s: float) -> Contention:
@@ -373,7 +373,7 @@ class State:
         return self.supply.gpus_of(vc) or self.cluster.machines.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
-        """Its present and coming leases by grant, those it is losing left out."""
+        """Its leases and reservations by grant, without those being revoked."""
         by_grant: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:

@@ -1,4 +1,4 @@
-"""Which GPUs a virtual cluster may use: what rounds are about, where there are virtual clusters (HiveD, section 3)."""
+"""Which GPUs a virtual cluster may use (HiveD, section 3), and so what a round shares out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 
 AS_CONFIGURED = Terms()
-"""Nothing of its own."""
+"""Settings of a virtual cluster that has none of its own."""
 
 
 @value
@@ -37,7 +37,7 @@ class RoundPart:
     bound: frozenset[str] = frozenset()
     """The machines that are bound; the others may be bound elsewhere."""
     without: frozenset[str] = frozenset()
-    """Apps whose gangs found no cells just now: the others have another turn."""
+    """Apps whose gangs found no cells in the part before; this one is for the others."""
     pinned: Mapping[str, str] = field(default_factory=dict)
     """The pinned cell that a machine is, for those that are one."""
 
@@ -56,7 +56,7 @@ class RoundPart:
         return self.topology is not None
 
     def admits(self, demand: Demand) -> bool:
-        """Whether an app with this demand takes part: who wants no guarantee only borrows, who is pinned never does."""
+        """Whether an app with this demand takes part: opportunistic apps only borrow, pinned ones never do."""
         return not (demand.opportunistic if self.private else demand.pinned and self.free is not None)
 
     def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:

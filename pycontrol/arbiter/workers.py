@@ -15,7 +15,7 @@ RETRY_MAX_S = 5.0
 
 
 def use_planned(s: State, e: UsePlanned) -> None:
-    """Takes an Agent's plan if it lies inside its leases; the answer says why not."""
+    """Takes an Agent's plan if it lies inside its leases; a refusal says why."""
     known = any(w.use_id == e.use_id for w in s.workers.of(e.app_id))
     problem = "" if known else _problem(s, e)
     if not known and not problem:

@@ -33,7 +33,7 @@ NAMES = ("user", "queue", "name", "app_id")
 def estimate_command(
     gpus: int, hours: float, queue: str, gang: int | None, runs: int, rm: str | None, output: str
 ) -> None:
-    """When an app of so many GPUs and hours would start and end if it were submitted now; nothing is submitted.
+    """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
     The scheduler itself is run forward from its present state, on this machine, several times: with declared work
     that is wrong by up to 20 %, and with apps that come as in the last day.

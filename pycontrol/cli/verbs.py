@@ -39,7 +39,7 @@ def undrain_command(node: str, rm: str | None, output: str) -> None:
 @click.command("pause")
 @remote
 def pause_command(rm: str | None, output: str) -> None:
-    """Hold no more rounds; what runs continues and its leases stand still. For admins."""
+    """Stop holding rounds; running containers continue and no lease ends. For admins."""
     _do("pause", rm, output)
 
 

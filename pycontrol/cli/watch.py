@@ -59,7 +59,7 @@ class Follower:
 
 
 @click.command("watch")
-@click.option("--for", "seconds", type=click.FloatRange(0, min_open=True), help="Stop after so many seconds.")
+@click.option("--for", "seconds", type=click.FloatRange(0, min_open=True), help="Stop after this many seconds.")
 @remote
 def watch_command(seconds: float | None, rm: str | None, output: str) -> None:
     """The cluster, live: nodes, queue and events. Ctrl-C ends it.

@@ -42,7 +42,7 @@ def test_more_gangs_and_closer_ones_are_worth_more() -> None:
 
 
 @pytest.mark.parametrize("restart_s", [10.0, 599.0, 600.0, 601.0, 3000.0])
-def test_who_holds_nothing_bids_however_long_a_start_takes(restart_s: float) -> None:
+def test_an_app_that_holds_nothing_bids_however_long_a_start_takes(restart_s: float) -> None:
     """It has to start at some time."""
     bid = bidder(restart_s=restart_s).bid("app")
     assert any(row.new_gangs for row in bid.rows)
@@ -51,7 +51,7 @@ def test_who_holds_nothing_bids_however_long_a_start_takes(restart_s: float) -> 
 
 
 @pytest.mark.parametrize(("gang_gpus", "closest"), [(4, Scope.MACHINE), (6, Scope.RACK), (12, Scope.CLUSTER)])
-def test_who_fits_no_machine_bids_however_much_work_it_has(gang_gpus: int, closest: Scope) -> None:
+def test_an_app_that_fits_no_machine_bids_however_much_work_it_has(gang_gpus: int, closest: Scope) -> None:
     """Waiting would not bring it closer together than the machines allow."""
     bid = bidder(jobs=1, gang_gpus=gang_gpus, work=1e6).bid("app")
     assert [(row.new_gangs, row.scope) for row in bid.rows] == [(1, closest)]

@@ -91,7 +91,7 @@ def test_a_gang_with_a_limit_is_one_grant_as_the_arbiter_gave_it() -> None:
     assert gangs == {frozenset((A[0], A[2])), frozenset((A[1], A[3]))}
 
 
-def test_gpus_beyond_whole_gangs_or_runnable_jobs_go_back_at_once() -> None:
+def test_gpus_beyond_whole_gangs_or_runnable_jobs_go_back_immediately() -> None:
     world = started(World(), *A)
     assert world.held == set(A[:2])
     world = started(World(hyperband(gang_gpus=2)), *A[:3])
@@ -221,7 +221,7 @@ def test_a_container_killed_by_yarn_is_no_failure_of_the_job() -> None:
     assert world.running() == ["job000"]
 
 
-def test_a_group_goes_on_without_a_job_that_fails_for_good() -> None:
+def test_a_group_continues_without_a_job_that_fails_for_good() -> None:
     world = started(World(hyperband(max_retries=0)), *A[:2])
     world.end(world.gang("job000")[0], 1)
     world.rise()
@@ -229,7 +229,7 @@ def test_a_group_goes_on_without_a_job_that_fails_for_good() -> None:
     assert world.brain.jobs["job000"].state == "failed"
 
 
-def test_promotion_goes_on_from_the_checkpoint_of_the_same_job() -> None:
+def test_promotion_continues_from_the_checkpoint_of_the_same_job() -> None:
     world = World(hyperband(jobs=3, max_iterations=3))
     started(world, *A, *A2[:2])
     for job_id, accuracy in (("job000", 0.2), ("job001", 0.9), ("job002", 0.4)):

@@ -18,7 +18,7 @@ from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, 
 
 
 class TestRounds:
-    def test_rho_counts_gangs_whose_leases_go_on_only(self) -> None:
+    def test_rho_counts_gangs_whose_leases_continue_only(self) -> None:
         world = started(World(hyperband(max_iterations=9)), *A[:2])
         world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention()))
         world.arbiter(ask_rho=pb.AskRho(round_id="s", contention=world.contention(), ending=machines(A[:2])))
@@ -96,7 +96,7 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
     assert translate.event_of("application_1_0001", report, {}) is not None
 
 
-def test_a_script_without_checkpoints_begins_anew_and_its_user_is_told() -> None:
+def test_a_script_without_checkpoints_starts_again_and_its_user_is_told() -> None:
     world = started(World(), *A[:2])
     (worker,) = world.gang("job000")
     world.train(worker, 5)

@@ -35,7 +35,7 @@ def test_a_job_takes_all_that_it_is_given_and_asks_for_as_much_as_it_may_have() 
     assert len(world.brain.jobs["job000"].gpus) == 4
 
 
-def test_more_gpus_stop_the_gang_and_it_goes_on_on_all_of_them_from_its_checkpoint() -> None:
+def test_more_gpus_stop_the_gang_and_it_continues_on_all_of_them_from_its_checkpoint() -> None:
     world = started(elastic(), *A[:2])
     (worker,) = world.gang("job000")
     world.train(worker, 5)
@@ -73,7 +73,7 @@ def test_a_gang_that_has_not_made_a_step_does_not_grow() -> None:
     assert world.gang("job000")[0].stop is None
 
 
-def test_a_gang_that_loses_gpus_goes_on_with_those_that_it_keeps() -> None:
+def test_a_gang_that_loses_gpus_continues_with_those_that_it_keeps() -> None:
     world = started(elastic(), *A)
     (worker,) = world.gang("job000")
     world.train(worker, 3)

@@ -81,7 +81,7 @@ def test_hyperband_has_the_brackets_of_the_paper() -> None:
     ]
 
 
-def test_the_best_of_a_rung_go_on_and_the_best_of_all_wins() -> None:
+def test_the_best_of_a_rung_continue_and_the_best_of_all_wins() -> None:
     scheduler = schedulers.create(hyperband())
     for k, job_id in enumerate(list(scheduler.runnable())):
         verdict = scheduler.on_result(job_id, k / 10)
@@ -108,7 +108,7 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
     ("metric", "mode", "best"),
     [("f1", "", "job001"), ("f1", "max", "job001"), ("val_loss", "min", "job000"), ("loss", "", "job000")],
 )
-def test_the_better_job_goes_on_whichever_way_the_metric_points(metric: str, mode: str, best: str) -> None:
+def test_the_better_job_continues_whichever_way_the_metric_points(metric: str, mode: str, best: str) -> None:
     scheduler = schedulers.create(hyperband(metric=metric, mode=mode, jobs=2, eta=2, max_iterations=2))
     scheduler.on_result("job000", 0.2)
     scheduler.on_result("job001", 0.4)
@@ -170,7 +170,7 @@ def test_a_launch_command_gets_the_configuration_where_it_says_or_at_its_end() -
 
 
 class TestAsha:
-    def test_a_job_among_the_best_third_so_far_goes_on_at_once(self) -> None:
+    def test_a_job_among_the_best_third_so_far_continues_immediately(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha"))
         assert scheduler.runnable() == [f"job{k:03d}" for k in range(9)]
         assert scheduler.on_result("job000", 0.5) is Verdict.PAUSE
@@ -180,7 +180,7 @@ class TestAsha:
         assert (scheduler.until_step("job001"), scheduler.rung("job001")) == (3, 1)
         assert scheduler.until_step("job003") == 1
 
-    def test_the_best_one_goes_on_where_too_few_are_left(self) -> None:
+    def test_the_best_one_continues_where_too_few_are_left(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha", jobs=3))
         scheduler.on_result("job000", 0.5)
         scheduler.on_failure("job001")
@@ -211,7 +211,7 @@ class TestAsha:
 
         assert spent(21) <= 21 < spent(0)
 
-    def test_figure_7_expects_a_third_of_each_rung_to_go_on(self) -> None:
+    def test_figure_7_expects_a_third_of_each_rung_to_continue(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha"))
         profile = JobProfile(Profiler(2.0), {})
         phases = [scheduler.jobs_in_phase(p, profile) for p in range(scheduler.num_phases())]

@@ -38,7 +38,7 @@ def test_a_row_is_worth_what_its_type_is_to_the_app() -> None:
     assert same["K80", 1, Scope.MACHINE].rho == pytest.approx(same["V100", 1, Scope.MACHINE].rho)
 
 
-def test_only_who_says_so_bids_for_a_mixture_and_by_the_slowest_speed() -> None:
+def test_only_an_app_that_mixes_types_bids_for_a_mixture_and_at_the_slowest_speed() -> None:
     assert not any(r.mixes for r in bidder(gang=12, jobs=1).bid("app").rows)
     (row,) = bidder(gang=12, jobs=1, mixes=True).bid("app").rows
     assert (row.mixes, row.gpu_type, row.scope) == (True, "", Scope.CLUSTER)

@@ -141,7 +141,7 @@ def test_agents_are_told_of_machines_that_are_new_but_not_of_those_that_come_bac
     assert {g.host for g in app.held} == {"n1", "n2", "n3", "n4", "n5"}
 
 
-def test_pause_freezes_leases_and_resume_goes_on() -> None:
+def test_pause_freezes_leases_and_resume_continues() -> None:
     w = world()
     app = w.add_app("app1", 4, 1, 600)
     w.run(10)
@@ -242,7 +242,9 @@ def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
 
 
 @pytest.mark.parametrize("policy", ["themis", "isonomy"])
-def test_who_gives_everything_back_does_not_make_rounds_spin(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_that_gives_everything_back_does_not_make_rounds_spin(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = World(registry.make(policy), settings=Settings(lease_s=30, round_retry_s=3, f=0.0))
     fussy = w.add_app("fussy", 2, 2, 100)
 

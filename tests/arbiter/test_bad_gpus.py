@@ -46,7 +46,7 @@ def test_a_gang_leaves_a_bad_gpu_whole_and_resumes_elsewhere() -> None:
     assert app.launches == {"j0": 2}
 
 
-def test_who_does_not_leave_in_time_is_killed() -> None:
+def test_a_container_that_outlives_its_lease_is_killed() -> None:
     w = world()
     w.add_app("app1", 2, 1, 4000)
     w.run(10)

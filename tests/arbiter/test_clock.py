@@ -31,7 +31,7 @@ def test_the_clock_follows_steady_time() -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [0.5, STEP_S + 1, 3600.0])
-def test_a_clock_set_forward_is_followed_at_once(ahead_s: float) -> None:
+def test_a_clock_set_forward_is_followed_immediately(ahead_s: float) -> None:
     """So is the end of a sleep, which the monotonic clock does not count."""
     m = Machine()
     m.wall_s += ahead_s
@@ -52,7 +52,7 @@ def test_a_clock_set_back_is_met_by_running_slow(back_s: float) -> None:
     assert m.clock.step_s() == 0
 
 
-def test_a_clock_goes_on_where_the_control_plane_before_it_was() -> None:
+def test_a_clock_continues_where_the_control_plane_before_it_was() -> None:
     """Else a journal runs backwards over a restart on a machine whose clock was set back meanwhile."""
     m = Machine()
     before_s = m.passes(100.0)

@@ -165,7 +165,7 @@ def test_a_renewal_lasts_from_the_end_that_the_lease_had() -> None:
     assert min(ends) > m.now + m.a.settings.lease_s / 2
 
 
-def test_who_is_promised_a_gpu_is_told_when_it_is_free_at_the_latest() -> None:
+def test_a_reservation_says_when_the_gpu_is_free_at_the_latest() -> None:
     m, outcome, _ = carried_out(CASES["a GPU that is being taken back is promised to its next owner"])
     told = {e.app_id: e.grant for e in m.a.effects if isinstance(e, ev.SendGrant)}
     deadlines = {x.deadline_s for x in outcome.revoked}

@@ -191,7 +191,7 @@ def test_a_pinned_app_runs_in_its_cell_or_not_at_all() -> None:
     assert w.arbiter.gpus.free.count == 12, "idle GPUs elsewhere are not what it asked for"
 
 
-def test_a_pinned_app_gets_its_cell_back_from_who_borrowed_it() -> None:
+def test_a_pinned_app_gets_its_cell_back_from_the_borrower() -> None:
     w = world("{root.a: {pinned: [corner]}, root.b: {node: 1}}")
     w.add_app("x", 1, 16, EVER, "root.x")
     later(w, 20)
@@ -328,7 +328,7 @@ def test_a_raised_priority_counts_at_the_next_end_of_leases() -> None:
     assert len(w.arbiter.leases_of("second")) == 4
 
 
-def test_a_receipt_says_since_when_those_waited_who_are_served() -> None:
+def test_a_receipt_says_since_when_the_served_apps_waited() -> None:
     w = world("{root.a: {node: 1}, root.b: {node: 2}}")
     w.add_app("first", 4, 1, EVER, "root.a")
     w.add_app("b", 4, 3, EVER, "root.b")

@@ -230,7 +230,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     assert w.agents["b"].finished
 
 
-def test_idle_cells_are_offered_and_who_waits_gets_them() -> None:
+def test_idle_cells_are_offered_and_a_waiting_queue_gets_them() -> None:
     w = Trading(automatic=Automatic(Rules(idle_s=60, forecast_s=120, lend_s=200)))
     w.add_app("guest", 2, 6, 5000, "root.x")
     w.run(10)

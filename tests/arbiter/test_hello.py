@@ -130,7 +130,7 @@ def test_a_new_life_of_the_resource_manager_gets_its_recovery_time(life: str) ->
     assert m.held("a")
 
 
-def test_a_machine_that_is_missing_in_a_hello_of_a_known_life_is_lost_at_once() -> None:
+def test_a_machine_that_is_missing_in_a_hello_of_a_known_life_is_lost_immediately() -> None:
     m = Mini("tiresias", RECOVERING, (("n1", 4), ("n2", 4)))
     hello(m, "life 1")
     m.run(10)

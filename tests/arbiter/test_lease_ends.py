@@ -29,7 +29,7 @@ def losing() -> tuple[Mini, list[Container]]:
     return m, containers
 
 
-def test_an_agent_that_goes_on_giving_back_what_it_is_losing_does_not_move_the_deadline() -> None:
+def test_an_agent_that_continues_giving_back_what_it_is_losing_does_not_move_the_deadline() -> None:
     m, (container,) = losing()
     deadline_s = m.a.leases_of("greedy")[0].end_s
     while m.now < deadline_s + 30:

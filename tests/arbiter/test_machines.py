@@ -33,7 +33,7 @@ def expected(nodes: dict[str, Node]) -> dict[str, Machine]:
     return found
 
 
-def test_any_order_of_nodes_gives_the_same_as_all_at_once() -> None:
+def test_any_order_of_nodes_gives_the_same_as_all_together() -> None:
     for seed in range(50):
         rng = random.Random(seed)
         machines, nodes, seen = Machines(CONFIGURED), {}, set(CONFIGURED.machines)

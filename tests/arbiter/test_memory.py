@@ -33,7 +33,7 @@ def memory_of(policy: str) -> str:
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("after", registry.names())
-def test_rounds_go_on_after_the_policy_was_changed(after: str, named: bool) -> None:
+def test_rounds_continue_after_the_policy_was_changed(after: str, named: bool) -> None:
     for before in registry.names():
         durable = Durable()
         memory: Mapping[str, Mapping[str, Any]] = json.loads(memory_of(before))

@@ -136,7 +136,7 @@ def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_aga
     assert all(len(m.held(f"a{k}")) == 4 for k in range(2)), "they take containers again"
 
 
-def test_a_node_that_changed_is_tried_at_once() -> None:
+def test_a_node_that_changed_is_tried_immediately() -> None:
     m = Mini("tiresias", nodes=(("n1", 4),))
     m.app("a", gang=4)
     serve(m, ["a"], 60, {"n1"})

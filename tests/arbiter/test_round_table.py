@@ -176,7 +176,7 @@ def test_the_late_are_left_out_of_what_the_policy_decides_on() -> None:
     assert set(solve.bids) == {"a"}
 
 
-def test_a_policy_that_asks_nobody_decides_at_once() -> None:
+def test_a_policy_that_asks_nobody_decides_immediately() -> None:
     m = Silent("isonomy")
     m.app("a")
     m.wait(1)

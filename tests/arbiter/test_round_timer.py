@@ -61,7 +61,7 @@ def test_rounds_that_move_nothing_follow_ever_more_slowly_and_the_wait_is_bounde
     assert timer.due_s(None) == now_s + 5.0, "a round that moved something begins the count again"
 
 
-def test_leases_that_no_round_can_move_do_not_call_for_the_same_round_at_once() -> None:
+def test_leases_that_no_round_can_move_do_not_call_for_the_same_round_immediately() -> None:
     timer = RoundTimer(5.0)
     timer.held(100.0, moved=False, more_to_do=False, same_again=True)
     assert timer.due_s(99.0) == 105.0

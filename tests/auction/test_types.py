@@ -176,7 +176,7 @@ TWO = Topology.of([Machine("a-slow", "r", 4, "K80"), Machine("b-fast", "r", 4, "
 
 
 @every_engine
-def test_who_gains_most_by_the_fast_machine_has_it(engine: str) -> None:
+def test_the_app_that_gains_most_by_the_fast_machine_gets_it(engine: str) -> None:
     """Five times faster there against 1.2 times: whatever the names and the seed."""
     for seed, (first, second) in itertools.product(range(5), itertools.permutations(("a", "b"))):
         bids = [Bid(first, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t)

@@ -172,7 +172,7 @@ def test_directives_from_before_a_snapshot_are_void(plugin: Plugin) -> None:
     assert plugin.poll() == ["k2"]
 
 
-def test_long_poll_wakes_at_once_and_ends_in_time() -> None:
+def test_long_poll_wakes_immediately_and_ends_in_time() -> None:
     plugin = Plugin()
     endpoint = BridgeEndpoint(plugin._submit, plugin._route, plugin._settle, lost_after_s=3.0)
     plugin.endpoint = endpoint
@@ -281,7 +281,7 @@ def test_no_directive_is_dropped_and_the_newest_kill_of_a_container_is_the_only_
     assert not any(isinstance(e, DirectiveDone) for e in plugin.events)
 
 
-def test_a_watch_that_fails_once_goes_on() -> None:
+def test_a_watch_that_fails_once_continues() -> None:
     """Else nobody would tell ever after that the plugin is away."""
     told, failures = threading.Event(), iter([RuntimeError("odd"), ValueError("odder")])
 

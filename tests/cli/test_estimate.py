@@ -81,7 +81,7 @@ def test_an_estimate_is_shown_with_its_range() -> None:
     assert screens.estimate([60.0, 600.0, None], None, 0, 0.0) == "starts in ~10 m 00 s (1 m 00 s to more than a week)"
 
 
-def test_other_policies_go_on_from_the_present_state(server: str, stage: Stage, tmp_path: Path) -> None:
+def test_other_policies_continue_from_the_present_state(server: str, stage: Stage, tmp_path: Path) -> None:
     """A snapshot says the same: nothing but the state is asked of the cluster."""
     now = json.loads(run(server, "whatif", "--now", "--policy", "isonomy,drf,themis", "-o", "json").output)
     assert now["policies"] == ["isonomy", "drf", "themis"]
@@ -114,7 +114,7 @@ def test_what_cannot_be_gone_on_with_is_said_in_a_line(server: str, stage: Stage
         assert why in " ".join(result.output.split())
 
 
-def test_a_state_can_go_on_under_virtual_clusters(server: str, stage: Stage, tmp_path: Path) -> None:
+def test_a_state_can_continue_under_virtual_clusters(server: str, stage: Stage, tmp_path: Path) -> None:
     queues = sorted({x.queue for x in stage.arbiter.durable.live.values()})
     cells = tmp_path / "cells.yaml"
     cells.write_text(json.dumps({

@@ -141,7 +141,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         ("principal: no realm\nkeytab: /k", "principal"),
     ],
 )
-def test_who_the_standby_is_must_be_clear(extra: str, why: str) -> None:
+def test_the_identity_of_the_standby_must_be_clear(extra: str, why: str) -> None:
     text = "webhdfs: http://nn:9870\n" + extra + "\n"
     with pytest.raises(ConfigError, match=why):
         parse(text, Standby, "isonomy.yaml")

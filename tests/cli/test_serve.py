@@ -103,7 +103,7 @@ def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.Co
         ("policy: tiresias", "policy tiresias", None),
     ],
 )
-def test_options_reach_the_policy_and_a_line_says_who_shares(
+def test_options_reach_the_policy_and_a_line_names_the_tenants(
     tmp_path: Path, more: str, notice: str, engine: str | None
 ) -> None:
     (tmp_path / "isonomy.yaml").write_text(more)

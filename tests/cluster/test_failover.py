@@ -101,7 +101,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     made.down()
 
 
-def test_what_trains_goes_on_when_the_active_one_dies_and_when_the_other_one_hangs(pair: Pair) -> None:
+def test_training_continues_when_the_active_one_dies_and_when_the_other_one_hangs(pair: Pair) -> None:
     pair.submit("search", 60, *group("hyperband", pair.folder / "space.yaml"))
     pair.submit("plain", 120)
     pair.training("search", 5)

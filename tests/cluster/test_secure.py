@@ -78,7 +78,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberized]:
 
 
 @pytest.mark.cluster
-def test_who_has_no_ticket_is_told_to_get_one(rig: Kerberized) -> None:
+def test_a_user_without_a_ticket_is_told_to_get_one(rig: Kerberized) -> None:
     refused = rig.isonomy("nobody", "status")
     assert refused.returncode == 1
     assert "run kinit" in refused.stderr
@@ -129,7 +129,7 @@ def test_a_job_outlives_its_tokens_the_resourcemanager_and_the_namenode(rig: Ker
     rig.audit()
 
 
-def test_a_standby_goes_on_from_what_was_kept_on_a_secure_hdfs(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_standby_continues_from_what_was_kept_on_a_secure_hdfs(tmp_path_factory: pytest.TempPathFactory) -> None:
     pair = SecurePair(tmp_path_factory.mktemp("secure-pair") / "dc", "--secure")
     try:
         pair.submit("plain", 60)

@@ -53,7 +53,7 @@ def test_the_example_notebook(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_script_with_a_folder_of_its_own_goes_on_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
+def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN)
     app = isonomy.submit("python own.py", name="own", queue="research", framework="command", memory="512M", gpus=1,

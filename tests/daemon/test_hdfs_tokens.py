@@ -75,7 +75,7 @@ def tokens(name_node: NameNode, *before: str) -> HdfsTokens:
     return HdfsTokens(at, lambda: name_node.now_s)
 
 
-def test_an_app_has_its_users_token_until_half_of_its_life_is_over(name_node: NameNode) -> None:
+def test_an_app_has_its_users_token_until_half_of_its_life_has_ended(name_node: NameNode) -> None:
     found = tokens(name_node)
     assert found.of("a1", "ann") == ("ann-1", 1100.0)
     assert found.of("a2", "bob") == ("bob-2", 1100.0)

@@ -164,7 +164,7 @@ def snapshot() -> ClusterSnapshot:
     return ClusterSnapshot(True, (node,), (app,), (), (), (Queue("root.q", 1, 1),))
 
 
-def test_clocks_and_switches_go_on_elsewhere_without_leases() -> None:
+def test_clocks_and_switches_continue_elsewhere_without_leases() -> None:
     before = lived()
     arbiter = Arbiter(Settings(), Themis())
     arbiter.handle(StandbyRestored(json.loads(json.dumps(before.kept()))), 120.0)

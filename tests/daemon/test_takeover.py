@@ -48,7 +48,7 @@ class Driver:
         self.submitted.append(event)
 
 
-def test_an_empty_journal_goes_on_from_what_the_other_one_kept() -> None:
+def test_an_empty_journal_continues_from_what_the_other_one_kept() -> None:
     store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
     Takeover(store, journal, is_empty=True).before_snapshot(driver)
     assert [(type(e), e.epoch) for e in driver.submitted] == [(StandbyRestored, 5)]
@@ -73,7 +73,7 @@ def test_what_was_followed_does_not_supersede_while_hdfs_takes_nothing() -> None
         takeover.before_snapshot(driver)
 
 
-def test_a_command_is_secure_once_whoever_takes_over_goes_on_from_it() -> None:
+def test_a_command_is_secure_once_a_takeover_would_restore_it() -> None:
     store, driver = Store(), Driver()
     takeover = Takeover(store, Journal(), is_empty=True)
     with pytest.raises(KeptError, match="no snapshot"):

@@ -84,7 +84,7 @@ def test_a_row_is_stale_once_code_that_decides_it_changed(tmp_path: Path) -> Non
         (root / file).write_text(text)
 
 
-def test_the_compiled_solver_is_of_the_code_of_who_uses_it(tmp_path: Path) -> None:
+def test_the_compiled_solver_matches_the_code_that_uses_it(tmp_path: Path) -> None:
     root = tmp_path / "pycontrol"
     shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (root / "auction/solver.c").write_text("/* another */")

@@ -71,7 +71,7 @@ def test_the_command_runs_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert "did you mean made-up?" in wrong.output
 
 
-def test_a_report_grows_and_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = dict.fromkeys(("first", "second"), "tests.experiments.test_report:found")
     monkeypatch.setattr(catalogue, "EXPERIMENTS", names)
 

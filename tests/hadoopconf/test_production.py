@@ -87,7 +87,7 @@ def test_a_rendered_secure_cluster_has_no_errors(tmp_path: Path) -> None:
         assert [f.key for f in check.check(tmp_path / key) if f.level == "error"] == [finding]
 
 
-def test_who_asks_for_users_tokens_must_be_a_proxy_user_and_of_no_more_than_named_ones(tmp_path: Path) -> None:
+def test_asking_for_users_tokens_takes_a_proxy_user_limited_to_named_groups(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.write_text("x")
     pem.chmod(0o600)

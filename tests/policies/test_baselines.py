@@ -197,7 +197,7 @@ def test_drf_and_las_split_both_apps_over_both_machines(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "vgg16"), [("drf", gang(n2=2, n3=2)), ("tiresias", gang(n2=2, n3=2)), ("gandiva", gang(n1=4))]
 )
-def test_drf_and_las_do_not_see_who_needs_the_large_machine(name: str, vgg16: Gang) -> None:
+def test_drf_and_las_ignore_which_app_needs_the_large_machine(name: str, vgg16: Gang) -> None:
     """Second example: one machine of 4 and two of 2. Inception-v3 came first and does not care where it runs."""
     top = Topology.of([Machine("n1", "a", 4), Machine("n2", "a", 2), Machine("n3", "a", 2)])
     inception = app("inception", 4, 1, slowdown=INCEPTION)
@@ -205,7 +205,7 @@ def test_drf_and_las_do_not_see_who_needs_the_large_machine(name: str, vgg16: Ga
     assert got["vgg16"] == [vgg16]
 
 
-def test_a_receipt_says_why_only_of_those_who_got_something() -> None:
+def test_a_receipt_explains_only_apps_that_got_something() -> None:
     plan = registry.make("srsf").decide(snapshot(app("a"), app("b"), free={"n5": 1}), {}, random.Random(0))
     assert plan.why == {"a": "among the least service left: 1000 GPU-s"}
 

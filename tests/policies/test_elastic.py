@@ -44,7 +44,7 @@ def test_a_policy_that_counts_gpus_gives_them_one_by_one() -> None:
     assert [sum(n for gang in found[a] for _, n in gang) for a in "ab"] == [2, 2]
 
 
-def test_whoever_comes_last_shrinks() -> None:
+def test_the_last_app_in_the_order_shrinks() -> None:
     """n1 is all that exist: b, first in the order, takes two of the four that a runs on, and a continues with two."""
     a = elastic("a", ending_gangs=((("n1", 4),),), work_total_gpu_s=9e9)
     b = app("b", 2, 1, work_total_gpu_s=1.0)

@@ -73,7 +73,7 @@ def test_users_share_by_weight_where_one_is_given() -> None:
     assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
 
 
-def test_a_user_who_returns_at_once_waits_for_what_its_last_app_got_ahead_of_its_share() -> None:
+def test_a_user_who_returns_immediately_waits_for_what_its_last_app_got_ahead_of_its_share() -> None:
     """ann's first app had its 6,000 GPU-s within 10 s of the ideal's clock; bob's larger app goes before her second."""
     one = app("a1", 1, ALL, user="ann", work_total_gpu_s=6000.0)
     bob = app("b", 1, ALL, user="bob", work_total_gpu_s=6500.0)

@@ -52,7 +52,7 @@ def test_the_shadow_runs_what_the_private_cluster_would_and_ends_it_by_declared_
     assert ends_s(later) == {"a": 100.0, "b": 120.0}
 
 
-def test_between_two_moments_at_which_something_happens_nothing_is_remembered_anew() -> None:
+def test_between_two_moments_at_which_something_happens_nothing_is_remembered_again() -> None:
     first = decide(snapshot(0.0, 4, app("a", 4, 40_000.0, 0.0), app("b", 4, 80.0, 0.0)))
     again = decide(snapshot(20.0, 0, app("b", 4, 80.0, 0.0), memory=first.memory, present="a"))
     assert again.memory == first.memory
@@ -104,7 +104,7 @@ def test_a_round_that_takes_leases_early_stops_nobody_who_ends_before_their_end(
     assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["a"]
 
 
-def test_who_would_have_ended_comes_before_those_who_run_where_they_are() -> None:
+def test_an_app_that_would_have_ended_comes_before_those_who_run_where_they_are() -> None:
     """However many of these would stay: they have their machines from it."""
     two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
     wide = Demand(8, 1, 8, 80.0, 80.0, 0.0, slowdown=(1.0, 1.0, 1.0))
@@ -145,7 +145,7 @@ def test_nobody_gets_more_than_is_on_offer_or_than_it_can_use() -> None:
         memory = plan.memory
 
 
-def test_a_declaration_that_grows_goes_on_in_the_shadow() -> None:
+def test_a_declaration_that_grows_continues_in_the_shadow() -> None:
     memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
     ended = decide(snapshot(20.0, 4, app("a", 4, 40.0, 0.0), memory=memory))
     assert ends_s(ended) == {"a": 10.0}

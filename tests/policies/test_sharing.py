@@ -246,7 +246,7 @@ def test_nobody_has_a_share_beyond_its_demand_and_the_rest_goes_to_the_others() 
     assert Oef().decide(Rounds(Oef(), small, large).snapshot(), {}, random.Random(0)).unused_gpus == {}
 
 
-def test_deviations_outlive_speedups_that_are_measured_anew() -> None:
+def test_deviations_outlive_speedups_that_are_measured_again() -> None:
     """Whenever a vector changes the tenant is another virtual user, with what the old one was owed."""
     apps = [tenant_app(f"a{i}", f"u{i}", 1.5 + i, gangs=16, gang=4) for i in range(3)]
     world = Rounds(Oef(), *apps)

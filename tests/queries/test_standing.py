@@ -31,7 +31,7 @@ def _snapshot(seed: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", FILLING)
-def test_who_ranks_first_gets_the_only_gpu(name: str) -> None:
+def test_an_app_that_ranks_first_gets_the_only_gpu(name: str) -> None:
     policy = registry.make(name)
     assert isinstance(policy, Filling)
     for seed in range(20):

@@ -116,7 +116,7 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     assert list(read_facts(path))[: len(before)] == before
 
 
-def test_version_one_began_to_count_anew_after_all_was_pruned(path: Path) -> None:
+def test_version_one_began_to_count_again_after_all_was_pruned(path: Path) -> None:
     """Facts numbered from 1 again, though they come after the snapshot at 9, are facts after it."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript((GOLDEN / "0.1.0.sql").read_text(encoding="utf-8"))

@@ -62,7 +62,7 @@ def test_a_reservation_becomes_a_span_when_the_present_lease_ends_and_none_where
     assert [x.app_id for x in spans(rows(*first, (15, f.NextDropped(A, "no longer wanted")), ended))] == ["a"]
 
 
-def test_who_takes_over_goes_on_with_the_leases_that_it_finds_and_ends_the_others() -> None:
+def test_an_app_that_takes_over_continues_with_the_leases_that_it_finds_and_ends_the_others() -> None:
     before = rows(*((0, f.LeaseGranted(g, "a", "g1", 0.0, 60.0)) for g in (A, B)),
                   *((5, f.LeaseStarted(g, "c1", "j1", 5.0, 60.0)) for g in (A, B)))  # fmt: skip
     after = rows((30, f.LeaseGranted(A, "a", "g1", 30.0, 90.0)), (30, f.LeaseStarted(A, "c1", "", 30.0, 90.0)),

@@ -129,7 +129,7 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     assert [x.guaranteed for x in w.arbiter.leases_of("a")] == [True] * 4
 
 
-def test_who_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -> None:
+def test_an_app_that_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -> None:
     """GPUs of another type that its queue owns are free, and mean nothing to it: seed 231."""
     k80 = Kind(("gpu", "small"), (1, 2), ("m0",), gpu_type="k80")
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"), cell("small", 2, "root.a", "m0"))
@@ -196,7 +196,7 @@ def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None
     assert not complaints(found)
 
 
-def test_apps_of_a_queue_that_leaves_the_cells_file_go_on_as_borrowers() -> None:
+def test_apps_of_a_queue_that_leaves_the_cells_file_continue_as_borrowers() -> None:
     cells = (cell("node", 4, "root.c", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("c0", "root.c", 4, 1, 0, EVER_S), Ask("c1", "root.c", 4, 1, 40, EVER_S)
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), vanishes_s=50, failovers=((80, "crash"),)))
@@ -209,7 +209,7 @@ def why(w: Shared, app_id: str) -> Reason:
     return reason(w.arbiter, app_id, w.now)
 
 
-def test_who_waits_is_told_which_cells_it_waits_for() -> None:
+def test_an_app_that_waits_is_told_which_cells_it_waits_for() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     wide, later = Ask("wide", "root.a", 8, 1, 10, EVER_S), Ask("later", "root.a", 4, 1, 60, EVER_S)
     asks = Ask("a", "root.a", 4, 1, 0, EVER_S), OWNER, wide, later, Ask("x", "root.x", 1, 1, 5, EVER_S)
@@ -222,7 +222,7 @@ def test_who_waits_is_told_which_cells_it_waits_for() -> None:
     assert why(w, "x").code == "NoCells"
 
 
-def test_who_waits_is_told_that_its_cells_are_lent_and_until_when() -> None:
+def test_an_app_that_waits_is_told_that_its_cells_are_lent_and_until_when() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("b", "root.b", 4, 2, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lent=(900, cells[0], "root.b")))
@@ -230,7 +230,7 @@ def test_who_waits_is_told_that_its_cells_are_lent_and_until_when() -> None:
     assert "1 x node lent to root.b until 1970-01-01 00:31 UTC" in why(w, "a").sentence
 
 
-def test_who_waits_is_told_that_its_cells_are_bad() -> None:
+def test_an_app_that_waits_is_told_that_its_cells_are_bad() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("b", "root.b", 4, 1, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lost=(30, "n0")))

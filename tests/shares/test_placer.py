@@ -127,7 +127,7 @@ def test_longer_stints_mean_fewer_restarts_and_the_same_shares() -> None:
     assert got[1.0] == [320] * 3
 
 
-def test_who_has_whole_shares_never_moves() -> None:
+def test_an_app_that_has_whole_shares_never_moves() -> None:
     ideal = {"a": {"K80": 4.0, "V100": 0.0}, "b": {"K80": 0.0, "V100": 4.0}}
     _, _, placed = World({"K80": 4, "V100": 4}, ideal, {"a": [2, 2], "b": [4]}).run(20)
     assert sum(p.migrations for p in placed) == 0

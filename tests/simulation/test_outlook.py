@@ -35,7 +35,7 @@ def taken(stage: Stage) -> dict[str, Any]:
     return found
 
 
-def test_what_runs_goes_on_where_it_is(stage: Stage, taken: dict[str, Any]) -> None:
+def test_what_runs_continues_where_it_is(stage: Stage, taken: dict[str, Any]) -> None:
     world = Resumed(taken, 1, error=0.0)
     held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
     assert any(held.values())

@@ -48,7 +48,7 @@ def said(router: Router, stage: Stage, path: str, user: str, admin: bool, viewab
 
 
 @pytest.mark.parametrize("path", READS)
-def test_who_may_not_look_sees_no_configuration_and_no_message(router: Router, stage: Stage, path: str) -> None:
+def test_an_app_that_may_not_look_sees_no_configuration_and_no_message(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     text = said(router, stage, path, "mallory", False, NOBODY)
     assert SECRET not in text
@@ -59,7 +59,7 @@ def test_who_may_not_look_sees_no_configuration_and_no_message(router: Router, s
 
 
 @pytest.mark.parametrize("path", sorted({"apps", "explain", "picture", "ui/app/"}))
-def test_who_may_look_sees_all(router: Router, stage: Stage, path: str) -> None:
+def test_an_app_that_may_look_sees_all(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     for user, admin, viewable in (
         ("mallory", False, None), (mine.user, False, NOBODY), ("mallory", True, NOBODY),

@@ -110,7 +110,7 @@ def test_a_watcher_is_woken_by_an_event() -> None:
     assert answers[0]["next"] == 11
 
 
-def test_watchers_beyond_the_limit_are_answered_at_once() -> None:
+def test_watchers_beyond_the_limit_are_answered_immediately() -> None:
     feed = Feed(NoJournal(), first_seq=10)
     feed._watchers = WATCHERS_MAX
     assert feed.since(10, 60.0, 50) == {"events": [], "next": 10, "missed": False}

@@ -64,7 +64,7 @@ def test_one_that_hdfs_refuses_is_replaced_and_a_refused_new_one_is_left_for_a_w
     assert not world.token.refused("new-2")
 
 
-def test_one_that_starts_after_its_containers_token_has_ended_asks_at_once() -> None:
+def test_one_that_starts_after_its_containers_token_has_ended_asks_immediately() -> None:
     world = World()
     assert world.at(1000) == "new-1"
 

@@ -72,7 +72,7 @@ def started() -> Iterator[list[Worker]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_gang_stops_at_one_step_and_its_training_goes_on(tmp_path: Path, started: list[Worker]) -> None:
+def test_a_gang_stops_at_one_step_and_its_training_continues(tmp_path: Path, started: list[Worker]) -> None:
     with ports.reserve() as a, ports.reserve() as b:
         addresses = [f"127.0.0.1:{a.number}", f"127.0.0.1:{b.number}"]
         a.hand_over()
