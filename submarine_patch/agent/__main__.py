@@ -39,6 +39,7 @@ from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model, patiently, sweep
 from submarine_patch.worker.credentials import CredentialsError, read_secret
+from submarine_patch.worker.kept import copy_kept
 from submarine_patch.worker.tokens import HdfsToken, of_container
 
 TICK_S = 0.5
@@ -163,11 +164,8 @@ class Agent:
     def _publish(self, p: Publish) -> None:
         spec = self.spec
 
-        def copy() -> str:
-            return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
-
         try:
-            published = Published(patiently(copy, PATIENCE_S, log.warning))
+            published = Published(patiently(lambda: self._copied(p), PATIENCE_S, log.warning))
         except FileNotFoundError as e:
             published = Published(problem=str(e), missing=True)
         except Exception as e:  # whatever HDFS or the way to it raises
@@ -179,6 +177,17 @@ class Agent:
         except Exception as e:  # whatever HDFS or the way to it raises
             log.warning("half-written checkpoints may be left: %s", e)
         self.inbox.put(published)
+
+    def _copied(self, p: Publish) -> str:
+        """Where the model is now: the newest checkpoint of a session, else the script's own folder."""
+        spec = self.spec
+        try:
+            return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
+        except FileNotFoundError:
+            if not spec.keep_folder:
+                raise
+            name = copy_kept(spec.files_at(p.from_dir), spec.files_at(p.to_dir), spec.keep_folder)
+            return f"{p.to_dir.rstrip('/')}/{name}"
 
     def _write_results(self, p: Publish) -> None:
         """They are worth a try, never a failure."""

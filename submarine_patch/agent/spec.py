@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -110,8 +111,8 @@ class AppSpec:
 
     @property
     def lower_is_better(self) -> bool:
-        """Of the metric."""
-        return self.mode == "min" or (not self.mode and self.metric == "loss")
+        """Of the metric: where nothing is said, of every loss."""
+        return self.mode == "min" or (not self.mode and re.search(r"(?:^|[_/.-])loss$", self.metric) is not None)
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:

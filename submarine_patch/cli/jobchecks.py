@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from pycontrol.words import suggest
@@ -12,6 +10,7 @@ from submarine_patch.agent.spec import gpus_range
 from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments, add_conf
+from submarine_patch.cli.scriptchecks import check_script
 
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
@@ -25,8 +24,8 @@ INSTEAD = {
 }
 INPUT = "/"
 """For --input_path, which the stock command line wants with --num_workers, where nothing in the command reads it."""
-KNOWS_US = re.compile(rb"\b(isonomy|submarine_patch)\b")
-PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*|(?:\S*/)?torchrun")
+LEAST_MB = 64
+"""Less memory than this is a forgotten unit."""
 
 
 def check_job(parsed: RunArguments) -> list[str]:
@@ -54,8 +53,7 @@ def check_job(parsed: RunArguments) -> list[str]:
             parsed.stock += ["--input_path", INPUT]
     notes = _keras(parsed, workers)
     local = _localizations(given.get("localization", []))
-    script = _script(command, local)
-    return notes + _notes(parsed, script)
+    return notes + _direction(parsed) + check_script(parsed, command, local)
 
 
 def _framework(parsed: RunArguments) -> None:
@@ -81,6 +79,10 @@ def _resources(text: str) -> None:
         wanted = r"[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?" if name.startswith("memory") else r"[0-9]+"
         if not equals or not re.fullmatch(wanted, value.strip()):
             raise UsageError(f"--worker_resources {pair.strip()}: write for example memory=2G,vcores=2,gpu=1")
+        if name.startswith("memory") and value.strip().isdecimal() and int(value) < LEAST_MB:
+            raise UsageError(
+                f"--worker_resources {pair.strip()}: that is {value.strip()} MB; write {name}={value.strip()}G"
+            )
     if not re.search(r"(^|,)\s*memory(-mb)?=", text):
         raise UsageError("--worker_resources: memory is absent; write for example memory=2G,vcores=2,gpu=1")
 
@@ -127,6 +129,18 @@ def _most_gpus(parsed: RunArguments) -> int:
         return 0
 
 
+def _direction(parsed: RunArguments) -> list[str]:
+    """A note where the best of the jobs would be the worst by the metric's name."""
+    metric, mode = parsed.conf.get("metric", ""), parsed.conf.get("mode", "")
+    small = re.search(r"(?:^|[_/.-])(?:loss|error|err|mae|mse|rmse|perplexity|ppl|wer|cer)$", metric)
+    large = re.search(r"(?:^|[_/.-])(?:acc|accuracy|f1|auc|precision|recall|bleu)$", metric)
+    if small and mode == "max":
+        return [f"note: --mode max: the job with the largest {metric} is taken for the best"]
+    if large and mode == "min":
+        return [f"note: --mode min: the job with the smallest {metric} is taken for the best"]
+    return []
+
+
 def _localizations(pairs: list[str]) -> dict[str, Path | None]:
     """Names in the containers, and what they are here, as far as it is here."""
     found: dict[str, Path | None] = {}
@@ -144,36 +158,3 @@ def _localizations(pairs: list[str]) -> dict[str, Path | None]:
         name = target.removeprefix("./").strip("/")
         found[name if name not in ("", ".") else Path(source).name] = here
     return found
-
-
-def _script(command: str, local: Mapping[str, Path | None]) -> Path | None:
-    """The file that the command's Python runs, where it can be found here; UsageError where nobody has it."""
-    try:
-        words = shlex.split(command)
-    except ValueError as e:
-        raise UsageError(f"--worker_launch_cmd: {e}") from e
-    if not words or not PYTHON.fullmatch(words[0]):
-        return None
-    script = next((w for w in words[1:] if w.endswith(".py") and not w.startswith("-")), None)
-    if script is None or "-m" in words or "-c" in words or script.startswith("/") or "%" in script:
-        return None
-    parts = Path(script).parts
-    if parts[0] not in local:
-        here = f"--localization ./{script}:." if Path(script).is_file() else "--localization FILE:."
-        raise UsageError(f"--worker_launch_cmd: {script} is not among the files of the workers; add {here}")
-    source = local[parts[0]]
-    return source.joinpath(*parts[1:]) if source is not None else None
-
-
-def _notes(parsed: RunArguments, script: Path | None) -> list[str]:
-    """A program that keeps nothing loses its work at each revocation: its user should know before."""
-    if parsed.conf.get("keep_folder") or script is None:
-        return []
-    try:
-        knows = KNOWS_US.search(script.read_bytes()) is not None
-    except OSError:
-        raise UsageError(f"--worker_launch_cmd: {script} cannot be read") from None
-    if knows:
-        return []
-    return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
-            " starts again (docs/submit.md)"]  # fmt: skip

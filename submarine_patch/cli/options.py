@@ -49,7 +49,11 @@ GROUP_OPTIONS = (
     Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
     Option("metric", "NAME", "what is compared: accuracy (default), loss, or any value that the training reports"),
-    Option("mode", "min|max", "whether a smaller or a larger value is better; default: min for loss, else max"),
+    Option(
+        "mode",
+        "min|max",
+        "whether a smaller or a larger value is better; default: min for loss, val_loss ..., else max",
+    ),
     Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
     Option("target", "VALUE", "of the metric: with curve, all is done once a job meets it"),
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),

@@ -29,6 +29,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=200, help="global steps, where no Agent says")
     parser.add_argument("--checkpoint-steps", "--checkpoint_steps", type=int, default=20)
+    parser.add_argument("--log-steps", "--log_steps", type=int, default=10)
     parser.add_argument("--checkpoint-dir", "--checkpoint_dir", default="", help="where no Agent says")
     return parser.parse_args()
 
@@ -55,6 +56,7 @@ def main() -> None:
     session = training.session(
         args.steps,
         checkpoint_steps=args.checkpoint_steps,
+        log_steps=args.log_steps,
         checkpoint_dir=args.checkpoint_dir,
         seed=args.seed,
     )

@@ -11,10 +11,12 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from submarine_patch.worker.checkpoints import CHUNK_BYTES, Files, StoreError
@@ -69,17 +71,10 @@ class KeptFolder:
         return True
 
     def _lists(self) -> list[tuple[int, int]]:
-        """The newest first."""
-        found = (_LIST.fullmatch(name) for name in self._files.names(ROOT))
-        return sorted(((int(m[1]), int(m[2])) for m in found if m), reverse=True)
+        return _lists(self._files)
 
     def _read(self, name: str) -> Mapping[str, str] | None:
-        try:
-            listed = json.loads(self._files.read(f"{ROOT}/{name}"))
-        except (FileNotFoundError, ValueError):
-            return None
-        safe = isinstance(listed, dict) and all(_inside(path) for path in listed)
-        return listed if safe else None
+        return _read(self._files, name)
 
     def _fetched(self, listed: Mapping[str, str]) -> bool:
         for path, digest in listed.items():
@@ -127,6 +122,54 @@ class KeptFolder:
         for name in self._files.names(ROOT):
             if re.fullmatch(r"[0-9a-f]{64}", name) and name not in named:
                 self._files.delete(f"{ROOT}/{name}")
+
+
+def copy_kept(source: Files, target: Files, folder: str) -> str:
+    """Publishes the newest whole folder of `source` below `target`; its name there, which is `folder`'s and its number.
+
+    FileNotFoundError where none was kept. May be repeated: what lies there whole is left alone.
+    """
+    stem, there = Path(folder).name, target.names("")
+    for launch, number in _lists(source):
+        listed = _read(source, f"{launch:013d}-{number:06d}.json")
+        name = f"{stem}-{launch:013d}-{number:06d}"
+        if listed is None:
+            continue
+        if name not in there:
+            staged = f"_{name}-{secrets.token_hex(3)}"
+            try:
+                for path, digest in listed.items():
+                    target.write(f"{staged}/{path}", partial(_as_listed, source, digest))
+                target.rename(staged, name)
+            except FileNotFoundError:
+                target.delete(staged)
+                continue
+        return name
+    raise FileNotFoundError(f"{folder} was never kept")
+
+
+def _as_listed(files: Files, digest: str) -> Iterator[bytes]:
+    seen = hashlib.sha256()
+    for chunk in files.chunks(f"{ROOT}/{digest}"):
+        seen.update(chunk)
+        yield chunk
+    if seen.hexdigest() != digest:
+        raise FileNotFoundError(f"{ROOT}/{digest} is damaged")
+
+
+def _lists(files: Files) -> list[tuple[int, int]]:
+    """Launch and number of the folders that are whole, the newest first."""
+    found = (_LIST.fullmatch(name) for name in files.names(ROOT))
+    return sorted(((int(m[1]), int(m[2])) for m in found if m), reverse=True)
+
+
+def _read(files: Files, name: str) -> Mapping[str, str] | None:
+    try:
+        listed = json.loads(files.read(f"{ROOT}/{name}"))
+    except (FileNotFoundError, ValueError):
+        return None
+    safe = isinstance(listed, dict) and all(_inside(path) for path in listed)
+    return listed if safe else None
 
 
 def _inside(path: str) -> bool:

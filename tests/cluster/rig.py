@@ -18,6 +18,7 @@ from requests.auth import AuthBase
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 SLOWEST = 4.0
+DIGITS = "python -m submarine_patch.examples.digits"
 SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=3")
 
 
@@ -117,13 +118,15 @@ class Rig:
         files = [self.folder / "log" / "control-plane.log", *self.folder.glob("data/*/log/*/*_000001/stderr")]
         return "\n".join(f"== {f}\n" + "\n".join(f.read_text(errors="replace").splitlines()[-15:]) for f in files)
 
-    def submit(self, name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50) -> None:
+    def submit(
+        self, name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50, command: str = DIGITS
+    ) -> None:
         """A job of two GPUs whose training takes about so long; `more` makes a group of it."""
         words = [
             str(self.bin / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
             "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", str(steps),
             "--iteration-s", str(seconds * 2 / steps),
-            "--worker_launch_cmd", "python -m submarine_patch.examples.digits", *more,
+            "--worker_launch_cmd", command, *more,
         ]  # fmt: skip
         done = subprocess.run(words, env=self.env, check=False, timeout=300, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -132,9 +135,9 @@ class Rig:
         """The Agent's last report on its jobs."""
         return list(self.get("explain", app=name).get("jobs", []))
 
-    def training(self, name: str, from_step: int = 1) -> None:
+    def training(self, name: str, from_step: int = 1, limit_s: float = 90) -> None:
         """Waits until the app's job trains past a step."""
-        self.wait(lambda: any(j["step"] >= from_step for j in self.jobs(name)), 90, f"{name} at step {from_step}")
+        self.wait(lambda: any(j["step"] >= from_step for j in self.jobs(name)), limit_s, f"{name} at step {from_step}")
 
     def succeeds(self, name: str) -> None:
         """Waits for the app's good end."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from hdfs import InsecureClient
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 import isonomy
+from submarine_patch.agent.speeds import file_of
 from tests.cluster.rig import BIN, REPO, Rig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
+START_S = 300.0
+"""The longest that four workers' start takes, on a busy machine."""
 OWN = """
 import json, os, signal, sys, time
 os.makedirs("ckpt", exist_ok=True)
@@ -42,14 +52,76 @@ def here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_the_example_notebook(rig: Rig) -> None:
-    env = {**rig.env, "PYTHONPATH": f"{REPO}:{REPO / 'submarine_patch/api'}", "COLUMNS": "200"}
-    words = [sys.executable, "-m", "submarine_patch.examples.sweep"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr + rig.tail()
-    assert "SUCCEEDED" in done.stdout, done.stdout + done.stderr
-    assert "/models/sweep/ckpt-40-" in done.stdout
-    assert "job003" in done.stdout
+@pytest.mark.usefixtures("here")
+def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--gpus-per-job", "3:12", "--job-type", "wide", "--slowdown", "1,1.1,1.3"]
+    command = "python -m submarine_patch.examples.digits --log-steps 1 --batch-size 48"
+    rig.submit("wide", 900, *words, queue="prod", steps=900, command=command)
+    rig.training("wide", limit_s=START_S)
+    assert rig.jobs("wide")[0]["gpus"] == 12
+    run_the_notebook(rig, tmp_path, monkeypatch)
+    shrunk = rig.jobs("wide")[0]
+    assert shrunk["launches"] > 1, "it gave GPUs to the notebook's jobs"
+    steps = shrunk["step"]
+    rig.wait(lambda: (j := rig.jobs("wide")[0])["gpus"] == 12 and j["step"] > steps, START_S, "wide grows")
+    rig.stop()
+    rig.serve("isonomy")
+    rig.wait(lambda: rig.jobs("wide") and rig.jobs("wide")[0]["step"] > steps + 30, START_S, "wide goes on")
+    isonomy.app("wide").kill()
+    rig.wait(lambda: rig.app("wide").get("state") == "FINISHED", 60, "wide ends")
+    by_step = losses("\n".join(p.read_text() for p in logs_of(rig, "wide")))
+    assert min(by_step) < 30
+    assert max(by_step) > steps + 30
+    alone = subprocess.run([*command.replace("python", sys.executable, 1).split(), "--steps", str(max(by_step))],
+                           capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
+    expected = losses(alone.stderr)
+    for step, seen in by_step.items():
+        assert all(loss == pytest.approx(expected[step][0], rel=0.02, abs=0.002) for loss in seen), step
+    kept = json.loads(hdfs(rig, "/user/root/.isonomy/speeds/" + file_of("wide")))
+    assert {"6", "12"} <= kept["efficiency"].keys()
+
+
+def losses(log: str) -> dict[int, list[float]]:
+    """What a session's log says of each step's loss."""
+    found: dict[int, list[float]] = {}
+    for loss, step in re.findall(r"loss = (\S+), step = (\d+) ", log):
+        found.setdefault(int(step), []).append(float(loss))
+    return found
+
+
+def logs_of(rig: Rig, name: str) -> list[Path]:
+    """The workers' standard error."""
+    return sorted(rig.folder.glob(f"data/nodemanager-*/log/{rig.app(name)['id']}/*/stderr"))
+
+
+def hdfs(rig: Rig, path: str) -> bytes:
+    """A file on HDFS."""
+    with InsecureClient(rig.cluster["webhdfs"], user="root", timeout=20).read(path) as file:
+        return bytes(file.read())
+
+
+def run_the_notebook(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example, in a kernel of its own."""
+    monkeypatch.setenv("PYTHONPATH", f"{REPO}:{REPO / 'submarine_patch/api'}")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    notebook = nbformat.read(REPO / "submarine_patch/examples/sweep.ipynb", as_version=4)
+    try:
+        NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    except CellExecutionError as e:
+        raise AssertionError(f"{e}\n{rig.tail()}") from e
+    submitted, typo, waited, trials, best = (said(cell) for cell in notebook.cells if cell.cell_type == "code")
+    assert re.search(r"<isonomy app application_\d+_\d+>", submitted)
+    assert "--framework kerass: unknown; did you mean keras?" in typo
+    assert "SUCCEEDED" in waited
+    assert "job003" in trials
+    assert "/models/sweep/ckpt-40-" in best
+
+
+def said(cell: Any) -> str:
+    """What a cell printed, and its last value."""
+    return "\n".join(str(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
 
 
 @pytest.mark.usefixtures("here")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from submarine_patch.worker.checkpoints import LocalFiles
-from submarine_patch.worker.kept import LISTS, KeptFolder
+from submarine_patch.worker.kept import LISTS, KeptFolder, copy_kept
 from tests.worker.gangs import Job
 
 
@@ -132,3 +132,23 @@ def test_a_script_that_knows_nothing_of_us_resumes(job: Job) -> None:
     assert second.codes() == [0], second.text()
     assert "began at 0" not in second.text()
     assert "sum 820" in second.text()
+
+
+def test_the_newest_whole_folder_is_published_once(tmp_path: Path, store: LocalFiles) -> None:
+    target = LocalFiles(tmp_path / "model")
+    with pytest.raises(FileNotFoundError, match="ckpt was never kept"):
+        copy_kept(store, target, "out/ckpt")
+    one = folder(tmp_path, "one", a="1")
+    kept = KeptFolder(store, one, 1)
+    assert kept.keep()
+    assert copy_kept(store, target, "out/ckpt") == "ckpt-0000000000001-000001"
+    (one / "sub").mkdir()
+    (one / "sub/b").write_text("2")
+    assert kept.keep()
+    for _ in range(2):
+        assert copy_kept(store, target, "out/ckpt") == "ckpt-0000000000001-000002"
+    assert held(target.root / "ckpt-0000000000001-000002") == {"a": "1", "sub/b": "2"}
+    newest = next(p for p in (store.root / "kept").iterdir() if p.name.endswith("2.json"))
+    newest.write_text("{")
+    assert copy_kept(store, target, "out/ckpt") == "ckpt-0000000000001-000001"
+    assert not [n for n in target.names("") if n.startswith("_")]

@@ -1,0 +1,159 @@
+"""What can be told of the launch command and its script before anything is submitted: mistakes, and notes for the user.
+
+Only files that go to the workers and lie here are looked at. A mistake is what cannot run anywhere; what another
+machine might know better (a module that is not installed here) is a note.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.options import RunArguments
+
+KNOWS_US = re.compile(rb"\b(isonomy|submarine_patch)\b")
+PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*|(?:\S*/)?torchrun")
+PROGRAMS = ("python", "python3", "torchrun", "bash", "sh", "mpirun", "accelerate", "deepspeed")
+"""What a launch command usually begins with."""
+MODULES_NAMED = 3
+Local = Mapping[str, Path | None]
+"""Names in the containers, and what they are here, as far as it is here."""
+
+
+def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
+    """Raises UsageError for a command that could not run; notes on what would surprise its user."""
+    try:
+        words = shlex.split(command)
+    except ValueError as e:
+        raise UsageError(f"--worker_launch_cmd: {e}; write quotes in pairs") from e
+    if not words:
+        return []
+    if not PYTHON.fullmatch(words[0]):
+        _program(words[0], local)
+        return []
+    script = _script(words, local)
+    if script is None:
+        return []
+    try:
+        source = script.read_bytes()
+    except OSError:
+        raise UsageError(f"--worker_launch_cmd: {script} cannot be read") from None
+    notes = _saves(parsed, script, source)
+    if "python2" in words[0]:
+        return notes
+    tree = _parsed(script, source)
+    return [*notes, *_modules(script, tree, local), *_unused(parsed, script, source, command)]
+
+
+def _program(word: str, local: Local) -> None:
+    """A program that is no Python: a misspelt one, or a file without what starts it."""
+    name = word.removeprefix("./")
+    here = local.get(name)
+    if here is not None and here.is_file():
+        if not word.startswith("./"):
+            run = f"python {word}" if word.endswith(".py") else f"./{word}"
+            raise UsageError(f"--worker_launch_cmd: {word} is a file of the job; write {run}")
+        with here.open("rb") as file:
+            first = file.readline(200)
+        if first.startswith(b"#!") and first.endswith(b"\r\n"):
+            raise UsageError(
+                f"--worker_launch_cmd: {name} has Windows' line ends; convert it, for example with dos2unix"
+            )
+        if name.endswith(".py") and not first.startswith(b"#!"):
+            raise UsageError(f"--worker_launch_cmd: {name} does not begin with #!; write python {name}")
+        return
+    if word.startswith("./") and name.split("/")[0] not in local:
+        raise UsageError(f"--worker_launch_cmd: {name} is not among the files of the workers; add {_localize(name)}")
+    if word.endswith(".py") and "/" not in word:
+        raise UsageError(f"--worker_launch_cmd: {word} is no program; write python {word}, and add {_localize(word)}")
+    near = difflib.get_close_matches(word, PROGRAMS, 1, 0.7)
+    if near and word not in PROGRAMS and shutil.which(word) is None:
+        raise UsageError(f"--worker_launch_cmd: {word}: no such program here; did you mean {near[0]}?")
+
+
+def _localize(name: str) -> str:
+    return f"--localization ./{name}:." if Path(name).is_file() else "--localization FILE:."
+
+
+def _script(words: list[str], local: Local) -> Path | None:
+    """The file that the command's Python runs, where it can be found here; UsageError where nobody has it."""
+    script = next((w for w in words[1:] if w.endswith(".py") and not w.startswith("-")), None)
+    if script is None or "-m" in words or "-c" in words or script.startswith("/") or "%" in script:
+        return None
+    parts = Path(script).parts
+    if parts[0] not in local:
+        raise UsageError(
+            f"--worker_launch_cmd: {script} is not among the files of the workers; add {_localize(script)}"
+        )
+    source = local[parts[0]]
+    return source.joinpath(*parts[1:]) if source is not None else None
+
+
+def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
+    """A program that keeps nothing loses its work at each revocation: its user should know before."""
+    if parsed.conf.get("keep_folder") or KNOWS_US.search(source):
+        return []
+    return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
+            " starts again (docs/submit.md)"]  # fmt: skip
+
+
+def _parsed(script: Path, source: bytes) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as e:
+        line = f", line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        what = e.msg if isinstance(e, SyntaxError) else str(e)
+        raise UsageError(f"--worker_launch_cmd: {script.name}{line}: no Python {version}: {what}") from e
+
+
+def _modules(script: Path, tree: ast.Module, local: Local) -> list[str]:
+    """Modules that the script imports at once and that are neither here nor among its files."""
+    own = {Path(name).stem for name in local} | {p.stem for p in script.parent.iterdir()}
+    names = dict.fromkeys(name.split(".")[0] for name in _imported(tree))
+    absent = [name for name in names if name not in own and not _installed(name)]
+    if not absent:
+        return []
+    more = f" and {len(absent) - MODULES_NAMED} more" if len(absent) > MODULES_NAMED else ""
+    return [f"note: {script.name} imports {', '.join(absent[:MODULES_NAMED])}{more}, not installed for the Python here:"
+            " see that the NodeManagers' has it (--python)"]  # fmt: skip
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+
+
+def _installed(name: str) -> bool:
+    try:
+        return name in sys.builtin_module_names or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _unused(parsed: RunArguments, script: Path, source: bytes, command: str) -> list[str]:
+    """Parameters of the search space that the script does not know would end each of its jobs."""
+    try:
+        space = yaml.safe_load(Path(parsed.conf.get("search_space", "")).read_text(encoding="utf-8"))["parameters"]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return []  # check_group says so
+    text = source.decode(errors="replace").replace("_", "-")
+    if not isinstance(space, dict) or "parse-known-args" in text:
+        return []
+    for name in map(str, space):
+        if f"%{name}%" not in command and not re.search(rf"\b{re.escape(name.replace('_', '-'))}\b", text):
+            return [f"note: the search space has {name}, which {script.name} does not name; it gets --{name} VALUE"]
+    return []

@@ -1,0 +1,110 @@
+"""What a data scientist in a hurry writes, and the one line that answers it before anything is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from submarine_patch.cli import check
+from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.options import parse_run
+
+GOOD = "import argparse, isonomy\nparser = argparse.ArgumentParser()\nparser.add_argument('--learning-rate')\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(GOOD)
+    (tmp_path / "space.yaml").write_text("parameters: {learning_rate: {type: float, min: 0.1, max: 1}}\n")
+    return tmp_path
+
+
+def notes(
+    command: str = "python train.py", *more: str, file: str = "train.py", resources: str = "memory=1G"
+) -> list[str]:
+    words = ["--name", "x", "--worker_resources", f"{resources},vcores=1,gpu=1", "--worker_launch_cmd", command]
+    return check(parse_run([*words, "--localization", f"./{file}:.", *more]))
+
+
+def test_a_good_script_has_no_notes() -> None:
+    assert notes() == []
+    assert notes("python -u train.py --text 'two words' --name größe") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python other.py", "other.py is not among the files of the workers; add --localization FILE:."),
+        ("train.py", "train.py is a file of the job; write python train.py"),
+        ("./train.py", "train.py does not begin with #!; write python train.py"),
+        ("./go.sh", "go.sh is not among the files of the workers; add --localization FILE:."),
+        ("prepare.py", "prepare.py is no program; write python prepare.py"),
+        ("pyhton train.py", "pyhton: no such program here; did you mean python?"),
+        ("python train.py --text 'open", "No closing quotation; write quotes in pairs"),
+    ],
+)
+def test_a_command_that_cannot_run_is_told(command: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        notes(command)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_python_2_is_told_with_its_line(here: Path) -> None:
+    (here / "train.py").write_text("import os\nprint 'epoch', 1\n")
+    with pytest.raises(
+        UsageError, match=r"train\.py, line 2: no Python 3\.\d+: Missing parentheses in call to 'print'"
+    ):
+        notes()
+    assert "starts again" in notes("python2 train.py")[0]
+
+
+def test_what_is_no_text_at_all_is_told(here: Path) -> None:
+    (here / "train.py").write_bytes(b"import os\0")
+    with pytest.raises(UsageError, match=r"train\.py.*: no Python 3"):
+        notes()
+
+
+def test_windows_line_ends_are_told(here: Path) -> None:
+    (here / "go.sh").write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
+    with pytest.raises(UsageError, match=r"go\.sh has Windows' line ends"):
+        notes("./go.sh", file="go.sh")
+    (here / "go.sh").write_bytes(b"#!/bin/bash\npython train.py\n")
+    assert notes("./go.sh", file="go.sh") == []
+
+
+def test_modules_that_are_not_there_are_noted(here: Path) -> None:
+    (here / "helper.py").write_text("")
+    lines = "import isonomy, helper, no_such_module_1, json\ntry:\n    import no_such_module_2\nexcept OSError:\n  1"
+    (here / "train.py").write_text(lines)
+    (note,) = notes()
+    assert "train.py imports no_such_module_1, not installed" in note
+
+
+def test_a_parameter_that_the_script_does_not_know_is_noted(here: Path) -> None:
+    search = ("--app-scheduler", "asha", "--search-space", "space.yaml", "--max-iterations", "9")
+    assert notes("python train.py", *search) == []
+    (here / "space.yaml").write_text("parameters: {lr: {type: float, min: 0.1, max: 1}}\n")
+    (note,) = notes("python train.py", *search)
+    assert "the search space has lr, which train.py does not name" in note
+    assert notes("python train.py --learning-rate %lr%", *search) == []
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("val_loss", "max"), ("eval/wer", "max"), ("val_accuracy", "min")])
+def test_a_metric_that_is_taken_the_wrong_way_round_is_noted(metric: str, mode: str) -> None:
+    (note,) = notes("python train.py", "--metric", metric, "--mode", mode)
+    assert metric in note
+    assert notes("python train.py", "--metric", metric, "--mode", "min" if mode == "max" else "max") == []
+
+
+def test_a_forgotten_unit_is_told() -> None:
+    with pytest.raises(UsageError, match=r"memory=4: that is 4 MB; write memory=4G"):
+        notes(resources="memory=4")
+
+
+@pytest.mark.parametrize("name", ["größe", "my job", "a/b", "-x", "💥"])
+def test_a_name_that_yarn_and_hdfs_would_not_like_is_told(name: str) -> None:
+    with pytest.raises(UsageError, match=r"letters, digits, '\.', '_' and '-' only"):
+        check(parse_run(["--name", name, "--worker_resources", "memory=1G", "--worker_launch_cmd", "true"]))
