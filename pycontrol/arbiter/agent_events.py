@@ -113,7 +113,7 @@ class AgentEvents:
         if record is None:
             return
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
-        s.agents.progressed(e.app_id, e.demand, e.jobs, e.rho)
+        s.agents.progressed(e.app_id, e.demand, e.jobs, e.rho, e.links)
         s.update_demand(e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)

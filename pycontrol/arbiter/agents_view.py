@@ -19,6 +19,7 @@ class AgentState:
     jobs: tuple[JobProgress, ...] = ()
     rho: float | None = None
     connected: bool = True
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class AgentsView:
@@ -86,10 +87,12 @@ class AgentsView:
             agent.connected = False
             self.stale.add(app_id)
 
-    def progressed(self, app_id: str, demand: Demand, jobs: tuple[JobProgress, ...], rho: float) -> None:
+    def progressed(
+        self, app_id: str, demand: Demand, jobs: tuple[JobProgress, ...], rho: float, links: tuple[tuple[str, str], ...]
+    ) -> None:
         """A report; a rho of 0 is none."""
         agent = self._by_app[app_id]
-        agent.demand, agent.jobs = demand, jobs
+        agent.demand, agent.jobs, agent.links = demand, jobs, links
         if rho > 0:
             agent.rho = rho
 

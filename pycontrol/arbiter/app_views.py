@@ -32,11 +32,12 @@ def view(
     ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
     private = part is not None and part.private
     borrowed = s.borrowing(app_id) if private else 0
+    wants = demand or demand_of(s, app_id, now_s)
     return AppView(
         app_id=app_id,
         queue=app.queue,
         rho=rho,
-        demand=demand or demand_of(s, app_id, now_s),
+        demand=wants,
         ending=ending_gpus,
         ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
@@ -48,6 +49,7 @@ def view(
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id) if app.vc else 0,
+        spared=wants.unsaved and s.settings.unsaved_last,
     )
 
 

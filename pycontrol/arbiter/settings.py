@@ -23,6 +23,8 @@ class Settings:
     recovery_s: float = 5.0
     """After a restart, the time Agents and nodes get to come back before leases move again."""
     standin_revocable: bool = False
+    unsaved_last: bool = False
+    """Whether apps that keep no checkpoints are revoked last among equals."""
     lease_timing: str = "aligned"
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False

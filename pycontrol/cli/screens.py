@@ -171,6 +171,7 @@ def explain(d: Data) -> Group:
     if d["leases"]:
         parts += ["", _leases(d["leases"], now_s)]
     parts += [deal(x, now_s) for x in d["deals"]]
+    parts += [f"{x['label']}: {x['url']}" for x in d.get("links", ())]
     if d["jobs"]:
         parts += ["", _jobs(d["jobs"]), *(f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])]
     if d["rounds"]:
@@ -187,7 +188,10 @@ def _controls(c: Data) -> str | None:
     said += [f"in the pinned cell {c['pinned']}"] if c.get("pinned") else []
     said += ["opportunistic"] if c.get("opportunistic") else []
     said += ["lazy preemption"] if c.get("lazy_preemption") else []
-    return f"asked for: {', '.join(said)}" if said else None
+    asked = [f"asked for: {', '.join(said)}"] if said else []
+    last = ", and is revoked last among equals" if c.get("revoked_last") else ""
+    asked += [f"it keeps no checkpoints: it starts again after each revocation{last}"] if c.get("unsaved") else []
+    return "\n".join(asked) if asked else None
 
 
 def _when(d: Data) -> str | None:

@@ -173,6 +173,8 @@ class Config(Section):
     round_retry_s: Seconds = 5.0
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
+    unsaved_last: bool = False
+    """Among equals, apps that keep no checkpoints lose their GPUs last; they say so themselves."""
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
     hdfs_tokens: HdfsTokenSettings | None = None

@@ -72,6 +72,7 @@ def settings_of(config: Config) -> Settings:
         bid_s=config.deadlines.bid_s,
         solve_s=config.deadlines.solve_s,
         standin_revocable=config.standin.revocable,
+        unsaved_last=config.unsaved_last,
         seed=config.seed,
         ended_apps_s=config.journal.retention_days * DAY_S,
         validate=os.environ.get("ISONOMY_VALIDATE") == "1",

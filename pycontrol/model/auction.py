@@ -84,6 +84,8 @@ class Demand:
     """What it owned runs on as borrowed, where the GPUs are idle, rather than being stopped (lazy preemption)."""
     mixes: bool = False
     """Whether one of its gangs may have GPUs of several types."""
+    unsaved: bool = False
+    """Its scripts keep no checkpoints: what is revoked starts again."""
     members: tuple[int, ...] = ()
     """GPUs of each container of a gang, the largest first, where each needs one machine; empty: split as it comes."""
 
@@ -162,6 +164,8 @@ class AppView:
     """Of its service, what the places that were chosen for its gangs cost, by the prior of S."""
     revoked_gpus: int = 0
     """How often a GPU was taken back from it."""
+    spared: bool = False
+    """Among equals it is revoked last, for it keeps no checkpoints and the operator allows it."""
 
     @property
     def unmet_gpus(self) -> int:

@@ -241,6 +241,8 @@ class ProgressReported:
     demand: Demand
     jobs: tuple[JobProgress, ...]
     rho: float = 0.0
+    links: tuple[tuple[str, str], ...] = ()
+    """(label, address) for its page."""
 
 
 @value

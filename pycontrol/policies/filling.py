@@ -26,8 +26,9 @@ MANY = 1 << 30
 """GPUs without a limit."""
 _Shape = tuple[int, Scope, str, tuple[int, ...]]
 """GPUs, widest scope, GPU type and members of a new gang."""
-_Entry = tuple[tuple[int, float], float, str, int]
-"""Priority (the highest first) and key, tie-break, app id, and the app's position in the snapshot."""
+_Entry = tuple[tuple[int, float], bool, float, str, int]
+"""Priority (the highest first) and key, whether it is as well revoked, tie-break, app id, and its position in the
+snapshot."""
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,10 @@ class _Filler:
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
         key = -view.priority, self.policy.key(view, view.retained_gpus + self.picked.get(i, 0), self.offered)
+        loses = not (view.spared and view.ending_gangs and self._homes_of(i))
         if self.policy.ties == "random":
-            return key, self.rng.random(), view.app_id, i
-        return key, view.submitted_s, view.app_id, i
+            return key, loses, self.rng.random(), view.app_id, i
+        return key, loses, view.submitted_s, view.app_id, i
 
     # ---- who
 
@@ -222,7 +224,7 @@ class _Filler:
         """The next gangs in the policy's order, as many as the GPUs' number allows."""
         picks = []
         while self.unpicked_gpus >= self.smallest_gpus and (heap := self._first_queue()):
-            i = heap[0][3]
+            i = heap[0][-1]
             pick = self._pick(i)
             if pick is None:
                 heappop(heap)
@@ -240,7 +242,7 @@ class _Filler:
         return self.heaps[min(queues, key=self._queue_key)] if queues else []
 
     def _queue_key(self, queue: str) -> tuple[tuple[float, ...], str]:
-        i = self.heaps[queue][0][3]
+        i = self.heaps[queue][0][-1]
         gpus = self.apps[i].retained_gpus + self.picked.get(i, 0)
         return self.policy.queue_key(self.apps[i], gpus, self.queue_gpus[queue], self.offered), queue
 
@@ -392,13 +394,18 @@ class _Filler:
             return None
         return gang
 
+    def _last_to_stay(self) -> _Pick:
+        """Who loses its place first; whoever is spared only after all others."""
+        able = (k for k in reversed(range(len(self.stays))) if not self.apps[self.stays[k].app].spared)
+        return self.stays.pop(next(able, -1))
+
     def _displace(self, shape: _Shape) -> Gang | None:
         """A place at the cost of those that come last in the order and were to stay; takes theirs from them."""
         if not self.free.has_place(*shape):
             return None
         asked = []
         while not self.spare.has_place(*shape):
-            pick = self.stays.pop()
+            pick = self._last_to_stay()
             if pick.home is not None and not pick.done:
                 self.spare.give(pick.home)
                 asked.append(pick)

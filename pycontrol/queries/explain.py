@@ -43,6 +43,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
             "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
         },
         "controls": controls(a, app_id),
+        "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
         + [views.lease_row(a, x) for x in coming],
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
@@ -62,6 +63,8 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
         "pinned": demand.pinned,
+        "unsaved": demand.unsaved,
+        "revoked_last": demand.unsaved and a.settings.unsaved_last,
     }
 
 

@@ -7,6 +7,7 @@ policy has trouble with; what does not is Malformed, and costs its own app the m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of
@@ -69,6 +70,10 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 
 # ---- Agent to Arbiter
 
+LINKS_MAX = 20
+LINK = re.compile(r"https?://[^\s\"'<>]+|/proxy/application_[0-9_]+/tensorboard/")
+"""What an app's page may link to."""
+
 
 def demand_of(message: pb.Demand) -> Demand:
     """What an app could use now."""
@@ -97,6 +102,7 @@ def demand_of(message: pb.Demand) -> Demand:
         opportunistic=message.opportunistic,
         lazy=message.lazy_preemption,
         mixes=message.mixes,
+        unsaved=message.unsaved,
     )
 
 
@@ -219,6 +225,12 @@ def _worker(message: pb.WorkerPlan) -> WorkerPlan:
     )
 
 
+def links_of(messages: Sequence[pb.Link]) -> tuple[tuple[str, str], ...]:
+    """Those that are addresses of the web, or below YARN's proxy; others are left out."""
+    found = ((m.label[:ID_MAX_CHARS], m.url[:TEXT_MAX_CHARS]) for m in messages[:LINKS_MAX])
+    return tuple((label, url) for label, url in found if label and LINK.fullmatch(url))
+
+
 def job_progress(message: pb.JobProgress) -> JobProgress:
     """How far a job is. A loss that diverged stays NaN or infinite: it is what the job computed."""
     return JobProgress(
@@ -278,7 +290,7 @@ def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Ev
             few(progress.jobs, "progress.jobs", JOBS_MAX)
             jobs = tuple(job_progress(j) for j in progress.jobs)
             rho_now = a_rho(progress.rho, "progress.rho")
-            return ProgressReported(app_id, demand_of(progress.demand), jobs, rho_now)
+            return ProgressReported(app_id, demand_of(progress.demand), jobs, rho_now, links_of(progress.links))
         case "done":
             return agent_done(app_id, message.done)
         case "register":

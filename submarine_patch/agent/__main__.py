@@ -17,6 +17,7 @@ from pathlib import Path
 from pycontrol.web.poster import Poster
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
+from submarine_patch.agent import board
 from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.edges import ArbiterSession, Shell, SpeedStore, StateStore
 from submarine_patch.agent.messages import (
@@ -24,6 +25,7 @@ from submarine_patch.agent.messages import (
     CommandRefused,
     End,
     Event,
+    HasBoard,
     HasToken,
     KeepSpeeds,
     LinkLost,
@@ -75,6 +77,7 @@ class Agent:
         else:
             self._recall_speeds()
         self.poster = Poster(spec.notify)
+        self.board = board.Board(Path(board.FOLDER), spec.metric) if spec.tensorboard else None
         self._lock = threading.Lock()
         self.session = ArbiterSession(
             spec.arbiter,
@@ -120,6 +123,10 @@ class Agent:
             threading.Thread(target=watch_token, args=watched, name="token", daemon=True).start()
         if self.spec.notify:
             self.poster.start()
+        if self.board is not None:
+            tell = self.inbox.put
+            board.serve(sys.executable, Path(board.FOLDER), lambda port: tell(HasBoard(port)),
+                        lambda problem: tell(HasBoard(problem=problem)))  # fmt: skip
         while True:
             try:
                 event = self.inbox.get(timeout=TICK_S)
@@ -129,6 +136,7 @@ class Agent:
                 commands = self.brain.handle(event, time.time())
                 state = self.brain.dump() if self.brain.changed else None
                 self.brain.changed = False
+                self._show()
             if state is not None:
                 self.store.save(state)
             for command in commands:
@@ -138,6 +146,16 @@ class Agent:
                     self.poster.drain(CLOSE_S)
                     return command.code
                 self._carry_out(command)
+
+    def _show(self) -> None:
+        """What jobs say goes to TensorBoard, if it is to run; a full disk costs its curves, not the app."""
+        if self.board is None:
+            return
+        try:
+            self.board.take(self.brain.jobs.values(), time.time())
+        except OSError as e:
+            log.warning("TensorBoard's files cannot be written: %s", e)
+            self.board = None
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, ToArbiter):

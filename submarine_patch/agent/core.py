@@ -21,6 +21,7 @@ from submarine_patch.agent.messages import (
     CommandRefused,
     End,
     Event,
+    HasBoard,
     HasToken,
     KeepSpeeds,
     LinkLost,
@@ -62,9 +63,18 @@ class AgentCore(SavedState):
             self._publish_done(event)
         elif isinstance(event, HasToken):
             self.has_token(event.issued_s, event.ends_s)
+        elif isinstance(event, HasBoard):
+            self._board(event)
         self._tick(now_s)
         out, self.out = self.out, []
         return out
+
+    def _board(self, event: HasBoard) -> None:
+        self.board_port = event.port
+        self.board_problem = "" if event.port else f"TensorBoard does not run beside the Agent: {event.problem}"
+        self.report_due = True
+        if event.port:
+            self.shell(board=am.AmBoard(port=event.port))
 
     def register(self) -> pb.AgentMessage:
         """The first message of each stream."""

@@ -47,7 +47,15 @@ class HasToken:
     ends_s: float
 
 
-Event = pb.ArbiterMessage | am.AmEvent | TimePassed | LinkLost | CommandRefused | Published | HasToken
+@dataclass(frozen=True, slots=True)
+class HasBoard:
+    """TensorBoard listens at this port of the Agent's machine, or does not run, and why."""
+
+    port: int = 0
+    problem: str = ""
+
+
+Event = pb.ArbiterMessage | am.AmEvent | TimePassed | LinkLost | CommandRefused | Published | HasToken | HasBoard
 
 # ---- commands
 

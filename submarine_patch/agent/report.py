@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Set
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
+from submarine_patch.agent.gangs import UNSAVED
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES
@@ -66,6 +68,7 @@ def demand(s: SavedState) -> pb.Demand:
         opportunistic=s.spec.opportunistic,
         lazy_preemption=s.spec.lazy_preemption,
         mixes=s.spec.mix_types,
+        unsaved=s.spec.unsaved or any(j.note == UNSAVED for j in s.jobs.values()),
     )
 
 
@@ -160,7 +163,20 @@ def progress(s: SavedState) -> pb.Progress:
     rows = [_job(s, j) for j in told]
     for row in [r for r in rows if r.note][NOTES_TOLD:]:
         row.note = ""
-    return pb.Progress(demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric)
+    return pb.Progress(demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric, links=links(s))
+
+
+def links(s: SavedState) -> list[pb.Link]:
+    """TensorBoard below YARN's proxy, and what the user named; worker-N (and master-0, the first) of the first gang."""
+    found = [pb.Link(label="TensorBoard", url=f"/proxy/{s.spec.app_id}/tensorboard/")] if s.board_port else []
+    hosts = next((j.hosts for j in s.jobs.values() if j.active), [])
+    for label, scheme, host, port in s.spec.quicklinks:
+        role = re.fullmatch(r"(?:worker|master)-(\d+)", host)
+        if role is None:
+            found.append(pb.Link(label=label, url=f"{scheme}{host}:{port}"))
+        elif int(role[1]) < len(hosts):
+            found.append(pb.Link(label=label, url=f"{scheme}{hosts[int(role[1])]}:{port}"))
+    return found
 
 
 def _job(s: SavedState, job: Job) -> pb.JobProgress:
@@ -192,7 +208,7 @@ def _note(s: SavedState, job: Job) -> str:
     if s.token_told and job.active:
         ends = datetime.fromtimestamp(s.token_ends_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
         return f"the app's HDFS token ends at {ends}: no checkpoint can be written after that"
-    return job.note
+    return job.note or s.board_problem
 
 
 def finite(value: float) -> float | None:

@@ -92,6 +92,12 @@ class AppSpec:
     """The part of iteration_s that a faster virtual GPU makes faster."""
     notify: str = ""
     """Where JSON is posted when the app starts, loses GPUs, ends or fails."""
+    tensorboard: bool = False
+    """Whether TensorBoard runs beside the Agent."""
+    quicklinks: tuple[tuple[str, str, str, int], ...] = ()
+    """(label, scheme with ://, host or worker-N, port) for its page."""
+    unsaved: bool = False
+    """Its script keeps no checkpoints, as far as the submission could tell."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
@@ -168,6 +174,9 @@ class AppSpec:
             pinned=given.get("pinned", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
             notify=given.get("notify", ""),
+            unsaved=given.get("unsaved") == "true",
+            tensorboard=bool(d.get("tensorboard")),
+            quicklinks=tuple((q["label"], q["protocol"], q["host"], int(q["port"])) for q in d.get("quicklinks") or ()),
             job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 

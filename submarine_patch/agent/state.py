@@ -71,6 +71,9 @@ class SavedState:
         self.token_warns_s = 0.0
         self.token_told = False
         """Jobs' notes say that it ends."""
+        self.board_port = 0
+        """Where TensorBoard listens beside the Agent; 0: nowhere (yet)."""
+        self.board_problem = ""
         self.restart_s = RESTART_PRIOR_S
         self.adopted: set[str] = set()
         self.adopt_until_s: float | None = None

@@ -61,6 +61,8 @@ def check_group(conf: Mapping[str, str]) -> None:
     _one_of(conf, "mode", MODES)
     _one_of(conf, "framework", FRAMEWORKS)
     _one_of(conf, "mix_types", ("true", "false"))
+    _one_of(conf, "unsaved", ("true", "false"))
+    _one_of(conf, "tensorboard", ("true", "false"))
     if conf.get("metric") and not re.fullmatch(METRIC, conf["metric"]):
         raise UsageError(f"isonomy.metric={conf['metric']}: must be the name of a reported value, like val_loss")
     folder = conf.get("keep_folder", "")

@@ -16,10 +16,11 @@ RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
              "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip
 INSTEAD = {
-    "num_ps": "parameter servers are not supported; use synchronous workers (--num_workers)",
+    "num_ps": "parameter servers are not supported: a gang trains in step, and all of it or none has its GPUs; use"
+    " synchronous workers (--num_workers)",
     "num_schedulers": "MXNet's schedulers are not supported; use synchronous workers (--num_workers)",
-    "tensorboard": "not supported; run tensorboard --logdir on the checkpoint path instead",
-    "quicklink": "not supported; leave it out",
+    "tensorboard_resources": "TensorBoard runs beside the application master; leave it out",
+    "tensorboard_docker_image": "TensorBoard runs beside the application master; leave it out",
     "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
 }
 INPUT = "/"
@@ -36,6 +37,9 @@ def check_job(parsed: RunArguments) -> list[str]:
             raise UsageError(f"--{name}: {why}")
     if parsed.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", parsed.name):
         raise UsageError(f"--name {parsed.name}: letters, digits, '.', '_' and '-' only")
+    for link in given.get("quicklink", []):
+        if not re.fullmatch(r"[^=<>\"']+=https?://[A-Za-z0-9.-]+:[0-9]{1,5}", link):
+            raise UsageError(f"--quicklink {link}: write LABEL=http://HOST:PORT; worker-0 is the first worker's host")
     _framework(parsed)
     _environment(given.get("env", []))
     if parsed.spec_file is not None:

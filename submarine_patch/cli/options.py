@@ -55,6 +55,7 @@ GROUP_OPTIONS = (
         "whether a smaller or a larger value is better; default: min for loss, val_loss ..., else max",
     ),
     Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
+    Option("unsaved", "true|false", "the script keeps no checkpoints at all; default: true if it looks so"),
     Option("target", "VALUE", "of the metric: with curve, all is done once a job meets it"),
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
@@ -110,6 +111,10 @@ STOCK_OPTIONS = (
     Option("keytab", "FILE", "to log in with, on a secure cluster"),
     Option("principal", "NAME", "of the keytab"),
     Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
+    Option("tensorboard", "", "TensorBoard of what the jobs report, on the app's page"),
+    Option(
+        "quicklink", "LABEL=URL", "a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST (repeatable)"
+    ),
     Option("insecure", "", "the cluster has no Kerberos"),
     Option("verbose", "", "log more"),
     Option("help", "", "this text"),
@@ -123,10 +128,8 @@ REFUSED_OPTIONS = (
     Option("scheduler_resources", "R", ""),
     Option("scheduler_launch_cmd", "CMD", ""),
     Option("scheduler_docker_image", "IMAGE", ""),
-    Option("tensorboard", "", ""),
     Option("tensorboard_resources", "R", ""),
     Option("tensorboard_docker_image", "IMAGE", ""),
-    Option("quicklink", "LINK", ""),
     Option("distribute_keytab", "", ""),
 )
 """Stock options that the runtime does not carry out: it refuses them in one line."""
@@ -194,6 +197,9 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
         add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
         return
     result.values.setdefault(name, []).append("true" if flag else value)
+    if name == "tensorboard":  # of TensorFlow only, for the stock command line
+        add_conf(result, name, "true")
+        return
     if name == "f":
         result.spec_file = value
     elif name == "name":
@@ -207,7 +213,7 @@ def add_conf(result: RunArguments, key: str, value: str) -> None:
     """A pair of the group's configuration; UsageError for an unknown key or one given twice."""
     if key in result.conf:
         raise UsageError(f"{PREFIX}{key}: given twice")
-    known = [*(option.name.replace("-", "_") for option in GROUP_OPTIONS), "framework"]
+    known = [*(option.name.replace("-", "_") for option in GROUP_OPTIONS), "framework", "tensorboard"]
     if key not in known:
         nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
         raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.options import RunArguments
+from submarine_patch.cli.options import RunArguments, add_conf
 
 KNOWS_US = re.compile(rb"\b(isonomy|submarine_patch)\b")
 PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*|(?:\S*/)?torchrun")
@@ -101,8 +101,10 @@ def _script(words: list[str], local: Local) -> Path | None:
 
 def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
     """A program that keeps nothing loses its work at each revocation: its user should know before."""
-    if parsed.conf.get("keep_folder") or KNOWS_US.search(source):
+    if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):
         return []
+    if "unsaved" not in parsed.conf:
+        add_conf(parsed, "unsaved", "true")
     return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
             " starts again (docs/submit.md)"]  # fmt: skip
 

@@ -20,10 +20,11 @@ import isonomy
 from submarine_patch.agent.speeds import file_of
 from tests.cluster.rig import BIN, REPO, Rig
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 START_S = 300.0
 """The longest that four workers' start takes, on a busy machine."""
+STEPS_COMPARED = 1500
 OWN = """
 import json, os, signal, sys, time
 os.makedirs("ckpt", exist_ok=True)
@@ -58,7 +59,7 @@ def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
 ) -> None:
     words = ["--gpus-per-job", "3:12", "--job-type", "wide", "--slowdown", "1,1.1,1.3"]
     command = "python -m submarine_patch.examples.digits --log-steps 1 --batch-size 48"
-    rig.submit("wide", 900, *words, queue="prod", steps=900, command=command)
+    rig.submit("wide", 6000, *words, queue="prod", steps=6000, command=command)
     rig.training("wide", limit_s=START_S)
     assert rig.jobs("wide")[0]["gpus"] == 12
     run_the_notebook(rig, tmp_path, monkeypatch)
@@ -74,10 +75,11 @@ def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
     by_step = losses("\n".join(p.read_text() for p in logs_of(rig, "wide")))
     assert min(by_step) < 30
     assert max(by_step) > steps + 30
-    alone = subprocess.run([*command.replace("python", sys.executable, 1).split(), "--steps", str(max(by_step))],
+    most = min(max(by_step), STEPS_COMPARED)
+    alone = subprocess.run([*command.replace("python", sys.executable, 1).split(), "--steps", str(most)],
                            capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
     expected = losses(alone.stderr)
-    for step, seen in by_step.items():
+    for step, seen in ((k, v) for k, v in by_step.items() if k <= most):
         assert all(loss == pytest.approx(expected[step][0], rel=0.02, abs=0.002) for loss in seen), step
     kept = json.loads(hdfs(rig, "/user/root/.isonomy/speeds/" + file_of("wide")))
     assert {"6", "12"} <= kept["efficiency"].keys()

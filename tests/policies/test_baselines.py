@@ -234,3 +234,32 @@ class TestRegistry:
             assert registry.make(name).name == name
             assert registry.summary(name)
             assert registry.make(name, **{o: registry.default(name, o) for o in registry.options(name)})
+
+
+class TestUnsavedLast:
+    """Apps that keep no checkpoints, where the operator spares them."""
+
+    def served(self, spared: str = "", waits: str = "") -> set[str]:
+        """Of three equals whom drf gives the two machines that there are; a and b run there, but for whoever waits."""
+        runs = [app(n, 4, 1, ending_gangs=() if n == waits else (gang(**{h: 4}),), submitted_s=s, spared=n == spared)
+                for n, h, s in (("a", "n1", 1.0), ("b", "n2", 2.0))]  # fmt: skip
+        return set(gangs_of("drf", snapshot(app("first", 4, 1), *runs, free={"n1": 4, "n2": 4})))
+
+    def test_among_equals_who_begins_anew_keeps_its_gpus(self) -> None:
+        assert self.served() == {"first", "a"}
+        assert self.served(spared="b") == {"first", "b"}
+
+    def test_who_has_nothing_to_lose_is_not_put_ahead(self) -> None:
+        assert self.served(spared="b", waits="b") == {"first", "a"}
+
+    @pytest.mark.parametrize(("spared", "moves"), [("middle", "last"), ("last", "middle")])
+    def test_it_is_the_last_to_be_displaced(self, spared: str, moves: str) -> None:
+        """Four GPUs of one machine: one of the others must move."""
+        homes = {"middle": gang(n1=1), "last": gang(n2=1)}
+        views = [app(n, 1, 1, ending_gangs=(homes[n],), attained_gpu_s=a, spared=n == spared)
+                 for n, a in (("middle", 100.0), ("last", 200.0))]  # fmt: skip
+        large = app("large", 4, 1, scope=Scope.MACHINE)
+        got = gangs_of("tiresias", snapshot(large, *views, free={"n1": 4, "n2": 4}))
+        assert got[spared] == [homes[spared]]
+        assert got[moves] == [homes[spared]]
+        assert got["large"] == [tuple((host, 4) for host, _ in homes[moves])]

@@ -30,6 +30,7 @@ DEMAND = pb.Demand(
     gang_gpus=2, gangs=3, job_demand_max=2, work_left_gpu_s=1.0, work_total_gpu_s=2.0, work_done_gpu_s=1.0,
     slowdown=[1.0, 1.1, 1.3], loss_rate=0.1, speedups={"K80": 1.0, "V100": 3.0}, gpu_type="V100",
     within="switch", pinned="corner", lazy_preemption=True, mixes=True,
+    unsaved=True,
 )  # fmt: skip
 STRANGER = pb.Demand(
     gang_gpus=1, gangs=1, job_demand_max=1, work_left_gpu_s=1.0, work_total_gpu_s=1.0, opportunistic=True

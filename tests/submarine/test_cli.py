@@ -372,7 +372,9 @@ def good(*more: str) -> list[str]:
         (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
         (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
         (["--num_ps", "1"], "--num_ps: parameter servers are not supported"),
-        (["--quicklink", "a=b"], "--quicklink: not supported; leave it out"),
+        (["--quicklink", "a=b"], "--quicklink a=b: write LABEL=http://HOST:PORT"),
+        (["--quicklink", "UI=http://worker-0:80/x"], "write LABEL=http://HOST:PORT"),
+        (["--tensorboard_resources", "memory=4G"], "TensorBoard runs beside the application master; leave it out"),
     ],
 )
 def test_mistakes_are_one_line_before_any_connection(

@@ -48,6 +48,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "revocations": [_revocation(r) for r in reversed(held["revocations"])],
         "rounds": [_round(r, d["names"]) for r in d["rounds"]],
         "deals": d["deals"],
+        "links": d["links"],
         "charts": charts(trends, d["names"]),
         "standin": STANDIN,
     }

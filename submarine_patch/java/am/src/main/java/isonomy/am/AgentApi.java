@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.Consumer;
+import java.util.function.IntConsumer;
 
 /** What the Agent may call: {@code poll} for events, {@code call} for commands. Both are bytes of am.proto. */
 public final class AgentApi {
@@ -17,6 +18,7 @@ public final class AgentApi {
   private final Containers containers;
   private final Consumer<Float> progress;
   private final Consumer<Outcome> end;
+  private final IntConsumer board;
   private final Map<String, AmReply> replies = new LinkedHashMap<>() {
     private static final long serialVersionUID = 1L;
 
@@ -26,11 +28,13 @@ public final class AgentApi {
     }
   };
 
-  AgentApi(EventQueue events, Containers containers, Consumer<Float> progress, Consumer<Outcome> end) {
+  AgentApi(EventQueue events, Containers containers, Consumer<Float> progress, Consumer<Outcome> end,
+      IntConsumer board) {
     this.events = events;
     this.containers = containers;
     this.progress = progress;
     this.end = end;
+    this.board = board;
   }
 
   /** The events that wait; if there are none, those of the next {@code waitMs} milliseconds. */
@@ -74,6 +78,9 @@ public final class AgentApi {
           break;
         case PROGRESS:
           progress.accept(command.getProgress().getFraction());
+          break;
+        case BOARD:
+          board.accept(command.getBoard().getPort());
           break;
         default:
           throw new IllegalArgumentException("a command without a kind");

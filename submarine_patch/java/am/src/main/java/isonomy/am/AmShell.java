@@ -79,13 +79,19 @@ public final class AmShell {
     rmCallbacks.connect(containers);
     register();
     LoopbackGateway gateway =
-        new LoopbackGateway(new AgentApi(events, containers, rmCallbacks::setProgress, outcome::complete));
+        new LoopbackGateway(new AgentApi(events, containers, rmCallbacks::setProgress, outcome::complete, this::board));
     AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"), greeting(gateway));
     Runtime.getRuntime().addShutdownHook(new Thread(agent::stop, "stop-agent"));
     agent.onExit(outcome::complete);
     int exitCode = end(outcome.join(), agent);
     gateway.close();
     return exitCode;
+  }
+
+  private void board(int port) {
+    if (page != null) {
+      page.board(port);
+    }
   }
 
   /** Containers of previous attempts are the first events. */

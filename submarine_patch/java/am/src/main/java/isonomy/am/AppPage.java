@@ -15,17 +15,19 @@ import java.util.function.Predicate;
  * The tracking URL of an app: one small page that sends the browser on to the app's page in the ResourceManager.
  *
  * <p>YARN's proxy fetches it without the user's ticket, so a redirect of the request would fetch the app's page as
- * nobody; a link and a meta refresh have the browser itself go there. Whoever is not admitted gets 403.
+ * nobody; a link and a meta refresh have the browser itself go there. Below it is TensorBoard, if the job has one
+ * ({@link Board}). Whoever is not admitted gets 403.
  */
 final class AppPage {
   static final String UI = "/ws/v1/cluster/isonomy/ui/app/";
-  private static final int THREADS = 2;
+  private static final int THREADS = 4;
   private static final String POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
   private final HttpServer server;
   private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, AppPage::daemon);
   private final Predicate<InetAddress> admitted;
   private final byte[] page;
+  private final Board board = new Board();
 
   private AppPage(InetAddress address, String target, Predicate<InetAddress> admitted) throws IOException {
     // Of whoever sends half a request, and reads no answer; the JDK's server has no other place for them.
@@ -45,6 +47,11 @@ final class AppPage {
     return page;
   }
 
+  /** TensorBoard is part of the page from now on. */
+  void board(int port) {
+    board.at(port);
+  }
+
   int port() {
     return server.getAddress().getPort();
   }
@@ -58,6 +65,10 @@ final class AppPage {
     try {
       boolean reads = http.getRequestMethod().equals("GET") || http.getRequestMethod().equals("HEAD");
       int status = !admitted.test(http.getRemoteAddress().getAddress()) ? 403 : reads ? 200 : 405;
+      if (status == 200 && http.getRequestURI().getPath().startsWith(Board.PATH)) {
+        board.answer(http);
+        return;
+      }
       Headers headers = http.getResponseHeaders();
       headers.set("Content-Type", "text/html; charset=utf-8");
       headers.set("Content-Security-Policy", POLICY);

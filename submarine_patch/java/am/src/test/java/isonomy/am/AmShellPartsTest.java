@@ -65,7 +65,8 @@ class AmShellPartsTest {
   void aRepeatedCommandHasItsEffectOnce() throws Exception {
     List<Float> fractions = new ArrayList<>();
     CompletableFuture<Outcome> outcome = new CompletableFuture<>();
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), null, fractions::add, outcome::complete);
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), null, fractions::add, outcome::complete,
+        port -> { });
     byte[] progress = AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(0.5f))
         .build().toByteArray();
     assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
@@ -82,7 +83,8 @@ class AmShellPartsTest {
 
   @Test
   void aLaunchOfAnUnknownContainerIsAnError() throws Exception {
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null, null), f -> { }, o -> { });
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null, null), f -> { }, o -> { },
+        port -> { });
     AmReply reply = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("1")
         .setLaunch(AmLaunch.newBuilder().setContainerId("container_1")).build().toByteArray()));
     assertEquals("container_1 is not held", reply.getError());

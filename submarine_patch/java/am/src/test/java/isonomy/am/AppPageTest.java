@@ -4,9 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.HttpURLConnection;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -106,9 +108,64 @@ class AppPageTest {
     assertFalse(AppPage.html("/x\"><script>").contains("<script>"));
   }
 
+  @Test
+  void tensorBoardIsPartOfThePageAndWhatItPostsComesAsGet() throws Exception {
+    HttpServer tensorBoard = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+    tensorBoard.createContext("/", http -> {
+      String asked = http.getRequestMethod() + " " + http.getRequestURI() + " "
+          + new String(http.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
+      boolean page = http.getRequestURI().getPath().endsWith("/");
+      http.getResponseHeaders().set("Content-Type", page ? "text/html; charset=utf-8" : "application/json");
+      http.getResponseHeaders().set("Content-Security-Policy", "script-src 'self'");
+      byte[] body = (page ? "<html><head><title>T</title></head></html>" : asked).getBytes(StandardCharsets.UTF_8);
+      http.sendResponseHeaders(http.getRequestURI().getPath().endsWith("absent") ? 404 : 200, body.length);
+      http.getResponseBody().write(body);
+      http.close();
+    });
+    tensorBoard.start();
+    AppPage page = AppPage.start(InetAddress.getLoopbackAddress(), "/x", from -> true);
+    try {
+      assertEquals(404, open(page, "GET", "/tensorboard/").getResponseCode());
+      page.board(tensorBoard.getAddress().getPort());
+      HttpURLConnection html = open(page, "GET", "/tensorboard/");
+      assertEquals("<html><head><script src=\"isonomy.js\"></script><title>T</title></head></html>", text(html));
+      assertEquals("script-src 'self'", html.getHeaderField("Content-Security-Policy"));
+      assertTrue(text(open(page, "GET", "/tensorboard/isonomy.js")).contains("XMLHttpRequest"));
+      assertEquals("GET /tensorboard/data/runs?a=b%20c ", text(open(page, "GET", "/tensorboard/data/runs?a=b%20c")));
+      assertEquals("POST /tensorboard/data/series requests=%5B1%5D&x=2",
+          text(open(page, "GET", "/tensorboard/data/series?requests=%5B1%5D&x=2&_isonomy_post=1")));
+      assertEquals(404, open(page, "GET", "/tensorboard/absent").getResponseCode());
+      assertEquals(405, open(page, "POST", "/tensorboard/data/series").getResponseCode());
+      tensorBoard.stop(0);
+      assertEquals(502, open(page, "GET", "/tensorboard/data/runs").getResponseCode());
+    } finally {
+      page.close();
+      tensorBoard.stop(0);
+    }
+  }
+
+  @Test
+  void tensorBoardIsForTheProxyAlone() throws Exception {
+    AppPage page = AppPage.start(InetAddress.getLoopbackAddress(), "/x", from -> false);
+    try {
+      assertEquals(403, open(page, "GET", "/tensorboard/isonomy.js").getResponseCode());
+    } finally {
+      page.close();
+    }
+  }
+
+  private static String text(HttpURLConnection http) throws IOException {
+    assertEquals(200, http.getResponseCode());
+    return new String(http.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+  }
+
   private static HttpURLConnection open(AppPage page, String method) throws IOException {
+    return open(page, method, "/");
+  }
+
+  private static HttpURLConnection open(AppPage page, String method, String path) throws IOException {
     String host = InetAddress.getLoopbackAddress().getHostAddress();
-    HttpURLConnection http = (HttpURLConnection) new URL("http://" + host + ":" + page.port() + "/").openConnection();
+    HttpURLConnection http = (HttpURLConnection) new URL("http://" + host + ":" + page.port() + path).openConnection();
     http.setRequestMethod(method);
     http.setInstanceFollowRedirects(false);
     return http;

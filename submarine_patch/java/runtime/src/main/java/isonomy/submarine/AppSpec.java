@@ -6,8 +6,10 @@ import java.io.IOException;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
+import org.apache.submarine.client.cli.param.Quicklink;
 
 /** isonomy-app.json: all that the Agent needs to know of its app. */
 final class AppSpec {
@@ -54,11 +56,22 @@ final class AppSpec {
     spec.put("arbiter", submission.token().arbiter());
     spec.put("ca", submission.token().ca());
     spec.put("conf", group.isonomyConf());
+    spec.put("tensorboard", job.tensorboard());
+    spec.put("quicklinks", job.quicklinks().stream().map(AppSpec::link).collect(Collectors.toList()));
     try {
       return JSON.writerWithDefaultPrettyPrinter().writeValueAsString(spec);
     } catch (JsonProcessingException e) {
       throw new IOException(e);
     }
+  }
+
+  private static Map<String, Object> link(Quicklink link) {
+    Map<String, Object> map = new LinkedHashMap<>();
+    map.put("label", link.getLabel());
+    map.put("protocol", link.getProtocol());
+    map.put("host", link.getComponentInstanceName());
+    map.put("port", link.getPort());
+    return map;
   }
 
   private static Map<String, Object> worker(JobSpec job) {

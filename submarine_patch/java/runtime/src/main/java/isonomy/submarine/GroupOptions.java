@@ -38,7 +38,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
       "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
-      "framework", "keep_folder",
+      "framework", "keep_folder", "unsaved", "tensorboard",
       "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
   static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
       "curve", "optuna");
@@ -204,6 +204,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       oneOf("mode", MODES, null);
       oneOf("framework", FRAMEWORKS, null);
       oneOf("mix_types", SWITCH, null);
+      oneOf("unsaved", SWITCH, null);
+      oneOf("tensorboard", SWITCH, null);
       String folder = text("keep_folder");
       if (folder != null && (folder.startsWith("/") || folder.matches("\\./?") || List.of(folder.split("/")).contains(".."))) {
         throw new UserError("--conf isonomy.keep_folder=" + folder

@@ -38,6 +38,8 @@ import org.apache.submarine.commons.runtime.param.Parameter;
 final class IsonomyJobSubmitter implements JobSubmitter {
   static final String APPLICATION_TYPE = "SUBMARINE";
   private static final int AM_MEMORY_MB = 512;
+  /** TensorBoard runs in the application master's container. */
+  private static final int BOARD_MEMORY_MB = 256;
   private static final int AM_VCORES = 1;
   private static final String AM_JAR = "isonomy-am.jar";
 
@@ -104,7 +106,8 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     if (group.priority() != null) {
       app.setPriority(Priority.newInstance(Math.toIntExact(group.priority())));
     }
-    app.setResource(Resource.newInstance(AM_MEMORY_MB, AM_VCORES));
+    int memoryMb = AM_MEMORY_MB + (job.tensorboard() ? BOARD_MEMORY_MB : 0);
+    app.setResource(Resource.newInstance(memoryMb, AM_VCORES));
     app.setKeepContainersAcrossApplicationAttempts(true);
     app.setMaxAppAttempts(conf.getInt(YarnConfiguration.RM_AM_MAX_ATTEMPTS,
         YarnConfiguration.DEFAULT_RM_AM_MAX_ATTEMPTS));

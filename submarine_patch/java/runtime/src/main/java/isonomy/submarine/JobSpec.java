@@ -7,6 +7,7 @@ import java.util.Set;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.submarine.client.cli.param.Localization;
+import org.apache.submarine.client.cli.param.Quicklink;
 import org.apache.submarine.client.cli.param.runjob.MXNetRunJobParameters;
 import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
 import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
@@ -21,7 +22,7 @@ import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
  */
 record JobSpec(String name, String queue, String launchCommand, int workers, long memoryMb, int vcores,
     long gpusPerWorker, long gpusPerJob, Map<String, String> env, List<Localization> localizations, String input,
-    String checkpoint, String savedModel) {
+    String checkpoint, String savedModel, boolean tensorboard, List<Quicklink> quicklinks) {
 
   private static final String DEFAULT_QUEUE = "default";
   private static final Set<String> RESERVED_ENV = Set.of("CUDA_VISIBLE_DEVICES", "TF_CONFIG",
@@ -44,23 +45,24 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
     return new JobSpec(parameters.getName(), queue, command, workers, resource.getMemorySize(),
         Math.max(1, resource.getVirtualCores()), gpus, gpusPerJob(workers, gpus, group), environment(parameters),
         parameters.getLocalizations(), parameters.getInputPath(), parameters.getCheckpointPath(),
-        parameters.getSavedModelPath());
+        parameters.getSavedModelPath(), hasBoard(parameters, group), parameters.getQuicklinks());
+  }
+
+  /** TensorBoard runs beside the application master. */
+  private static boolean hasBoard(RunJobParameters parameters, GroupOptions group) {
+    return "true".equals(group.isonomyConf().get(GroupOptions.PREFIX + "tensorboard"))
+        || parameters instanceof TensorFlowRunJobParameters
+        && ((TensorFlowRunJobParameters) parameters).isTensorboardEnabled();
   }
 
   private static void refuseUnsupported(RunJobParameters parameters) throws UserError {
     if (parameters instanceof TensorFlowRunJobParameters) {
       TensorFlowRunJobParameters tensorFlow = (TensorFlowRunJobParameters) parameters;
       refuseServers("-num_ps", tensorFlow.getNumPS());
-      if (tensorFlow.isTensorboardEnabled()) {
-        throw new UserError("-tensorboard: not supported; run tensorboard --logdir on the checkpoint path instead");
-      }
     } else if (parameters instanceof MXNetRunJobParameters) {
       MXNetRunJobParameters mxNet = (MXNetRunJobParameters) parameters;
       refuseServers("-num_ps", mxNet.getNumPS());
       refuseServers("-num_schedulers", mxNet.getNumSchedulers());
-    }
-    if (!parameters.getQuicklinks().isEmpty()) {
-      throw new UserError("-quicklink: not supported; leave it out");
     }
     if (parameters.isDistributeKeytab()) {
       throw new UserError("-distribute_keytab: not supported; the job runs on delegation tokens, leave it out");

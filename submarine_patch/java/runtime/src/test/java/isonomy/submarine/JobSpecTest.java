@@ -60,8 +60,6 @@ class JobSpecTest {
   @Test
   void whatIsNotSupportedIsRefused() {
     refused("-num_ps 1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1");
-    refused("-tensorboard", "-tensorboard");
-    refused("-quicklink", "-quicklink", "UI=http://worker-0:8080");
     refused("-distribute_keytab", "-distribute_keytab");
     refused("-env CUDA_VISIBLE_DEVICES", "-env", "CUDA_VISIBLE_DEVICES=0");
     refused("-env ISONOMY_ARBITER", "-env", "ISONOMY_ARBITER=x:1");
@@ -118,11 +116,11 @@ class JobSpecTest {
     Configuration conf = new Configuration(false);
     conf.set("fs.defaultFS", "file:///");
     RunJobParameters parameters = StockCli.parse("-worker_resources", "memory=1G,vcores=1,gpu=2",
-        "-worker_launch_cmd", "python train.py");
+        "-worker_launch_cmd", "python train.py", "-tensorboard", "-quicklink", "UI=http://worker-0:8080");
     JobSpec parsed = JobSpec.of(parameters, PLAIN);
     JobSpec job = new JobSpec(parsed.name(), parsed.queue(), parsed.launchCommand(), parsed.workers(),
         parsed.memoryMb(), parsed.vcores(), parsed.gpusPerWorker(), parsed.gpusPerJob(), parsed.env(),
-        parsed.localizations(), parsed.input(), null, null);
+        parsed.localizations(), parsed.input(), null, null, parsed.tensorboard(), parsed.quicklinks());
     String text = AppSpec.toJson(job, PLAIN, new AppSpec.Submission("application_1_0001", "ada", "root.prod",
         "hdfs://nn:8020/staging", "https://nn:9871", "a certificate", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
         List.of()), conf);
@@ -134,6 +132,9 @@ class JobSpecTest {
     assertEquals(2, spec.get("gpus_per_job").asInt());
     assertEquals(1024, spec.path("worker").get("memory_mb").asInt());
     assertTrue(spec.get("search_space").isNull());
+    assertTrue(spec.get("tensorboard").asBoolean());
+    assertEquals("[{\"label\":\"UI\",\"protocol\":\"http://\",\"host\":\"worker-0\",\"port\":8080}]",
+        spec.get("quicklinks").toString());
     assertEquals("[1.0,1.1,1.3]", spec.get("slowdown").toString());
   }
 
@@ -192,7 +193,7 @@ class JobSpecTest {
 
   private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
     return new JobSpec("j", queue, "true", 1, memoryMb, 1, gpusPerWorker, gpusPerJob, java.util.Map.of(), List.of(),
-        null, null, null);
+        null, null, null, false, List.of());
   }
 
   private static Resource node(long memoryMb, int vcores, long gpus) {

@@ -1,0 +1,142 @@
+package isonomy.am;
+
+import com.sun.net.httpserver.Headers;
+import com.sun.net.httpserver.HttpExchange;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.HttpURLConnection;
+import java.net.URL;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.Collectors;
+
+/**
+ * TensorBoard, which listens on loopback beside the application master, as a part of the app's page.
+ *
+ * <p>YARN's proxy carries GET alone, and TensorBoard asks for curves by POST. A script that goes into its page makes of
+ * such a request a GET with {@value #AS_POST} in the query, and this makes a POST of it again.
+ */
+final class Board {
+  static final String PATH = "/tensorboard/";
+  static final String SCRIPT = "isonomy.js";
+  static final String AS_POST = "_isonomy_post=1";
+  private static final int CONNECT_MS = 2_000;
+  private static final int READ_MS = 30_000;
+  private static final int PAGE_MAX = 1 << 20;
+  private static final List<String> PASSED_ON = List.of("Content-Type", "Content-Security-Policy", "Cache-Control",
+      "Expires", "X-Content-Type-Options");
+  private static final String SOURCE = String.join("\n",
+      "(() => {",
+      "  const asGet = (url, body) => {",
+      "    const whole = new URL(url, document.baseURI);",
+      "    const pairs = body instanceof FormData ? body : new URLSearchParams(body || '');",
+      "    for (const [name, value] of pairs) whole.searchParams.append(name, value);",
+      "    return whole + (whole.search ? '&' : '?') + '" + AS_POST + "';",
+      "  };",
+      "  const posts = method => String(method || 'GET').toUpperCase() === 'POST';",
+      "  const {open, send} = XMLHttpRequest.prototype;",
+      "  XMLHttpRequest.prototype.open = function (method, url, ...rest) {",
+      "    this.isonomyUrl = posts(method) ? url : null;",
+      "    return open.call(this, method, url, ...rest);",
+      "  };",
+      "  XMLHttpRequest.prototype.send = function (body) {",
+      "    if (this.isonomyUrl === null) return send.call(this, body);",
+      "    open.call(this, 'GET', asGet(this.isonomyUrl, body));",
+      "    return send.call(this);",
+      "  };",
+      "  const fetched = window.fetch;",
+      "  window.fetch = (url, init) => init && posts(init.method)",
+      "    ? fetched(asGet(url, init.body), {credentials: init.credentials}) : fetched(url, init);",
+      "})();", "");
+
+  private volatile int port;
+
+  /** It listens now. */
+  void at(int newPort) {
+    port = newPort;
+  }
+
+  /** Answers a GET or HEAD below {@link #PATH} from whoever may read the app's page. */
+  void answer(HttpExchange http) throws IOException {
+    if (http.getRequestURI().getPath().equals(PATH + SCRIPT)) {
+      http.getResponseHeaders().set("Content-Type", "text/javascript; charset=utf-8");
+      send(http, 200, SOURCE.getBytes(StandardCharsets.UTF_8));
+      return;
+    }
+    if (port == 0) {
+      http.getResponseHeaders().set("Content-Type", "text/plain; charset=utf-8");
+      send(http, 404, "TensorBoard does not run: submit with --tensorboard\n".getBytes(StandardCharsets.UTF_8));
+      return;
+    }
+    HttpURLConnection there;
+    int status;
+    try {
+      there = ask(http);
+      status = there.getResponseCode();
+    } catch (IOException e) {
+      http.getResponseHeaders().set("Content-Type", "text/plain; charset=utf-8");
+      send(http, 502, "TensorBoard does not answer\n".getBytes(StandardCharsets.UTF_8));
+      return;
+    }
+    Headers headers = http.getResponseHeaders();
+    headers.set("X-Content-Type-Options", "nosniff");
+    for (String name : PASSED_ON) {
+      String value = there.getHeaderField(name);
+      if (value != null) {
+        headers.set(name, value);
+      }
+    }
+    try (InputStream in = status < 400 ? there.getInputStream() : there.getErrorStream()) {
+      String type = String.valueOf(there.getContentType());
+      if (in == null || http.getRequestMethod().equals("HEAD")) {
+        http.sendResponseHeaders(status, -1);
+      } else if (type.startsWith("text/html")) {
+        send(http, status, withScript(in.readNBytes(PAGE_MAX)));
+      } else {
+        http.sendResponseHeaders(status, 0);
+        try (OutputStream out = http.getResponseBody()) {
+          in.transferTo(out);
+        }
+      }
+    } finally {
+      there.disconnect();
+    }
+  }
+
+  private HttpURLConnection ask(HttpExchange http) throws IOException {
+    String query = http.getRequestURI().getRawQuery();
+    List<String> pairs = query == null ? List.of() : Arrays.asList(query.split("&"));
+    boolean post = pairs.contains(AS_POST);
+    String rest = pairs.stream().filter(pair -> !pair.equals(AS_POST)).collect(Collectors.joining("&"));
+    String path = http.getRequestURI().getRawPath() + (post || rest.isEmpty() ? "" : "?" + rest);
+    HttpURLConnection there = (HttpURLConnection) new URL("http", "127.0.0.1", port, path).openConnection();
+    there.setConnectTimeout(CONNECT_MS);
+    there.setReadTimeout(READ_MS);
+    there.setInstanceFollowRedirects(false);
+    if (post) {
+      there.setRequestMethod("POST");
+      there.setDoOutput(true);
+      there.setRequestProperty("Content-Type", "application/x-www-form-urlencoded");
+      try (OutputStream out = there.getOutputStream()) {
+        out.write(rest.getBytes(StandardCharsets.UTF_8));
+      }
+    }
+    return there;
+  }
+
+  /** The script goes before all others; its address is relative, for the page is below YARN's proxy. */
+  static byte[] withScript(byte[] page) {
+    String text = new String(page, StandardCharsets.UTF_8);
+    int head = text.indexOf("<head>");
+    int at = head < 0 ? 0 : head + "<head>".length();
+    return (text.substring(0, at) + "<script src=\"" + SCRIPT + "\"></script>" + text.substring(at))
+        .getBytes(StandardCharsets.UTF_8);
+  }
+
+  private static void send(HttpExchange http, int status, byte[] body) throws IOException {
+    http.sendResponseHeaders(status, body.length);
+    http.getResponseBody().write(body);
+  }
+}
