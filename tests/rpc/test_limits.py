@@ -42,6 +42,7 @@ JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
     launches=1, worker_failures=1, metric=0.5, until_step=9, checkpoints_failed=1, note="n",
 )  # fmt: skip
+LINK = pb.Link(label="UI", url="http://n1:80")
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
 AGENT: list[Any] = [
     pb.AgentMessage(register=pb.Register(app_id="a", attempt_id="a_1", app_scheduler="single", demand=DEMAND)),
@@ -50,7 +51,7 @@ AGENT: list[Any] = [
     pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
     pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
     pb.AgentMessage(released=pb.Released(gpus=GPUS)),
-    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0, metric="f1")),
+    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0, metric="f1", links=[LINK])),
     pb.AgentMessage(done=pb.Done(succeeded=True, best_accuracy=0.5, work_done_gpu_s=1.0, metric="f1", best_metric=0.5)),
 ]
 WORKERS: list[Any] = [
