@@ -226,7 +226,7 @@ def test_a_second_attempt_waits_for_an_hdfs_that_is_away(
     first = entry.Agent(spec, MemoryShell(), 1, "secret", files)  # type: ignore[arg-type]
     files.write("state-000001-00000001.json", json.dumps(first.brain.dump()).encode())
     entry.Agent(spec, MemoryShell(), 2, "secret", files)  # type: ignore[arg-type]
-    assert "attempt 2 goes on with 0 jobs" in caplog.text
+    assert "attempt 2 continues with 0 jobs" in caplog.text
 
 
 def test_of_a_pair_the_other_one_is_asked_when_a_stream_ends(arbiter: Arbiter, tmp_path: Path) -> None:
