@@ -1,4 +1,4 @@
-"""What Agents say of their apps: registration, progress, the end."""
+"""Messages from Agents: registration, plans, releases, progress, the end."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from pycontrol.model import events as ev
 
 Said = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone
 EARLY_MAX = 64
-"""Messages of one Agent that wait until YARN has told of its app."""
+"""Messages of one Agent that are queued until YARN reports its app."""
 
 
 class AgentEvents:
-    """Handles their messages. Those of an Agent that YARN has not told of wait, in order, behind its registration."""
+    """Handles the messages of Agents.
+
+    While YARN has not reported an Agent's app yet, its messages are queued in order behind its registration.
+    """
 
     def __init__(self, state: State, rounds: Rounds) -> None:
         self.s, self.rounds = state, rounds
         self.launches = Launches(state.durable.live.values())
         self._early: dict[str, list[ev.AgentUp | ev.AgentLost | Said]] = {}
-        """By app: those that registered before YARN told of their app, or of the containers that it may have."""
+        """App -> queued messages of an Agent that registered before YARN reported its app or the app's containers."""
 
     def up(self, e: ev.AgentUp, now_s: float) -> None:
         """An Agent registers."""
         s, app = self.s, self.s.cluster.apps.get(e.app_id)
         unadopted = not s.cluster.ready and e.app_id not in s.durable.leases_by_app
         if app is None or unadopted or not s.cluster.seen:
-            # else it would be told that it has no GPUs, and stop what runs on them
+            # otherwise the Agent would hear that it has no GPUs, and would stop what runs on them
             self._early[e.app_id] = [e, *(x for x in self._early.get(e.app_id, ()) if not isinstance(x, ev.AgentUp))]
             return
         if e.user and e.user != app.user:
@@ -51,14 +54,14 @@ class AgentEvents:
         """Its stream ended."""
         early = self._early.get(e.app_id)
         if early is not None and any(isinstance(x, ev.AgentDone) for x in early):
-            early.append(e)  # what it said last counts
+            early.append(e)  # its result still counts
             return
         self._early.pop(e.app_id, None)
         self.s.agents.disconnected(e.app_id)
         self.rounds.app_gone(e.app_id, now_s)
 
     def said(self, e: Said, now_s: float) -> None:
-        """Of a registered app, or of one that waits to be; what others say is nothing."""
+        """Takes a message of a registered Agent and queues one of an Agent that waits; ignores all others."""
         early = self._early.get(e.app_id)
         if early is not None:
             if len(early) < EARLY_MAX or isinstance(e, ev.AgentDone):
@@ -79,7 +82,7 @@ class AgentEvents:
                 self._done(e, now_s)
 
     def admit(self, app_id: str, now_s: float) -> None:
-        """YARN told of the app: what its Agent said counts now."""
+        """YARN reported the app: handles the queued messages of its Agent."""
         for e in self._early.pop(app_id, ()):
             if isinstance(e, ev.AgentUp):
                 self.up(e, now_s)
@@ -89,18 +92,18 @@ class AgentEvents:
                 self.said(e, now_s)
 
     def admit_all(self, now_s: float) -> None:
-        """The same for all that wait."""
+        """Handles the queued messages of all Agents."""
         for app_id in list(self._early):
             self.admit(app_id, now_s)
 
     def forget(self, app_id: str) -> None:
-        """The application is gone from YARN."""
+        """Drops what is known of an application that YARN has removed."""
         self.s.agents.gone(app_id)
         self.launches.forget(app_id)
         self._early.pop(app_id, None)
 
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
-        """A round soon, if GPUs are free, or lent GPUs may be its own: their borrowers give way at any time."""
+        """Requests a round if the app wants more and GPUs are free, or its virtual cluster may recall lent ones."""
         s = self.s
         owner = not s.supply.whole and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
         if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):

@@ -1,4 +1,4 @@
-"""What the Agents said of their apps, and which apps want more; rebuilt when they register again."""
+"""What Agents reported about their apps, and which apps want more GPUs; rebuilt when Agents register again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycontrol.model.events import JobProgress
 
 @dataclass(slots=True)
 class AgentState:
-    """What an Agent last said of its app."""
+    """What an Agent last reported about its app."""
 
     demand: Demand
     app_scheduler: str
@@ -23,23 +23,23 @@ class AgentState:
 
 
 class AgentsView:
-    """By app; changes by its methods alone, any part may read it."""
+    """The Agents by app. Only its methods change it; any part may read it."""
 
     def __init__(self) -> None:
         self._by_app: dict[str, AgentState] = {}
         self.unmet: dict[str, None] = {}
-        """Apps whose Agents can use more GPUs than they hold, in the order in which that came about."""
+        """Apps with Agents that can use more GPUs than they hold, in the order in which they began to."""
         self.unmet_since_s: dict[str, float] = {}
-        """Since when they could; no longer than leases have moved."""
+        """App -> since when it could, not counting time before leases were last suspended."""
         self.stale: set[str] = set()
-        """Apps that a policy would see differently than in the round before."""
+        """Apps that changed since the policies last looked at them."""
         self.unmanaged_apps: dict[str, None] = {}
         """Live apps for which the stand-in bids."""
         self.terminating: set[str] = set()
         """Apps without an Agent that the operator ended: their asks are not served."""
 
     def copy(self) -> AgentsView:
-        """The same, apart; nothing is stale there."""
+        """An independent copy, without `stale`."""
         other = AgentsView()
         other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
@@ -49,7 +49,7 @@ class AgentsView:
     # ---- reading
 
     def get(self, app_id: str) -> AgentState | None:
-        """The Agent of an app; None if it has none, or none registered yet."""
+        """The Agent of an app; None if none has registered."""
         return self._by_app.get(app_id)
 
     def __getitem__(self, app_id: str) -> AgentState:
@@ -69,19 +69,19 @@ class AgentsView:
         return self._by_app.values()
 
     def items(self) -> ItemsView[str, AgentState]:
-        """(app, its Agent)."""
+        """Pairs (app, its Agent)."""
         return self._by_app.items()
 
-    # ---- what they said
+    # ---- what Agents reported
 
     def registered(self, app_id: str, demand: Demand, app_scheduler: str, attempt_id: str) -> None:
-        """An Agent is there, perhaps again: jobs and rho of the one before hold until it says more."""
+        """An Agent registered, perhaps again: the jobs and rho of its predecessor hold until it reports its own."""
         before = self._by_app.get(app_id)
         jobs, rho = (before.jobs, before.rho) if before is not None else ((), None)
         self._by_app[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho)
 
     def disconnected(self, app_id: str) -> None:
-        """Its stream ended."""
+        """The Agent's stream ended."""
         agent = self._by_app.get(app_id)
         if agent is not None:
             agent.connected = False
@@ -90,34 +90,34 @@ class AgentsView:
     def progressed(
         self, app_id: str, demand: Demand, jobs: tuple[JobProgress, ...], rho: float, links: tuple[tuple[str, str], ...]
     ) -> None:
-        """A report; a rho of 0 is none."""
+        """A progress report; a rho of 0 means that it has none."""
         agent = self._by_app[app_id]
         agent.demand, agent.jobs, agent.links = demand, jobs, links
         if rho > 0:
             agent.rho = rho
 
     def answered(self, app_id: str, demand: Demand, rho: float | None) -> bool:
-        """Its rho, in a round; returns whether it is registered."""
+        """The Agent's rho in a round; returns whether the Agent is registered."""
         agent = self._by_app.get(app_id)
         if agent is not None:
             agent.demand, agent.rho = demand, rho
         return agent is not None
 
     def gone(self, app_id: str) -> None:
-        """The application is gone from YARN."""
+        """YARN has removed the application."""
         self._by_app.pop(app_id, None)
 
     def forget(self, app_ids: Iterable[str]) -> None:
-        """Nobody will ask for these apps again."""
+        """Drops everything about these apps."""
         for app_id in app_ids:
             self._by_app.pop(app_id, None)
             self.stale.discard(app_id)
             self.terminating.discard(app_id)
 
-    # ---- what follows
+    # ---- what is derived
 
     def update_demand(self, app_id: str, live: bool, known: bool, holding: int, now_s: float) -> None:
-        """What it holds or demands changed. `live`: it shares the cluster; `known`: to YARN; `holding`: GPUs."""
+        """The app's GPUs or demand changed. `live`: it is active; `known`: YARN knows it; `holding`: its GPUs."""
         if live or known:
             self.stale.add(app_id)
         agent = self._by_app.get(app_id)
@@ -129,38 +129,38 @@ class AgentsView:
             self.unmet_since_s.pop(app_id, None)
 
     def waits_from(self, now_s: float) -> None:
-        """Leases stood still until now: nobody waited meanwhile."""
+        """Leases were suspended until now: restarts the waiting times."""
         self.unmet_since_s = dict.fromkeys(self.unmet_since_s, now_s)
 
     def unmanaged(self, app_id: str, yes: bool) -> None:
-        """Whether the stand-in bids for it."""
+        """Sets whether the stand-in bids for the app."""
         if yes:
             self.unmanaged_apps[app_id] = None
         else:
             self.unmanaged_apps.pop(app_id, None)
 
     def changed(self, app_ids: Iterable[str]) -> None:
-        """Policies would see these apps differently now."""
+        """Marks apps that policies must look at again."""
         self.stale.update(app_ids)
 
     def seen(self) -> None:
-        """Policies see all apps as they are now."""
+        """The policies' view of all apps is up to date."""
         self.stale.clear()
 
     def no_longer_changed(self, app_id: str) -> None:
-        """It is gone, or seen as it is now."""
+        """The app is gone, or the policies' view of it is up to date."""
         self.stale.discard(app_id)
 
     def end_by_operator(self, app_id: str) -> None:
-        """Its asks are not served any more."""
+        """The operator ended the app: its asks are no longer served."""
         self.terminating.add(app_id)
 
     def pardon(self, app_id: str) -> None:
-        """YARN does not know the app any more: what comes under its name is another life."""
+        """Forgets that the operator ended the app; called when YARN has removed it."""
         self.terminating.discard(app_id)
 
     def validate(self, live: Mapping[str, object], holding: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """(app, what is wrong). `holding`: GPUs by app."""
+        """Yields (app, what is wrong). `holding`: GPUs by app."""
         for app_id, agent in self._by_app.items():
             wants = app_id in live and agent.demand.gpus > holding.get(app_id, 0)
             if (app_id in self.unmet) != wants:

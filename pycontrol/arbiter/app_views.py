@@ -1,4 +1,4 @@
-"""The apps of a round as the policies see them."""
+"""Policies' views of the apps in a round."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def view(
     part: RoundPart | None = None,
     demand: Demand | None = None,
 ) -> AppView:
-    """One app; `ending`: its gangs on offer. `demand`: what it takes part with, if not with all that it wants.
+    """The view of one app.
 
-    Where its virtual cluster shares out its own machines (`part`), what the app borrows is as if it were not there:
-    the private cluster would not have it.
+    `ending`: its gangs on offer. `demand`: the demand with which it takes part; None: all that it wants.
+    Where a virtual cluster shares out its own machines (`part`), borrowed GPUs do not count: a private cluster
+    would not have them.
     """
     app = s.durable.apps[app_id]
     ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
@@ -59,36 +60,36 @@ def _priority(s: State, app_id: str) -> int:
 
 
 def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
-    """What the app could use, cut at what the cluster could hold: policies take steps by its gangs.
+    """What the app could use, limited to what the cluster could hold: policies' running time grows with the gangs.
 
-    `size`: of an app without an Agent only the containers of so many GPUs.
+    `size`: of an unmanaged app, count only containers of this many GPUs; 0: see `standin.demand`.
     """
     agent = s.agents.get(app_id)
     demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s, size)
     size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
     if demand.gangs <= gpus // size:
         return demand
-    held = s.holding(app_id)  # also in containers of other sizes, beside which a gang may have room
+    held = s.holding(app_id)  # containers of other sizes may leave room for a gang
     most = max(1, -(-held // size) + max(0, gpus - held) // size)
     return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 
 class AppViewCache:
-    """Apps with unmet demand and an Agent, for policies that ask nobody.
+    """Views of apps with unmet demand and an Agent, for policies that do not ask Agents.
 
-    Most of them hold nothing and look the same from round to round: their views are kept until something
-    about them changes, so that a round costs what it moves and not what waits.
+    Most of these apps hold nothing and do not change between rounds. Caching their views makes the cost of a round
+    depend on the apps that change, not on the apps that wait.
     """
 
     def __init__(self, state: State) -> None:
         self.s = state
         self._kept: dict[str, dict[str, AppView]] = {}
-        """By virtual cluster."""
+        """Virtual cluster -> app -> its view."""
         self._moving: dict[str, str] = {}
-        """Those whose views change with time: they hold GPUs, or share a queue's limit."""
+        """App -> its virtual cluster, for views that change with time: the app holds GPUs or has a queue limit."""
 
     def views(self, part: RoundPart, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
-        """Their views by app, those of other virtual clusters and those in `besides` left out."""
+        """Views by app, without those of other virtual clusters and those in `besides`."""
         s, vc = self.s, part.vc
         for app_id in list(s.agents.stale):
             self._refresh(app_id, now_s)
@@ -102,7 +103,7 @@ class AppViewCache:
         return result
 
     def forget(self, app_id: str) -> None:
-        """The application is gone."""
+        """Drops the views of an application that is gone."""
         self.s.agents.no_longer_changed(app_id)
         self._moving.pop(app_id, None)
         for kept in self._kept.values():

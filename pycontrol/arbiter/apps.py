@@ -12,7 +12,7 @@ SINGLE = "single"
 
 
 def arrive(s: State, app_id: str, now_s: float) -> None:
-    """The app is in the system from its first demand for GPUs on."""
+    """Makes the app active; called at its first demand for GPUs."""
     app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.durable.apps:
         return
@@ -27,28 +27,28 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
 
 
 def note(s: State, app: YarnApp, now_s: float) -> bool:
-    """What YARN says of an application; whether it is in another virtual cluster from now on."""
+    """Notes what YARN reports about an application; returns whether its virtual cluster changed."""
     s.cluster.app_known(app)
     record = s.durable.live.get(app.app_id)
     moved = record is not None and app.queue != record.queue
     other = record is not None and moved and s.vc_of(app.queue) != record.vc
     if moved:
         s.record(AppMoved(app.app_id, s.vc_of(app.queue), now_s, app.queue))
-        s.agents.changed(s.durable.live)  # limits of both queues
+        s.agents.changed(s.durable.live)  # the limits of both queues
         s.request_round(now_s + s.settings.settle_s)
     s.refresh_kind(app.app_id)
     return other
 
 
 def note_demand(s: State, app_id: str, gpus: int) -> None:
-    """Remembers the largest demand."""
+    """Records the app's demand (GPUs) if it is its largest so far."""
     record = s.durable.apps.get(app_id)
     if record is not None and gpus > record.demand_gpus:
         s.record(AppChanged(app_id, {"demand_gpus": gpus}))
 
 
 def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
-    """Takes back all that it holds or was promised."""
+    """Ends an app: cancels its reservations and revokes its leases."""
     record = s.durable.apps.get(app_id)
     if record is None:
         return

@@ -1,4 +1,4 @@
-"""Outstanding asks for GPUs, by app and by the request that a plan names."""
+"""Outstanding asks for GPUs, by app and by allocationRequestId."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE: Mapping[AskKey, Ask] = {}
 
 
 class Asks:
-    """The newest ask under each key, those for nothing left out."""
+    """The newest ask under each key, without those for no containers."""
 
     def __init__(self, asks: Iterable[Ask] = ()) -> None:
         self._by_app: dict[str, dict[AskKey, Ask]] = {}
@@ -24,26 +24,26 @@ class Asks:
         return sum(map(len, self._by_app.values()))
 
     def copy(self) -> Asks:
-        """The same asks, apart."""
+        """An independent copy."""
         other = Asks()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_request = {request: dict(alike) for request, alike in self._by_request.items()}
         return other
 
     def apps(self) -> list[str]:
-        """Apps that have any."""
+        """Apps with asks."""
         return list(self._by_app)
 
     def of(self, app_id: str) -> Mapping[AskKey, Ask]:
-        """Those of an app."""
+        """The asks of an app."""
         return self._by_app.get(app_id, NONE)
 
     def under(self, app_id: str, request_id: int) -> Iterable[Ask]:
-        """Those of an app under an allocationRequestId."""
+        """The asks of an app under an allocationRequestId."""
         return self._by_request.get((app_id, request_id), NONE).values()
 
     def put(self, ask: Ask) -> None:
-        """The ask as it is now; a count of 0 ends it. One for no GPUs is none of ours."""
+        """Adds or replaces an ask; a count of 0 removes it. An ask for no GPUs is ignored."""
         if ask.gpus <= 0:
             return
         mine = self._by_app.setdefault(ask.app_id, {})
@@ -59,7 +59,7 @@ class Asks:
             del self._by_app[ask.app_id]
 
     def drop(self, app_id: str, attempt_id: str | None = None) -> None:
-        """Ends those of an app, or of one attempt of it."""
+        """Removes the asks of an app, or of one of its attempts."""
         for ask in list(self.of(app_id).values()):
             if attempt_id is None or ask.attempt_id == attempt_id:
                 self.put(Ask(ask.attempt_id, app_id, ask.allocation_request_id, ask.gpus, 0, ask.priority))

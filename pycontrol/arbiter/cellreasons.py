@@ -1,4 +1,4 @@
-"""What the cells of an app's virtual cluster cannot hold at present, and why: too small, lent, bad, or in use."""
+"""Why the cells of an app's virtual cluster cannot hold a gang now: they are too few, lent, bad or in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from pycontrol.model.topology import Scope
 
 
 def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float, typed: bool = False) -> Reason | None:
-    """None where the virtual cluster's cells have room, so that rounds decide. `typed`: as `exceeds_types` has it."""
+    """Why the virtual cluster's cells have no room for the demand; None where they do, so that rounds decide.
+
+    `typed`: as in `exceeds_types`.
+    """
     if demand.pinned and not vc:
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
     if not vc or demand.opportunistic:
@@ -77,7 +80,7 @@ def _where(demand: Demand) -> str:
 
 
 def _users(s: State, vc: str) -> str:
-    """Who holds how many of the virtual cluster's own GPUs."""
+    """Which apps hold how many of the virtual cluster's own GPUs, the largest five."""
     counts: dict[str, int] = {}
     for app_id in s.durable.leases_by_app:
         app = s.durable.apps[app_id]

@@ -1,4 +1,4 @@
-"""HiveD's cells as the Arbiter's supply: leases are groups, and the cells say which GPUs they get."""
+"""HiveD's cells as the Arbiter's supply: grants are affinity groups, and cells decide which GPUs they get."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Gpu
 
 NOBODY = Vc("")
-"""Apps of queues without a virtual cluster: they own no cells, and may borrow."""
+"""The virtual cluster of apps in queues without one: it owns no cells, its apps may borrow."""
 GUARANTEED = 0
-"""All guaranteed groups have one priority: inside a virtual cluster its policy decides, by leases."""
+"""The one priority of all guaranteed groups: inside a virtual cluster its policy decides, by leases."""
 
 
 class CellSupply:
@@ -34,7 +34,7 @@ class CellSupply:
     ) -> None:
         self.automatic = automatic
         self._file = _with_nobody(layout)
-        """What the cells file says; what each virtual cluster owns now is that with all deals in force."""
+        """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
         self.exchange = Exchange(self._cells, policy or Balanced())
         self._bad: set[Gpu] = set()
@@ -46,7 +46,7 @@ class CellSupply:
         self._place_of = {
             chain.gpu(leaf): (at, leaf) for at, chain in enumerate(layout.chains) for leaf in range(len(chain.indices))
         }
-        """(chain, level-0 cell) of each GPU."""
+        """GPU -> (chain, level-0 cell)."""
         self._gpus = self._place_of.keys()
         self._gpus_on: dict[str, list[Gpu]] = {}
         for gpu in sorted(self._gpus):
@@ -54,43 +54,43 @@ class CellSupply:
 
     @property
     def whole(self) -> bool:
-        """Virtual clusters own parts of it."""
+        """False: virtual clusters own parts of the cluster."""
         return False
 
     @property
     def trading(self) -> CellSupply:
-        """Its cells are exchanged."""
+        """This supply: its cells can be exchanged."""
         return self
 
     # ---- who owns what
 
     def vc_of(self, queue: str) -> str:
-        """Queues are named in the cells file as YARN names them, with or without `root.`."""
+        """The virtual cluster of a leaf queue; the cells file may name queues with or without `root.`."""
         names = (queue, queue.removeprefix("root."), f"root.{queue}")
         return next((name for name in names if name in self._queues), "")
 
     def gpus_of(self, vc: str) -> int:
-        """GPUs of its cells."""
+        """GPUs of the virtual cluster's cells; 0 if there is none of this name."""
         found = self._cells.layout.vc(vc)
         return self._cells.layout.gpus(found) if found is not None else 0
 
     def virtual_clusters(self) -> Iterable[str]:
-        """Those of the file."""
+        """The virtual clusters of the cells file, sorted."""
         return sorted(self._queues)
 
     def terms(self, vc: str) -> Terms:
-        """Its policy, f and lease length, as far as the file gives them."""
+        """The policy, f and lease length that the file gives for the virtual cluster."""
         found = self._cells.layout.vc(vc)
         return found.terms if found is not None else Terms()
 
     # ---- what may be used
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
-        """The machines that its cells are, bound for the sake of the answer."""
+        """The virtual cluster's cells as machines, each bound tentatively to a host."""
         return machines(self._cells, vc)
 
     def machine_of(self, gpu: Gpu) -> str:
-        """The machine that a guaranteed group's GPU is in; its host where no cell is bound to it."""
+        """The virtual machine of a guaranteed group's GPU; its host where no virtual cell is bound to it."""
         found = self._place_of.get(gpu)
         return (machine_of(self._cells, *found) if found is not None else "") or gpu.host
 
@@ -99,19 +99,19 @@ class CellSupply:
         return idle_gpus(self._cells)
 
     def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        """The roomiest cell of a type by machine of a virtual cluster, or by host of idle GPUs."""
+        """Room in the cell of a type that has the most, by machine of a virtual cluster or by host of idle GPUs."""
         places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
         return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
 
     def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
-        """As the chain has them."""
+        """The physical cell of a type that holds the GPU, as (chain, number); None where there is none."""
         at, leaf = self._place_of.get(gpu, (-1, 0))
         chain = self._cells.layout.chains[at] if at >= 0 else None
         level = chain.level_of(kind) if chain is not None else None
         return None if chain is None or level is None else (at, leaf // self._cells.spaces[at].sizes[level])
 
     def weights(self) -> Mapping[str, float]:
-        """As the cells file says."""
+        """The weights in the cells file."""
         return {vc.name: vc.weight for vc in self._cells.layout.vcs}
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
@@ -140,7 +140,7 @@ class CellSupply:
         return Placed(decision.gpus, tuple(evicted)) if decision.outcome is PlacementOutcome.PLACED else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
-        """Makes a borrowed group own these cells where it runs, if they can be bound there."""
+        """Makes a borrowing group guaranteed in place, if virtual cells of its own can be bound where it runs."""
         known = self._cells.groups.get(group)
         if known is None or known.guaranteed or sum(len(x) for _, x in known.workers) != gang_gpus(gang):
             return False
@@ -151,7 +151,7 @@ class CellSupply:
         return self._cells.groups[group].guaranteed
 
     def downgrade(self, group: str) -> bool:
-        """Makes a guaranteed group a borrowed one where it runs (lazy preemption)."""
+        """Makes a guaranteed group a borrowing one in place (lazy preemption)."""
         known = self._cells.groups.get(group)
         if known is None or not known.guaranteed:
             return False
@@ -169,12 +169,12 @@ class CellSupply:
         return GroupRequest(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
 
     def release(self, group: str) -> None:
-        """Its cells are free again."""
+        """Frees the cells of a group."""
         if group in self._cells.groups:
             self._cells.release(group)
 
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """Puts the groups back where they are; returns those that now borrow what they do not own any more."""
+        """Restores running groups on their GPUs; returns those that can no longer be guaranteed and now borrow."""
         running = []
         for held in groups:
             workers = _by_host(held.gpus)
@@ -184,18 +184,18 @@ class CellSupply:
             running.append((GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers))
         found = adopt_all(self._empty, running)
         self._cells = self.exchange.cells = found.cells
-        return (*found.downgraded, *found.gone)  # the latter on machines that the file does not know
+        return (*found.downgraded, *found.gone)  # `gone`: on machines that the file does not know
 
     def _empty(self) -> Cells:
-        """The cells as they are, with no groups."""
+        """The same cells and health, with no groups."""
         cells = Cells(self._cells.layout)
         _tell_health(cells, self._bad, False)
         return cells
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow.
+        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow.
 
-        Where that raises, the assignment is the old one; groups and deals are to be restored.
+        If it raises, the assignment stays the old one, and the caller must restore groups and deals.
         """
         before = self._file
         try:
@@ -216,13 +216,13 @@ class CellSupply:
     # ---- exchange
 
     def restore(self, data: Mapping[str, Any], now_s: float) -> None:
-        """The exchange as it was at `Exchange.dump` (empty: at the start); groups are to be recovered then."""
+        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
         policy = self.exchange.policy
         self.exchange = Exchange.load(self._cells, policy, data) if data else Exchange(self._cells, policy)
         self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns cells whose time has passed and makes new deals: (new deals, groups that now borrow)."""
+        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
         made, downgraded = self.exchange.step(now_s)
         self._cells.layout = with_deals(self._file, self.exchange.deals.values())[0]
         return made, downgraded
@@ -230,7 +230,7 @@ class CellSupply:
     # ---- machines
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
-        """GPUs of hosts that are away, drained, or smaller than the file says, are as bad as broken ones."""
+        """Marks GPUs that are not in `up` bad: their host is away or drained, or has fewer GPUs than the file says."""
         bad = {gpu for gpu in self._gpus if gpu.index not in up.get(gpu.host, ())}
         _tell_health(self._cells, self._bad - bad, True)
         _tell_health(self._cells, bad - self._bad, False)
@@ -245,7 +245,7 @@ class CellSupply:
             (self._bad.difference_update if healthy else self._bad.update)(gpus)
 
     def inspect(self) -> Mapping[str, Any]:
-        """Groups, physical cells and virtual clusters, binding both ways."""
+        """Groups, physical cells and virtual clusters with their bindings, as JSON values."""
         return summary(self._cells)
 
 

@@ -1,4 +1,4 @@
-"""What YARN said of the cluster: nodes, applications, asks and containers; rebuilt with each of its snapshots."""
+"""YARN's view of the cluster: nodes, applications, asks and containers; each of its snapshots replaces it."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from pycontrol.model.topology import Gpu, Topology, count_by_host
 
 
 class ClusterView:
-    """Changes by its methods alone; any part may read it."""
+    """What YARN last reported. Only its methods change it; any part may read it."""
 
     def __init__(self, configured: Topology | None) -> None:
         self.seen = False
-        """Whether there was a snapshot of the cluster: before that leases are known and no containers."""
+        """Whether a snapshot has come; before it, leases are known from the journal, but no containers."""
         self.rm_life = ""
-        """The life of the ResourceManager that was ready last."""
+        """The id of the ResourceManager process that was ready last."""
         self._next_life = ""
-        """That of the newest snapshot."""
+        """The id in the newest snapshot."""
         self.ready = False
         self.shadow = False
-        """The plugin only tells; it never becomes ready."""
+        """Shadow mode: the plugin only reports, and the cluster never becomes ready."""
         self.recovering_until_s = 0.0
         self.nodes: dict[str, Node] = {}
-        """Those that are up, by id."""
+        """Node id -> node, for those that are up."""
         self.down: dict[str, str] = {}
-        """Why the others are not."""
+        """Node id -> why it is down."""
         self.queues: dict[str, Queue] = {}
         self.apps: dict[str, YarnApp] = {}
         self.asks = Asks()
         self.containers: dict[str, Container] = {}
         self.container_at: dict[Gpu, str] = {}
-        """The container that uses a GPU."""
+        """GPU -> the container that uses it."""
         self.machines = Machines(configured)
         self.node_at: dict[str, Node] = self.machines.node_at
-        """The node of each host that is up."""
+        """Host -> its node, for hosts that are up."""
         self.refusals = Refusals()
         self.closed: dict[str, str] = {}
-        """Hosts on which nobody's new container may start, and why; what runs there continues."""
+        """Host that takes no new container -> why; running containers continue."""
         self.hosts_changes = 0
-        """How often nodes came, went, changed, or began or ceased to take containers."""
+        """Counts changes of nodes and of `closed`, so that caches can tell that they are stale."""
 
     def copy(self) -> ClusterView:
-        """The same cluster, apart."""
+        """An independent copy."""
         other = ClusterView(None)
         other.seen, other.rm_life, other._next_life = self.seen, self.rm_life, self._next_life
         other.ready, other.shadow, other.recovering_until_s = self.ready, self.shadow, self.recovering_until_s
@@ -61,7 +61,7 @@ class ClusterView:
     # ---- the ResourceManager
 
     def replaced(self, e: ClusterSnapshot) -> bool:
-        """All is as the snapshot says; returns whether the ResourceManager's life is the one that was ready last."""
+        """Replaces the view by a snapshot; returns whether it comes from the ResourceManager that was ready last."""
         resumed = bool(e.rm_life) and e.rm_life == self.rm_life
         self.rm_life = e.rm_life if resumed else ""
         self._next_life = e.rm_life
@@ -82,17 +82,17 @@ class ClusterView:
         self.ready, self.rm_life = True, self._next_life
 
     def lost(self) -> None:
-        """Nothing is heard of it."""
+        """The connection to the ResourceManager is lost."""
         self.ready = False
 
     def recovers_until(self, at_s: float) -> None:
-        """Agents and nodes have so long to come back; 0: none is awaited."""
+        """Agents and nodes have until `at_s` to come back; 0: none is awaited."""
         self.recovering_until_s = at_s
 
     # ---- machines
 
     def node_up(self, node: Node) -> None:
-        """It is up, or what was said of it changed."""
+        """The node is up, or its report changed."""
         self.nodes[node.node_id] = node
         self.down.pop(node.node_id, None)
         self.refusals.forget(node.host)
@@ -100,7 +100,7 @@ class ClusterView:
         self.hosts_changes += 1
 
     def node_down(self, node_id: str, reason: str) -> Node | None:
-        """It is down; returns what was known of it."""
+        """The node is down; returns its last report, if there was one."""
         node = self.nodes.pop(node_id, None)
         self.down[node_id] = reason
         self.hosts_changes += 1
@@ -110,19 +110,19 @@ class ClusterView:
         return node
 
     def bad(self, gpu: Gpu) -> bool:
-        """Whether the GPU of a node that is up is out of order, or not there any more."""
+        """Whether the GPU's node is up and the GPU is bad or no longer there."""
         node = self.node_at.get(gpu.host)
         return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
 
     def close(self, closed: Mapping[str, str]) -> set[str]:
-        """These hosts take no new container, and why; returns those of which that is news, either way."""
+        """Replaces the closed hosts (host -> why); returns the hosts that were closed or opened."""
         changed = closed.keys() ^ self.closed.keys()
         self.closed = dict(closed)
         self.hosts_changes += 1
         return changed
 
     def close_host(self, host: str, why: str | None) -> set[str]:
-        """The same of one host; None: it takes containers."""
+        """Closes one host, or opens it (`why` None); returns the host if that changed it."""
         changed = {host} if (why is not None) != (host in self.closed) else set()
         self.closed.pop(host, None)
         self.hosts_changes += 1
@@ -133,7 +133,7 @@ class ClusterView:
     # ---- applications and containers
 
     def app_known(self, app: YarnApp) -> None:
-        """An application as YARN has it now."""
+        """Adds or replaces an application."""
         self.apps[app.app_id] = app
 
     def attempt_began(self, app_id: str, attempt_id: str) -> None:
@@ -143,15 +143,15 @@ class ClusterView:
             self.apps[app_id] = replace(app, attempt_id=attempt_id)
 
     def attempt_ended(self, app_id: str, attempt_id: str) -> None:
-        """What the attempt asked for is asked for no more."""
+        """Removes the asks of an attempt that ended."""
         self.asks.drop(app_id, attempt_id)
 
     def asked(self, ask: Ask) -> None:
-        """The ask as it is now."""
+        """Adds, changes or removes an ask."""
         self.asks.put(ask)
 
     def app_gone(self, app_id: str) -> None:
-        """YARN does not know the application any more."""
+        """YARN has removed the application."""
         self.apps.pop(app_id, None)
         self.asks.drop(app_id)
         self.refusals.forget_app(app_id)
@@ -162,7 +162,7 @@ class ClusterView:
         return list(dict.fromkeys(c for c in found if c is not None))
 
     def container_up(self, container: Container) -> None:
-        """It uses its GPUs, and no others that it was said to use."""
+        """Notes a container and its GPUs, replacing those it had before."""
         self._vacate(container.container_id)
         self.containers[container.container_id] = container
         for gpu in container.gpus:
@@ -175,7 +175,7 @@ class ClusterView:
                 del self.container_at[gpu]
 
     def container_gone(self, container_id: str) -> Container | None:
-        """Returns it, if it was known; `vacate` says of which GPUs."""
+        """Removes a container and returns it, if it was known; its GPUs stay occupied until `vacate`."""
         return self.containers.pop(container_id, None)
 
     def vacate(self, gpu: Gpu) -> None:
@@ -183,7 +183,7 @@ class ClusterView:
         self.container_at.pop(gpu, None)
 
     def validate(self) -> Iterator[tuple[Gpu | None, str]]:
-        """(GPU, what is wrong) for each contradiction within."""
+        """Yields (GPU or None, what is wrong) for each contradiction."""
         for gpu, container_id in self.container_at.items():
             container = self.containers.get(container_id)
             if container is None:

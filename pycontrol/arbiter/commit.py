@@ -1,4 +1,4 @@
-"""From a policy's plan to leases: renewals in place, revocations with a deadline, grants of exact GPUs."""
+"""Turns a policy's plan into leases: renewals in place, revocations with a deadline, grants of exact GPUs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from pycontrol.model.topology import Gpu, Scope
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a plan applies to."""
+    """The round part to which a plan applies."""
 
     round_id: str
     part: RoundPart
     ending: Mapping[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     borrowers: Sequence[str] = ()
-    """Apps of the virtual cluster that borrow, where its own machines are shared out."""
+    """Apps of the virtual cluster that borrow GPUs; only in a private part."""
     moving: Mapping[str, list[list[Lease]]] = dataclasses.field(default_factory=dict)
-    """App -> gangs that it borrows and whose leases end."""
+    """App -> its borrowed gangs with leases that end."""
     closed: Callable[[str], Collection[str]] = lambda _: ()
-    """Hosts where no new container of an app may start."""
+    """App -> hosts where none of its new containers may start."""
 
 
 def commit(s: State, work: Work, plan: Plan, now_s: float) -> tuple[Outcome, str, Mapping[str, Reason]]:
-    """Applies the plan to the present state; returns what became of it, what is to be noted, and why apps that
-    were awarded a gang asked for more than their cells have now."""
+    """Applies a plan to the present state.
+
+    Returns the outcome, a note for the receipt, and by app why a gang that it was awarded found no place.
+    """
     return _Commit(s, work, now_s).run(plan)
 
 
@@ -51,27 +53,27 @@ class _Commit:
             for a, gangs in work.ending.items()
         }
         self.coming: dict[str, set[Gpu]] = {}
-        """By host: leased GPUs that can be reserved: their leases end in this round or are being revoked."""
+        """Host -> leased GPUs that can be reserved: their leases end in this round or are being revoked."""
         held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
         for gpu in (*held, *s.gpus.revoking):
             if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.part.free or {})
-        """GPUs of the part that are not granted yet, by host or by machine."""
+        """GPUs of the part that are not granted yet, by host or by machine; unused in a whole-cluster part."""
         self.renewed: list[Gpu] = []
         self.granted: list[Granted] = []
         self.revoked: list[Revoked] = []
         self.owned: list[Gpu] = []
-        """GPUs that were borrowed and are the virtual cluster's own from now on."""
+        """GPUs that change from borrowed to guaranteed."""
         self.lent: list[Gpu] = []
-        """GPUs that were the virtual cluster's own and are borrowed from now on."""
+        """GPUs that change from guaranteed to borrowed."""
         self.moved: set[Gpu] = set()
-        """GPUs of gangs that go to other GPUs of the same machine."""
+        """GPUs of gangs that move to other GPUs of the same machine."""
         self.dropped: list[str] = []
         self.refused: set[str] = set()
-        """Apps that were awarded a gang that is not there."""
+        """Apps that were awarded a gang for which there is no place."""
         self.why_refused: dict[str, Reason] = {}
-        """Those of them that ask for a place that GPUs alone are not."""
+        """Why, for those of them that GPUs enough could not serve: they need one cell or may not start there."""
 
     def run(self, plan: Plan) -> tuple[Outcome, str, Mapping[str, Reason]]:
         """Renews first, so that no renewed GPU is granted to another app; then revokes; then grants."""
@@ -93,7 +95,7 @@ class _Commit:
         return self._outcome(plan, self._unused()), note, self.why_refused
 
     def _matched(self, plan: Plan) -> tuple[list[tuple[Award, Gang]], list[tuple[Award, list[Lease]]]]:
-        """The gangs of a plan that are new, and those that their apps have already and keep."""
+        """Splits a plan's gangs into new ones and those that their apps hold and keep."""
         s = self.s
         fresh: list[tuple[Award, Gang]] = []
         kept: list[tuple[Award, list[Lease]]] = []
@@ -118,7 +120,7 @@ class _Commit:
         return self.s.places((x.gpu for x in gang), self.part.private)
 
     def _move_over(self, fresh: Sequence[tuple[Award, Gang]], kept: Sequence[tuple[Award, list[Lease]]]) -> set[int]:
-        """Which gangs move to other GPUs of their machine, for one that has won room within a cell there."""
+        """Indices into `kept` of gangs that move within their machine to make room for a gang that needs one cell."""
         if self.part.whole or not any(wanted_cell(self.s, award.app_id) for award, _ in fresh):
             return set()
         stay = {x.gpu for _, gang in kept for x in gang}
@@ -128,9 +130,9 @@ class _Commit:
         return moved
 
     def _lies_within(self, app_id: str, gang: Gang) -> bool:
-        """Whether one cell of the type that the app asks for can hold its gang; policies count machines' GPUs alone.
+        """Whether one cell of the type that the app asks for can hold its gang; policies count only machines' GPUs.
 
-        If not, those who would have made room for it stay: nobody is stopped for nothing.
+        If not, the gangs that would have lost their GPUs to it are renewed.
         """
         s, kind = self.s, wanted_cell(self.s, app_id)
         if self.part.whole or not kind:
@@ -153,14 +155,15 @@ class _Commit:
         return False
 
     def _is_lost(self, gang: list[Lease]) -> bool:
-        """Whether nobody renewed any GPU of a gang whose leases end."""
+        """Whether no GPU of an ending gang was renewed or granted to another app."""
         return all(x.gpu in self.coming.get(x.gpu.host, ()) for x in gang)
 
     def _own(self, app_id: str, gang: Gang) -> bool:
-        """An app that can use no more GPUs makes a gang that it borrows its own, where its cells can be bound to it.
+        """Serves a new gang of an app that can use no more GPUs with one that it borrows; returns whether it did.
 
-        Where they cannot, it moves to them at the end of its lease, and they are left to it until then: the private
-        cluster would run it there, and nobody in its stead.
+        If cells of its virtual cluster can be bound where a borrowed gang runs, that gang becomes guaranteed. If a
+        borrowed gang's leases end, it is revoked and the new gang is granted (False). Else the GPUs stay unused until
+        such a lease ends, as the private cluster would run the app there and no other.
         """
         s, size = self.s, gang_gpus(gang)
         demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, self.now_s)
@@ -192,7 +195,7 @@ class _Commit:
         return True
 
     def _own_rest(self, plan: Plan) -> None:
-        """What is left of the machines goes to gangs that are borrowed: not all policies award to who has enough."""
+        """Uses what is left of the machines to make borrowed gangs guaranteed; some policies award them nothing."""
         s = self.s
         topology = self.part.topology
         assert topology is not None
@@ -208,7 +211,7 @@ class _Commit:
                     self._used(gang)
 
     def _end_s(self, award: Award, from_s: float, host: str) -> float:
-        """When a lease that begins at `from_s` ends: as usual, or before what it is lent from is due."""
+        """When a lease that begins at `from_s` ends: at its usual end, or at `Award.until_s` if that is earlier."""
         end_s = leases.end_s(self.s, from_s, host, award.app_id)
         return end_s if award.until_s is None else min(end_s, max(award.until_s, from_s + self.s.lead_s))
 
@@ -228,7 +231,7 @@ class _Commit:
             s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=award.leftover))
 
     def _revoke(self) -> list[Revoked]:
-        """Takes every ending lease back that was not renewed, by its end (or a lead from now if that has ended)."""
+        """Revokes every ending lease that was not renewed, by its end, but a lead from now at the earliest."""
         s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
             gangs = [gang for gang in gangs if gang[0].gpu in self.moved or not self._lend(app_id, gang)]
@@ -239,15 +242,15 @@ class _Commit:
             revoked += [Revoked(x.gpu, app_id, deadline_s) for x in lost]
             why = Cause(EndReason.LOST_ROUND, f"lost round {self.round_id}")
             leases.revoke(s, lost, self.now_s, deadline_s, why)
-            for x in lost:  # what no container used is free by now
+            for x in lost:  # a GPU that no container used is free already
                 if x.gpu not in s.durable.leases:
                     self.coming[x.gpu.host].discard(x.gpu)
         return revoked
 
     def _lend(self, app_id: str, gang: list[Lease]) -> bool:
-        """Lets an app that allows it continue with a gang that it lost, as borrowed (HiveD's lazy preemption).
+        """Lets an app with `lazy` keep a gang that it lost, as borrowed (HiveD's lazy preemption); returns whether.
 
-        Who won its cells is bound elsewhere if that can be; if not, the gang gives way as all that is borrowed does.
+        The winner's cells are bound elsewhere if possible; if not, the gang is evicted like any borrowed one.
         """
         s, agent = self.s, self.s.agents.get(app_id)
         if not self.part.private or not self._is_lost(gang) or agent is None or not agent.demand.lazy:
@@ -293,7 +296,7 @@ class _Commit:
             self.left[name] = self.left.get(name, 0) - n
 
     def _pick(self, gang: Gang) -> list[Gpu] | None:
-        """Free GPUs of the hosts, then those that come free first."""
+        """Free GPUs on the gang's hosts, then those that come free first; None if there are too few."""
         gpus: list[Gpu] = []
         for host, n in gang:
             here = self.s.gpus.free.on(host)[:n]
@@ -305,7 +308,7 @@ class _Commit:
         return gpus
 
     def _pick_cells(self, app_id: str, gang: Gang, grant_id: str) -> list[Gpu] | None:
-        """The GPUs that the cells give; who borrowed them gives them back, gangs whole."""
+        """The GPUs of the cells that the gang gets; None if no cells fit. Borrowers in the way lose whole gangs."""
         s, part = self.s, self.part
         within = wanted_cell(s, app_id)
         avoid = self._avoid(app_id, gang)
@@ -319,7 +322,7 @@ class _Commit:
         why = Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
         evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
         for lease in evicted:
-            if s.durable.leases.get(lease.gpu) is lease:  # else it was taken back with its gang
+            if s.durable.leases.get(lease.gpu) is lease:  # else it was revoked with its gang
                 lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
                 self.revoked += [Revoked(x.gpu, x.app_id, deadline_s) for x in lost]
                 leases.revoke(s, lost, self.now_s, deadline_s, why)
@@ -328,8 +331,11 @@ class _Commit:
         return list(placed.gpus)
 
     def _avoid(self, app_id: str, gang: Gang) -> Collection[str]:
-        """Hosts that no machine of the gang is to be bound to: those closed to the app, and those of other racks than
-        the one in which it must lie and in which its machines were shown."""
+        """Hosts to which no machine of the gang may be bound.
+
+        These are the hosts closed to the app and, for a gang on several machines of one rack, the hosts of all other
+        racks: the policy placed the gang by the racks of its machines.
+        """
         s, topology = self.s, self.part.topology
         if topology is None:
             return ()
@@ -341,7 +347,7 @@ class _Commit:
         return hosts
 
     def _availability(self, gpu: Gpu) -> tuple[float, Gpu]:
-        """Latest time at which the GPU is free (0: now), then its name."""
+        """The latest time at which the GPU becomes free (0: it is free), then the GPU."""
         present = self.s.durable.leases.get(gpu)
         if present is None:
             return 0.0, gpu

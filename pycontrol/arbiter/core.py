@@ -1,7 +1,7 @@
 """The Arbiter: a pure state machine between YARN, the Agents and the policy.
 
-`handle(event, now_s)` returns the effects; the facts to journal before them are in `take_facts()`. It
-reads no clock, does no I/O and logs nothing: the driver (cluster) and the simulator do that around it.
+`handle(event, now_s)` returns the effects; `take_facts()` returns the facts, to be journaled before the effects are
+carried out. The Arbiter reads no clock, does no I/O and logs nothing: its driver (or the simulator) does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 
 BEHIND_STEP_S = 0.5
-"""Records the distance to the cluster's clock again when it has changed by more than this."""
+"""A change of the lag behind the cluster's clock is recorded if it is larger than this."""
 
 
 class Arbiter(State):
@@ -53,12 +53,12 @@ class Arbiter(State):
         supply: Supply | None = None,
         journal_id: str = "",
     ) -> None:
-        """`journal_id` and `epoch` (how often the journal was opened) make directives' ids unique."""
+        """`journal_id` and `epoch` (how often the journal was opened) make the ids of directives unique."""
         super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
         self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None
-        """Events, facts and effects, kept only if the state is validated."""
+        """The newest events, facts and effects; None unless the state is validated."""
         self.rounds = Rounds(self, policy, epoch)
         self.agent_events = AgentEvents(self, self.rounds)
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -94,15 +94,15 @@ class Arbiter(State):
         }
 
     def new_id(self, kind: str) -> str:
-        """An id that is unique over restarts and journals."""
+        """An id that is unique across restarts and journals."""
         return ".".join(filter(None, [super().new_id(kind), str(self.epoch), self._journal_id]))
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Effect]:
-        """Takes one event and returns what to do about it, in order."""
+        """Handles one event; returns the effects in order."""
         return self.handle_all((event,), now_s)
 
     def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
-        """Takes the events of one moment, in order, and returns what to do about all of them."""
+        """Handles the events of one moment in order; returns all their effects in order."""
         self.event_s = now_s
         if self.story is None:
             return self._cycle(events, now_s)
@@ -113,22 +113,22 @@ class Arbiter(State):
         return effects
 
     def validate(self, now_s: float) -> None:
-        """Raises `Inconsistent` with its story where parts of the state contradict each other."""
+        """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
         validate(self, now_s, self.story)
 
     def classify(self, gpu: Gpu) -> GpuState:
-        """What state a GPU is in."""
+        """The state of a GPU."""
         return classify(self, gpu)
 
     def _cycle(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
-        """What happens at each moment, in this order.
+        """Handles the events of one moment, in these steps.
 
-        1. The events change what is known of the cluster, the apps and the Agents.
-        2. Cells that miss adopted containers get all leases again.
-        3. Recovery ends when its time has passed; machines avoided for long enough are tried again.
+        1. The events update the views of the cluster, the apps and the Agents.
+        2. If containers were adopted, the cells are told of all leases again.
+        3. Recovery ends when its time has passed; machines that were avoided long enough are tried again.
         4. Due leases end, lapse or are renewed.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
-        6. Exchange deals end and are made; Agents hear of new machines.
+        6. Exchange deals end and are made; new machines are announced to Agents.
         7. A round begins or continues (`Rounds`).
         """
         for event in events:
@@ -155,11 +155,11 @@ class Arbiter(State):
         return effects
 
     def take_facts(self) -> list[Fact]:
-        """The facts since the last call, to be journaled before the effects are carried out."""
+        """Returns the facts since the last call, to be journaled before the effects are carried out."""
         return self.ledger.take()
 
     def next_wake_s(self, now_s: float) -> float | None:
-        """When to send a Tick, if nothing else happens; None: not before the next event."""
+        """When to send a `Tick` if no event comes earlier; None: no Tick is needed."""
         first_s = leases.next_wake_s(self, now_s)
         for at_s in (
             workers.next_wake_s(self) if self.workers.pending else None,
@@ -175,7 +175,7 @@ class Arbiter(State):
     # ---- the cluster
 
     def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
-        """Imports the other control plane's state; only before the first snapshot, and only into an empty state."""
+        """Imports the state of another control plane, if this one's is empty and the data can be read."""
         if self.durable.is_empty and _readable(e.data):
             self.record(Restored(e.data))
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
@@ -199,12 +199,15 @@ class Arbiter(State):
         self.agent_events.admit_all(now_s)
 
     def _ready(self, _: ev.ClusterReady, now_s: float) -> None:
-        """The ResourceManager has recovered: reconcile leases with the containers that run."""
+        """The ResourceManager has recovered: reconciles leases with the running containers."""
         if self.cluster.seen and not self.cluster.ready:
             self._reconcile(now_s, resumed=False)
 
     def _reconcile(self, now_s: float, resumed: bool) -> None:
-        """`resumed`: the ResourceManager did not restart, so Agents and nodes need no time to come back."""
+        """Reconciles leases with the running containers, and drops apps that YARN no longer knows.
+
+        `resumed`: the ResourceManager did not restart, so Agents and nodes need no time to come back.
+        """
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
@@ -229,7 +232,7 @@ class Arbiter(State):
             self._check_hosts(now_s)
 
     def _resync_cells(self, now_s: float) -> None:
-        """Gives the cells all leases again."""
+        """Tells the cells of all leases again."""
         self.rounds.cells_changed(now_s)
         self._update_virtual_clusters(now_s)
         if self.exchange_service is not None:
@@ -237,7 +240,7 @@ class Arbiter(State):
         downgrade(self, self.groups.tell_all(self.durable, self.supply))
 
     def _update_virtual_clusters(self, now_s: float) -> None:
-        """Moves apps whose queue now belongs to another virtual cluster, or to none."""
+        """Moves apps in queues that now belong to another virtual cluster, or to none."""
         if self.supply.whole:
             return
         for app_id in self.active_apps():
@@ -250,7 +253,7 @@ class Arbiter(State):
     def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
         """Changes the assignment of cells and the policies of virtual clusters; running containers continue.
 
-        Returns the apps that now borrow what they owned.
+        Returns the apps with guaranteed GPUs that are now borrowed. Raises ValueError without virtual clusters.
         """
         if self.exchange_service is None:
             raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
@@ -258,7 +261,7 @@ class Arbiter(State):
         try:
             groups = set(self.exchange_service.supply.reconfigure(layout, now_s))
         except Exception:
-            self._resync_cells(now_s)  # all is as it was
+            self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
             raise
         if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
             self.rounds.policy.policies = policies
@@ -269,18 +272,18 @@ class Arbiter(State):
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
-        """The clock jumped: no lease ends for time that nobody could use; each gets two leads from now."""
+        """The clock jumped forward: no lease ends before two leads have passed, as apps could not use the time."""
         if not leases.suspended(self, now_s):
             leases.extend_after_pause(self, now_s)
 
     def _cluster_time(self, e: ev.ClusterTime, now_s: float) -> None:
-        """For the audit: a message may be late, but not early, so one from the future proves a clock that is behind."""
+        """Records for the audit how far this clock is behind: a message from the future proves that it is."""
         behind_s = max(0.0, e.at_s - now_s)
         if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
             self.record(ClockBehind(behind_s))
 
     def _end_recovery(self, now_s: float) -> None:
-        """After the recovery time: leases on machines that did not come back end, the others continue."""
+        """When the recovery time has passed: leases on machines that did not come back end, the others continue."""
         if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
             return
         self.cluster.recovers_until(0.0)
@@ -298,7 +301,7 @@ class Arbiter(State):
         self.request_round(now_s)
 
     def _readmit_machines(self, now_s: float) -> None:
-        """Tries machines again that were avoided for long enough."""
+        """Ends the avoidance of machines when its time has passed."""
         if self.cluster.refusals.lapse(now_s):
             eligibility.update_closed(self)
             self.request_round(now_s)
@@ -364,7 +367,7 @@ class Arbiter(State):
         self._forget(e.app_id, now_s)
 
     def _forget(self, app_id: str, now_s: float) -> None:
-        """YARN has forgotten the application: only its record and what it still holds remain."""
+        """YARN has removed the application: only its record and its leases remain."""
         self.cluster.app_gone(app_id)
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
@@ -399,7 +402,7 @@ class Arbiter(State):
             self.reindex_host(e.target)
             if verb == "undrain":
                 self.request_round(now_s)
-            elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else when what runs there is known
+            elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
                 self._drain(e.target, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)

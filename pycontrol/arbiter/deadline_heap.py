@@ -1,4 +1,4 @@
-"""Times at which GPUs must be looked at."""
+"""A priority queue of times at which GPUs must be looked at."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class DeadlineHeap:
     def __init__(self) -> None:
         self.heap: list[tuple[float, Gpu]] = []
         self._set: dict[Gpu, float] = {}
-        """The newest time of each GPU while its entry is in the heap: a lease is looked at often, and seldom moves."""
+        """The newest time of each GPU with an entry, so that setting the same time again adds none."""
 
     def copy(self) -> DeadlineHeap:
-        """The same times, apart."""
+        """An independent copy."""
         other = DeadlineHeap()
         other.heap, other._set = list(self.heap), dict(self._set)
         return other
 
     def put(self, at_s: float, gpu: Gpu) -> None:
-        """The GPU must be looked at then."""
+        """Adds a time at which the GPU must be looked at."""
         if self._set.get(gpu) != at_s:
             self._set[gpu] = at_s
             heapq.heappush(self.heap, (at_s, gpu))
 
     def pop(self) -> tuple[float, Gpu]:
-        """Takes the first entry out."""
+        """Removes the earliest entry and returns it."""
         entry = heapq.heappop(self.heap)
         if self._set.get(entry[1]) == entry[0]:
             del self._set[entry[1]]

@@ -1,6 +1,6 @@
-"""The durable state that facts fold into.
+"""The durable state: the fold of all facts.
 
-It changes by `Durable.apply(fact)` alone, so replaying the journal gives the same state.
+Only `Durable.apply(fact)` changes it, so replaying the journal gives the same state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AppRecord:
     queue: str
     user: str
     kind: str
-    """hyperband, job, ... as its Agent says; foreign without an Agent."""
+    """The app scheduler that its Agent named (hyperband, ...), "job" for one job; "foreign" for an unmanaged app."""
     submitted_s: float
     arrived_s: float
     clock_at_arrival: float
@@ -68,7 +68,7 @@ class AppRecord:
     finished_s: float | None = None
     final_state: str = ""
     n_avg: float | None = None
-    """Frozen at the end."""
+    """N_avg at the app's end; None before."""
     leases: int = 0
     renewals: int = 0
     revocations: int = 0
@@ -76,11 +76,11 @@ class AppRecord:
     """Gang launches by job."""
     work_done_gpu_s: float = 0.0
     attained_gpu_s: float = 0.0
-    """GPU-seconds of ended leases with a container (attained service)."""
+    """Attained service in containers that have ended, GPU-s; running containers are not included."""
     slowed_gpu_s: float = 0.0
-    """Of these, what the places chosen for its gangs cost: the part beyond 1 / S."""
+    """The part of `attained_gpu_s` lost to slow placements: the fraction 1 - 1 / S."""
     demand_gpus: int = 0
-    """Largest demand seen."""
+    """Largest demand seen, GPUs."""
     best: dict[str, Any] | None = None
     done: bool = False
     model_path: str = ""
@@ -98,9 +98,9 @@ class Durable:
     def __init__(self) -> None:
         self.apps: dict[str, AppRecord] = {}
         self.live: dict[str, AppRecord] = {}
-        """Those of `apps` that have not ended, in the order of their arrival."""
+        """The apps that have not ended, in the order of their arrival."""
         self.ended: OrderedDict[str, AppRecord] = OrderedDict()
-        """Those that have, in the order of their end."""
+        """The apps that have ended, in the order of their end."""
         self._table = LeaseTable()
         self.leases, self.reservations = self._table.leases, self._table.reservations
         self.leases_by_app, self.reservations_by_app = self._table.leases_by_app, self._table.reservations_by_app
@@ -108,18 +108,18 @@ class Durable:
         self.switches: set[str] = set()
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
-        """What each virtual cluster's policy remembers from its last plan."""
+        """Virtual cluster -> what its policy remembers from its last plan."""
         self.clocks: dict[str, ContentionClock] = {}
-        """By virtual cluster."""
+        """Virtual cluster -> the clock of its active apps."""
         self.exchange: Mapping[str, Any] = {}
-        """Cell exchange as it was last recorded; empty before the first posting."""
+        """The cell exchange as last recorded; empty before the first posting."""
         self.behind_s = 0.0
-        """How far this clock is behind the cluster's, as last recorded."""
+        """Seconds by which this clock is behind the cluster's, as last recorded."""
 
-    # ---- the N_avg clocks (Themis, 4.3: time-weighted average number of apps over the app's life)
+    # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
 
     def n_avg(self, app_id: str, now_s: float) -> float:
-        """Time-weighted average number of apps in its virtual cluster since it arrived; at least 1."""
+        """Time-weighted mean number of active apps in its virtual cluster since it arrived; at least 1."""
         app = self.apps[app_id]
         if app.n_avg is not None:
             return app.n_avg
@@ -130,7 +130,7 @@ class Durable:
         return self.clocks[vc].value
 
     def put(self, lease: Lease) -> None:
-        """Takes a lease as it is, instead of the GPU's present one of the same app."""
+        """Replaces the GPU's lease by another of the same app; no fact is recorded."""
         self._table.put(lease)
 
     def claims(self) -> list[Lease | Reservation]:
@@ -153,7 +153,7 @@ class Durable:
         app = self.apps[f.app_id]
         for name, changed in f.changes.items():
             if name == "launched":
-                app.launches = app.launches | changed  # pictures, and facts that were loaded, have the one before
+                app.launches = app.launches | changed  # not in place: pictures and loaded facts share the old dict
             else:
                 setattr(app, name, changed)
 
@@ -168,7 +168,7 @@ class Durable:
         app.final_state = f.final_state or app.final_state
 
     def _changed(self, f: OfGpu) -> Lease:
-        """The GPU's lease before the fact; raises KeyError where it had none."""
+        """Folds the fact and returns the GPU's lease before it; raises KeyError if there was none."""
         before = self._table.take(f).before
         if before is None:
             raise KeyError(f.gpu)
@@ -215,7 +215,7 @@ class Durable:
             app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
 
     def _on_AppMoved(self, f: AppMoved) -> None:
-        """Its clock continues in the new virtual cluster from where it stood in the old one."""
+        """The app's clock continues in the new virtual cluster from its reading in the old one."""
         app = self.apps[f.app_id]
         if f.vc != app.vc:
             since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
@@ -243,7 +243,7 @@ class Durable:
         self.behind_s = f.by_s
 
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
-        """A measurement only."""
+        """Changes nothing: it is only a measurement."""
 
     def _on_Restored(self, f: Restored) -> None:
         kept = Durable.load(f.data)
@@ -262,25 +262,25 @@ class Durable:
         return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
 
     def kept(self) -> dict[str, Any]:
-        """What a control plane elsewhere needs to continue: dump() without leases, which containers' tags tell."""
+        """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
         live = [dataclasses.asdict(a) for a in self.live.values()]
         return {**self._dump_rest(), "apps": live}
 
     def kept_here(self) -> dict[str, Any]:
-        """dump() without leases, for a journal whose tail is lost: containers' tags tell them."""
+        """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
         return {**self.dump(), "leases": [], "next": []}
 
-    # ---- as plain values, for the journal's snapshots and for comparing two states
+    # ---- JSON form, for the journal's snapshots and for comparing two states
 
     def dump(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """The state as JSON values."""
         data = self._dump_rest()
         for name, record in self._records():
             data[name].append(record)
         return data
 
     def dump_lines(self) -> Iterator[Any]:
-        """dump() in small pieces: all but the records, then [list, record] for each record."""
+        """dump() in small pieces: first everything but the records, then [list, record] for each record."""
         yield self._dump_rest()
         for name, record in self._records():
             yield [name, record]

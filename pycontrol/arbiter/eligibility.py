@@ -1,4 +1,4 @@
-"""Where an app's new containers may start: machines that refuse it, node labels, strict locality, cells asked for."""
+"""Where an app's new containers may start: refusing machines, node labels, strict locality, requested cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pycontrol.model.topology import Gpu, Scope, Topology
 
 
 def update_closed(s: State, host: str = "") -> None:
-    """Which hosts (or whether this one) take no new container: the plugin withholds them, or they refuse everybody."""
+    """Recomputes which hosts (or whether this host) take no new container.
+
+    A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
+    """
     closed = s.cluster.refusals.closed()
     nodes = [n for n in (s.cluster.node_at.get(host),) if n is not None] if host else s.cluster.nodes.values()
     for node in nodes:
@@ -32,9 +35,9 @@ def update_closed(s: State, host: str = "") -> None:
 
 
 def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
-    """Why a gang that fits on these GPUs, of whatever types, fits on those of no one type that it may have.
+    """Why a gang that fits on these GPUs fits on no single type that it may have; None if it does, or fits nowhere.
 
-    `typed`: the policy gives a gang GPUs of one type, unless its app mixes them.
+    `typed`: the policy gives each gang GPUs of one type, unless its app mixes types.
     """
     types = types_for(demand, topology, typed)
     if not fits(demand, gpus, topology) or any(fits(demand, gpus, topology, t) for t in types):
@@ -49,14 +52,14 @@ def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, t
 
 
 def types_for(demand: Demand, topology: Topology, typed: bool) -> Sequence[str]:
-    """The types of which a gang may be; "" for any, and several together."""
+    """The GPU types that a gang may have; ("",) if it may have any, also mixed."""
     if demand.gpu_type:
         return (demand.gpu_type,)
     return topology.types if typed and demand.gang_gpus > 1 and not demand.mixes else ("",)
 
 
 def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: str = "") -> bool:
-    """Whether one gang fits on GPUs of a type: quick where one machine or the mere number of GPUs says so."""
+    """Whether one gang fits on the free GPUs of a type ("": any)."""
     size = demand.gang_gpus
     if gpu_type:
         machines = topology.machines
@@ -75,13 +78,13 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
 
 
 _Terms = tuple[bool, frozenset[standin.Terms]]
-"""Whether an app's containers start together, and the terms of each."""
+"""Whether an app's containers start together, and the terms of its asks."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
 """A gang's GPUs, scope and type, whether it mixes types, and its members."""
 
 
 def _allows(terms: _Terms | None, node: Node) -> bool:
-    """Whether one of the containers may start on a node; all, where they start together."""
+    """Whether any of the containers may start on a node; all of them if they start together."""
     if terms is None:
         return True
     together, each = terms
@@ -90,31 +93,33 @@ def _allows(terms: _Terms | None, node: Node) -> bool:
 
 
 class Eligibility:
-    """The answers for one round."""
+    """Where apps' new containers may start, for one round."""
 
     def __init__(self, s: State, part: RoundPart, ending: Collection[Gpu] = (), typed: bool = False) -> None:
-        """`ending`: GPUs whose leases end. `typed`: the policy gives a gang GPUs of one type, unless its app mixes."""
+        """`ending`: GPUs with leases that end. `typed`: as in `exceeds_types`."""
         self.s, self.part, self.ending, self.typed = s, part, ending, typed
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
         self._topology = part.topology or s.topology
         self._look()
         self._gpus: dict[str, int] = {}
-        """GPUs by host, or by machine of a virtual cluster, that may be leased at all."""
+        """GPUs by host, or by machine of a virtual cluster, that may ever be leased."""
         if part.topology is not None:
             self._gpus = dict(part.topology.gpus_by_host)
         else:
             self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
         self._never: dict[_Shape, Reason | None] = {}
-        """Why all these GPUs could not hold a gang of such a size, scope and type, mixed or not, and such members."""
+        """Shape of a gang -> why all of `_gpus` could not hold it; None if they could."""
         self._alike: dict[tuple[_Terms | None, _Shape], tuple[Mapping[str, str] | None, Reason | None]] = {}
-        """Why apps alike cannot start on the offer, and the closed hosts of which that was said."""
+        """(terms, shape) -> the closed hosts, and why such apps cannot start on the offer given these hosts."""
         self._offered: Mapping[str, int] = {}
         self._sizes: dict[str, int] = {}
-        """Apps without an Agent -> GPUs of the containers that the stand-in bids for in this round."""
+        """Unmanaged app -> GPUs per container that the stand-in bids for in this round."""
 
     def demand(self, app_id: str, offered: Mapping[str, int], now_s: float) -> Demand:
-        """What an app could use. Of an app without an Agent and with containers of several sizes these are, in one
-        round, those of one size: the largest that can start on the offer now, else the largest that ever can.
+        """What an app could use.
+
+        An unmanaged app that asks for containers of several sizes takes part with one size per round: the largest
+        that can start on the offer now, else the largest that ever can.
         """
         if app_id not in self.s.agents.unmanaged_apps:
             return demand_of(self.s, app_id, now_s)
@@ -137,9 +142,9 @@ class Eligibility:
         return ever or sizes[0]
 
     def kept_out(self, app_id: str, ending: bool = True) -> Mapping[str, str]:
-        """Hosts where no new container of the app may start, with the reason; or machines that are bound to them.
+        """Hosts (or machines bound to them) where no new container of the app may start -> why.
 
-        `ending`: whether GPUs whose leases end count as free in the cells that it asks for.
+        `ending`: whether GPUs with leases that end count as free in the requested cells.
         """
         found = self.closed_hosts(app_id)
         if self.part.private and found:
@@ -151,11 +156,11 @@ class Eligibility:
         return found
 
     def kept_out_of_rest(self, app_id: str) -> Mapping[str, str]:
-        """The same for what a plan leaves: it is known by number only, and the GPUs that end may be those renewed."""
+        """As `kept_out`, for the GPUs that a plan leaves: ending leases do not count as free, they may be renewed."""
         return self.kept_out(app_id, ending=False)
 
     def _admits(self, demand: Demand, name: str, ending: bool) -> bool:
-        """Whether a machine is in the pinned cell asked for, and has a cell of the type with room for a gang."""
+        """Whether a machine is in the requested pinned cell and has a cell of the requested type with room."""
         part = self.part
         if demand.pinned and part.pinned.get(name) != demand.pinned:
             return False
@@ -171,7 +176,7 @@ class Eligibility:
         return self._rooms[kind, ending]
 
     def _no_such_cells(self, demand: Demand) -> Reason | None:
-        """What no cell of this part is, of all that the demand asks for."""
+        """Which of the requested cells this part does not have; None if it has them."""
         if demand.pinned and demand.pinned not in self.part.pinned.values():
             return Reason(Pending.NO_SUCH_CELLS, f"no pinned cell {demand.pinned}")
         if demand.within:
@@ -181,17 +186,17 @@ class Eligibility:
         return None
 
     def _look(self) -> None:
-        """At the machines as they are now."""
+        """Reads the nodes again and clears the caches that depend on them."""
         self._changes = self.s.cluster.hosts_changes
         self._nodes = list(self.s.cluster.nodes.values())
         self._mixed = any(n.partition for n in self._nodes)
         self._limited: dict[_Terms | None, dict[str, str]] = {None: {}}
-        """Hosts that no container on such terms may start on."""
+        """Terms -> hosts where no container with them may start."""
         self._closed: dict[_Terms | None, dict[str, str]] = {}
-        """These, and those that take nobody's."""
+        """Terms -> the same and the hosts closed to all apps."""
 
     def closed_hosts(self, app_id: str) -> Mapping[str, str]:
-        """Hosts that are up and where no new container of the app may start, with the reason."""
+        """Hosts that are up and where no new container of the app may start -> why."""
         cluster = self.s.cluster
         if self._changes != cluster.hosts_changes:
             self._look()
@@ -210,7 +215,7 @@ class Eligibility:
         return refusals.avoided(app_id) if len(refusals) else {}
 
     def _terms(self, app_id: str) -> _Terms | None:
-        """On which its containers start; before it asks for them, in its queue's partition. None: anywhere."""
+        """The terms of the app's asks, or its queue's partition before it asks; None: it may start anywhere."""
         s, unmanaged = self.s, app_id in self.s.agents.unmanaged_apps
         asks = [a for a, _ in standin.open_asks(s, app_id)] if unmanaged else list(s.cluster.asks.of(app_id).values())
         if not self._mixed and not any(a.only_on for a in asks):
@@ -224,9 +229,9 @@ class Eligibility:
         return together, frozenset(standin.terms(s, a) for a in asks)
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
-        """Why no gang of the app can start on the GPUs on offer, or ever on those that are there.
+        """Why no gang of the app can start on the GPUs on offer, or ever on the cluster; None if one can.
 
-        A policy might else save GPUs for it, or give it those that it may not use, and leave them idle.
+        Otherwise a policy might hold GPUs for it, or give it GPUs that it may not use, and leave them idle.
         """
         if demand.gang_gpus <= 0:
             return None
@@ -263,7 +268,7 @@ class Eligibility:
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
     def _too_large(self, demand: Demand) -> Reason | None:
-        """What its gang is too large for, of all GPUs that may be leased."""
+        """Why its gang does not fit on all GPUs that may ever be leased; None if it does."""
         if not fits(demand, self._gpus, self._topology):
             size = f"{demand.gang_gpus} GPUs in one gang"
             one = demand.scope is Scope.MACHINE
@@ -271,6 +276,6 @@ class Eligibility:
         return exceeds_types(demand, self._gpus, self._topology, self.typed)
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
-        """Whether one gang of a type that it may have fits."""
+        """Whether one gang fits on a type that it may have."""
         types = types_for(demand, self._topology, self.typed)
         return any(fits(demand, free, self._topology, gpu_type) for gpu_type in types)

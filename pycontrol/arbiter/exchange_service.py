@@ -1,4 +1,4 @@
-"""Cell exchange on a running control plane (HiveD, 3.3): postings become deals, and end in time."""
+"""Cell exchange on a running control plane (HiveD, section 3.3): postings become deals, which end in time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pycontrol.cells.values import CellsError
 from pycontrol.model.events import ExchangePosted
 
 RETRY_S = 5.0
-"""How often postings are matched again while there are both offers and requests: cells come free without a word."""
+"""How often postings are matched while there are offers and requests: no event tells when cells become free."""
 
 
 class ExchangeService:
-    """The Exchange Arbiter's place in the Arbiter. What it knows is recorded whole whenever it changes."""
+    """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
     def __init__(self, s: State, supply: TradingSupply) -> None:
         self.s, self.supply, self.automatic = s, supply, supply.automatic
@@ -27,17 +27,17 @@ class ExchangeService:
 
     @property
     def exchange(self) -> Exchange:
-        """Board, deals and books as they are now."""
+        """The exchange: bulletin board, deals and books."""
         return self.supply.exchange
 
     def restore(self, now_s: float) -> None:
-        """As it was recorded; deals for which the cells file has no cells any more end."""
+        """Loads the recorded exchange; deals without cells in the cells file end."""
         self.supply.restore(self.s.durable.exchange, now_s)
         self.save()
         self._due_s = now_s
 
     def posted(self, e: ExchangePosted, now_s: float) -> None:
-        """Puts a posting on the board, or takes it off; what is refused changes nothing."""
+        """Adds a posting to the board or withdraws it; ignores one that is refused."""
         if self.refusal(e, now_s):
             return
         if e.verb == "withdraw":
@@ -58,7 +58,7 @@ class ExchangeService:
             proxy.request(lot, e.end_s, back, e.price, expires_s, e.posting_id)
 
     def refusal(self, e: ExchangePosted, now_s: float) -> str:
-        """Why a posting cannot be taken; empty if it can, or if it is there already."""
+        """Why a posting is refused; empty if it is accepted, or was before."""
         exchange = self.exchange
         owner = exchange.posted.get(e.posting_id)
         if e.verb == "withdraw":
@@ -84,7 +84,7 @@ class ExchangeService:
         return ""
 
     def tick(self, now_s: float) -> None:
-        """Returns what has ended and makes the deals that can be made."""
+        """Ends deals that are due and makes the deals that are possible."""
         s = self.s
         if not s.cluster.ready or now_s < self._due_s:
             return
@@ -108,18 +108,18 @@ class ExchangeService:
         return min([*ends, *(r.expires_s for r in board.requests.values())], default=math.inf)
 
     def next_wake_s(self) -> float | None:
-        """When `tick` has something to do."""
+        """When `tick` has something to do; None: not before the next event."""
         return self._due_s if self.s.cluster.ready and self._due_s < math.inf else None
 
     def save(self) -> None:
-        """Records the exchange if it is not as it was recorded."""
+        """Records the exchange if it changed."""
         blank = Exchange(self.exchange.cells, self.exchange.policy).dump()
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
             self.s.record(ExchangeChanged(now))
 
     def _waiting(self, now_s: float) -> Mapping[str, int]:
-        """GPUs that apps wait for, by virtual cluster."""
+        """Virtual cluster -> GPUs that its apps wait for."""
         s, found = self.s, dict[str, int]()
         for app_id in s.agents.unmet:
             vc = s.durable.apps[app_id].vc
@@ -131,7 +131,7 @@ class ExchangeService:
 
 
 def downgrade(s: State, groups: Iterable[str]) -> None:
-    """These groups are borrowed from now on."""
+    """Records that the GPUs of these groups are borrowed from now on."""
     names = set(groups)
     for lease in s.durable.claims():
         if lease.grant_id in names and lease.guaranteed:
@@ -139,6 +139,6 @@ def downgrade(s: State, groups: Iterable[str]) -> None:
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:
-    """The recorded deals, of one virtual cluster or of all, as plain values."""
+    """The recorded deals of one virtual cluster, or of all (None), as JSON values."""
     deals: list[dict[str, Any]] = list(exchange.get("deals", ()))
     return [d for d in deals if vc is None or vc in (d["owner"], d["tenant"])]

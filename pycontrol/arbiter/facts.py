@@ -1,7 +1,7 @@
-"""What must survive a crash, fact by fact, as the journal keeps it.
+"""The facts in the journal: what must survive a crash.
 
-YARN is the truth about what runs; these facts hold only what YARN cannot rebuild: lease ends, who is
-next on a GPU, fairness clocks, operator switches, and each round's receipt.
+YARN knows what runs. Facts hold what YARN cannot tell: lease ends, reservations, fairness clocks, operator switches
+and each round's receipt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AppArrived:
 
 @value
 class AppChanged:
-    """The record's fields that an app's reports change; `launched`: the counts of launches that changed."""
+    """Changed fields of an app's record; `launched`: only the launch counts that changed."""
 
     app_id: str
     changes: Mapping[str, Any]
@@ -45,18 +45,18 @@ class AppEnded:
 
 @value
 class LeaseGranted:
-    """`after_current`: the GPU's present lease ends first."""
+    """A lease, or with `after_current` a reservation that begins when the GPU's present lease ends."""
 
     gpu: Gpu
     app_id: str
     grant_id: str
     at_s: float
-    """When it becomes available."""
+    """When the GPU becomes available."""
     end_s: float
     gang: str = ""
     after_current: bool = False
     guaranteed: bool = True
-    """From the cells of its virtual cluster; else borrowed, until a tenant's guarantee needs the GPU."""
+    """Whether it is within the cells of its virtual cluster; else borrowed, until the owner needs the GPU."""
 
 
 @value
@@ -69,12 +69,12 @@ class LeaseStarted:
     at_s: float
     end_s: float
     slowdown: float = 1.0
-    """S of the place that its gang was given (Themis, section 4.3.1), as the prior has it."""
+    """S of its gang's locality, by the prior (Themis, section 4.3.1)."""
 
 
 @value
 class LeaseExtended:
-    """A renewal, or (counted=False) a grace after recovery."""
+    """A renewal, or (`counted` False) another change of the lease's end, such as the extension after recovery."""
 
     gpu: Gpu
     end_s: float
@@ -91,16 +91,16 @@ class LeaseRevoking:
 
 @value
 class LeaseBorrowed:
-    """The cells of its virtual cluster do not cover it any more: it continues, as borrowed."""
+    """The lease or reservation is no longer within its virtual cluster's cells: it continues, as borrowed."""
 
     gpu: Gpu
     grant_id: str = ""
-    """Of which of the GPU's leases (the present, the next) that is said; empty: of both."""
+    """The grant of the lease or the reservation that changes; empty: both change."""
 
 
 @value
 class LeaseOwned:
-    """Cells of its virtual cluster came free and are bound to where it runs: what was borrowed is its own."""
+    """Cells of its virtual cluster became free and are bound where it runs: it was borrowed and is guaranteed now."""
 
     gpu: Gpu
     grant_id: str
@@ -108,13 +108,13 @@ class LeaseOwned:
 
 @value
 class AppMoved:
-    """It is in another queue, or its queue is another virtual cluster than it was, or none any more."""
+    """The app moved to another queue, or its queue to another virtual cluster or to none."""
 
     app_id: str
     vc: str
     at_s: float
     queue: str = ""
-    """Empty: the same."""
+    """Empty: unchanged."""
 
 
 @value
@@ -127,7 +127,7 @@ class LeaseIdle:
 
 @value
 class LeaseEnded:
-    """The GPU is free, or goes to whoever is next on it."""
+    """The GPU is free, or its reservation becomes the lease."""
 
     gpu: Gpu
     at_s: float
@@ -137,7 +137,7 @@ class LeaseEnded:
 
 @value
 class NextDropped:
-    """Who was next on the GPU no longer is."""
+    """The GPU's reservation is cancelled."""
 
     gpu: Gpu
     reason: str
@@ -164,7 +164,7 @@ class RoundHeld:
 
 @value
 class AllocationChanged:
-    """From a grant (the GPU being free) until the job's next training step, in seconds."""
+    """Measured: seconds from a grant of free GPUs until the job's next training step."""
 
     app_id: str
     job_id: str
@@ -174,7 +174,7 @@ class AllocationChanged:
 
 @value
 class PolicyMemory:
-    """What the policy wants to know in its next round."""
+    """What a policy asks to be remembered until its next round."""
 
     values: Mapping[str, Any]
     vc: str = ""
@@ -182,28 +182,28 @@ class PolicyMemory:
 
 @value
 class ExchangeChanged:
-    """The bulletin board, the deals and the books of cell exchange, as they are now (`Exchange.dump`)."""
+    """The whole state of the cell exchange (`Exchange.dump`)."""
 
     values: Mapping[str, Any]
 
 
 @value
 class AppsForgotten:
-    """Apps that ended long ago: their records are dropped."""
+    """The records of apps that ended long ago are dropped."""
 
     app_ids: tuple[str, ...]
 
 
 @value
 class Restored:
-    """What another control plane knew before this one, which knew nothing: apps, clocks, switches, memory."""
+    """State imported from another control plane into an empty one (`Durable.kept`)."""
 
     data: Mapping[str, Any]
 
 
 @value
 class ClockBehind:
-    """From here on the cluster's clock is ahead of the journal's times by so much; 0.0: it is not."""
+    """From now on the cluster's clock is `by_s` seconds ahead of the journal's times; 0.0: it is not ahead."""
 
     by_s: float
 
@@ -221,7 +221,7 @@ OF_GPU = (
     LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, LeaseOwned,
     NextDropped,
 )  # fmt: skip
-"""Those about the lease of one GPU."""
+"""The facts about the lease or the reservation of one GPU."""
 FACTS: dict[str, type[Any]] = {
     t.__name__: t
     for t in (
@@ -238,7 +238,7 @@ _FIELDS = {kind: tuple(f.name for f in dataclasses.fields(kind)) for kind in FAC
 
 
 def to_json(fact: Fact) -> dict[str, Any]:
-    """A fact's JSON-able form, without its name."""
+    """A fact as JSON values, without the name of its type."""
     data = {name: getattr(fact, name) for name in _FIELDS[type(fact)]}
     if isinstance(fact, RoundHeld):
         data["receipt"] = fact.receipt.dump()
@@ -246,12 +246,12 @@ def to_json(fact: Fact) -> dict[str, Any]:
 
 
 def _cause_of_version_1(reason: str) -> EndReason:
-    """Journals of 0.1.0 have no causes; the audit needs one of them, the loss of a machine: "node HOST ..."."""
+    """The cause in a journal of 0.1.0, which has only texts; the audit needs lost machines ("node HOST ...")."""
     return EndReason.NODE_LOST if reason.startswith("node ") else EndReason.UNKNOWN
 
 
 def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
-    """The inverse of to_json; raises KeyError for an unknown kind."""
+    """The inverse of to_json; `kind` is the name of the fact's type. Raises KeyError if it is unknown."""
     values = dict(data)
     if "gpu" in values:
         values["gpu"] = Gpu(*values["gpu"])

@@ -1,4 +1,4 @@
-"""What can be leased: GPUs by host that are up, not drained, leased to nobody and in no container."""
+"""The free GPUs by host: those that can be leased now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.model.topology import Gpu
 
 
 class FreeGpus:
-    """Free GPUs by host, kept up to date GPU by GPU."""
+    """A set of GPUs with counts by host."""
 
     def __init__(self) -> None:
         self._on: dict[str, set[int]] = {}
@@ -22,14 +22,14 @@ class FreeGpus:
         return isinstance(gpu, Gpu) and gpu.index in self._on.get(gpu.host, ())
 
     def copy(self) -> FreeGpus:
-        """The same GPUs, apart."""
+        """An independent copy."""
         other = FreeGpus()
         other._on = {host: set(indices) for host, indices in self._on.items()}
         other._counts, other.count = dict(self._counts), self.count
         return other
 
     def put(self, gpu: Gpu) -> None:
-        """The GPU is free."""
+        """Adds a GPU."""
         here = self._on.setdefault(gpu.host, set())
         if gpu.index not in here:
             here.add(gpu.index)
@@ -37,7 +37,7 @@ class FreeGpus:
             self.count += 1
 
     def take(self, gpu: Gpu) -> None:
-        """The GPU is not free."""
+        """Removes a GPU, if it is in the set."""
         here = self._on.get(gpu.host)
         if here is not None and gpu.index in here:
             here.discard(gpu.index)
@@ -48,15 +48,15 @@ class FreeGpus:
                 del self._on[gpu.host], self._counts[gpu.host]
 
     def on(self, host: str) -> list[Gpu]:
-        """The free GPUs of a host, in order."""
+        """The free GPUs of a host, sorted."""
         return [Gpu(host, index) for index in sorted(self._on.get(host, ()))]
 
     def counts(self) -> dict[str, int]:
-        """Free GPUs by host, hosts without any left out."""
+        """Host -> its number of free GPUs, for hosts that have any."""
         return dict(self._counts)
 
     def clear(self) -> None:
-        """Nothing is free."""
+        """Removes all GPUs."""
         self._on.clear()
         self._counts.clear()
         self.count = 0
