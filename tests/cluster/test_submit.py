@@ -82,7 +82,8 @@ def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
     for step, seen in ((k, v) for k, v in by_step.items() if k <= most):
         assert all(loss == pytest.approx(expected[step][0], rel=0.02, abs=0.002) for loss in seen), step
     kept = json.loads(hdfs(rig, "/user/root/.isonomy/speeds/" + file_of("wide")))
-    assert {"6", "12"} <= kept["efficiency"].keys()
+    assert kept["job_type"] == "wide"
+    assert kept["slowdowns"], "measured on 6 GPUs and on 12, for later apps of the type"
 
 
 def losses(log: str) -> dict[int, list[float]]:

@@ -9,6 +9,7 @@ import java.net.HttpURLConnection;
 import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.Base64;
 import java.util.List;
 import java.util.stream.Collectors;
 
@@ -16,12 +17,13 @@ import java.util.stream.Collectors;
  * TensorBoard, which listens on loopback beside the application master, as a part of the app's page.
  *
  * <p>YARN's proxy carries GET alone, and TensorBoard asks for curves by POST. A script that goes into its page makes of
- * such a request a GET with {@value #AS_POST} in the query, and this makes a POST of it again.
+ * such a request a GET with the form as {@value #POSTED} in the query, in base64, since the proxy takes braces for a
+ * template; and this makes a POST of it again.
  */
 final class Board {
   static final String PATH = "/tensorboard/";
   static final String SCRIPT = "isonomy.js";
-  static final String AS_POST = "_isonomy_post=1";
+  static final String POSTED = "_isonomy_post=";
   private static final int CONNECT_MS = 2_000;
   private static final int READ_MS = 30_000;
   private static final int PAGE_MAX = 1 << 20;
@@ -31,9 +33,8 @@ final class Board {
       "(() => {",
       "  const asGet = (url, body) => {",
       "    const whole = new URL(url, document.baseURI);",
-      "    const pairs = body instanceof FormData ? body : new URLSearchParams(body || '');",
-      "    for (const [name, value] of pairs) whole.searchParams.append(name, value);",
-      "    return whole + (whole.search ? '&' : '?') + '" + AS_POST + "';",
+      "    const form = btoa(new URLSearchParams(body || '')).replaceAll('+', '-').replaceAll('/', '_');",
+      "    return whole + (whole.search ? '&' : '?') + '" + POSTED + "' + form.replaceAll('=', '');",
       "  };",
       "  const posts = method => String(method || 'GET').toUpperCase() === 'POST';",
       "  const {open, send} = XMLHttpRequest.prototype;",
@@ -108,22 +109,30 @@ final class Board {
   private HttpURLConnection ask(HttpExchange http) throws IOException {
     String query = http.getRequestURI().getRawQuery();
     List<String> pairs = query == null ? List.of() : Arrays.asList(query.split("&"));
-    boolean post = pairs.contains(AS_POST);
-    String rest = pairs.stream().filter(pair -> !pair.equals(AS_POST)).collect(Collectors.joining("&"));
-    String path = http.getRequestURI().getRawPath() + (post || rest.isEmpty() ? "" : "?" + rest);
+    String form = pairs.stream().filter(pair -> pair.startsWith(POSTED)).findFirst().orElse(null);
+    String rest = pairs.stream().filter(pair -> !pair.startsWith(POSTED)).collect(Collectors.joining("&"));
+    String path = http.getRequestURI().getRawPath() + (rest.isEmpty() ? "" : "?" + rest);
     HttpURLConnection there = (HttpURLConnection) new URL("http", "127.0.0.1", port, path).openConnection();
     there.setConnectTimeout(CONNECT_MS);
     there.setReadTimeout(READ_MS);
     there.setInstanceFollowRedirects(false);
-    if (post) {
+    if (form != null) {
       there.setRequestMethod("POST");
       there.setDoOutput(true);
       there.setRequestProperty("Content-Type", "application/x-www-form-urlencoded");
       try (OutputStream out = there.getOutputStream()) {
-        out.write(rest.getBytes(StandardCharsets.UTF_8));
+        out.write(decoded(form.substring(POSTED.length())));
       }
     }
     return there;
+  }
+
+  private static byte[] decoded(String form) throws IOException {
+    try {
+      return Base64.getUrlDecoder().decode(form);
+    } catch (IllegalArgumentException e) {
+      throw new IOException("no base64: " + e.getMessage(), e);
+    }
   }
 
   /** The script goes before all others; its address is relative, for the page is below YARN's proxy. */

@@ -132,8 +132,9 @@ class AppPageTest {
       assertEquals("script-src 'self'", html.getHeaderField("Content-Security-Policy"));
       assertTrue(text(open(page, "GET", "/tensorboard/isonomy.js")).contains("XMLHttpRequest"));
       assertEquals("GET /tensorboard/data/runs?a=b%20c ", text(open(page, "GET", "/tensorboard/data/runs?a=b%20c")));
-      assertEquals("POST /tensorboard/data/series requests=%5B1%5D&x=2",
-          text(open(page, "GET", "/tensorboard/data/series?requests=%5B1%5D&x=2&_isonomy_post=1")));
+      assertEquals("POST /tensorboard/data/series?x=2 requests=%7B%22a%22%3A1%7D",
+          text(open(page, "GET", "/tensorboard/data/series?x=2&_isonomy_post=cmVxdWVzdHM9JTdCJTIyYSUyMiUzQTElN0Q")));
+      assertEquals(502, open(page, "GET", "/tensorboard/data/series?_isonomy_post=*").getResponseCode());
       assertEquals(404, open(page, "GET", "/tensorboard/absent").getResponseCode());
       assertEquals(405, open(page, "POST", "/tensorboard/data/series").getResponseCode());
       tensorBoard.stop(0);
