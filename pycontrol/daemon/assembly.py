@@ -1,4 +1,4 @@
-"""The parts that every control plane has, wired with each other: those of `isonomy serve`, and of a simulated one."""
+"""Wires the parts that every control plane has, whether run by `isonomy serve` or simulated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MakeDriver = Callable[[Arbiter, Feed, AgentServer, BridgeEndpoint], Driver]
 
 @dataclass(frozen=True)
 class Core:
-    """These parts; nothing is started."""
+    """The wired parts, not started."""
 
     agents: AgentServer
     endpoint: BridgeEndpoint
@@ -39,7 +39,7 @@ class Core:
 
 
 def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
-    """Whose live application it is; before YARN's first snapshot the journal tells. From any thread."""
+    """The owner of a live application, before YARN's first snapshot from the journal; None if unknown. Any thread."""
     app = arbiter.cluster.apps.get(app_id)
     if app is not None:
         return Owner(app.user, app.submitted_s)
@@ -73,9 +73,11 @@ def assemble(
     secure: Callable[[], str] = lambda: "",
     shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
 ) -> Core:
-    """`listen`: where Agents' calls are taken; `address`: what they are told of it. `past`: what the feed starts with.
+    """Make the parts of a control plane and connect them; starts nothing.
 
-    `from_cluster` takes the plugin's events, and hands them to the driver when it is time.
+    `listen`: host and port of the Agents' server; `address`: what Agents are given to reach it.
+    `past`: the facts that the feed starts with. `from_cluster` receives the plugin's events and submits them to the
+    driver.
     """
     arbiter.receipts.extend(reversed(journal.rounds(RECEIPTS_KEPT)))
     agents = AgentServer(

@@ -1,4 +1,4 @@
-"""The control plane as one process: its parts made from isonomy.yaml, wired, started and stopped."""
+"""The control plane as one process: makes its parts from isonomy.yaml, starts and stops them."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from pycontrol.web.notify import Notifier
 TOKEN_KEY_FILE = "tokens.key"
 HOUSEKEEPING_S = 2.0
 FACTS_READ = 50_000
-"""Of the journal at the start, for what the page shows of the past."""
+"""The journal's newest facts that a start reads, for the page's history."""
 DAY_S = 86400.0
 log = structlog.get_logger("isonomy.serve")
 
 
 def settings_of(config: Config) -> Settings:
-    """The Arbiter's part of isonomy.yaml."""
+    """The Arbiter's settings from isonomy.yaml."""
     return Settings(
         lease_s=config.lease_s,
         lead_s=config.lead_s,
@@ -80,9 +80,9 @@ def settings_of(config: Config) -> Settings:
 
 
 def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Policy:
-    """The policy of that name: with the file's options if the file names it, and the file's solve deadline.
+    """The policy called `name`, with the file's solve deadline, and the file's options if the file names this policy.
 
-    `own` options come before both.
+    `own` options override both.
     """
     options = {**(config.policy_options if name == config.policy else {}), **(own or {})}
     if "budget_s" in registry.options(name):
@@ -91,7 +91,7 @@ def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -
 
 
 def notice_of(policy: Policy) -> str:
-    """What shares the GPUs, in a line: the policy and, where it holds auctions, the engine that solves them."""
+    """One line that names the policy and, if it holds auctions, the engine that solves them; raises ConfigError."""
     if not isinstance(policy, Themis):
         return f"policy {policy.name}"
     try:
@@ -103,7 +103,7 @@ def notice_of(policy: Policy) -> str:
 
 
 class ControlPlane:
-    """All parts of the control plane, wired; `start` raises what is wrong with the configuration."""
+    """The control plane's process; `start` raises ConfigError if the configuration is wrong."""
 
     def __init__(self, config: Config, policy: str) -> None:
         self.config = config
@@ -115,21 +115,21 @@ class ControlPlane:
         self._stop = threading.Event()
         self._mismatches: list[str] = []
         self._topology_held = False
-        """The nodes agreed with the topology file once, or GPUs are leased: a disagreement is only reported."""
+        """The nodes have matched the topology file, or GPUs are leased: a mismatch is only reported from now on."""
         self._wrong_topology = False
         self._failure = ""
-        """What ended by itself, if anything did."""
+        """The part that failed and why; empty if none did."""
         self._stale = False
         """Another control plane has served since this journal was written."""
 
     def start(self) -> None:
-        """Opens the journal and both ports; on failure nothing is left open."""
+        """Open the journal and start all parts; on failure nothing stays open."""
         with ExitStack() as parts:
             self._start(parts)
             self._parts = parts.pop_all()
 
     def _start(self, parts: ExitStack) -> None:
-        """The journal's folder is locked first: what else is read and made is this process's alone."""
+        """Start the parts; the journal is locked first, so that no other process uses the state folder."""
         config = self.config
         self._topology = load_topology(config.topology) if config.topology else None
         ca = _ca_of(config)
@@ -176,7 +176,7 @@ class ControlPlane:
         self._start_parts(parts, forecaster, durable)
 
     def _arbiter(self, durable: Durable) -> Arbiter:
-        """With the cells, and their policies, where there is a cells file."""
+        """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""
         supply = self._cells() if self.config.cells else None
         if supply is not None:
             assert self._found is not None
@@ -185,7 +185,7 @@ class ControlPlane:
         return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
 
     def _shadow_rounds(self) -> shadow.ShadowRounds:
-        """With policies and cells of their own: nothing of the Arbiter's is touched."""
+        """Shadow rounds with their own policies and cells, so that they share no state with the Arbiter."""
         found = self._found
 
         def policy() -> Policy:
@@ -196,7 +196,7 @@ class ControlPlane:
         return shadow.ShadowRounds(settings_of(self.config), policy, self._topology, supply)
 
     def _start_parts(self, parts: ExitStack, forecaster: Forecaster, durable: Durable) -> None:
-        """In this order; stopped in the inverse one."""
+        """Start the parts in order; they stop in reverse order."""
         config, feed = self.config, self._feed
         days_s, most = config.journal.retention_days * DAY_S, config.journal.max_mb << 20
         keeper = JournalKeeper(config.journal_file, days_s, most, self._driver.clock.now_s)
@@ -220,7 +220,7 @@ class ControlPlane:
             threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
     def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
-        """Gauges of the process's parts."""
+        """Register gauges for the process's parts."""
         journal = self.config.journal_file
         files = [journal, journal.with_name(journal.name + "-wal")]
         metrics.watch(
@@ -240,7 +240,7 @@ class ControlPlane:
         )
 
     def _from_cluster(self, event: Event) -> None:
-        """The plugin's events. Before a snapshot the one of a pair continues from what the other one kept on HDFS."""
+        """Submit a plugin's event; a control plane with a standby takes over before it handles a snapshot."""
         if isinstance(event, ClusterSnapshot) and self._takeover is not None:
             try:
                 self._takeover.before_snapshot(self._driver)
@@ -254,20 +254,20 @@ class ControlPlane:
         self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
 
     def _keep(self, takeover: Takeover) -> None:
-        """Keeps apps and clocks on HDFS as long as this control plane's ResourceManager is the active one."""
+        """Store apps and clocks on HDFS periodically while this control plane's ResourceManager is active."""
         assert self.config.standby is not None
         while not self._stop.wait(self.config.standby.every_s):
             try:
                 picture = self._router.pictures.newest()
                 if picture.arbiter.cluster.ready:
-                    takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # not after what was kept since
+                    takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
             except (KeptError, TimeoutError, Overloaded) as e:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
-            except Exception:  # the next try may do better; a thread that ends would keep nothing any more
+            except Exception:  # keep the thread alive: the next try may succeed
                 log.exception("apps and clocks could not be kept on HDFS")
 
     def _secure(self) -> str:
-        """Keeps what was just commanded for a control plane that takes over; why that is not done, or empty."""
+        """Store a command's effect on HDFS, for a takeover; returns why that failed, or an empty string."""
         try:
             if self._takeover is not None:
                 self._takeover.secure(self._driver)
@@ -276,7 +276,7 @@ class ControlPlane:
         return ""
 
     def _cells(self) -> CellSupply:
-        """The cells file's assignment, and how its queues exchange cells."""
+        """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""
         found, how = self._layout(), self.config.exchange
         self._found = found
         unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
@@ -291,7 +291,7 @@ class ControlPlane:
         return CellSupply(found, POLICIES[how.policy](), automatic)
 
     def _layout(self) -> Layout:
-        """The cells file's assignment; ConfigError where it is wrong or not feasible."""
+        """The cells file's layout; raises ConfigError if the file is wrong or not feasible."""
         path = self.config.cells
         assert path is not None
         try:
@@ -307,7 +307,7 @@ class ControlPlane:
         return found
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
-        """The policies of virtual clusters that name one, or options; ConfigError where one cannot be."""
+        """The policies of virtual clusters that set a policy, options or shadow; raises ConfigError."""
         policies, name = {}, self.config.cells.name if self.config.cells else ""
         for vc in found.vcs:
             own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.shadow else "")
@@ -320,7 +320,7 @@ class ControlPlane:
         return policies
 
     def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
-        """The same file, read again and checked; `named`: the file that the operator believes it to be, if any."""
+        """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
@@ -335,16 +335,16 @@ class ControlPlane:
         self._stop.set()
 
     def _fail(self, what: str, why: BaseException) -> None:
-        """A part that all else depends on is gone: ends `run` with an error, so that a supervisor starts again."""
+        """End `run` with an error because an essential part has failed, so that a supervisor restarts the process."""
         self._failure = f"{what}: {why}"
         self._stop.set()
 
     def stop(self) -> None:
-        """Asks `run` to return; from any thread or signal handler."""
+        """Ask `run` to return; from any thread or signal handler."""
         self._stop.set()
 
     def run(self) -> int:
-        """Keeps house until stop() or the Arbiter's failure; returns the exit status."""
+        """Do housekeeping until `stop` or a failure, then stop all parts; returns the exit status."""
         sampled_s = float("-inf")
         while not self._stop.wait(HOUSEKEEPING_S):
             if self._takeover is not None and not self._endpoint.connected:
@@ -369,7 +369,10 @@ class ControlPlane:
         return 1 if self._wrong_topology or self._stale else 0
 
     def _report_mismatches(self) -> None:
-        """Says once what differs between the topology file and the NodeManagers that registered."""
+        """Log each new mismatch between the topology file and the registered NodeManagers.
+
+        If registered NodeManagers contradict the file before they ever matched it, stop the control plane instead.
+        """
         topology = self._topology
         if topology is None:
             return
@@ -396,7 +399,7 @@ class ControlPlane:
 
 
 def _ca_of(config: Config) -> str:
-    """The certificate that Agents trust, as PEM; empty without TLS."""
+    """The CA certificate that Agents trust, as PEM; empty without TLS. Raises ConfigError."""
     if config.agents.tls is None:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""HDFS tokens for apps that outlive the one of their submission: asked for as a proxy user of the NameNode.
+"""HDFS delegation tokens for apps that outlive the token of their submission.
 
-WebHDFS gives an open one (GETDELEGATIONTOKEN with `doas`), of which its renewer learns the end by renewing it. Tokens
-are in memory alone, and an app gets its own user's only (decision 9).
+The control plane is a proxy user of the NameNode. WebHDFS gives it a token (GETDELEGATIONTOKEN with `doas`), and
+renewing that token tells when it expires. Tokens are only in memory, and an app gets only its own user's (decision 9).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
 from pycontrol.rpc.service import NoHdfsToken, Token
 
 APPS_MAX = 4096
-"""Apps whose token is remembered."""
+"""The most apps whose token is cached."""
 log = structlog.get_logger("isonomy.hdfs_tokens")
 
 
 class HdfsTokens:
-    """Tokens by app; one is given again until half its life has passed, so that a gang asks HDFS once."""
+    """Tokens by app, cached for half their life, so that a gang asks HDFS once."""
 
     def __init__(self, at: HdfsTokenSettings, now_s: Callable[[], float] = time.time) -> None:
         self._bases = at.webhdfs.split(";")
@@ -33,10 +33,10 @@ class HdfsTokens:
         self._now_s = now_s
         self._one_at_a_time = threading.Lock()
         self._given: OrderedDict[str, tuple[float, Token]] = OrderedDict()
-        """By app: when half of the token's life has passed, and the token."""
+        """By app: the time when half of the token's life has passed, and the token."""
 
     def of(self, app_id: str, user: str) -> Token:
-        """A token of this user; from any thread; NoHdfsToken."""
+        """A token of this user for this app; from any thread. Raises NoHdfsToken."""
         if not self._one_at_a_time.acquire(timeout=sum(TIMEOUT_S)):
             raise NoHdfsToken("HDFS is slow to give tokens; ask again")
         try:
@@ -63,7 +63,7 @@ class HdfsTokens:
             raise NoHdfsToken("HDFS answers with no delegation token") from e
 
     def _call(self, method: str, **params: str) -> Any:
-        """The active NameNode's answer. What is said of a failure has no URL, for that has the token."""
+        """The active NameNode's answer, as JSON. Error messages omit the URL, because it contains the token."""
         why = ""
         for base in self._bases:
             try:
@@ -77,7 +77,7 @@ class HdfsTokens:
 
 
 def _exception(reply: requests.Response) -> str:
-    """What HDFS says, on one line."""
+    """HDFS's error message, on one line."""
     try:
         told = reply.json()["RemoteException"]
         return " ".join(f"{told['exception']}: {told['message']}".split())[:200]

@@ -1,4 +1,4 @@
-"""Looks at the cluster in mode shadow, in a thread of its own: the Arbiter's does not wait for rounds as if."""
+"""Holds shadow rounds in mode shadow, on its own thread, so that the Arbiter's thread does not wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger("isonomy.shadow")
 
 
 class ShadowWatch:
-    """`look` gives the cluster while the mode is shadow, else None."""
+    """Calls `look` every LOOK_S seconds; it returns the cluster in mode shadow, else None."""
 
     def __init__(
         self, rounds: ShadowRounds, look: Callable[[], ClusterSnapshot | None], now_s: Callable[[], float]
@@ -25,22 +25,22 @@ class ShadowWatch:
         self._thread = threading.Thread(target=self._run, name="isonomy-shadow", daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Start the watch's thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the look at hand."""
+        """Stop after the present look."""
         self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):
             try:
                 self.look()
-            except Exception as e:  # busy, or stopping; what could not be decided as if stops nothing
+            except Exception as e:  # neither a busy Arbiter nor a failed round may end the thread
                 log.warning("no look at the shadow", problem=repr(e))
 
     def look(self) -> None:
-        """Once."""
+        """Look at the cluster once."""
         now = self._look()
         if now is None:
             self.rounds.interrupted()

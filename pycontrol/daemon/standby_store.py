@@ -1,8 +1,8 @@
-"""What survives the machine of a control plane: apps and fairness clocks in a folder on HDFS (WebHDFS).
+"""The state that survives a control plane's machine: apps and fairness clocks in a folder on HDFS (WebHDFS).
 
-Each snapshot is a file of its own, written under a temporary name and renamed when whole; the newest that can be
-read counts: the one of the latest epoch, since the clocks of two machines may differ, and a control plane that does not
-know yet that another one took over still writes. Leases are not in it: after a failover the containers' tags tell them.
+Each snapshot is one file, written under a temporary name and renamed when complete. The newest readable snapshot is
+the one of the latest epoch, not of the latest time: the clocks of two machines may differ, and a control plane may
+still write before it learns of a takeover. Leases are not stored: after a failover they come from the containers' tags.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ VERSION = 2
 KEEP = 3
 log = structlog.get_logger("isonomy.kept")
 _NAME = re.compile(r"^clocks-(?:(\d{10})-)?(\d{15})\.json$")
-"""Epoch and milliseconds; versions before this one wrote no epoch."""
+"""Epoch and milliseconds; earlier versions wrote no epoch."""
 
 
 class KeptError(Exception):
-    """HDFS does not answer or refuses; the message names the folder."""
+    """HDFS does not answer, or it refuses; the message names the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyStore:
-    """What one control plane kept."""
+    """One snapshot of a control plane's apps and clocks."""
 
     by: str
-    """The id of its journal; empty: nobody's."""
+    """The id of the control plane's journal; empty: nobody's."""
     epoch: int
-    """Its journal's; who continues from here has a later one, so that no id is given twice."""
+    """The journal's epoch; a control plane that takes over uses a later one, so that no id is issued twice."""
     state: Mapping[str, Any]
 
 
 class Kept:
-    """Snapshots in one folder."""
+    """The snapshots in one folder."""
 
     def __init__(self, at: Standby) -> None:
         self.folder = at.folder.rstrip("/")
         self._where = f"{at.webhdfs}{self.folder}"
         self._hdfs = InsecureClient(
             at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session_of(at)
-        )  # a secure cluster asks for a ticket, and looks at no name
+        )  # a secure cluster authenticates by ticket and ignores the name
 
     def put(self, kept: StandbyStore, now_s: float) -> None:
-        """Keeps a state and drops all but the newest few."""
+        """Write a snapshot and delete all but the newest KEEP; raises KeptError."""
         name = f"clocks-{kept.epoch:010d}-{round(now_s * 1000):015d}.json"
         try:
             text = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
@@ -67,7 +67,7 @@ class Kept:
             raise KeptError(f"{self._where}: {e}") from e
 
     def newest(self) -> StandbyStore | None:
-        """The newest whole state, None where there is none."""
+        """The newest readable snapshot, None if there is none; raises KeptError."""
         try:
             for name in self._names():
                 with self._hdfs.read(f"{self.folder}/{name}") as reader:
@@ -81,7 +81,7 @@ class Kept:
         return None
 
     def _names(self) -> list[str]:
-        """Whole snapshots, newest first."""
+        """Names of complete snapshots, newest first."""
         if self._hdfs.status(self.folder, strict=False) is None:
             return []
         found = [m for n in self._hdfs.list(self.folder) if (m := _NAME.match(n))]
@@ -89,13 +89,13 @@ class Kept:
 
 
 def _state_in(text: bytes) -> StandbyStore | None:
-    """None where it is damaged, of another version, or no such thing."""
+    """The snapshot in a file's text; None if it is damaged, of another version, or no snapshot."""
     try:
         found = json.loads(text)
         by, epoch, state = found["by"], found["epoch"], found["state"]
         if found["version"] != VERSION or not (isinstance(by, str) and type(epoch) is int):
             return None
-        Durable.load(state)  # whatever it would raise later would end the control plane, at each start
+        Durable.load(state)  # a state that fails to load would end the control plane at every start
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
     return StandbyStore(by, epoch, state)

@@ -1,4 +1,4 @@
-"""How a control plane of a pair continues from what the other one kept, before it believes the first snapshot."""
+"""Takeover: a standby continues from the state that the other control plane stored, before YARN's first snapshot."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = structlog.get_logger("isonomy.serve")
 
 
 class Superseded(Overloaded):
-    """Another control plane has served since this journal was written: it must be set aside."""
+    """Another control plane has served since this journal was written, so the journal must be set aside."""
 
 
 class Store(Protocol):
-    """Where states are kept; each call may raise KeptError."""
+    """Storage for snapshots; each call may raise KeptError."""
 
     def put(self, kept: StandbyStore, now_s: float) -> None: ...
 
@@ -29,7 +29,7 @@ class Store(Protocol):
 
 
 class OwnJournal(Protocol):
-    """This control plane's."""
+    """This control plane's journal."""
 
     id: str
     epoch: int
@@ -38,7 +38,7 @@ class OwnJournal(Protocol):
 
 
 class OwnDriver(Protocol):
-    """The driver."""
+    """This control plane's driver."""
 
     def call(self, fn: Callable[[Arbiter, float], T]) -> T: ...
 
@@ -46,20 +46,20 @@ class OwnDriver(Protocol):
 
 
 class Takeover:
-    """Of one life of a control plane. `is_empty`: its journal knew nothing when it was opened."""
+    """Takes over once per run of a control plane. `is_empty`: its journal was empty when it was opened."""
 
     def __init__(self, store: Store, journal: OwnJournal, is_empty: bool) -> None:
         self._store, self._journal, self._was_empty = store, journal, is_empty
         self._followed: tuple[str, int] | None = None
-        """Whose state this life went on from, while its own could not be kept yet."""
+        """(journal id, epoch) of the snapshot that this run continued from; it may still be the newest in the store."""
         self._serves = False
-        """Its ResourceManager has shown itself the active one: what is kept is this control plane's."""
+        """Its ResourceManager has become active, so this control plane writes the snapshots."""
 
     def before_snapshot(self, driver: OwnDriver) -> None:
-        """This control plane's ResourceManager is the active one now.
+        """Take over; called when this control plane's ResourceManager has become active.
 
-        An empty journal is filled with what is kept; without an answer from the store it stays as it is. A journal from
-        before another control plane took over must not be believed: Superseded.
+        An empty journal continues from the stored snapshot; if the store does not answer, the journal stays as it is.
+        Raises Superseded if the journal is not empty and another control plane has served since it was written.
         """
         try:
             self._take_over(driver)
@@ -85,13 +85,13 @@ class Takeover:
         self.keep(state, now_s)
 
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
-        """Keeps apps and clocks (`Durable.kept`) as they are."""
+        """Store apps and clocks (`Durable.kept`)."""
         self._store.put(StandbyStore(self._journal.id, self._journal.epoch, state), now_s)
 
     def secure(self, driver: OwnDriver) -> None:
-        """Keeps the present state for somebody who waits for that: whoever takes over from now on goes on from it.
+        """Store the present state before the caller continues, so that any later takeover starts from it.
 
-        KeptError where that is not sure.
+        Raises KeptError if that is not certain.
         """
         if not self._serves:
             raise KeptError("the ResourceManager has sent no snapshot yet")

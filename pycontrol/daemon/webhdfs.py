@@ -1,4 +1,4 @@
-"""The control plane's own sessions with WebHDFS."""
+"""The control plane's HTTP sessions with WebHDFS."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pycontrol.config import WebHdfs
 from pycontrol.negotiate import Negotiate
 
 TIMEOUT_S = (3.0, 10.0)
-"""To connect, and to wait for each answer."""
+"""Timeouts for connecting, and for each answer."""
 
 
 def session_of(at: WebHdfs) -> requests.Session:
-    """Shows a ticket where a server wants one; like Hadoop's clients it knows no proxy and no .netrc."""
+    """A session that answers Kerberos challenges; like Hadoop's clients it ignores proxies and .netrc."""
     session = requests.Session()
     session.trust_env = False
     session.verify = str(at.ca) if at.ca else os.environ.get("REQUESTS_CA_BUNDLE") or True

@@ -1,1 +1,1 @@
-"""What the Arbiter's state answers to people and metrics."""
+"""Read-only views of the Arbiter's state for REST, the command line and metrics."""

@@ -1,4 +1,4 @@
-"""The virtual clusters as the ResourceManager's REST shows them."""
+"""The cells and virtual clusters, as the REST resource shows them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pycontrol.arbiter.exchange_service import deals_of
 
 
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """All cells: groups (a group is the gang of one grant), hosts with their GPUs, virtual clusters, binding both ways.
+    """All cells: affinity groups (one per grant), hosts with their GPUs, virtual clusters, and both binding tables.
 
-    `tenants`: for each virtual cluster, GPUs that it owns, uses of its own, borrows, and that wait for it, and how
-    many of its cells show as bad.
+    `tenants`: for each virtual cluster, the GPUs that it owns, lends, is lent, uses of its own and borrows, the GPUs
+    that its apps still want, and the number of its bad cells.
     """
     state = a.supply.inspect()
     return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),

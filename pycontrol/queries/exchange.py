@@ -1,4 +1,4 @@
-"""Cell exchange in the ResourceManager's REST: offers, requests, withdrawals, and the board."""
+"""The cell exchange as the REST resource shows it: the board, and posting of offers, requests and withdrawals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERB = {"exchange-offer": "offer", "exchange-request": "request", "exchange-with
 
 
 def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The board, the deals in force, and each virtual cluster's books; times in Unix seconds."""
+    """The board, the present deals, and each virtual cluster's accounts (GPU-hours); times in Unix seconds."""
     if a.exchange_service is None:
         return {"now_s": now_s, "offers": [], "requests": [], "deals": [], "books": []}
     state = a.exchange_service.exchange.dump()
@@ -39,12 +39,12 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
 
 
 def deals(a: Arbiter) -> set[str]:
-    """The ids of the deals in force."""
+    """The ids of the present deals."""
     return set(a.exchange_service.exchange.deals) if a.exchange_service is not None else set()
 
 
 def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> ExchangePosted:
-    """What a caller posts, checked as far as words go; raises Refusal."""
+    """The posting in a caller's parameters; checks their syntax and that names exist. Raises Refusal."""
     verb, name = VERB[path], params.get("id", "")
     exchange_service = _exchange_service(a)
     if verb == "withdraw":
@@ -67,7 +67,7 @@ def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> E
 
 
 def check(a: Arbiter, now_s: float, posted: ExchangePosted) -> None:
-    """Raises Refusal where the exchange would not take it."""
+    """Raise Refusal if the exchange would refuse the posting."""
     why = _exchange_service(a).refusal(posted, now_s)
     if why:
         status = 404 if posted.verb == "withdraw" and not posted.vc else 409
@@ -75,7 +75,7 @@ def check(a: Arbiter, now_s: float, posted: ExchangePosted) -> None:
 
 
 def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
-    """What became of a posting."""
+    """The result of a posting: the deals made, and one sentence."""
     state = _exchange_service(a).exchange
     name = posted.posting_id
     made = [d for d in state.deals.values() if name in (d.offer, d.request)]

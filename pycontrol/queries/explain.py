@@ -1,4 +1,4 @@
-"""Why an app got what it got: rho with its terms, its leases, and the rounds it lived through."""
+"""Explains an app's allocation: rho with its terms, its leases, and its rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 
 
 def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Everything about one app; `n` limits the rounds."""
+    """Everything about one app, with its newest `n` rounds; raises Refusal."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     why = reason(a, app_id, now_s)
@@ -54,7 +54,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
 
 
 def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
-    """What its user said about which GPUs it takes and who comes first; YARN's priority counts in a virtual cluster."""
+    """The user's options that limit which GPUs the app takes, and its YARN priority."""
     yarn, agent = a.cluster.apps.get(app_id), a.agents.get(app_id)
     demand = agent.demand if agent is not None else Demand(0, 0)
     return {
@@ -74,12 +74,11 @@ def _job(job: Any) -> dict[str, Any]:
 
 
 def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
-    """rho = T_sh / T_id, T_id = B / min(R_C, demand) x N_avg (Themis, section 4.3); None without demand.
+    """rho = T_sh / T_id, T_id = B / min(R_C, demand) x N_avg (Themis, section 4.3); None without a known demand.
 
-    R_C and N_avg are those of the app's virtual cluster, where there are any.
-
-    T_sh is what the reported rho makes of this T_id; it counts the time since submission and the time
-    that the work left takes on the GPUs held.
+    R_C and N_avg are those of the app's virtual cluster, if there are virtual clusters. T_sh is not reported: it is
+    computed as the reported rho times T_id. It counts the time since submission and the time that the work left
+    takes on the GPUs held.
     """
     record, demand = a.durable.apps.get(app_id), views.demand_of(a, app_id, now_s)
     if record is None or demand is None:
@@ -106,18 +105,18 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
 
 
 def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
-    """The newest rounds that the app lived through, newest first."""
+    """The newest `n` rounds that the app took part in or sat out, newest first."""
     lived = (r for r in reversed(a.receipts) if app_id in r.rho or app_id in r.out or _unasked(r, app_id))
     return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
 
 
 def _unasked(receipt: Receipt, app_id: str) -> bool:
-    """Whether a policy that asks nobody gave it GPUs, or its leases were at their end."""
+    """Whether the app was in a round without bids: it has a reason for its result, or its leases were ending."""
     return not receipt.asked and (app_id in receipt.done.why or app_id in receipt.ending)
 
 
 def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
-    """What a round meant for one app."""
+    """One app's part in a round: its role, bid, awards, grants and revocations, and the other winners."""
     rhos = {k: v for k, v in receipt.rho.items() if v is not None}
     worst_first = sorted(rhos, key=lambda k: -rhos[k])
     done = receipt.done

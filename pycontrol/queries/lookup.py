@@ -1,4 +1,4 @@
-"""Finds what a caller names: an app by its id, its name or its number; a node by host or YARN's id."""
+"""Resolves a caller's parameters: an app by id, name or number; a node by host or YARN's node id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.arbiter.core import Arbiter
 
 
 class Refusal(Exception):
-    """A query that is not served: an HTTP status and one clear line."""
+    """The query is refused: an HTTP status and a one-line message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -16,19 +16,22 @@ class Refusal(Exception):
 
 
 def names(a: Arbiter) -> dict[str, str]:
-    """Name by id of every app that YARN or the journal knows, oldest first."""
+    """{app id: name} of every app that the journal or YARN knows, the journal's first."""
     known = {app_id: record.name for app_id, record in a.durable.apps.items()}
     return known | {app_id: app.name for app_id, app in a.cluster.apps.items()}
 
 
 def user_of(a: Arbiter, app_id: str) -> str:
-    """Whose app it is."""
+    """The user who owns the app."""
     app = a.cluster.apps.get(app_id)
     return app.user if app is not None else a.durable.apps[app_id].user
 
 
 def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
-    """The id of the app that `app` names; of several with one name or number, the only one that has not ended."""
+    """The id of the app that the parameter `app` names by id, name or number.
+
+    If several match, the only one that has not ended. Raises Refusal.
+    """
     text = params.get("app", "")
     if not text:
         raise Refusal(400, "app: is missing; give an application id, a name, or the number that ends an id")
@@ -45,7 +48,7 @@ def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
 
 
 def _numbered(app_id: str, text: str) -> bool:
-    """Whether the text is the id's number, with or without zeros before it, or more of its end from a _ on."""
+    """Whether the text is the id's number, with or without leading zeros, or a longer suffix that follows a `_`."""
     number = app_id.rpartition("_")[2]
     if text.isdecimal() and text.isascii():
         return number.lstrip("0") == text.lstrip("0")
@@ -53,7 +56,7 @@ def _numbered(app_id: str, text: str) -> bool:
 
 
 def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
-    """The host of the node that `node` names."""
+    """The host of the node that the parameter `node` names; raises Refusal."""
     text = params.get("node", "")
     if not text:
         raise Refusal(400, "node: is missing; give a host name")
@@ -68,7 +71,7 @@ def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
 
 
 def whole_number(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """A parameter that is a whole number within limits."""
+    """The whole-number parameter `name`, or `default`; raises Refusal unless it is from `low` to `high`."""
     text = params.get(name, "")
     if not text:
         return default

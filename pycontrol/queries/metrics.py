@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format: base units, few labels, none of them an app or a job."""
+"""Metrics in Prometheus' text format, in base units; no label names an app or a job, to bound their number."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ WAITS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 RHO = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 SAT_OUT = (Pending.LATE_RHO, Pending.LATE_BID, Pending.BAD_BID, Pending.AGENT_AWAY)
 APPS_KEPT = 10_000
-"""Apps whose queue and user are remembered after their end."""
+"""The most apps whose queue and user are remembered."""
 
 
 class Metrics:
-    """Counts facts as they come, and reads gauges off the Arbiter when asked."""
+    """Counts facts as they arrive, and reads gauges from the Arbiter when the metrics are requested."""
 
     def __init__(self, durable: Durable | None = None) -> None:
-        """`durable`: the apps known so far."""
+        """`durable`: the state at the start, for the apps in it."""
         self.registry = r = CollectorRegistry()
         ProcessCollector(registry=r)
         self._rounds(r)
@@ -49,9 +49,9 @@ class Metrics:
         self._labels: dict[str, tuple[str, str]] = {}
         """(queue, user) by app."""
         self._waiting: dict[str, float] = {}
-        """When those were submitted that have had no GPU yet."""
+        """Submission time, in Unix seconds, of the apps that have had no GPU yet."""
         self._revoked_jobs: dict[tuple[str, str], tuple[str, int]] = {}
-        """(app, job) -> why it was revoked, and on how many GPUs it was; until it trains again."""
+        """By (app, job): why GPUs were revoked from it, and how many; until it trains again."""
         self._sources: list[tuple[Gauge, Callable[[], float]]] = []
         for app in durable.live.values() if durable is not None else ():
             self._know(app.app_id, app.queue, app.user)
@@ -122,7 +122,7 @@ class Metrics:
         self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
 
     def watch(self, name: str, about: str, source: Callable[[], float]) -> None:
-        """A gauge that `source` gives whenever the metrics are asked for; from any thread."""
+        """Register a gauge that is read from `source` at each request; from any thread."""
         self._sources.append((Gauge(name, about, registry=self.registry), source))
 
     # ---- facts
@@ -135,7 +135,7 @@ class Metrics:
             self._labels.pop(next(iter(self._labels)))
 
     def observe(self, fact: Fact, now_s: float, span: LeaseInterval | None = None) -> None:
-        """Counts one fact, recorded at `now_s`; `span`: the lease that it is about."""
+        """Count one fact recorded at `now_s`; `span`: the lease that it is about."""
         queue, user = self._labels.get(span.app_id, ("", "")) if span is not None else ("", "")
         match fact:
             case AppArrived():
@@ -178,7 +178,7 @@ class Metrics:
         if receipt.done.bids:
             self._solve.observe(receipt.done.solve_s)
         for seconds in receipt.bid_s.values():
-            if seconds > 0:  # the stand-in answers at once
+            if seconds > 0:  # the stand-in bids in no time
                 self._bid.observe(seconds)
         for rho in receipt.rho.values():
             if rho is not None and math.isfinite(rho):
@@ -190,7 +190,7 @@ class Metrics:
     # ---- what is
 
     def text(self, a: Arbiter, gpus: dict[str, int], now_s: float) -> str:
-        """All metrics now."""
+        """All metrics in Prometheus' text format; `gpus`: GPUs by state (`views.gpu_counts`)."""
         for state, n in gpus.items():
             if state != "total":
                 self._gpus.labels(state).set(n)

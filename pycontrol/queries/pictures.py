@@ -1,8 +1,8 @@
-"""Pictures of the Arbiter for readers: views are made from a copy of its state, on the reader's thread.
+"""Pictures of the Arbiter: copies of its state, from which readers make views on their own threads.
 
-A picture is taken on the Arbiter's thread between two batches. It shares all that is immutable, leases among it; of
-apps' records, which change in place, only those that changed since the last picture are copied. So it takes
-milliseconds, and no reader waits for a round, or for one another.
+A picture is taken on the Arbiter's thread between two batches. It shares immutable values such as leases. Apps'
+records change in place, so a picture copies those that changed since the last one. Taking a picture therefore takes
+milliseconds, and readers wait neither for a round nor for each other.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
 FRESH_S = 0.25
-"""A picture is good for so long, unless a command was given meanwhile."""
+"""How long a picture is served, unless a command expires it."""
 SHARE = 0.05
-"""Of the Arbiter's time that pictures may take: of a very large cluster they are taken less often."""
+"""The share of the Arbiter's time that pictures may take: on a very large cluster they are taken less often."""
 PATIENCE_S = 0.3
-"""So long a reader waits for a new picture while there is an older one; its time is in each view (`now_s`)."""
+"""How long a reader waits for a new picture before it gets the last one; each view says its time (`now_s`)."""
 FIRST_S = 5.0
 COPIED = (
     "cluster", "agents", "gpus", "groups", "workers", "timer", "kills_sent", "receipts",
 )  # fmt: skip
-"""Fields of the state that are copied as they are (`copy()`)."""
+"""Fields of the state that a picture copies with their `copy()`."""
 SHARED = (
     "placements_full_s", "hosts_due_s", "counter", "supply", "epoch",
 )  # fmt: skip
-"""Those that are not changed in place."""
+"""Fields that a picture shares, because they are not changed in place."""
 
 
 class Caller(Protocol):
-    """What runs something on the Arbiter's thread."""
+    """Runs functions on the Arbiter's thread."""
 
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
-        """Runs `fn(arbiter, now)`; raises TimeoutError, Overloaded."""
+        """Run `fn(arbiter, now)` and return its result; raises TimeoutError or Overloaded."""
 
 
 class Camera:
-    """Takes pictures, on the Arbiter's thread; keeps copies of apps' records between them."""
+    """Takes pictures on the Arbiter's thread and caches copies of apps' records between them."""
 
     def __init__(self) -> None:
         self._apps: dict[str, AppRecord] = {}
         self._touched: Touched | None = None
-        """What the Arbiter has changed since the last picture, if that was this camera's."""
+        """The Arbiter's record of changes since the last picture, if this camera took it."""
 
     def take(self, a: Arbiter) -> Arbiter:
-        """An Arbiter that nobody drives: the state of this moment."""
+        """A copy of the Arbiter in its present state; call `complete` before reading it."""
         touched, d = a.ledger.touched, a.durable
         whole = touched is None or touched is not self._touched or touched.all
         app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
@@ -71,7 +71,7 @@ class Camera:
         return picture
 
     def _durable(self, d: Durable) -> Durable:
-        """All but the indices by app, which `complete` makes."""
+        """A copy of the durable state without the indices by app, which `complete` makes."""
         own = Durable()
         own.leases, own.reservations = dict(d.leases), dict(d.reservations)
         own.apps = {app_id: self._apps[app_id] for app_id in d.apps}  # in the order of their arrival
@@ -100,7 +100,7 @@ def _app(x: AppRecord) -> AppRecord:
 
 
 def complete(picture: Arbiter) -> Arbiter:
-    """The indices by app, made on the reader's thread."""
+    """Build the picture's indices by app, on the reader's thread; returns the picture."""
     d = picture.durable
     for gpu, lease in d.leases.items():
         d.leases_by_app.setdefault(lease.app_id, {})[gpu] = lease
@@ -111,20 +111,20 @@ def complete(picture: Arbiter) -> Arbiter:
 
 @dataclass(slots=True)
 class Picture:
-    """The state at one moment, and what was answered from it."""
+    """The state at one time, with a cache of the answers made from it."""
 
     arbiter: Arbiter
     now_s: float
-    """Of the Arbiter's clock."""
+    """Time on the Arbiter's clock."""
     taken_s: float
-    """Monotonic."""
+    """Monotonic time at which the picture was requested."""
     cost_s: float = 0.0
-    """What it took of the Arbiter's time."""
+    """Seconds that it took on the Arbiter's thread."""
     answers: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
 
 class Pictures:
-    """The newest picture, from any thread."""
+    """Serves the newest picture to any thread."""
 
     def __init__(self, driver: Caller, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._clock_s, self._camera = driver, clock_s, Camera()
@@ -133,11 +133,11 @@ class Pictures:
         self._expired_s = -math.inf
 
     def expire(self) -> None:
-        """Something was commanded: whoever looks from now on sees what became of it."""
+        """Expire the present picture, so that the next reader sees the effect of a command."""
         self._expired_s = self._clock_s()
 
     def newest(self) -> Picture:
-        """A fresh picture; the last one where the Arbiter is busy; TimeoutError, Overloaded while there is none."""
+        """A fresh picture, or the last one if the Arbiter is busy; raises TimeoutError or Overloaded without any."""
         have = self._newest
         if have is not None and self._fresh(have):
             return have
@@ -154,7 +154,7 @@ class Pictures:
         if not self._taking.acquire(timeout=patience_s):
             raise TimeoutError
         try:
-            have = self._newest  # somebody else may have taken it meanwhile
+            have = self._newest  # another reader may have taken one meanwhile
             if have is None or not self._fresh(have):
                 begun_s = self._clock_s()
                 arbiter, now_s, cost_s = self._driver.call(self._timed, patience_s)

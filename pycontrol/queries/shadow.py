@@ -1,10 +1,11 @@
-"""Mode shadow: rounds held as if, beside CapacityScheduler, on what it was just free to decide itself.
+"""Mode shadow: CapacityScheduler allocates the GPUs, and shadow rounds find what Isonomy would have decided.
 
-Each time that CapacityScheduler has given apps GPUs, the production Arbiter holds rounds on the same cluster with these
-containers' asks open again: who would have got the GPUs? Nothing of it is carried out, journaled or told to anybody.
-Apps' clocks and the policy's memory go from one such time to the next; what apps attain is what they really have.
+Each time that CapacityScheduler has allocated GPUs, an Arbiter with the production code holds rounds on the same
+cluster, with the asks of these new containers reopened. Its decisions are not carried out, journaled or sent to
+anyone. Apps' clocks and the policy's memory carry over from one decision to the next; attained service is what the
+apps really had.
 
-Which GPUs of a machine a container has nobody knows in this mode; here it gets the lowest free ones.
+In this mode the GPU indices of a container are unknown; it is assumed to have its machine's lowest free ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
 
 STEPS_MAX = 200
-"""Moments of one decision; more would be an Arbiter that never comes to rest."""
+"""The most Arbiter steps of one decision, in case the Arbiter never becomes idle."""
 DECISIONS_KEPT = 1000
 SHOWN = 20
 LIFE = "shadow"
@@ -37,26 +38,26 @@ LIFE = "shadow"
 
 @value
 class AsIf:
-    """What one look found: GPUs by app."""
+    """The result of one look: GPUs by app."""
 
     at_s: float
     given: Mapping[str, int]
-    """By CapacityScheduler since the look before."""
+    """GPUs that CapacityScheduler has given since the previous look."""
     would_give: Mapping[str, int]
-    """By Isonomy, of the same free GPUs."""
+    """GPUs that Isonomy would have given instead."""
     would_take: Mapping[str, int] = field(default_factory=dict)
-    """From apps that run, for those."""
+    """GPUs that Isonomy would have revoked from running apps."""
     why: Mapping[str, str] = field(default_factory=dict)
-    """Of apps that Isonomy would have given fewer GPUs: what it would have said."""
+    """For the apps that Isonomy would have given fewer GPUs: its reason."""
 
     @property
     def same_gpus(self) -> int:
-        """GPUs on which both agree."""
+        """GPUs that both would give to the same apps."""
         return sum(min(n, self.would_give.get(app_id, 0)) for app_id, n in self.given.items())
 
 
 def seen(a: Arbiter) -> ev.ClusterSnapshot | None:
-    """The cluster as the plugin tells it; None where the mode is not shadow."""
+    """The cluster as the plugin reported it; None if the mode is not shadow."""
     c = a.cluster
     if not (c.seen and c.shadow):
         return None
@@ -66,7 +67,7 @@ def seen(a: Arbiter) -> ev.ClusterSnapshot | None:
 
 
 class ShadowRounds:
-    """Looks at the cluster now and then, in one thread; `view` may be called by any."""
+    """Holds shadow rounds; one thread calls `look` and `interrupted`, any thread may call `view`."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class ShadowRounds:
         self._kept: Mapping[str, Any] = Durable().dump()
         self._epochs = itertools.count(1)
         self._before: dict[str, Container] | None = None
-        """The containers of the last look, with GPUs."""
+        """The containers of the last look, with their GPUs; None before the first look in this mode."""
         self._asked: frozenset[Ask] = frozenset()
         self._looked_s = 0.0
         self._since_s: float | None = None
@@ -90,7 +91,7 @@ class ShadowRounds:
         self._totals: Counter[str] = Counter()
 
     def look(self, now: ev.ClusterSnapshot, now_s: float) -> AsIf | None:
-        """What Isonomy would have done since the last look; None where there was nothing to do."""
+        """Decide as Isonomy would have since the last look; None if there is nothing to compare or nothing new."""
         running = self._with_gpus(now)
         first = self._before is None
         before = running if self._before is None else self._before
@@ -103,21 +104,21 @@ class ShadowRounds:
             return None
         self._apps = {x.app_id: x for x in now.apps}
         found = self._decide(now, running, new, now_s)
-        if first:  # what ran before is nobody's decision; its apps are known from now on
+        if first:  # containers from before the first look are not compared
             self._since_s = self._since_s or now_s
             return None
         last = self._found[-1] if self._found else None
         if not found.given and (not found.would_give or (last is not None and found == replace(last, at_s=now_s))):
-            return None  # nobody was given anything, and that is no news
+            return None  # no GPUs were given, and the result is empty or unchanged
         self._count(found)
         return found
 
     def interrupted(self) -> None:
-        """The mode was another one: what came meanwhile is nobody's decision."""
+        """Note that the mode is not shadow: containers that start meanwhile are not compared."""
         self._before, self._looked_s = None, 0.0
 
     def _with_gpus(self, now: ev.ClusterSnapshot) -> dict[str, Container]:
-        """The containers that run, each with GPUs of its machine."""
+        """The running containers by id, each with GPUs of its machine."""
         host_of = {n.node_id: n for n in now.nodes}
         before = self._before or {}
         placed = [c for c in now.containers if not c.ending and c.node_id in host_of]
@@ -137,7 +138,7 @@ class ShadowRounds:
         return found
 
     def _attain(self, before: Mapping[str, Container], now_s: float) -> None:
-        """Apps attain what they really had since the last look."""
+        """Add the GPU-seconds that apps really had since the last look to their attained service."""
         passed_s = max(0.0, now_s - self._looked_s) if self._looked_s else 0.0
         had = Counter[str]()
         for c in before.values():
@@ -188,7 +189,7 @@ class ShadowRounds:
                 self._sums.setdefault(key, Counter())[what] += gpus
 
     def view(self) -> dict[str, Any]:
-        """For REST; the newest decisions first."""
+        """Totals, sums by user, and the newest decisions (newest first), as JSON values."""
         return {
             "since_s": self._since_s,
             **{name: self._totals[name] for name in ("decisions", "same", "gpus", "same_gpus")},
@@ -203,7 +204,7 @@ class ShadowRounds:
 NOTHING: Mapping[str, Any] = {
     "since_s": None, "decisions": 0, "same": 0, "gpus": 0, "same_gpus": 0, "by_user": [], "newest": [],
 }  # fmt: skip
-"""The view where the mode was never shadow."""
+"""The view if the mode was never shadow."""
 
 
 def _row(x: AsIf) -> dict[str, Any]:
@@ -212,7 +213,7 @@ def _row(x: AsIf) -> dict[str, Any]:
 
 
 def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask, ...]:
-    """The asks as they were before these containers were given."""
+    """The asks as they were before these containers were allocated."""
     asks = {ask.key: ask for ask in now.asks}
     attempts = {x.app_id: x.attempt_id for x in now.apps}
     partition_of = {n.node_id: n.partition for n in now.nodes}
@@ -227,7 +228,10 @@ def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask
 
 
 def facts_of(a: Arbiter, policy: Policy, world: ev.ClusterSnapshot, now_s: float) -> Iterator[tuple[Fact, float]]:
-    """What the Arbiter does about a cluster in which nothing follows from it, for less than its grants wait."""
+    """(fact, time) of the Arbiter's decisions on a frozen cluster that carries out none of them.
+
+    Stops when the Arbiter is idle, before the grant timeout and the lead have passed, or after STEPS_MAX steps.
+    """
     inbox: list[ev.Event] = [world]
     until_s = now_s + min(a.settings.grant_timeout_s, a.settings.lead) / 2.0
     for _ in range(STEPS_MAX):

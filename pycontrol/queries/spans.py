@@ -1,6 +1,6 @@
-"""Recent leases by app, gang by gang: from grant to end, why they were revoked, and what that cost.
+"""Recent leases by app: from grant to end, why they were revoked, and what each revocation cost.
 
-Folds facts as they come, and at the start the newest ones of the journal; old ones are forgotten.
+Folds the journal's newest facts at the start and new facts as they arrive; forgets old leases.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pycontrol.arbiter.facts import AllocationChanged, Fact
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
-"""Of one app, and apps in all."""
+"""The most spans per app, and the most apps."""
 
 
 @dataclass(slots=True)
 class _AppIntervals:
     spans: dict[int, LeaseInterval] = field(default_factory=dict)
-    """By number."""
+    """By `LeaseInterval.number`."""
     restarts: deque[tuple[float, str, float]] = field(default_factory=lambda: deque(maxlen=SPANS_KEPT))
-    """(when, job, seconds from the grant to the first step)."""
+    """(time, job id, seconds from the grant to the first step)."""
 
 
 class Spans:
-    """Written by one thread, read by others."""
+    """Recent leases; one thread writes, any thread reads."""
 
     def __init__(self, durable: Durable | None = None, past: Iterable[tuple[float, Fact]] = ()) -> None:
-        """`past`: (when, fact), the newest of the journal, oldest first; `durable`: how things are after them."""
+        """`past`: (time, fact), the journal's newest facts, oldest first; `durable`: the state after them."""
         self._lock = threading.Lock()
         self._fold = SpanFold()
         self._apps: dict[str, _AppIntervals] = {}
@@ -50,7 +50,7 @@ class Spans:
         return found
 
     def take(self, fact: Fact, now_s: float) -> list[IntervalChange]:
-        """Folds a fact, recorded at `now_s`; returns what it made of leases."""
+        """Fold a fact recorded at `now_s`; returns the leases that it changed."""
         with self._lock:
             return self._take(fact, now_s)
 
@@ -79,10 +79,10 @@ class Spans:
             return [row(span) for span in app.spans.values()] if app is not None else []
 
     def revocations(self, app_id: str) -> list[dict[str, Any]]:
-        """What was taken back from the app, gang by gang, oldest first.
+        """The app's revocations, one row per gang, oldest first.
 
-        `stop_gpu_s`: GPU-seconds from the notice until its containers were gone; `start_gpu_s`: those from the next
-        grant to the job's first step, None until it runs again.
+        `stop_gpu_s`: GPU-seconds from the notice until the containers were gone, None until then. `start_gpu_s`:
+        GPU-seconds from the next grant to the job's first step, None until it runs again.
         """
         with self._lock:
             app = self._apps.get(app_id)
@@ -108,7 +108,7 @@ class Spans:
 
 
 def row(span: LeaseInterval) -> dict[str, Any]:
-    """As JSON."""
+    """A span as JSON values."""
     return {
         "gpu": str(span.gpu), "host": span.gpu.host, "job_id": span.job_id, "granted_s": span.granted_s,
         "started_s": span.started_s, "revoking_s": span.revoking_s, "ended_s": span.ended_s,

@@ -1,7 +1,7 @@
-"""The order in which the policy in force would serve the apps, and the measure by which it does.
+"""The order in which the present policy would serve the apps, and the measure by which it orders them.
 
-Policies that fill by a key give theirs; those that hold auctions go by the worst rho. Policies by shares keep accounts
-of tenants and have no order of apps: theirs is by submission, and no measure is shown.
+Policies that fill by a key order by that key; policies that hold auctions order by rho, worst first. Policies that
+compute shares per tenant do not order apps: their apps are listed by submission time, without a measure.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class Standing:
     """An app's place in the order of service of its virtual cluster's policy."""
 
     rank: int | None
-    """From 1 among the apps that can use more GPUs; None of an app that has all that it can use."""
+    """Rank from 1 among the apps that can use more GPUs; None for an app that has all it can use."""
     measure: str = ""
-    """What the policy orders by; empty where that does not read as a number."""
+    """Name of the policy's measure; empty if it has none that can be shown as a number."""
     amount: float | None = None
-    """The measure's value, in its unit; of the virtual finish time the seconds until it."""
+    """The measure's value in its unit; for the virtual finish time, the seconds until it."""
 
 
 RHO = ("rho", "")
 
 
 def measure_of(policy: Policy) -> dict[str, str]:
-    """{"name", "unit"} of what a policy orders by; no name where that does not read as a number."""
+    """{"name", "unit"} of the measure by which a policy orders apps; empty strings if it has none to show."""
     name, unit = policy.measure if isinstance(policy, Filling) else RHO if policy.asks_agents else ("", "")
     return {"name": name, "unit": unit}
 
 
 def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
-    """Every app that said what it could use, by id; those that can use more are ranked in their virtual cluster."""
+    """The standing of each app whose demand is known, by app id; ranks count within a virtual cluster."""
     by_vc: dict[str, list[AppView]] = {}
     parts: dict[str, RoundPart] = {}
     for app_id, record in a.durable.live.items():
@@ -74,7 +74,7 @@ def policy_of(a: Arbiter, vc: str) -> Policy:
 
 
 def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:
-    """A round about all machines: of the virtual cluster, or of the cluster where there are none."""
+    """The snapshot of a round that offers all machines of the virtual cluster, or of the whole cluster."""
     vc, topology = part.vc, part.topology or a.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
@@ -113,7 +113,7 @@ def _sorted(snapshot: Snapshot, key: Callable[[AppView], float | tuple[int, floa
 
 
 def _by_queue(policy: Filling, pool: Offered, keys: Mapping[str, tuple[int, float]]) -> list[AppView]:
-    """The queue that comes first serves its first app with one gang, then all queues are compared again."""
+    """Order by queue: the first queue serves its first app with one gang, then all queues are compared again."""
     waiting: dict[str, list[AppView]] = {}
     used: dict[str, int] = {}
     for v in reversed(_sorted(pool.snapshot, lambda v: keys[v.app_id])):

@@ -1,6 +1,6 @@
-"""The last day, minute by minute: GPUs by state, and each app's rho and place; and how the jobs' losses went.
+"""The last day, minute by minute: GPUs by state and each app's rho or other measure; also the jobs' recent losses.
 
-In memory only: a day of 2,000 apps is about 30 MB. After a restart it starts again.
+In memory only, so a restart clears it; a day of 2,000 apps takes about 30 MB.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from pycontrol.queries.standing import Standing, standings
 POINTS_KEPT = 1440
 POINT_S = 60.0
 SAMPLE_S = 15.0
-"""How often to call `sample`; jobs' losses are looked at each time, all else once a minute."""
+"""How often to call `sample`, in seconds; it records losses at each call, the rest once a minute."""
 LOSSES_KEPT = 60
 JOBS_KEPT = 20_000
 APPS_SHOWN = 12
-"""Lines in the chart of all apps: those with the worst numbers now."""
+"""The most apps in the chart of all apps: those with the worst numbers now."""
 STATES = ("leased", "free", "waiting", "out")
-"""GPUs: held; free; wanted by apps and not held; drained, bad or down."""
+"""GPU counts: leased; free; wanted by apps but not held; drained, bad or down."""
 NOTHING = float("nan")
 
 
 class Trends:
-    """Sampled on the Arbiter's thread, read from others."""
+    """Samples the Arbiter's state; any thread may read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._at_s: deque[float] = deque(maxlen=POINTS_KEPT)
         self._gpus: dict[str, deque[int]] = {state: deque(maxlen=POINTS_KEPT) for state in STATES}
         self._apps: dict[str, tuple[int, array[float]]] = {}
-        """App -> the index of its first point, counted from the start, and a number a point."""
+        """By app: the index of its first point, counted since the start, and one number per point."""
         self._measure = ""
         self._count = 0
         self._losses: dict[tuple[str, str], deque[tuple[int, float]]] = {}
         """(step, loss) by app and job."""
 
     def sample(self, a: Arbiter, now_s: float) -> None:
-        """Notes how things are; call it every SAMPLE_S."""
+        """Record the present state; call it every SAMPLE_S seconds."""
         with self._lock:
             self._note_losses(a)
             if self._at_s and now_s - self._at_s[-1] < POINT_S - SAMPLE_S / 2:
@@ -62,10 +62,10 @@ class Trends:
             self._count += 1
 
     def _note_apps(self, a: Arbiter, placed: Mapping[str, Standing]) -> None:
-        """rho, or what else the policy orders by."""
+        """Record each app's rho, or the other measure by which the policy orders apps."""
         measure = next((s.measure for s in placed.values()), "")
         if measure and measure != self._measure:
-            self._apps.clear()  # another policy counts otherwise
+            self._apps.clear()  # another policy's numbers are not comparable
             self._measure = measure
         for app_id in a.durable.live:
             first, numbers = self._apps.setdefault(app_id, (self._count, array("f")))
@@ -99,7 +99,7 @@ class Trends:
     # ---- reading
 
     def trends(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """The last `hours` (24): GPUs by state, and the apps' numbers: of `app` alone, or the APPS_SHOWN worst now."""
+        """The last `hours` (default 24): GPUs by state, and the numbers of `app` or of the APPS_SHOWN worst apps."""
         hours = whole_number(params, "hours", 24, 1, 24)
         app_id = params.get("app", "")
         with self._lock:
@@ -116,7 +116,7 @@ class Trends:
             }
 
     def _worst(self) -> list[str]:
-        """Those with a number in the newest point: of rho the largest first, else the smallest."""
+        """Apps with a number in the newest point, worst first: the largest rho, or the smallest other measure."""
         now = {x: numbers[-1] for x, (first, numbers) in self._apps.items()
                if numbers and first + len(numbers) == self._count and numbers[-1] == numbers[-1]}  # fmt: skip
         return sorted(now, key=lambda x: (-now[x] if self._measure == "rho" else now[x], x))[:APPS_SHOWN]

@@ -1,6 +1,6 @@
-"""What the REST resource shows: pure functions (arbiter, now, parameters) -> JSON-able values.
+"""The views of the REST resource: pure functions (arbiter, now, parameters) -> JSON values.
 
-Times are Unix seconds (`_s`), GPUs are counted (`gpus`) or named host:index.
+Times are in Unix seconds (`_s`); GPUs are counted (`gpus`) or named host:index.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
 
 
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The cluster in one view."""
+    """The cluster at a glance: settings, GPUs by state, nodes, apps and the last round."""
     nodes = _nodes(a)
     running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
     return {
@@ -53,7 +53,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
 
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
-    """GPUs by state: leased, drained and bad ones count as such wherever they are; down ones as the topology says."""
+    """GPU counts by state; one GPU can count in several. `down`: GPUs of topology machines without a NodeManager."""
     usable = set(a.usable_gpus())
     free = a.free_gpus()
     up = {n.host for n in a.cluster.nodes.values()}
@@ -125,7 +125,7 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 
 def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
-    """What the app could use, as its Agent or the stand-in says; None before it asked for GPUs."""
+    """The app's demand, from its Agent or the stand-in; None if neither knows it."""
     agent = a.agents.get(app_id)
     if agent is not None:
         return agent.demand
@@ -136,7 +136,7 @@ def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
 
 
 def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
-    """Its finish-time fairness: the Agent's newest word, or the stand-in's; None where it is not known."""
+    """The app's rho, as last reported by its Agent or computed by the stand-in; None if unknown."""
     agent = a.agents.get(app_id)
     if agent is not None:
         return agent.rho
@@ -146,9 +146,7 @@ def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
 
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Apps that have not ended: those that can use more GPUs, in the order in which the policy in force would serve
-    them (with virtual clusters, in that of each), then those that have all they can use.
-    """
+    """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
     placed = standings(a, now_s)
     why = Reasons(a, now_s)
     rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
@@ -164,7 +162,7 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
 
 
 def _standing(found: Standing | None) -> dict[str, Any]:
-    """Its rank among those that can use more GPUs, and by what; see `Standing`."""
+    """A standing as JSON values."""
     if found is None:
         return {"rank": None, "measure": "", "amount": None}
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
@@ -196,7 +194,7 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
 
 
 def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Every app of the journal, ended ones too."""
+    """Every app in the journal, including ended ones."""
     return {"now_s": now_s, "apps": [app_row(a, app_id, now_s) for app_id in a.durable.apps]}
 
 
@@ -214,7 +212,7 @@ def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
 
 
 def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
-    """A lease; `next` is the state of a reservation, for which the GPU's present lease ends first."""
+    """A lease or reservation as JSON values; a reservation has the state `next`."""
     known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     present = lease if isinstance(lease, Lease) else None
     return {
@@ -227,7 +225,7 @@ def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
 
 
 def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """All leases, and who is next on which GPU."""
+    """All leases, then all reservations, each sorted by GPU."""
     present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
     coming = sorted(a.durable.reservations.values(), key=lambda x: x.gpu)
     rows = [lease_row(a, x) for x in present] + [lease_row(a, x) for x in coming]
@@ -237,14 +235,14 @@ def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
 def rounds(
     a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Receipt] | None = None
 ) -> dict[str, Any]:
-    """The newest receipts (or `older` ones, from the journal), newest first, with the names of the apps in them."""
+    """The newest `n` receipts, or `older` ones from the journal, newest first, with app names."""
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     receipts = older or [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
     return {"now_s": now_s, "rounds": [r.dump() for r in receipts], "names": names_in(a, receipts)}
 
 
 def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
-    """The names of the apps that have not ended, and of those that receipts mention."""
+    """{app id: name} of the apps that have not ended and of those in the receipts."""
     mentioned = {*a.durable.live, *a.cluster.apps}
     for r in receipts:
         done = r.done
@@ -255,7 +253,7 @@ def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
 
 
 def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Where the app's logs are: its live containers with GPUs and what runs in them."""
+    """The app's live containers, with GPUs, job and worker, for finding its logs."""
     app_id = find_app(a, params)
     yarn = a.cluster.apps.get(app_id)
     rows = []
@@ -281,7 +279,7 @@ def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Leases against the containers that YARN reports now; `isonomy audit` checks the whole past."""
+    """Compare the leases with the containers that YARN reports now; `isonomy audit` checks the whole journal."""
     violations = []
     seen: dict[str, str] = {}
     for container in a.cluster.containers.values():

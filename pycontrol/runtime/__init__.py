@@ -1,1 +1,1 @@
-"""What runs the Arbiter: its thread, its inbox, its journal."""
+"""The Arbiter's runtime: its thread, inbox and journal."""

@@ -1,4 +1,4 @@
-"""Drives the Arbiter in production: one thread, bounded lanes before it; journal before effect."""
+"""Drives the Arbiter in production: one thread, fed from bounded lanes; facts are journaled before effects."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Driver", "Overloaded", "SteadyClock"]
 
 T = TypeVar("T")
 BATCH_EVENTS, BATCH_S = 256, 0.01
-"""So many events, or for so long, share one transaction; who is urgent waits no longer."""
+"""The most events, and the longest time, that share one transaction; an urgent item waits no longer than that."""
 SHORTEST_NAP_S = 0.02
 log = structlog.get_logger("arbiter")
 
 
 class Driver:
-    """Feeds events to the Arbiter, those that wait together as one batch, and carries its effects out."""
+    """Feeds waiting events to the Arbiter in batches and carries out its effects."""
 
     def __init__(
         self,
@@ -51,40 +51,40 @@ class Driver:
         self.stopped = threading.Event()
 
     def start(self) -> None:
-        """Starts the Arbiter's thread."""
+        """Start the Arbiter's thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Finishes the batch at hand and stops."""
+        """Finish the present batch and stop."""
         self._inbox.close()
         self._thread.join(timeout_s)
         self._solver.shutdown(wait=False, cancel_futures=True)
 
     @property
     def waiting(self) -> int:
-        """Events and calls that wait for the Arbiter."""
+        """The number of events and calls that wait for the Arbiter."""
         return sum(self._inbox.waiting(lane) for lane in Lane)
 
     def submit(self, event: ev.Event) -> None:
-        """Hands an event over, from any thread; raises Overloaded if too many of its kind wait."""
+        """Queue an event, from any thread; raises Overloaded if its lane is full."""
         self._inbox.put(event, lane_of(event))
 
     def after(self, done: Callable[[], None]) -> None:
-        """Calls `done` on the Arbiter's thread once all that Agents sent before is handled; from any thread.
+        """Call `done` on the Arbiter's thread after all Agents' events that were submitted before; from any thread.
 
-        `done` must neither block nor raise; raises Overloaded if too many wait.
+        `done` must neither block nor raise. Raises Overloaded if the lane is full.
         """
         self._inbox.put(done, Lane.AGENTS)
 
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
-        """Runs `fn(arbiter, now)` on the Arbiter's thread, before all events that wait.
+        """Run `fn(arbiter, now)` on the Arbiter's thread, before the waiting events, and return its result.
 
-        Raises Overloaded, and TimeoutError; after that it is not run any more, unless it has begun.
+        Raises Overloaded, or TimeoutError; after a timeout `fn` does not run unless it has already begun.
         """
         return self._call(fn, timeout_s, Lane.URGENT)
 
     def settle(self, timeout_s: float = 30.0) -> None:
-        """Returns when all events of the cluster that were submitted before are handled; raises TimeoutError."""
+        """Wait until all cluster events that were submitted before are handled; raises TimeoutError."""
         self._call(lambda arbiter, now_s: None, timeout_s, Lane.CLUSTER)
 
     def _call(self, fn: Callable[[Arbiter, float], T], timeout_s: float, lane: Lane) -> T:
@@ -111,7 +111,7 @@ class Driver:
         try:
             while self._inbox.wait(self._nap_s()):
                 self._turn()
-        except BaseException as e:  # the state may be half changed: stop rather than continue wrongly
+        except BaseException as e:  # the state may be inconsistent: stop rather than continue
             self.failed = e
             log.exception("the Arbiter stopped", error=str(e))
         finally:
@@ -123,7 +123,7 @@ class Driver:
         return None if wake_s is None else max(SHORTEST_NAP_S, wake_s - now_s)
 
     def _turn(self) -> None:
-        """What is urgent, then a batch of each other lane; without either, time itself is the event."""
+        """Handle the urgent items, then one batch of each other lane; a Tick if nothing waits."""
         idle = True
         for lane in Lane:
             for _ in range(self._inbox.waiting(lane) if lane is Lane.URGENT else 1):
@@ -141,7 +141,7 @@ class Driver:
             self._step((ev.Tick(),))
 
     def _batch(self, first: ev.Event, lane: Lane) -> Iterator[ev.Event]:
-        """The events of a lane that are handled together, up to the next call in it."""
+        """The events of a lane that form one batch; a batch ends before the lane's next call."""
         until_s = time.monotonic() + BATCH_S
         yield first
         for _ in range(BATCH_EVENTS - 1):
@@ -154,7 +154,7 @@ class Driver:
 
     def _step(self, events: Iterable[ev.Event]) -> None:
         now_s = self.clock.now_s()
-        if self.clock.step_s():  # before what is due by now takes its effect
+        if self.clock.step_s():  # handled before any deadline that the step has passed
             events = chain([ev.ClockStepped()], events)
         effects = self._arbiter.handle_all(events, now_s)
         facts = self._arbiter.take_facts()
@@ -170,7 +170,7 @@ class Driver:
         elif isinstance(effect, ev.Place | ev.Preempt | ev.Kill):
             self._cluster.carry_out(effect)
         elif not isinstance(effect, ev.SendGrant | ev.SendRevoke) or effect.app_id in self._arbiter.agents:
-            self._agents.send(effect)  # what the stand-in was granted or loses nobody waits for
+            self._agents.send(effect)  # apps of the stand-in have no Agent
 
     def _solve(self, job: ev.Solve) -> None:
         round_id = job.snapshot.round_id

@@ -1,7 +1,7 @@
-"""What waits for the Arbiter: three bounded lanes, so that no kind of sender makes another one wait.
+"""The Arbiter's input queues: three bounded lanes, so that no kind of sender delays another.
 
-Within a lane the order of arrival holds. Between lanes there is none, and none is needed: their senders do not know
-of each other, as little as messages of different connections do.
+A lane is first in, first out. There is no order between lanes, and none is needed: their senders are independent of
+each other, like messages on different connections.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Overloaded(Exception):
 
 
 class Lane(enum.IntEnum):
-    """Who speaks, the one that is heard first on top."""
+    """The lanes by sender, in the order in which they are served."""
 
     URGENT = 0
-    """Solutions, operators' commands, calls: few, and somebody waits for each of them."""
+    """Decisions, operators' commands and calls: few, and a caller waits for each of them."""
     AGENTS = 1
     CLUSTER = 2
 
@@ -38,14 +38,14 @@ _AGENTS = (
 
 
 def lane_of(event: ev.Event) -> Lane:
-    """The lane of an event."""
+    """The lane that an event belongs to."""
     if isinstance(event, _URGENT):
         return Lane.URGENT
     return Lane.AGENTS if isinstance(event, _AGENTS) else Lane.CLUSTER
 
 
 class Inbox:
-    """The lanes; from any thread."""
+    """The lanes; every method may be called from any thread."""
 
     def __init__(self, lane_max: int = LANE_MAX) -> None:
         self._lane_max = lane_max
@@ -54,7 +54,7 @@ class Inbox:
         self._closed = False
 
     def put(self, item: ev.Event | Call, lane: Lane) -> None:
-        """Hands something over; Overloaded where too much waits."""
+        """Append an event or a call to a lane; raises Overloaded if the lane is full."""
         with self._changed:
             if len(self._lanes[lane]) >= self._lane_max:
                 raise Overloaded(f"{self._lane_max} items wait for the Arbiter ({lane.name.lower()})")
@@ -62,26 +62,26 @@ class Inbox:
             self._changed.notify()
 
     def close(self) -> None:
-        """Nothing more is taken."""
+        """Make `wait` return False from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def wait(self, nap_s: float | None) -> bool:
-        """Waits for something, so long at most; False once it is closed."""
+        """Wait for an item for at most `nap_s` seconds (None: without limit); False once the inbox is closed."""
         with self._changed:
             if not self._closed and not any(self._lanes):
                 self._changed.wait(nap_s)
             return not self._closed
 
     def take(self, lane: Lane) -> ev.Event | Call | None:
-        """The first item of a lane."""
+        """Remove and return the first item of a lane; None if it is empty."""
         with self._changed:
             items = self._lanes[lane]
             return items.popleft() if items else None
 
     def take_event(self, lane: Lane) -> ev.Event | None:
-        """The first item of a lane, if it is an event and not a call."""
+        """Remove and return the first item of a lane if it is an event; None if it is a call or the lane is empty."""
         with self._changed:
             items = self._lanes[lane]
             if not items:
@@ -93,5 +93,5 @@ class Inbox:
             return first
 
     def waiting(self, lane: Lane) -> int:
-        """How many items wait."""
+        """The number of items in a lane."""
         return len(self._lanes[lane])

@@ -1,7 +1,7 @@
-"""The journal: facts on disk before their effects (SQLite, WAL, synchronous=FULL, one writer).
+"""The journal: facts on disk before their effects (SQLite, WAL, synchronous=FULL).
 
-The Arbiter's thread only appends. Snapshots and pruning are the keeper's (`journal_keeper`), on a thread and a
-connection of its own; what is wrong with a file is `journal_check`'s.
+The Arbiter's thread only appends. `journal_keeper` writes snapshots and prunes, on its own thread and connection;
+`journal_check` checks and repairs files.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from pycontrol.runtime.journal_rows import (
 __all__ = ["Journal", "JournalError", "NoJournal", "SqliteJournal", "open_journal", "read_facts", "reading"]
 
 BUSY_S = 30.0
-"""How long a transaction waits for the other connection's; each of them takes milliseconds."""
+"""How long a transaction waits for the other connection's, which takes milliseconds."""
 
 
 class Journal(Protocol):
     """The Arbiter's port to durable storage."""
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Makes these facts durable, all or none."""
+        """Make these facts durable, all or none."""
 
 
 class NoJournal:
-    """Keeps nothing: for simulation."""
+    """A journal that stores nothing, for simulation."""
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Forgets them."""
+        """Do nothing."""
 
 
 def lock_journal(path: Path) -> int:
-    """The descriptor of the lock of the one control plane at a time; JournalError where another one has it."""
+    """Take the journal's lock and return its descriptor; raises JournalError if another control plane holds it."""
     lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,7 +72,7 @@ def lock_journal(path: Path) -> int:
 
 
 def open_journal(path: Path) -> sqlite3.Connection:
-    """A connection that writes; a new or an older file becomes one of this version."""
+    """Open a journal for writing; creates a new file, or upgrades an older one to this version. Raises JournalError."""
     os.close(os.open(path, os.O_CREAT, 0o600))
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
@@ -93,12 +93,12 @@ def open_journal(path: Path) -> sqlite3.Connection:
 
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    """All or nothing: an older isonomy refuses the file from here on."""
+    """Upgrade the file in one transaction; older versions of isonomy refuse it afterwards."""
     with transaction(db):
         if version == 1:
             for table in ("facts", "snapshots"):
                 db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER")
-            # Version 1 began to count again when all facts had been pruned: such facts come after the snapshot.
+            # Version 1 restarted its count when all facts had been pruned: renumber those after the snapshot.
             db.execute(
                 "UPDATE facts SET seq = seq + (SELECT MAX(seq) FROM snapshots) WHERE (SELECT MAX(seq) FROM facts)"
                 " <= (SELECT MAX(seq) FROM snapshots) AND time_s > (SELECT MAX(time_s) FROM snapshots)"
@@ -109,7 +109,7 @@ def _upgrade(db: sqlite3.Connection, version: int) -> None:
 
 
 class transaction:
-    """BEGIN IMMEDIATE ... COMMIT, or ROLLBACK: nothing leaves one open."""
+    """Context manager: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on an error."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -142,17 +142,17 @@ class SqliteJournal:
         self.epoch = int(self._meta("epoch", "0")) + 1
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
         self.set_aside: list[str] = []
-        """What `recover` passed over, a line each."""
+        """What `recover` skipped, one line each."""
         self.seq: int = max(
             self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
             for table in ("facts", "snapshots", "quarantine")
         )
-        """Of the last fact. Counted here: SQLite's own numbers start again once all facts are pruned."""
+        """Number of the last fact. Counted here because SQLite's numbers restart once all facts are pruned."""
         self.until_s = max(
             float(self._db.execute(f"SELECT COALESCE(MAX(time_s), 0) FROM {table}").fetchone()[0])
             for table in ("facts", "snapshots")
         )
-        """The latest time in it when it was opened, Unix seconds; 0 where it is empty."""
+        """The latest time in the journal when it was opened, Unix seconds; 0 if it was empty."""
 
     def _meta(self, key: str, default: str) -> str:
         self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
@@ -160,13 +160,13 @@ class SqliteJournal:
         return str(row[0])
 
     def follow(self, epoch: int) -> int:
-        """Goes on in an epoch later than this one, which was another journal's; returns it."""
+        """Move to an epoch later than `epoch`, which is another journal's; returns the new epoch."""
         self.epoch = max(self.epoch, epoch + 1)
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
         return self.epoch
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Makes these facts durable in one transaction."""
+        """Make these facts durable in one transaction."""
         rows = [(seq, self.epoch, now_s, *row_of(f)) for seq, f in enumerate(facts, self.seq + 1)]
         if not rows:
             return
@@ -177,7 +177,7 @@ class SqliteJournal:
     def recover(self) -> Durable:
         """The durable state: the newest snapshot and the facts after it.
 
-        A row that cannot be read and does not say who has which GPU is set aside; any other is a JournalError.
+        Unreadable rows that do not say who has which GPU are set aside; any other raises JournalError.
         """
         problems: list[str] = []
         bad: list[tuple[Row, RowError]] = []
@@ -205,7 +205,7 @@ class SqliteJournal:
         return f"see `isonomy journal check {self.path}`, and `isonomy journal repair`"
 
     def size(self) -> JournalSize:
-        """How large it is; from any thread."""
+        """The journal's size; from any thread."""
         with closing(reading(self.path)) as db:
             return journal_size(db, self.path)
 
@@ -224,7 +224,7 @@ class SqliteJournal:
         return receipts
 
     def newest(self, limit: int) -> list[tuple[float, Fact]]:
-        """The newest facts with their times, oldest first; what cannot be read is left out."""
+        """The newest facts with their times, oldest first; unreadable ones are left out."""
         found: list[tuple[float, Fact]] = []
         with closing(reading(self.path)) as db, suppress(RowError):
             for row in rows_of(db, max(0, self.seq - limit), VERSION, whole=False):
@@ -233,7 +233,7 @@ class SqliteJournal:
         return found
 
     def close(self, aside: str = "") -> None:
-        """Gives the journal up; `aside`: under a name with this in it, so that the next one begins empty."""
+        """Close the journal. `aside`: rename its files with this suffix, so that the next start finds none."""
         self._db.close()
         if aside:
             for suffix in ("-wal", "-shm", ""):
@@ -244,7 +244,7 @@ class SqliteJournal:
 
 
 def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> None:
-    """Moves bad rows out of the facts, inside a transaction."""
+    """Move bad rows from the facts to the quarantine; the caller holds a transaction."""
     for row, error in bad:
         values = (row.seq, row.epoch, row.time_s, row.kind, row.data, row.crc, error.problem)
         db.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?, ?, ?, ?)", values)
@@ -252,14 +252,14 @@ def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> N
 
 
 def reading(path: Path) -> sqlite3.Connection:
-    """A connection that only reads, beside a control plane that may be writing."""
+    """Open a read-only connection; safe while a control plane writes."""
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)
 
 
 def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:
-    """(sequence, time, fact) of a journal that a control plane may be writing; for audits and replays.
+    """(sequence number, time, fact) of a journal, for audits and replays; safe while a control plane writes.
 
-    JournalError where it cannot be understood.
+    Raises JournalError if a row cannot be read.
     """
     with closing(reading(path)) as db:
         try:

@@ -1,8 +1,8 @@
-"""What is wrong with a journal, and what can be mended.
+"""Checks and repairs journals.
 
-A row that cannot be read and does not say who has which GPU is set aside by itself. At any other, what came before
-is kept, the rows from there on are set aside, and the leases are left to YARN: the tags of the containers that run
-tell them, as they do after a failover.
+Repair sets an unreadable row aside by itself if it does not say who has which GPU. At the first other unreadable row
+it keeps the rows before and sets aside that row and all after it. The leases then come from the tags of the running
+containers, as after a failover.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ SNAPSHOT_COLUMNS = ("seq", "time_s", "data")
 
 
 def check_journal(path: Path) -> dict[str, Any]:
-    """A journal's size and problems, as JSON values; beside a control plane that may be writing.
+    """A journal's size and problems, as JSON values; safe while a control plane writes.
 
-    `readable`: a control plane would start with it. JournalError where it is none, or newer.
+    `readable`: a control plane would start with it. Raises JournalError if the file is no journal, or a newer one.
     """
     missing = _missing_bytes(path)
     if missing:
@@ -81,7 +81,7 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _missing_bytes(path: Path) -> int:
-    """By how much the file is shorter than its own header says (SQLite's file format, 1.3); 0 if there is none."""
+    """Bytes by which the file is shorter than its header says (SQLite file format, section 1.3); 0 without a header."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -101,7 +101,7 @@ def _file_problems(db: sqlite3.Connection) -> list[str]:
 
 
 def _bad_rows(db: sqlite3.Connection, version: int, problems: list[str]) -> Iterator[RowError]:
-    """Bad facts since the newest readable snapshot that a start would find, the first harmful one last."""
+    """The bad rows that a start would find after the newest readable snapshot, up to the first that is not harmless."""
     state, base = base_of(db, version, problems)
     rows = rows_of(db, base, version)
     while True:
@@ -132,9 +132,9 @@ def _count(db: sqlite3.Connection, table: str) -> int:
 
 
 def repair_journal(path: Path) -> list[str]:
-    """Mends a journal that no control plane holds; returns what was done, a line each.
+    """Repair a journal that no control plane holds; returns one line per repair.
 
-    JournalError where it cannot be mended, or is newer than this version.
+    Raises JournalError if it cannot be repaired, is newer than this version, or is in use.
     """
     if not path.is_file():
         raise JournalError(f"{path}: there is no such journal")
@@ -167,7 +167,7 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
     tail: list[tuple[Row, RowError]] = []
     if cut is not None:
         tail = [(row, cut) for row in _all_rows(db, cut.seq)]
-        if cut.problem == MISSING:  # what stands for it marks the gap as known
+        if cut.problem == MISSING:  # an empty row in quarantine marks the gap as known
             tail.append((Row(cut.seq, 0, 0.0, "", "", None), cut))
         done.append(f"{cut}: it and all after it, {len(tail)} rows, are set aside;"
                     " leases are taken from the containers that run")  # fmt: skip
@@ -182,7 +182,7 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _sort_out(db: sqlite3.Connection, state: Durable, base: int) -> tuple[list[tuple[Row, RowError]], RowError | None]:
-    """(harmless bad rows, the first bad row of another kind) after a snapshot, whose state is moved on so far."""
+    """(harmless bad rows, the first other error) after a snapshot; applies the rows before that error to `state`."""
     bad: list[tuple[Row, RowError]] = []
     rows = rows_of(db, base, VERSION)
     while True:
@@ -218,11 +218,11 @@ def _write_snapshot(db: sqlite3.Connection, state: Durable, seq: int) -> None:
 
 
 def _salvage(path: Path) -> list[str]:
-    """Copies all rows that SQLite still reads into a new file; the damaged one is kept beside it."""
+    """Copy all rows that SQLite can still read into a new file; the damaged file is kept under another name."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
     source = path
-    if missing := _missing_bytes(path):  # SQLite reads nothing of a file that is shorter than it says
+    if missing := _missing_bytes(path):  # SQLite refuses a file that is shorter than its header says
         source = path.with_name(f".{path.name}.padded")
         shutil.copyfile(path, source)
         os.truncate(source, path.stat().st_size + missing)
@@ -255,7 +255,7 @@ def _salvage(path: Path) -> list[str]:
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str) -> int:
-    """Copies what can be read from the front, then from the back; returns how many rows."""
+    """Copy what can be read from the front, then from the back; returns the number of rows copied."""
     names, marks, before = ", ".join(columns), ", ".join("?" * len(columns)), _count(new, table)
     for order in ("ASC", "DESC"):
         try:

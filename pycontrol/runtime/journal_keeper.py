@@ -1,7 +1,7 @@
-"""Keeps the journal short: snapshots, pruning and its size, on a thread and a connection of its own.
+"""Compacts the journal: writes snapshots, prunes old facts and bounds the file's size.
 
-A snapshot is the fold of the journal's own rows, from the snapshot before: the Arbiter takes no part in it. No
-transaction here is longer than some milliseconds, for the Arbiter's appends wait for it.
+It has its own thread and database connection. A snapshot is the previous snapshot plus the journal's rows since then,
+so the Arbiter takes no part in it. Each transaction takes only milliseconds, because the Arbiter's appends wait for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pycontrol.runtime.journal_rows import (
 )
 
 FACTS_PER_SNAPSHOT = 20_000
-"""So a start never reads many more: 20,000 take about 0.3 s."""
+"""Bounds the facts that a start has to read: 20,000 take about 0.3 s."""
 SNAPSHOT_EVERY_S = 3600.0
 LOOK_EVERY_S = 2.0
 RETRY_S = 60.0
@@ -40,12 +40,12 @@ FACTS_AT_ONCE = 500
 ROWS_DROPPED_AT_ONCE = 1_000
 PAGES_FREED_AT_ONCE = 500
 REST_S = 0.01
-"""Between two pieces of work: the Arbiter's thread comes first."""
+"""Pause between two pieces of work, so that the Arbiter's thread goes first."""
 log = structlog.get_logger("journal")
 
 
 class JournalKeeper:
-    """Writes snapshots and drops what is older than the retention, or than the largest size admits."""
+    """Writes snapshots, and drops facts that are older than the retention or that exceed the largest size."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class JournalKeeper:
         self._kept_s = now_s()
 
     def start(self) -> None:
-        """Begins to keep the journal short."""
+        """Start the keeper's thread."""
         self._runner.start()
 
     def stop(self) -> None:
-        """Ends after the piece of work at hand."""
+        """Stop after the present piece of work."""
         self._stopped.set()
         self._runner.join(10.0)
 
@@ -82,13 +82,13 @@ class JournalKeeper:
                 log.error("the journal could not be shortened; it grows meanwhile", why=str(e), retry_s=RETRY_S)
 
     def due(self) -> bool:
-        """Whether a snapshot is wanted."""
+        """Whether a snapshot is due: after FACTS_PER_SNAPSHOT facts, or SNAPSHOT_EVERY_S if there is any new fact."""
         with closing(reading(self.path)) as db:
             after = newest_seq(db) - snapshot_seqs(db)[0]
         return after >= FACTS_PER_SNAPSHOT or (after > 0 and self._now_s() - self._kept_s >= SNAPSHOT_EVERY_S)
 
     def keep(self) -> None:
-        """A snapshot of all facts so far; then what is too old goes."""
+        """Write a snapshot of all facts so far, prune old facts, and free their pages."""
         with closing(open_journal(self.path)) as db:
             self._snapshot(db)
             self._prune(db)
@@ -115,7 +115,7 @@ class JournalKeeper:
         log.info("snapshot of the journal", facts=newest - base, bytes=len(data), problems=problems)
 
     def _prune(self, db: sqlite3.Connection) -> None:
-        """Drops the oldest facts, those after the last but one snapshot never: the last may be damaged one day."""
+        """Drop the oldest facts, but none after the last but one snapshot, in case the last one is damaged."""
         last = snapshot_seqs(db)[1]
         oldest_s, dropped_for_size = self._now_s() - self._retention_s, 0
         while not self._stopped.is_set():
@@ -137,7 +137,7 @@ class JournalKeeper:
                         max_bytes=self._max_bytes)  # fmt: skip
 
     def _free(self, db: sqlite3.Connection) -> None:
-        """Gives free pages back to the disk, where the file is of version 2 from the start."""
+        """Return free pages to the file system; files created by version 1 do not support it."""
         while not self._stopped.is_set() and _pragma(db, "auto_vacuum") == 2 and _pragma(db, "freelist_count"):
             db.execute(f"PRAGMA incremental_vacuum({PAGES_FREED_AT_ONCE})").fetchall()
             self._stopped.wait(self._rest_s)

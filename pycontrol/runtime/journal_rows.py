@@ -1,4 +1,4 @@
-"""The rows of a journal: the schema, how facts and snapshots are written and read, what is wrong with a bad one."""
+"""The rows of a journal: the schema, and how facts and snapshots are encoded, decoded and verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pycontrol.arbiter.facts import FACTS, AllocationChanged, Fact, PolicyMemory
 from pycontrol.model.value import value
 
 VERSION = 2
-"""Of the file. 1: no checksums, nothing compressed, no index (isonomy 0.1.0)."""
+"""The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,
                                   kind TEXT NOT NULL, data TEXT NOT NULL, crc INTEGER);
@@ -25,13 +25,13 @@ CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, t
 CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
 DEFLATED_FROM = 2048
-"""Longer JSON, in characters, is deflated: receipts to about an eighth, at 1 ms for 165 kB."""
+"""JSON of this many characters or more is deflated: receipts to about an eighth, in 1 ms for 165 kB."""
 DATA_MAX = 64 << 20
-"""No row inflates to more, in bytes."""
+"""The most bytes that a row may inflate to."""
 HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__})
-"""Facts that do not say who has which GPU: one of them that cannot be read is set aside, and all else stands."""
+"""Facts that do not say who has which GPU: an unreadable one is set aside without harm to the rest."""
 BAD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, zlib.error)
-"""What reading a damaged row, or applying a row that does not fit, may raise."""
+"""Exceptions that reading a damaged row, or applying one that does not fit, may raise."""
 
 
 MISSING = "is missing"
@@ -42,7 +42,7 @@ class JournalError(Exception):
 
 
 class RowError(Exception):
-    """A row that is damaged, not known to this version, or does not fit those before it."""
+    """A row is damaged, of a kind that this version does not know, or does not fit the rows before it."""
 
     def __init__(self, seq: int, kind: str, problem: str) -> None:
         super().__init__(f"row {seq} ({kind or 'no kind'}) {problem}")
@@ -51,7 +51,7 @@ class RowError(Exception):
 
 @value
 class Row:
-    """A fact as it is stored."""
+    """A stored fact."""
 
     seq: int
     epoch: int
@@ -63,25 +63,25 @@ class Row:
 
 @value
 class JournalSize:
-    """How large a journal is."""
+    """The size of a journal."""
 
     bytes: int
-    """Of the file and its WAL."""
+    """Size of the file and its WAL."""
     facts: int
-    """In the file."""
+    """Facts in the file."""
     facts_after_snapshot: int
-    """What a start has to read."""
+    """Facts that a start has to read."""
     first_s: float | None
-    """Unix seconds of the oldest fact that is kept."""
+    """Unix seconds of the oldest fact in the file; None without any."""
 
 
 def packed(text: str) -> str | bytes:
-    """JSON as it is stored."""
+    """JSON text in its stored form, deflated if it is long."""
     return text if len(text) < DEFLATED_FROM else zlib.compress(text.encode(), 1)
 
 
 def unpacked(data: object) -> str:
-    """The inverse of packed(); ValueError or zlib.error for what it did not write."""
+    """The inverse of `packed`; raises ValueError or zlib.error for data that `packed` did not write."""
     if isinstance(data, str):
         return data
     if not isinstance(data, bytes):
@@ -94,7 +94,7 @@ def unpacked(data: object) -> str:
 
 
 def checksum(kind: str, data: str | bytes) -> int:
-    """Of a row's meaning."""
+    """CRC-32 of a row's kind and data."""
     return zlib.crc32(data.encode() if isinstance(data, str) else data, zlib.crc32(kind.encode()))
 
 
@@ -116,7 +116,7 @@ def _plain(of: object) -> object:
 
 
 def fact_of(row: Row) -> Fact:
-    """The fact of a row; RowError."""
+    """The fact in a row; raises RowError."""
     try:
         if row.crc is not None and row.crc != checksum(row.kind, row.data):
             raise RowError(row.seq, row.kind, "is damaged: its checksum is wrong")
@@ -128,9 +128,9 @@ def fact_of(row: Row) -> Fact:
 
 
 def snapshot_data(state: Durable) -> bytes:
-    """A snapshot as it is stored: lines of JSON, deflated, a line for each app and lease.
+    """A snapshot in its stored form: deflated lines of JSON, one for each app and lease.
 
-    One call for all of it would stop every other thread for as long.
+    It is encoded line by line because one call for the whole state would hold the interpreter lock too long.
     """
     deflate, parts = zlib.compressobj(1), []
     for line in state.dump_lines():
@@ -139,7 +139,7 @@ def snapshot_data(state: Durable) -> bytes:
 
 
 def state_of(data: object, crc: int | None) -> Durable:
-    """The state of a stored snapshot, of version 1 as well; ValueError and its like where it is damaged."""
+    """The state in a stored snapshot of either version; raises one of BAD if it is damaged."""
     if isinstance(data, str):
         if crc is not None and crc != checksum("", data):
             raise ValueError("its checksum is wrong")
@@ -160,7 +160,7 @@ def _inflated_lines(data: bytes) -> Iterator[bytes]:
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
-    """The version of a journal's file; 0 if it is empty; JournalError if it is none, or newer."""
+    """The version of a journal's file, 0 if it is empty; raises JournalError if it is no journal, or a newer one."""
     try:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
@@ -180,9 +180,9 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool = True) -> Iterator[Row]:
-    """The facts after a sequence number, in order; a gap that was not left on purpose is a RowError.
+    """The rows after a sequence number, in order; raises RowError at a gap that quarantine does not explain.
 
-    `whole`: the first one must be the very next, unless all is read.
+    `whole`: the row `since_seq + 1` must exist too, unless `since_seq` is 0.
     """
     crc, set_aside = "NULL", set()
     if version >= VERSION:
@@ -199,16 +199,16 @@ def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool
 
 
 def snapshots_of(db: sqlite3.Connection, version: int) -> list[tuple[int, float, object, int | None]]:
-    """(sequence number of the last fact in it, time, data, checksum) of the snapshots, the newest first."""
+    """(sequence number of its last fact, time, data, checksum) of each snapshot, newest first."""
     crc = "crc" if version >= VERSION else "NULL"
     return list(db.execute(f"SELECT seq, time_s, data, {crc} FROM snapshots ORDER BY seq DESC"))
 
 
 def base_of(db: sqlite3.Connection, version: int, problems: list[str]) -> tuple[Durable, int]:
-    """The newest snapshot that can be read and its last fact's number, (empty, 0) without any.
+    """The newest readable snapshot's state and the number of its last fact; (empty state, 0) without a snapshot.
 
-    `problems`: what is wrong with newer ones. JournalError where no snapshot can be read and the facts before it
-    are gone.
+    Problems with newer snapshots are appended to `problems`. Raises JournalError if no snapshot is readable and the
+    facts before it are gone.
     """
     found = snapshots_of(db, version)
     first = db.execute("SELECT MIN(seq) FROM facts").fetchone()[0]
@@ -223,8 +223,10 @@ def base_of(db: sqlite3.Connection, version: int, problems: list[str]) -> tuple[
 
 
 def fold(state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None]) -> int:
-    """Applies the facts of these rows; returns how many. `on_bad` is told of a bad row, and raises unless it is
-    to be passed over."""
+    """Apply the facts of these rows to `state`; returns the number of rows read.
+
+    Calls `on_bad` for each bad row; the row is skipped unless `on_bad` raises.
+    """
     count = 0
     for row in rows:
         try:
@@ -240,13 +242,13 @@ def fold(state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], 
 
 
 def raise_unless_harmless(row: Row, error: RowError) -> None:
-    """Passes over a bad row that does not say who has which GPU."""
+    """Raise `error` unless the row is of a harmless kind, one that does not say who has which GPU."""
     if row.kind not in HARMLESS:
         raise error
 
 
 def journal_size(db: sqlite3.Connection, path: Path) -> JournalSize:
-    """How large an open journal is."""
+    """The size of an open journal."""
     files = (path, path.with_name(path.name + "-wal"))
     first = db.execute("SELECT seq, time_s FROM facts ORDER BY seq LIMIT 1").fetchone()
     newest = newest_seq(db)
@@ -259,12 +261,12 @@ def journal_size(db: sqlite3.Connection, path: Path) -> JournalSize:
 
 
 def newest_seq(db: sqlite3.Connection) -> int:
-    """Of the last fact."""
+    """The sequence number of the last fact, stored or in a snapshot; 0 if there is none."""
     last = db.execute("SELECT MAX(seq) FROM facts").fetchone()[0]
     return max(int(last or 0), snapshot_seqs(db)[0])
 
 
 def snapshot_seqs(db: sqlite3.Connection) -> tuple[int, int]:
-    """Of the newest snapshot and the one before; 0 where there is none."""
+    """Sequence numbers of the newest snapshot and the one before it; 0 for a missing one."""
     seqs = [int(s) for (s,) in db.execute("SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 2")]
     return (*seqs, 0, 0)[0], (*seqs, 0, 0)[1]

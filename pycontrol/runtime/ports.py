@@ -1,4 +1,4 @@
-"""What the Arbiter's driver needs of the world: the cluster and the simulator each supply these."""
+"""The ports of the Arbiter's driver; production and the simulator each implement them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pycontrol.model.events import AgentEffect, Directive
 
 
 class Clock(Protocol):
-    """Time as the Arbiter sees it."""
+    """The Arbiter's clock."""
 
     def now_s(self) -> float:
-        """Unix seconds that never run backwards."""
+        """The time in Unix seconds; never runs backwards."""
 
     def step_s(self) -> float:
-        """By how much it was set forward since this was asked last."""
+        """Seconds by which the clock was set forward since the last call."""
 
 
 class AgentPort(Protocol):
-    """The way to the Agents."""
+    """Sends messages to the Agents."""
 
     def send(self, effect: AgentEffect) -> None:
-        """Sends without blocking; an app that is not connected misses it."""
+        """Send without blocking; an app that is not connected misses the message."""
 
 
 class ClusterPort(Protocol):
-    """The way to YARN."""
+    """Sends directives to YARN."""
 
     def carry_out(self, directive: Directive) -> None:
-        """Hands a directive over without blocking; its end comes back as DirectiveDone."""
+        """Queue a directive without blocking; its result arrives as DirectiveDone."""

@@ -1,4 +1,4 @@
-"""A journal's leases as spans, from grant to end: the one reading of its facts for audit, usage, history and feed."""
+"""Turns a journal's facts into spans, one per lease, from grant to end; used by audit, usage, history and feed."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
 NOT_TAKEN_OVER, OVERWRITTEN = "not taken over", "overwritten"
-"""Why spans end of which the journal does not say so."""
+"""End reasons of spans for which the journal has no LeaseEnded."""
 
 
 @value
 class LeaseInterval:
-    """One lease from its grant to its end; times in Unix seconds, None where it has not come to that."""
+    """One lease from its grant to its end; times in Unix seconds, None for what has not happened."""
 
     number: int
-    """Of the journal's spans, in the order of their beginning."""
+    """Position among the journal's spans, in the order in which they began."""
     lease: Lease
-    """As it is, or was at its end."""
+    """Its latest state."""
     granted_s: float
     job_id: str = ""
-    """Of its present container, or of its last."""
+    """The job of its present container, or of its last one."""
     started_s: float | None = None
-    """When its first container ran."""
+    """When its first container started."""
     running_s: float | None = None
-    """Since when its present one runs."""
+    """When its present container started."""
     revoking_s: float | None = None
     reason: str = ""
-    """Why it was revoked; empty where it was not."""
+    """Why it was revoked; empty if it was not."""
     cause: EndReason = EndReason.UNKNOWN
     idle_s: float | None = None
     """When its last container ended while the lease continued."""
@@ -55,22 +55,22 @@ class LeaseInterval:
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU that is leased."""
+        """The leased GPU."""
         return self.lease.gpu
 
     @property
     def app_id(self) -> str:
-        """Whose lease it is."""
+        """The app that holds the lease."""
         return self.lease.app_id
 
     @property
     def gone_s(self) -> float:
-        """When its last container went, or would have; inf while the first one runs."""
+        """When the lease ended; while it continues, when its last container ended; inf before that."""
         return next((x for x in (self.ended_s, self.idle_s) if x is not None), math.inf)
 
     @property
     def stop_s(self) -> float | None:
-        """Seconds from its revocation until its container was gone."""
+        """Seconds from the revocation until the container was gone; None if not revoked or not yet gone."""
         if self.revoking_s is None:
             return None
         gone_s = self.idle_s if self.idle_s is not None and self.idle_s >= self.revoking_s else self.ended_s
@@ -78,37 +78,40 @@ class LeaseInterval:
 
     @property
     def on_lost_node(self) -> bool:
-        """It ended because its machine was lost, with whatever ran there."""
+        """Whether it ended because its machine was lost."""
         return self.end_cause is EndReason.NODE_LOST
 
 
 @value
 class IntervalChange:
-    """What a fact made of one span: `before` is None where it began, `after` has an end where it ended."""
+    """How a fact changed one span: `before` is None if the span began, `after.ended_s` is set if it ended."""
 
     before: LeaseInterval | None
     after: LeaseInterval | None
     reservation: Reservation | None = None
-    """The one that was made, cancelled, or has become the lease `after`."""
+    """The reservation that was made or cancelled, or that became the lease `after`."""
 
     @property
     def span(self) -> LeaseInterval | None:
-        """The span that the fact is about, as it is now."""
+        """The span that the fact is about, in its latest state."""
         return self.after if self.after is not None else self.before
 
 
 class SpanFold:
-    """Folds facts of one journal, or of several that followed each other; what it never saw granted changes nothing."""
+    """Folds the facts of one journal, or of consecutive ones; facts about leases whose grant it missed are ignored."""
 
     def __init__(self) -> None:
         self.open: dict[Gpu, LeaseInterval] = {}
         self._table = LeaseTable()
         self._left: set[Gpu] = set()
-        """Whose lease the journal before left open; who took over continues with it, or knows nothing of it."""
+        """GPUs whose lease was open at the end of the previous journal and is not yet known to continue."""
         self._begun = 0
 
     def go_on(self, leases: Iterable[Lease], reservations: Iterable[Reservation]) -> list[LeaseInterval]:
-        """Things are so by now, whatever the facts that were there began with; returns the spans that these lacked."""
+        """Complete the fold with the present leases and reservations.
+
+        Returns spans for the leases that the folded facts did not show, because the facts began too late.
+        """
         found = []
         for x in leases:
             if x.gpu not in self.open:
@@ -121,18 +124,18 @@ class SpanFold:
         return found
 
     def next_journal(self) -> None:
-        """From here on the facts are those of another control plane, which took over."""
+        """Mark a takeover: the following facts are another control plane's."""
         self._left = set(self.open)
         for gpu in list(self._table.reservations):
             self._table.cancel(gpu)
 
     def take(self, fact: Fact, time_s: float) -> list[IntervalChange]:
-        """Folds a fact that was recorded at `time_s`; the first change is the one of the fact's own GPU."""
+        """Fold a fact recorded at `time_s`; the first change is that of the fact's own GPU."""
         if isinstance(fact, OF_GPU):
             return self._of_gpu(fact, time_s)
         if isinstance(fact, AppEnded):
             return self._let_go(time_s, fact.app_id)
-        if isinstance(fact, RoundHeld):  # who took over has seen all containers by then
+        if isinstance(fact, RoundHeld):  # a control plane has seen all containers before its first round
             return self._let_go(time_s)
         return []
 
@@ -158,15 +161,15 @@ class SpanFold:
         if before is not None:
             left = lease.gpu in self._left
             self._left.discard(lease.gpu)
-            if left and before.app_id == lease.app_id:  # the same continues under another control plane
+            if left and before.app_id == lease.app_id:  # the lease continues after the takeover
                 self.open[lease.gpu] = after = dataclasses.replace(before, lease=lease)
                 return [IntervalChange(before, after)]
             changes.append(self._end(before, time_s, NOT_TAKEN_OVER if left else OVERWRITTEN))
-        # A gang's lease begins when its last GPU is free at the latest; its containers may come earlier.
+        # at_s of a gang's lease is when its last GPU becomes free at the latest; its containers may start earlier.
         return [*changes, IntervalChange(None, self._begin(lease, at_s))]
 
     def _let_go(self, time_s: float, app_id: str | None = None) -> list[IntervalChange]:
-        """Ends the spans (all, or an app's) that the control plane that took over did not find."""
+        """End the spans (all, or one app's) that did not continue after the takeover."""
         lost = [self.open[g] for g in self._left if g in self.open and app_id in (None, self.open[g].app_id)]
         self._left -= {x.gpu for x in lost}
         for span in lost:
@@ -202,11 +205,11 @@ def _after(span: LeaseInterval, lease: Lease, fact: Fact, time_s: float) -> Leas
 
 
 Journal = Iterable[tuple[int, float, Fact]]
-"""(sequence number, when it was recorded, fact), oldest first."""
+"""(sequence number, time recorded, fact), oldest first."""
 
 
 def changes_of(fold: SpanFold, *journals: Journal) -> Iterator[tuple[float, Fact, list[IntervalChange]]]:
-    """Each fact of control planes that followed each other, with when it was recorded and what it changed."""
+    """(time recorded, fact, its changes) for each fact of consecutive control planes' journals."""
     for i, facts in enumerate(journals):
         if i:
             fold.next_journal()
