@@ -1,4 +1,4 @@
-"""What the leases and the cluster mean for each GPU: derived, and kept up to date GPU by GPU."""
+"""An index of GPUs by what their leases and nodes imply; derived, and updated GPU by GPU."""
 
 from __future__ import annotations
 
@@ -12,71 +12,74 @@ from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.model.topology import Gpu, count_by_host
 
 End = tuple[float, Gpu]
-"""When the lease of a GPU ends, or ended once."""
+"""(end of the GPU's lease, GPU); it may be out of date."""
 
 
 class GpuState(enum.StrEnum):
-    """What a GPU is in: one of these at any time."""
+    """The state of a GPU; each GPU is in exactly one."""
 
     AWAY = "away"
-    """No machine that is up has it, and nobody holds it."""
+    """Not leased; its machine is not up."""
     BAD = "bad"
-    """Out of order, and nobody holds it."""
+    """Not leased; out of order."""
     FREE = "free"
-    """A round may grant it."""
+    """Not leased; a round may grant it."""
     WITHHELD = "withheld"
-    """Nobody holds it; its machine is drained or closed to new containers."""
+    """Not leased; its machine is drained or closed to new containers."""
     OCCUPIED = "occupied"
-    """Nobody holds it, and a container is still there."""
+    """Not leased; a container still uses it."""
     GRANTED = "granted"
-    """Leased, and its app has said nothing of what runs there."""
+    """Leased; its app has not planned a worker there."""
     PLANNED = "planned"
-    """Leased, and a worker waits to be placed."""
+    """Leased; a worker waits to be placed."""
     PLACING = "placing"
-    """Leased, and its worker's container is under way."""
+    """Leased; the placement of its worker was sent."""
     STARTING = "starting"
-    """Leased; a container is there that was not launched yet, or is no longer the lease's."""
+    """Leased; a container uses it that was not launched yet, or that no longer belongs to the lease."""
     ACTIVE = "active"
-    """Leased, and its container was launched."""
+    """Leased; its container was launched."""
     REVOKING = "revoking"
-    """To be given back; a round may promise it."""
+    """Being revoked; a round may reserve it."""
     RESERVED = "reserved"
-    """To be given back, and its next owner is known."""
+    """Being revoked, and reserved for its next lease."""
 
 
 class GpuIndex:
-    """Free and revoked GPUs, and when time touches a lease. Changes by its methods alone; any part may read it."""
+    """Free and revoking GPUs, and times at which leases need attention.
+
+    Only its methods change it; any part may read it.
+    """
 
     def __init__(self, grant_timeout_s: float, lead_s: float) -> None:
         self._grant_timeout_s, self._lead_s = grant_timeout_s, lead_s
         self.free = FreeGpus()
         self.revoking: set[Gpu] = set()
-        """GPUs whose leases are being revoked."""
+        """GPUs with leases that are being revoked."""
         self.open: set[Gpu] = set()
-        """GPUs whose leases last until somebody else wants them."""
+        """GPUs with open-ended leases: they last until another app wants GPUs."""
         self.alarms = DeadlineHeap()
-        """When `leases.expire` must look at a GPU."""
+        """Times at which `leases.expire` must look at a GPU."""
         self.ends = DeadlineHeap()
-        """The ends of leases that go on offer."""
+        """Ends of leases, after which rounds put GPUs on offer."""
 
     def copy(self) -> GpuIndex:
-        """The same, apart."""
+        """An independent copy."""
         other = GpuIndex(self._grant_timeout_s, self._lead_s)
         other.free, other.revoking, other.open = self.free.copy(), set(self.revoking), set(self.open)
         other.alarms, other.ends = self.alarms.copy(), self.ends.copy()
         return other
 
     def reset(self) -> None:
-        """No GPU is known to be free."""
+        """Clears the free GPUs, before all GPUs are indexed again."""
         self.free.clear()
 
     def none_free_on(self, host: str) -> None:
-        """The host changed: none of its GPUs is known to be free."""
+        """Clears the free GPUs of a host, before they are indexed again."""
         for gpu in self.free.on(host):
             self.free.take(gpu)
 
     def unleased(self, gpu: Gpu, free: bool) -> None:
-        """Nobody holds the GPU; `free`: it can be leased."""
+        """Indexes a GPU without a lease; `free`: it can be leased."""
         self.revoking.discard(gpu)
         self.open.discard(gpu)
         if free:
@@ -85,7 +88,7 @@ class GpuIndex:
             self.free.take(gpu)
 
     def leased(self, lease: Lease, renews_itself: bool) -> None:
-        """The lease of a GPU; `renews_itself`: the stand-in's, which no round renews."""
+        """Indexes a leased GPU; `renews_itself`: a lease of an unmanaged app, which no round renews."""
         gpu = lease.gpu
         self.free.take(gpu)
         if lease.state == REVOKING:
@@ -104,18 +107,18 @@ class GpuIndex:
         elif renews_itself:
             self.alarms.put(lease.end_s - self._lead_s, gpu)
 
-    # ---- when a GPU must be looked at
+    # ---- times at which a GPU must be looked at
 
     def look_at(self, gpu: Gpu, at_s: float) -> None:
-        """Time does something to the GPU's lease or container then."""
+        """Sets a time at which `leases.expire` must look at the GPU."""
         self.alarms.put(at_s, gpu)
 
     def next_look_s(self) -> float | None:
-        """When a GPU must be looked at next."""
+        """When the next GPU must be looked at; None if none."""
         return self.alarms.heap[0][0] if self.alarms.heap else None
 
     def due(self, now_s: float) -> set[Gpu]:
-        """The GPUs that must be looked at by now; each once."""
+        """Removes and returns the GPUs that must be looked at by now."""
         found: set[Gpu] = set()
         heap = self.alarms.heap
         while heap and heap[0][0] <= now_s:
@@ -125,18 +128,18 @@ class GpuIndex:
     # ---- when leases go on offer
 
     def may_go_on_offer(self, now_s: float) -> bool:
-        """Whether a lease may end within a lead: the quick answer, by ends that may be out of date."""
+        """Whether a lease may end within the lead; quick, as it uses ends that may be out of date."""
         return bool(self.ends.heap) and self.ends.heap[0][0] - self._lead_s <= now_s
 
     def first_end_s(self, in_force: Callable[[End], bool]) -> float | None:
-        """The first end of a lease; ends that are not `in_force` are forgotten."""
+        """The first end of a lease; drops ends that are not `in_force`."""
         heap = self.ends.heap
         while heap and not in_force(heap[0]):
             self.ends.pop()
         return heap[0][0] if heap else None
 
     def ends_by(self, at_s: float, in_force: Callable[[End], bool]) -> list[Gpu]:
-        """The GPUs whose leases end by then, in the order of the ends; ends that are not `in_force` are forgotten."""
+        """GPUs with leases that end by `at_s`, in the order of the ends; drops ends that are not `in_force`."""
         heap, found = self.ends.heap, dict[End, None]()
         while heap and heap[0][0] <= at_s:
             end = self.ends.pop()
@@ -147,7 +150,7 @@ class GpuIndex:
         return [gpu for _, gpu in found]
 
     def validate(self, leases: Mapping[Gpu, Lease], free: set[Gpu]) -> Iterator[tuple[Gpu | None, str]]:
-        """What is not as it follows from the leases and the GPUs that are free: (GPU, what is wrong)."""
+        """Yields (GPU or None, what is wrong) where the index does not follow from the leases and free GPUs."""
         for name, mine, right in (
             ("free", set(self.free), free),
             ("being revoked", self.revoking, {g for g, x in leases.items() if x.state == REVOKING}),

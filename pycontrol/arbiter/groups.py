@@ -1,4 +1,4 @@
-"""The groups that the cells hold: the GPUs of one grant that are leased or promised and not being taken back."""
+"""The affinity groups that cells hold: for each grant, its GPUs that are leased or reserved and not being revoked."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Claims = Sequence[Lease | Reservation]
 
 
 class Groups:
-    """Counts them from fact to fact, and tells the supply of each that is gone."""
+    """Counts the GPUs of each group fact by fact, and releases a group in the supply when none is left."""
 
     def __init__(self) -> None:
         self.gpus: dict[str, int] = {}
-        """Grant -> its GPUs."""
+        """Grant -> number of its GPUs."""
         self.stale = False
-        """Whether containers were adopted of which the supply knows nothing yet."""
+        """Whether containers were adopted that the supply does not know yet."""
 
     def copy(self) -> Groups:
-        """The same, apart."""
+        """An independent copy."""
         other = Groups()
         other.gpus, other.stale = dict(self.gpus), self.stale
         return other
 
     def note(self, fact: Fact, before: Lease | None, coming: Reservation | None, supply: Supply) -> None:
-        """A fact about a GPU; its lease and its reservation were these `before`."""
+        """Counts a fact about a GPU; `before` and `coming` are its lease and reservation before the fact."""
         lost: str | None = None
         if isinstance(fact, LeaseGranted):
             self.gpus[fact.grant_id] = self.gpus.get(fact.grant_id, 0) + 1
@@ -43,11 +43,11 @@ class Groups:
                 supply.release(lost)
 
     def adopted(self) -> None:
-        """A container was adopted, and its group is not known to the supply."""
+        """A container was adopted that the supply does not know."""
         self.stale = True
 
     def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
-        """Tells the supply of all groups that exist; returns those that borrow from now on."""
+        """Gives the supply all groups; returns those that borrow from now on."""
         self.stale = False
         held = _held(d)
         self.gpus = {group: len(gang) for group, gang in held.items()}
@@ -57,11 +57,11 @@ class Groups:
         )
 
     def is_whole(self, gang: Sequence[Lease]) -> bool:
-        """Whether these leases are all of one group."""
+        """Whether these leases are one complete group."""
         return len({x.grant_id for x in gang}) == 1 and self.gpus.get(gang[0].grant_id) == len(gang)
 
     def validate(self, d: Durable) -> Iterator[tuple[None, str]]:
-        """(no GPU or app in particular, what is wrong) where the counts are not those of the leases."""
+        """Yields (None, what is wrong) if the counts do not match the leases."""
         counts = {group: len(gang) for group, gang in _held(d).items()}
         if not self.stale and counts != self.gpus:
             yield None, f"groups are {counts}, the cells were told {self.gpus}"

@@ -1,7 +1,7 @@
-"""Idle GPUs of several types, shared among virtual clusters: OEF's shares by their apps' measured speeds and by weight.
+"""Shares of idle GPUs of several types that virtual clusters may borrow.
 
-What virtual clusters own is theirs by their cells; this is about what they may borrow. A share is a fraction; whole
-GPUs are given by largest remainder, and what is then left goes to whoever wants it.
+Cooperative OEF computes fractional shares from the apps' measured speeds and the virtual clusters' weights. They are
+rounded to whole GPUs by largest remainder; GPUs that are left go to any virtual cluster that wants them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ ByType = Mapping[str, int]
 
 
 def speed_vector(demands: Sequence[tuple[Demand, int]], types: Sequence[str]) -> list[float]:
-    """The mean speed by type of a virtual cluster's apps, each with the GPUs that it wants as its weight.
+    """The mean speed of a virtual cluster's apps on each type, weighted by the GPUs that each app wants.
 
-    1 where nothing was measured, 0 for a type that nobody there takes.
+    An app counts 1 on a type that was not measured, and 0 on a type that it does not take.
     """
     total = sum(gpus for _, gpus in demands) or 1
     return [sum(_speed(d, t) * gpus for d, gpus in demands) / total for t in types]
@@ -41,8 +41,11 @@ def shares_by_type(
     gpus: ByType,
     weights: Mapping[str, float],
 ) -> dict[str, dict[str, int]]:
-    """Whole GPUs by virtual cluster and type. `wanting`: its apps with the GPUs that each could use more; `wanted`:
-    GPUs that it could use of those on offer, `gpus`."""
+    """Virtual cluster -> type -> whole GPUs that it may borrow.
+
+    `wanting`: virtual cluster -> (app, further GPUs that it could use). `wanted`: virtual cluster -> GPUs of the
+    offer `gpus` that it could use.
+    """
     vcs, types = sorted(wanted), sorted(t for t, n in gpus.items() if n > 0)
     if not vcs or not types:
         return {vc: {} for vc in vcs}
@@ -65,7 +68,7 @@ def shares_by_type(
 
 
 def _whole(share: Mapping[str, float], gpus: int, most: Mapping[str, int]) -> dict[str, int]:
-    """Floors, then one more for the largest remainders, within what is there and what each wants."""
+    """Rounds shares by largest remainder, within `gpus` and at most `most` each."""
     whole = {vc: min(math.floor(n + 1e-6), most[vc]) for vc, n in share.items()}
     left = min(gpus, round(sum(share.values()))) - sum(whole.values())
     for vc in sorted(share, key=lambda vc: (whole[vc] - share[vc], vc)):

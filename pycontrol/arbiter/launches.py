@@ -1,6 +1,6 @@
-"""What Agents tell of their jobs' launches: how many, and how long from a grant to the first step.
+"""Launches of jobs as Agents report them: their number, and the time from a grant to the first step.
 
-Bounded by app, in memory and in the journal: an Agent may tell anything, as often as its stream lets it.
+Memory and journal entries are bounded for each app, as an Agent may report anything at any rate.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from pycontrol.model.events import JobProgress
 JOBS_KEPT = 4096
 """Jobs of one app whose launches are counted."""
 TOLD_AT_ONCE = 64
-"""Changed counts in one fact; what is left is told with the next report."""
+"""Changed counts in one fact; the others follow with the next report."""
 MEASURED = -1
 
 
 class Launches:
-    """Of all live apps."""
+    """Launches of all active apps."""
 
     def __init__(self, live: Iterable[AppRecord]) -> None:
         self._seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live}
-        """App -> job -> its newest launch and the step at which that was first heard of. MEASURED: its time is known,
-        or it began in an earlier life."""
+        """App -> job -> (newest launch, step of its first report).
+
+        MEASURED instead of a step: the launch was measured, or began before this control plane did.
+        """
 
     def new(self, record: AppRecord, jobs: Iterable[JobProgress]) -> dict[str, int]:
-        """Counts that are not what the record says, a bounded number of them."""
+        """Job -> launches, where the count differs from the record's; at most TOLD_AT_ONCE jobs."""
         room, changed = JOBS_KEPT - len(record.launches), dict[str, int]()
         for job in jobs:
             before = record.launches.get(job.job_id)
@@ -42,7 +44,7 @@ class Launches:
         return changed
 
     def started(self, app_id: str, jobs: Iterable[JobProgress], leases: Iterable[Lease]) -> list[tuple[str, float]]:
-        """Jobs that made their first step on a grant since the last report, and when that was granted.
+        """(job, time of the grant) for each job that made its first step on a grant since the last report.
 
         Only the first launch on each grant counts.
         """
@@ -73,5 +75,5 @@ class Launches:
         return True
 
     def forget(self, app_id: str) -> None:
-        """The app has ended."""
+        """Drops the launches of an app."""
         self._seen.pop(app_id, None)

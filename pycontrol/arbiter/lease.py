@@ -1,6 +1,6 @@
-"""A lease of one GPU and a reservation of one, as immutable values; what each fact makes of them.
+"""Leases and reservations of one GPU as immutable values, and how facts change them.
 
-The states of a lease and the facts that change them are one table, `TRANSITIONS`; docs/architecture.md draws it.
+The table `TRANSITIONS` has the states of a lease and the facts that change them; docs/architecture.md draws it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pycontrol.model.value import value
 
 
 class LeaseState(enum.StrEnum):
-    """The states of a lease that is in force."""
+    """The states of a lease."""
 
     GRANTED = "granted"
-    """No container yet, or no longer."""
+    """It has no container yet, or no longer."""
     ACTIVE = "active"
     """Its container was launched."""
     REVOKING = "revoking"
-    """Lost in a round, or taken back: the container must be gone at `end_s`."""
+    """It was lost in a round or revoked: its container must end by `end_s`."""
 
 
 GRANTED, ACTIVE, REVOKING = LeaseState.GRANTED, LeaseState.ACTIVE, LeaseState.REVOKING
@@ -57,9 +57,8 @@ TRANSITIONS: Mapping[tuple[LeaseState | None, type[Any]], LeaseState | None] = {
     (REVOKING, LeaseRevoking): REVOKING,
     (REVOKING, LeaseEnded): None,
 }
-"""(state, fact) -> the state after it; None: there is no lease. A reservation of the GPU is GRANTED when that ends.
-
-`LeaseBorrowed` and `LeaseOwned` change no state.
+"""(state, fact) -> the next state; None: there is no lease. When a lease ends, the GPU's reservation becomes a GRANTED
+lease. `LeaseBorrowed` and `LeaseOwned` do not change the state.
 """
 
 
@@ -75,34 +74,34 @@ class Lease:
     state: LeaseState = GRANTED
     container_id: str = ""
     unused_since_s: float | None = None
-    """Since when no container uses it; the lease lapses after the grant time-out."""
+    """Since when no container uses it; the lease lapses after the grant timeout."""
     job_id: str = ""
     gang: str = ""
-    """The gang of its award; gangs are renewed and revoked whole."""
+    """Name of the gang of its award; gangs are renewed and revoked whole."""
     started_s: float | None = None
     """When its present container was launched."""
     slowdown: float = 1.0
-    """S of its gang's place, by the prior."""
+    """S of its gang's locality, by the prior."""
     used: bool = False
-    """It had a container: a second one does not prolong it."""
+    """Whether it ever had a container; a second one does not prolong the lease."""
     first_container: str = ""
     guaranteed: bool = True
-    """Within its virtual cluster's cells; a borrowed GPU is given back when a tenant's guarantee needs it."""
+    """Whether it is within its virtual cluster's cells; a borrowed GPU is revoked when its owner needs it."""
     reason: str = ""
     """Why it is being revoked."""
     cause: EndReason = EndReason.UNKNOWN
 
     @property
     def lease_id(self) -> str:
-        """The grant, and which of its GPUs this is."""
+        """GRANT@GPU, unique to this lease."""
         return f"{self.grant_id}@{self.gpu}"
 
     def attained_gpu_s(self, now_s: float) -> float:
-        """GPU-seconds in its present container."""
+        """GPU-seconds in the present container."""
         return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
 
     def slowed_gpu_s(self, now_s: float) -> float:
-        """The part of them that its place cost."""
+        """The part of `attained_gpu_s` lost to its slow placement."""
         return self.attained_gpu_s(now_s) * (1 - 1 / self.slowdown)
 
 
@@ -116,30 +115,30 @@ class Reservation:
     granted_s: float
     """When it is expected to begin."""
     end_s: float
-    """When it would end then; it is as long, whenever it begins."""
+    """When it would end if it began then; the lease is as long if it begins earlier or later."""
     gang: str = ""
     guaranteed: bool = True
 
     @property
     def lease_id(self) -> str:
-        """The one of the lease that it becomes."""
+        """The id of the lease that it becomes."""
         return f"{self.grant_id}@{self.gpu}"
 
     def begun(self, now_s: float) -> Lease:
-        """The lease that it becomes."""
+        """The lease that it becomes when it begins at `now_s`."""
         end_s = now_s + (self.end_s - self.granted_s)
         return Lease(self.gpu, self.app_id, self.grant_id, now_s, end_s, unused_since_s=now_s, gang=self.gang,
                      guaranteed=self.guaranteed)  # fmt: skip
 
 
 def granted(f: LeaseGranted) -> Lease:
-    """The lease of a grant."""
+    """The lease that a grant makes."""
     return Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang,
                  guaranteed=f.guaranteed)  # fmt: skip
 
 
 def reserved(f: LeaseGranted) -> Reservation:
-    """The reservation of a grant that begins later."""
+    """The reservation that a grant with `after_current` makes."""
     return Reservation(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, f.gang, f.guaranteed)
 
 
@@ -150,7 +149,7 @@ def _state(lease: Lease, fact: type[Any]) -> LeaseState:
 
 
 def after(lease: Lease, f: Fact) -> Lease:
-    """The lease after a fact that does not end it."""
+    """The lease after a fact that does not end it; raises ValueError for other facts."""
     match f:
         case LeaseExtended():
             return dataclasses.replace(lease, end_s=f.end_s)
@@ -176,16 +175,16 @@ def after(lease: Lease, f: Fact) -> Lease:
     raise ValueError(f"{type(f).__name__} leaves no lease of {lease.gpu}")
 
 
-# ---- as plain values; a reservation is written as the lease that it becomes, as journals always had it
+# ---- JSON form; a reservation is written as the lease that it becomes, the format of journals since 0.1
 
 
 def dump_lease(lease: Lease) -> dict[str, Any]:
-    """JSON-able form."""
+    """A lease as JSON values."""
     return dataclasses.asdict(lease)
 
 
 def dump_reservation(x: Reservation) -> dict[str, Any]:
-    """JSON-able form."""
+    """A reservation as JSON values."""
     return dump_lease(dataclasses.replace(x.begun(x.granted_s), end_s=x.end_s))
 
 
@@ -207,5 +206,5 @@ def grant_name(round_id: str, k: int) -> str:
 
 
 def round_of(grant_id: str) -> str:
-    """The inverse: the round of a grant."""
+    """The id of the round of a grant; the inverse of grant_name()."""
     return grant_id.rpartition(".")[0]

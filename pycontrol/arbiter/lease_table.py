@@ -1,6 +1,6 @@
-"""Which GPU has which lease and which reservation: the one fold of the facts about leases.
+"""The leases and reservations of all GPUs, as the fold of the facts about them.
 
-`Durable` and all who read a journal (`pycontrol.runtime.spans`) use it.
+`Durable` and the readers of journals (`pycontrol.runtime.spans`) share it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ T = TypeVar("T", Lease, Reservation)
 
 @value
 class Step:
-    """What one fact made of one GPU's lease."""
+    """The effect of one fact on one GPU's lease."""
 
     before: Lease | None
     after: Lease | None
     reservation: Reservation | None = None
-    """The one that was made, cancelled, or has become the lease `after`."""
+    """The reservation that was made or cancelled, or that became the lease `after`."""
 
 
 class LeaseTable:
@@ -35,10 +35,10 @@ class LeaseTable:
         self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
         self.reservations_by_app: dict[str, dict[Gpu, Reservation]] = {}
         self.held: dict[str, int] = {}
-        """App -> GPUs that it holds or was promised, less those that it is losing."""
+        """App -> GPUs that it holds or has reserved, less those being revoked."""
 
     def take(self, f: OfGpu) -> Step:
-        """Folds one fact. What is said of a GPU without a lease changes nothing."""
+        """Applies one fact; one about a GPU without a lease changes nothing, unless it grants one."""
         match f:
             case LeaseGranted():
                 return self._granted(f)
@@ -59,7 +59,7 @@ class LeaseTable:
         return Step(before, now)
 
     def load(self, x: Lease | Reservation) -> None:
-        """Takes a lease or a reservation as it is, of a GPU that has none."""
+        """Adds a lease or a reservation of a GPU that has none."""
         self._hold(x.app_id, int(isinstance(x, Reservation) or x.state != REVOKING))
         if isinstance(x, Reservation):
             self._reserve(x)
@@ -67,7 +67,7 @@ class LeaseTable:
             self.put(x)
 
     def forget(self, gpu: Gpu) -> None:
-        """There is no lease of this GPU."""
+        """Removes the lease of a GPU, if there is one."""
         ended = self.leases.pop(gpu, None)
         if ended is not None:
             _drop(self.leases_by_app, ended)
@@ -89,7 +89,7 @@ class LeaseTable:
         return Step(before, now)
 
     def _guarantee_changed(self, f: LeaseBorrowed | LeaseOwned) -> Step:
-        """Of the lease, the reservation, or both."""
+        """Changes `guaranteed` of the lease, of the reservation, or of both."""
         before, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
         now = before
         if before is not None and f.grant_id in ("", before.grant_id):
@@ -111,7 +111,7 @@ class LeaseTable:
         return Step(before, now, reservation)
 
     def cancel(self, gpu: Gpu) -> Reservation | None:
-        """There is no reservation of this GPU; returns the one that there was."""
+        """Removes the reservation of a GPU and returns it, if there was one."""
         reservation = self.reservations.pop(gpu, None)
         if reservation is not None:
             _drop(self.reservations_by_app, reservation)
@@ -119,7 +119,7 @@ class LeaseTable:
         return reservation
 
     def put(self, lease: Lease) -> None:
-        """Takes a lease as it is, instead of the GPU's present one of the same app."""
+        """Adds a lease, or replaces the GPU's lease of the same app."""
         self.leases[lease.gpu] = lease
         self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
 

@@ -1,6 +1,7 @@
-"""The life of a lease between rounds: started, idle, given back, lapsed, revoked, ended.
+"""The life of a lease between rounds: it starts, idles, lapses, is released or revoked, and ends.
 
-A lease is one GPU. While the cluster is suspended (paused, or the ResourceManager is not ready) no lease ends.
+A lease is for one GPU. While leases are suspended (rounds paused, or the ResourceManager not ready or recovering), none
+expires.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from pycontrol.model.topology import Gpu
 def end_s(s: State, from_s: float, host: str, app_id: str) -> float:
     """When a lease of an app that begins at `from_s` ends.
 
-    `spread`: one lease length later. Else at the next of the machine's (or of the cluster's) common ends that is
-    at least half a lease away, so that the leases of a machine come on offer together: a big gang would
-    otherwise wait for a moment at which enough of them end by chance.
+    With `lease_timing` "spread": one lease length later. Otherwise at the first common end of the machine (or of the
+    cluster) that is at least half a lease away. Leases of a machine then come on offer together; without that, a large
+    gang would have to wait until enough of them happen to end at the same time.
     """
     lease_s = s.lease_s_of(s.durable.apps[app_id].vc)
     if s.settings.lease_timing == "spread":
@@ -49,20 +50,20 @@ def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
 
 
 def make_open_ended(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
-    """Nobody else wants these GPUs: their leases last until somebody does."""
+    """Removes the ends of leases with GPUs that no other app wants; `set_expiry` sets them again."""
     for gangs in ending.values():
         for lease in (x for gang in gangs for x in gang):
             s.record(LeaseExtended(lease.gpu, math.inf))
 
 
 def set_expiry(s: State, now_s: float) -> None:
-    """Somebody wants GPUs: open leases end at the next common end, a lead from now at the earliest."""
+    """Sets the ends of open-ended leases, since an app wants GPUs: as for a lease that begins a lead from now."""
     for gpu in sorted(s.gpus.open):
         s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
 
 
 def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
-    """These leases as they are by now; None where one of them has ended or is being revoked."""
+    """The present state of these leases; None if one of them has ended or is being revoked."""
     found: list[Lease] = []
     for before in gang:
         lease = s.durable.leases.get(before.gpu)
@@ -73,12 +74,12 @@ def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
 
 
 def suspended(s: State, now_s: float) -> bool:
-    """Whether leases stand still."""
+    """Whether leases are suspended: rounds are paused, or the ResourceManager is not ready or recovering."""
     return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
 
 
 def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
-    """Ends a lease; whoever is next on the GPU has it now, else it is free for a round."""
+    """Ends a lease; its GPU's reservation becomes the lease, else a round is requested."""
     worker = s.workers.at.get(gpu)
     lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
     owner = lease.app_id if lease is not None else None
@@ -91,7 +92,7 @@ def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
 
 
 def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
-    """Revokes leases: at once where no container uses the GPU, else by the deadline, announced to all."""
+    """Revokes leases: immediately where no container uses the GPU, else by the deadline; notifies the Agents."""
     by_app: dict[str, list[Gpu]] = {}
     announced: set[str] = set()
     for lease in list(leases):
@@ -105,7 +106,7 @@ def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, c
 
 
 def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
-    """Ends a lease whose GPU no container uses or is about to use, else revokes it. Returns the container."""
+    """Ends a lease if no container uses its GPU or is being placed there, else revokes it. Returns the container."""
     container_id = s.cluster.container_at.get(lease.gpu, "")
     if not container_id and lease.gpu not in s.workers.placing:
         end(s, lease.gpu, now_s, cause)
@@ -115,7 +116,7 @@ def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: 
 
 
 def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
-    """A placement on the GPU came to nothing: a lease that was only waiting for it ends."""
+    """A placement on the GPU failed: ends a revoking lease that was only waiting for it."""
     lease = s.durable.leases.get(gpu)
     if lease is not None and lease.state == REVOKING and gpu not in s.cluster.container_at:
         end(s, gpu, now_s, Cause(lease.cause, lease.reason))
@@ -124,13 +125,13 @@ def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
 
 
 def drop_reservations(s: State, app_id: str, reason: str) -> None:
-    """The app is no longer next on any GPU it was promised."""
+    """Cancels all reservations of an app, without notice to its Agent."""
     for lease in s.reservations_of(app_id):
         s.record(NextDropped(lease.gpu, reason))
 
 
 def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
-    """Takes promises back; who has them is told, for it plans with these GPUs already."""
+    """Cancels reservations and notifies their Agents, as they may have planned workers there."""
     by_app: dict[str, list[Gpu]] = {}
     for lease in promised:
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
@@ -143,11 +144,10 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
 
 
 def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
-    """Takes GPUs (all, or of these) that went bad from who holds them, by the usual deadline, and from who was
-    promised them.
+    """Revokes the leases and cancels the reservations of bad GPUs, of these or of all.
 
-    A gang leaves whole: it stops anyway, and resumes as soon as a round finds it another place. What the stand-in
-    bids for runs on until its container ends, unless it is revocable.
+    The whole gang loses its GPUs: it stops anyway, and resumes when a round finds it another place. A container of an
+    unmanaged app runs on until it ends, unless `standin_revocable` is set.
     """
     held = {*s.durable.leases, *s.durable.reservations} if gpus is None else gpus
     for gpu in sorted(filter(s.cluster.bad, held)):
@@ -161,7 +161,7 @@ def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None)
 
 
 def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> None:
-    """Ends what an app has of the gang that a lease belongs to, promised GPUs included."""
+    """Revokes the leases and cancels the reservations of the gang to which `lease` belongs."""
     key, app_id = s.gang_key(lease), lease.app_id
     gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
     running = any(x.gpu in s.cluster.container_at for x in gang)
@@ -175,7 +175,7 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
-    """A container with GPUs was allocated or is running; its leases start with the first sign of launch."""
+    """A container was allocated or is running; its leases start when it is first reported running."""
     s.occupied(container)
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         eligibility.update_closed(s)
@@ -184,7 +184,7 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
         s.workers.carried(worker, container.container_id)
     ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
     if ready and recovering and not any(g in s.durable.leases for g in container.gpus):
-        adopt(s, container, now_s)  # on a machine that was late to come back
+        adopt(s, container, now_s)  # its machine came back late
     elif ready and not _leased(s, container):
         _kill_unleased(s, container, now_s)
     elif running:
@@ -192,9 +192,9 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
 
 
 def _worker_of(s: State, container: Container) -> PlannedWorker | None:
-    """The worker that it carries: the one being placed there, or that has it, or that is planned there and has none.
+    """The planned worker that the container carries; None if there is none.
 
-    What is planned there may be newer than the container: of another app, or of its own.
+    The newest plan for its GPUs may be newer than the container and belong to another worker or app.
     """
     here = [found.get(gpu) for found in (s.workers.placing, s.workers.at) for gpu in container.gpus[:1]]
     mine = [w for w in here if w is not None and w.app_id == container.app_id]
@@ -208,20 +208,20 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
 
 
 def _leased(s: State, container: Container) -> bool:
-    """Whether its app holds all its GPUs."""
+    """Whether the container's app has leases of all its GPUs."""
     mine = s.durable.leases_by_app.get(container.app_id, {})
     return all(gpu in mine for gpu in container.gpus)
 
 
 def _kill_unleased(s: State, container: Container, now_s: float) -> None:
-    """Kills it, repeatedly until it is gone."""
+    """Kills the container, repeatedly until it is gone."""
     s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
     for gpu in container.gpus:
         s.gpus.look_at(gpu, s.kills_sent[container.container_id] + KILL_RETRY_S)
 
 
 def start(s: State, container: Container, job_id: str, now_s: float) -> None:
-    """Starts the leases of a container's GPUs; the leases of a gang end together."""
+    """Starts the leases of a container's GPUs; all leases of a job end together."""
     for gpu in container.gpus:
         lease = s.durable.leases.get(gpu)
         if lease is None or lease.app_id != container.app_id or lease.container_id == container.container_id:
@@ -238,20 +238,22 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
 
 
 def _lent(s: State, lease: Lease) -> bool:
-    """Whether it was granted with an earlier end than leases have (`Award.until_s`), by more than its GPU may have come
-    free before it was due."""
+    """Whether it was granted with an earlier end than usual (`Award.until_s`).
+
+    The tolerance of 1.5 leads allows for a GPU that became free before it was due.
+    """
     return lease.end_s < end_s(s, lease.granted_s, lease.gpu.host, lease.app_id) - 1.5 * s.lead_s
 
 
 def _slowdown(s: State, lease: Lease) -> float:
-    """S of the place that was chosen for its gang; the prior, since what Agents measure is theirs to say."""
+    """S of its gang's locality, by the prior rather than by what the app's own Agent measured."""
     gang = s.gang_key(lease)
     hosts = {x.gpu.host for x in s.durable.leases_by_app[lease.app_id].values() if s.gang_key(x) == gang}
     return SLOWDOWN_PRIOR[s.topology.scope_of(sorted(hosts)) - 1]
 
 
 def container_gone(s: State, container_id: str, now_s: float) -> None:
-    """A container ended: its leases are idle, or over if they were being revoked."""
+    """A container ended: its leases become idle; they end if they were being revoked or the app is unmanaged."""
     container = s.cluster.container_gone(container_id)
     s.kills_sent.pop(container_id, None)
     if container is None:
@@ -274,7 +276,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
 
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:
-    """An app gives GPUs back early, leased or reserved ones."""
+    """An app releases leased or reserved GPUs early."""
     for gpu in sorted(e.gpus):
         coming = s.durable.reservations.get(gpu)
         if coming is not None and coming.app_id == e.app_id:
@@ -288,7 +290,8 @@ def released(s: State, e: GpusReleased, now_s: float) -> None:
 
 
 def expire(s: State, now_s: float) -> None:
-    """Handles leases that are due: revoked ones end, unused grants lapse, those of unmanaged apps are renewed."""
+    """Handles GPUs that are due: ends revoked and unused leases, renews those of unmanaged apps, kills stray
+    containers and gives up placements without a container."""
     if suspended(s, now_s):
         return
     for gpu in sorted(s.gpus.due(now_s)):
@@ -303,7 +306,7 @@ def expire(s: State, now_s: float) -> None:
 
 
 def _give_placement_up(s: State, worker: PlannedWorker, now_s: float) -> None:
-    """Its container did not come; if it still does, it is killed unless the app holds the GPUs by then."""
+    """Drops a worker without a container; one that comes late is killed unless the app holds its GPUs then."""
     s.drop_worker(worker)
     for gpu in worker.plan.gpus:
         not_placed(s, gpu, now_s)
@@ -327,7 +330,7 @@ def _time_touches(s: State, lease: Lease, now_s: float) -> None:
 
 
 def _lapse_s(s: State, lease: Lease) -> float | None:
-    """When the grant lapses; None while it is used. Time in which its placement could not be sent does not count."""
+    """When an unused grant lapses; None while it is used. Time in which no placement could be sent does not count."""
     since_s = lease.unused_since_s
     in_use = lease.gpu in s.cluster.container_at or lease.gpu in s.workers.placing
     if lease.state != GRANTED or since_s is None or in_use:
@@ -342,7 +345,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 
 
 def extend_after_pause(s: State, now_s: float) -> None:
-    """After a pause no lease ends before two leads have passed."""
+    """Extends leases after a suspension: none ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.waits_from(now_s)
     for lease in s.durable.leases.values():
@@ -351,10 +354,10 @@ def extend_after_pause(s: State, now_s: float) -> None:
 
 
 def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
-    """When a lease ends of which only its container is known: at the next common end, but in two leads at the earliest.
+    """When an adopted lease ends: at the next common end, but no earlier than two leads from now.
 
-    It is the end that the lease had, or one before it; later than that, who waits for the GPU would wait a lease more
-    for each takeover. `spread` has no common ends: one lease length from now.
+    That is the end the lease had or an earlier one; a later one would make waiting apps wait longer after every
+    takeover. With `lease_timing` "spread", which has no common ends: one lease length from now.
     """
     if s.settings.lease_timing == "spread":
         return end_s(s, now_s, host, app_id)
@@ -363,7 +366,8 @@ def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
 
 
 def adopt(s: State, container: Container, now_s: float) -> None:
-    """A running container whose lease the journal does not know: its tags are the truth."""
+    """Makes leases for a running container that the journal does not know, as its tags say; kills it if it may not
+    have them."""
     others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
     free = [g for g in container.gpus if g not in s.durable.leases]
     if others or (free and container.app_id not in s.durable.live):
@@ -383,7 +387,7 @@ def adopt(s: State, container: Container, now_s: float) -> None:
 
 
 def next_wake_s(s: State, now_s: float) -> float | None:
-    """When `expire` has something to do next."""
+    """When `expire` has something to do next; None: not before the next event."""
     if s.paused or not s.cluster.ready:
         return None
     if now_s < s.cluster.recovering_until_s:

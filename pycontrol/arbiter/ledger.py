@@ -1,4 +1,4 @@
-"""The ledger: the durable state, and the facts that are yet to be journaled."""
+"""The ledger: the durable state, and the facts that are not journaled yet."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ NOTHING: Held = (None, None)
 
 
 class Ledger:
-    """`Durable` changes by `write` alone, fact by fact, so that the journal tells all of it."""
+    """Writes facts: `write` is the only way to change `Durable`, so the journal has every change."""
 
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
         self.facts: list[Fact] = []
-        """Those that nobody took yet."""
+        """Facts since the last `take`."""
         self.touched: Touched | None = None
-        """Kept where somebody takes pictures."""
+        """What changed since the last picture; None unless pictures are taken."""
         self._held_by_queue: dict[str, int] | None = None
-        """GPUs that each queue's apps hold; None where a fact came since they were counted."""
+        """Queue -> GPUs that its apps hold; None: to be counted again, as a fact came."""
 
     def write(self, fact: Fact) -> Held:
-        """Applies a fact and queues it for the journal; returns the lease and the reservation of its GPU before."""
+        """Applies a fact and queues it for the journal.
+
+        Returns the lease and the reservation that its GPU had before; NOTHING for a fact that is not about a GPU.
+        """
         self.facts.append(fact)
         self._held_by_queue = None
         d, touched = self.durable, self.touched
@@ -45,7 +48,7 @@ class Ledger:
         return before, coming
 
     def held_in(self, queue: str) -> int:
-        """GPUs that the apps of a queue hold or were promised, less those that they are losing."""
+        """GPUs that the apps of a queue hold or have reserved, less those being revoked."""
         if self._held_by_queue is None:
             self._held_by_queue = self._count_by_queue()
         return self._held_by_queue.get(queue, 0)
@@ -59,17 +62,17 @@ class Ledger:
         return counts
 
     def take(self) -> list[Fact]:
-        """The facts since the last call."""
+        """Returns the facts since the last call."""
         facts, self.facts = self.facts, []
         return facts
 
     def watch(self) -> Touched:
-        """What is touched from now on, for whoever takes pictures; whoever did before hears no more."""
+        """Begins to note what changes, for one reader who takes pictures; replaces the previous reader's note."""
         self.touched = Touched()
         return self.touched
 
     def validate(self) -> Iterator[tuple[Gpu | str | None, str]]:
-        """(GPU or app, what is wrong) for each contradiction between the leases and what is derived from them."""
+        """Yields (GPU, app or None, what is wrong) where indexes and counts contradict the leases."""
         d, held = self.durable, dict[str, int]()
         for gpu, lease in d.leases.items():
             held[lease.app_id] = held.get(lease.app_id, 0) + (lease.state != REVOKING)

@@ -1,4 +1,4 @@
-"""The nodes that are up and the topology that they make, kept up to date node by node."""
+"""The nodes that are up and their topology, updated node by node."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from pycontrol.model.topology import Gpu, Machine, Topology
 
 
 class Machines:
-    """A node that comes or goes costs what that node is worth; the whole is put together when it is looked at.
+    """The machines of the cluster.
 
-    `known` may be read from other threads.
+    A change of a node costs time for that node only; topologies are built when they are read. Other threads may read
+    `known`.
     """
 
     def __init__(self, configured: Topology | None) -> None:
         self._configured = configured.machines if configured is not None else {}
         self.node_at: dict[str, Node] = {}
-        """The node of each host that is up."""
+        """Host -> its node, for hosts that are up."""
         self._nodes_on: dict[str, dict[str, Node]] = {}
-        """By host and id: for a moment there may be two."""
+        """Host -> id -> node; for a moment a host may have two."""
         self._machines: dict[str, Machine] = {}
         self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self._configured.items()}
         self._most: dict[str, int] = {}
-        """How many GPUs a host ever had."""
+        """Host -> the most GPUs that it ever had."""
         self._announced: dict[str, Machine] = {}
-        """Machines as Agents know them."""
+        """Host -> machine as last announced to Agents."""
         self.gpus = 0
-        """GPUs in order (R_C)."""
+        """GPUs of the cluster that are in order (R_C)."""
         self._version = 0
         self._topology: tuple[int, Topology] = (-1, Topology())
         self._known_topology: tuple[int, Topology] = (-1, Topology())
         self._bad: dict[str, list[Gpu]] = {}
 
     def copy(self) -> Machines:
-        """The same machines, apart."""
+        """An independent copy."""
         other = Machines(None)
         other._configured, other.gpus, other._version = self._configured, self.gpus, self._version
         other.node_at, other._most, other._announced = dict(self.node_at), dict(self._most), dict(self._announced)
@@ -45,12 +46,12 @@ class Machines:
         return other
 
     def put(self, node: Node) -> None:
-        """The node is up, or what was said of it changed."""
+        """Adds or updates a node that is up."""
         self._nodes_on.setdefault(node.host, {})[node.node_id] = node
         self._changed(node.host)
 
     def remove(self, node: Node) -> None:
-        """The node is down."""
+        """Removes a node that is down."""
         here = self._nodes_on.get(node.host, {})
         here.pop(node.node_id, None)
         if not here:
@@ -58,7 +59,7 @@ class Machines:
         self._changed(node.host)
 
     def reset(self, nodes: Iterable[Node]) -> None:
-        """These nodes are up, and no others."""
+        """Replaces all nodes."""
         gone = list(self._nodes_on)
         self._nodes_on.clear()
         for node in nodes:
@@ -67,11 +68,11 @@ class Machines:
             self._changed(host)
 
     def others(self, node: Node) -> list[Node]:
-        """Nodes on the host of this one, under other ids."""
+        """Nodes on the same host with other ids."""
         return [n for n in self._nodes_on.get(node.host, {}).values() if n.node_id != node.node_id]
 
     def note(self, gpu: Gpu) -> None:
-        """The host has, or had, this GPU."""
+        """Notes that the host has or had this GPU."""
         if gpu.index >= self._most.get(gpu.host, 0):
             self._most[gpu.host] = gpu.index + 1
 
@@ -99,7 +100,7 @@ class Machines:
         self._version += 1
 
     def _machine(self, node: Node) -> Machine:
-        """Bad GPUs left out; rack and type as configured."""
+        """The machine of a node, without bad GPUs; rack and type as configured, if it is."""
         configured = self._configured.get(node.host)
         if configured is not None:
             return replace(configured, gpus=len(node.good_gpus))
@@ -107,19 +108,19 @@ class Machines:
         return Machine(node.host, node.rack, len(node.good_gpus), gpu_type)
 
     def is_news(self, host: str) -> bool:
-        """Whether Agents do not know the machine as it is now."""
+        """Whether the machine changed since it was announced to Agents."""
         machine = self._machines.get(host)
         return machine is not None and self._announced.get(host) != machine
 
     def announced(self) -> bool:
-        """Agents hear of all machines now; returns whether that is any is_news."""
+        """Marks all machines announced; returns whether any had changed."""
         is_news = any(self._announced.get(host) != machine for host, machine in self._machines.items())
         self._announced.update(self._machines)
         return is_news
 
     @property
     def topology(self) -> Topology:
-        """The machines with GPUs in order, in the order of their hosts."""
+        """The machines with GPUs in order, sorted by host."""
         version, topology = self._topology
         if version != self._version:
             topology = Topology({host: self._machines[host] for host in sorted(self._machines)})
@@ -128,7 +129,7 @@ class Machines:
 
     @property
     def known(self) -> Topology:
-        """The same, and with no GPUs the machines that were there or are configured: they may come back."""
+        """`topology`, and with 0 GPUs also machines that are configured or were up: they may come back."""
         now, (version, topology) = self._version, self._known_topology
         if version != now:
             topology = Topology(dict(self._known))
@@ -137,5 +138,5 @@ class Machines:
 
     @property
     def bad_gpus(self) -> list[Gpu]:
-        """GPUs of these nodes that are out of order."""
+        """GPUs out of order on nodes that are up."""
         return [gpu for host in sorted(self._bad) for gpu in self._bad[host]] if self._bad else []

@@ -1,4 +1,4 @@
-"""What policies ask to be remembered from round to round, by virtual cluster."""
+"""Policies' memory between rounds, by virtual cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ REMEMBERED_BY = "remembered_by"
 
 
 def remember(s: State, key: str, policy: str, memory: Mapping[str, Any]) -> None:
-    """Keeps what a policy wants to know next time, with the policy's name: another one's memory tells it nothing."""
+    """Records a policy's memory with the policy's name, so that no other policy reads it."""
     if dict(memory) != remembered(s, key, policy):
         s.record(PolicyMemory({**memory, REMEMBERED_BY: policy}, key))
 
 
 def remembered(s: State, key: str, policy: str) -> dict[str, Any]:
-    """What the policy of this name asked to be remembered; older journals do not tell whose it is."""
+    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy."""
     memory = dict(s.durable.memory.get(key, {}))
     return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}

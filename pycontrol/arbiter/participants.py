@@ -1,4 +1,4 @@
-"""Who takes part in a round, and as the policy sees them."""
+"""The apps that take part in a round, and the policy's views of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pycontrol.model.auction import AppView
 from pycontrol.model.reasons import Pending, Reason
 
 ASIDE_S = 300.0
-"""For so long an app with whose numbers the policy failed takes no part."""
+"""How long an app with numbers that made the policy fail takes no part."""
 NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
 
 
 class Participants:
-    """Finds them; a round notes in `out` who is none, and why."""
+    """Finds the apps that take part in a round; `Round.out` says why others do not."""
 
     def __init__(self, state: State) -> None:
         self.s = state
         self._aside: dict[str, tuple[float, str]] = {}
-        """Apps that take no part, until when and why."""
+        """App that takes no part -> (until when, why)."""
         self._waiting = AppViewCache(state)
 
     def forget(self, app_id: str) -> None:
-        """The application is gone from YARN."""
+        """Drops what is known of an application that YARN has removed."""
         self._aside.pop(app_id, None)
         self._waiting.forget(app_id)
 
@@ -37,7 +37,7 @@ class Participants:
         return [*self.s.agents.unmet, *(a for a in self.s.agents.unmanaged_apps if standin.waits(self.s, a))]
 
     def set_aside(self, r: Round | None, bad: Mapping[str, str], now_s: float) -> None:
-        """Apps with whose numbers the policy failed take no part for a while: each trial costs many decisions."""
+        """Excludes apps for ASIDE_S that made the policy fail (app -> why): finding them takes many decisions."""
         for app_id, why in bad.items():
             if app_id in self.s.durable.live:
                 self._aside[app_id] = (now_s + ASIDE_S, why)
@@ -45,7 +45,10 @@ class Participants:
                 r.out[app_id] = Reason(Pending.BAD_REPORT, why)
 
     def left_out(self, r: Round, app_id: str, now_s: float) -> bool:
-        """Whether an app that has nothing on offer could use none of it; notes why."""
+        """Whether an app takes no part, and notes why: it is set aside, or could use nothing of the offer.
+
+        An app with gangs on offer takes part unless it is set aside.
+        """
         until_s, failure = self._aside.get(app_id, (0.0, ""))
         if now_s < until_s:
             r.out[app_id] = Reason(Pending.BAD_REPORT, failure)
@@ -59,13 +62,13 @@ class Participants:
         return why is not None
 
     def stand_in(self, r: Round, app_id: str, now_s: float) -> None:
-        """The rho of an app without an Agent."""
+        """Sets the rho of an unmanaged app in a round."""
         s = self.s
         apps.note_demand(s, app_id, demand_of(s, app_id, now_s).gpus)
         r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
 
     def views(self, r: Round, now_s: float) -> dict[str, AppView]:
-        """The apps of the round; those whose rho was asked for and did not come are not among them."""
+        """App -> its view, for the apps of the round; apps that were asked for rho and did not answer are left out."""
         s = self.s
         if r.policy.asks_agents:
             asked = [a for a in r.rho if a not in r.out and a in s.durable.live]
@@ -97,12 +100,12 @@ class Participants:
         return {a: v for a, v in views.items() if not self.left_out(r, a, now_s)}
 
     def present(self, part: RoundPart) -> frozenset[str]:
-        """The apps that share the part."""
+        """The active apps that share the part."""
         live = self.s.durable.live
         return frozenset(live if part.whole else (a for a, app in live.items() if part.is_of(app.vc)))
 
     def ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
-        """Service of the apps that the policy remembers and that are gone."""
+        """App -> attained service (GPU-s), for apps that the policy remembers and that are gone."""
         known = self.s.durable.apps
         gone = (a for a in memory.get("apps", ()) if a not in present)
         return {a: self.s.attained_gpu_s(a, now_s) for a in gone if a in known}

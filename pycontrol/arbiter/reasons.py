@@ -1,4 +1,4 @@
-"""Why an app waits: a closed list that separates *your error* from *wait*."""
+"""Why an app has no more GPUs: reasons from a closed list that separates user errors from waiting."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pycontrol.model.receipt import Receipt
 
 REASONS = SENTENCES
 BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WITHIN, Pending.NO_SUCH_CELLS})
-"""These say less than who has the cells."""
+"""Reasons of a round that say less than CELLS_IN_USE, which names the users of the cells."""
 
 
 def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
-    """Why this app does not have more GPUs now."""
+    """Why an app has no more GPUs now."""
     return Reasons(a, now_s).of(app_id)
 
 
 class Reasons:
-    """Why apps do not have more GPUs, all at one moment: what is true of apps alike is found once."""
+    """Why apps have no more GPUs at one moment; answers that are the same for several apps are computed once."""
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
         self.a, self.now_s = a, now_s
@@ -29,7 +29,7 @@ class Reasons:
         self._ranks: dict[str, dict[str, int]] = {}
 
     def of(self, app_id: str) -> Reason:
-        """Of one app."""
+        """Why this app has no more GPUs: the first reason that applies."""
         a, now_s = self.a, self.now_s
         record = a.durable.apps.get(app_id)
         if record is None:
@@ -47,7 +47,7 @@ class Reasons:
         return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)
 
     def _cells(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-        """What the cells of its virtual cluster cannot hold now, and why."""
+        """Why the cells of its virtual cluster have no room; None if they have, so that rounds decide."""
         if a.supply.whole:
             return None
         d, vc = demand, a.durable.apps[app_id].vc
@@ -61,7 +61,7 @@ class Reasons:
         return decided if decided is not None and decided.code not in BY_ORDER else found
 
     def _last_round(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-        """The newest round of its virtual cluster that this app lived through decides."""
+        """What the newest round of its virtual cluster says, if the app was active then."""
         app = a.durable.apps[app_id]
         r = next((r for r in reversed(a.receipts) if r.vc == app.vc), None)
         if r is None or r.at_s < app.arrived_s:
@@ -83,7 +83,7 @@ class Reasons:
         return None
 
     def _ranks_in(self, r: Receipt) -> dict[str, int]:
-        """Apps by the worst rho first, from 1."""
+        """App -> its rank by rho, 1 is the worst."""
         if r.round_id not in self._ranks:
             worst = sorted(((v, k) for k, v in r.rho.items() if v is not None), reverse=True)
             self._ranks[r.round_id] = {k: i for i, (_, k) in enumerate(worst, 1)}
@@ -146,7 +146,7 @@ def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason |
 
 
 def _held(r: Receipt, app_id: str) -> Reason | None:
-    """What the round holds for its gang, or keeps free for another's."""
+    """Whether the round holds GPUs for the app's gang, or keeps GPUs free for another app's."""
     for hold in r.done.holds:
         until = f"{gang_gpus(hold.gang)} GPUs until {hold.until_s - r.at_s:.0f} s after round {r.round_id}"
         if hold.app_id == app_id:

@@ -1,7 +1,7 @@
-"""Machines that refuse placements: which apps keep off which machines, for how long, and why.
+"""Machines that refuse placements: which apps avoid which machines, for how long, and why.
 
-An app keeps off a machine that refused it REFUSALS times in a row, over REFUSED_S at least; each further time twice
-as long. A machine that does so to apps of several users, and took nobody's container meanwhile, is closed to all.
+An app avoids a machine that refused it REFUSALS times in a row over at least REFUSED_S; the time doubles on each
+repetition. A machine that apps of several users avoid, and that took no container meanwhile, is closed to all apps.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 REFUSALS = 5
 REFUSED_S = 15.0
 AVOIDED_S = 120.0
-"""For how long an app keeps off a machine the first time."""
+"""How long an app avoids a machine the first time."""
 AVOIDED_MAX_S = 1800.0
 CLOSED_USERS = 2
-"""If apps of this many users are refused, the machine is at fault rather than one user's asks."""
+"""If apps of this many users are refused, the fault lies with the machine, not with one user's asks."""
 
 
 @dataclass(slots=True)
@@ -28,18 +28,18 @@ class _Run:
     count: int = 0
     times: int = 0
     until_s: float | None = None
-    """Until when the app keeps off the machine; None: it does not."""
+    """Until when the app avoids the machine; None: it does not."""
 
 
 class Refusals:
-    """By machine and app. Times in seconds."""
+    """Refusals by machine and app; times in seconds."""
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[str, _Run]] = {}
         """Host -> app -> its refusals."""
 
     def copy(self) -> Refusals:
-        """The same refusals, apart."""
+        """An independent copy."""
         other = Refusals()
         for host, runs in self._runs.items():
             other._runs[host] = {app_id: replace(run) for app_id, run in runs.items()}
@@ -49,7 +49,7 @@ class Refusals:
         return sum(map(len, self._runs.values()))
 
     def refused(self, host: str, app_id: str, user: str, reason: str, now_s: float) -> bool:
-        """A placement was refused; whether the app keeps off the machine from now on."""
+        """Notes a refused placement; returns whether the app avoids the machine from now on."""
         run = self._runs.setdefault(host, {}).setdefault(app_id, _Run(user, reason, now_s))
         run.count += 1
         run.reason = reason
@@ -60,23 +60,23 @@ class Refusals:
         return True
 
     def placed(self, host: str, app_id: str) -> bool:
-        """The machine took a container of the app; whether that opened it to all."""
+        """Notes that the machine took a container of the app; returns whether that opened the machine to all."""
         closed = host in self.closed()
         runs = self._runs.get(host, {})
         runs.pop(app_id, None)
-        if closed:  # it is not the machine
+        if closed:  # the machine is not at fault
             runs.clear()
         if not runs:
             self._runs.pop(host, None)
         return closed
 
     def avoided(self, app_id: str) -> dict[str, str]:
-        """The machines that the app keeps off, with their last word; those closed to all left out."""
+        """Machine that the app avoids -> its last reason."""
         found = ((host, runs.get(app_id)) for host, runs in self._runs.items())
         return {host: run.reason for host, run in found if run is not None and run.until_s is not None}
 
     def closed(self) -> dict[str, str]:
-        """The machines that are closed to all, with their last word."""
+        """Machine that is closed to all -> its last reason."""
         found: dict[str, str] = {}
         for host, runs in self._runs.items():
             barred = [r for r in runs.values() if r.until_s is not None]
@@ -85,22 +85,22 @@ class Refusals:
         return found
 
     def next_end_s(self) -> float | None:
-        """When an app next stops to keep off a machine."""
+        """When an app next stops avoiding a machine; None if none does."""
         return min((r.until_s for r in self._all() if r.until_s is not None), default=None)
 
     def lapse(self, now_s: float) -> bool:
-        """Apps whose time has passed try their machines again; whether there are any."""
+        """Ends avoidance that is due; returns whether any was. One more refusal starts it again."""
         over = [r for r in self._all() if r.until_s is not None and r.until_s <= now_s]
         for run in over:
             run.until_s, run.count, run.first_s = None, REFUSALS - 1, now_s - REFUSED_S
         return bool(over)
 
     def forget(self, host: str) -> None:
-        """The machine is not what it was."""
+        """Drops the refusals of a machine that changed."""
         self._runs.pop(host, None)
 
     def forget_app(self, app_id: str) -> None:
-        """The app ended."""
+        """Drops the refusals of an app."""
         for host in [h for h, runs in self._runs.items() if runs.pop(app_id, None) is not None and not runs]:
             del self._runs[host]
 

@@ -1,9 +1,8 @@
-"""A plan's new gangs, moved off machines where their apps may not start any, or where a container would be split.
+"""Moves a plan's new gangs off machines where they may not start, or where a container would be split.
 
-Policies share out GPUs and know nothing of machines that refuse one app, of labels and of locality; auctions know
-nothing of the sizes of a gang's containers. Where a plan puts
-a gang where it may not start, the round's new gangs are placed again: first those that are limited, then the others,
-each where the policy put it if that is still free.
+Policies know nothing of machines that refuse an app, of node labels or of locality constraints, and auctions know
+nothing of the sizes of a gang's containers. If a plan puts a gang where it may not start, all new gangs of the round
+are placed again: first those with such limits, then the others, each where the policy put it if that is still free.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ def relocate(
     topology: Topology,
     kept_out: Mapping[str, Collection[str]],
 ) -> Plan:
-    """The plan with admissible places; its note tells of each gang for which there is none."""
+    """The plan with each new gang in an admissible place; the note names the gangs for which there is none.
+
+    `kept_out`: app -> hosts where none of its new containers may start.
+    """
     awards = plan.awards
     stay: list[list[Gang]] = []
     fresh: list[_New] = []

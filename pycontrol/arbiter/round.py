@@ -19,7 +19,7 @@ from pycontrol.policies.port import Policy
 
 
 class RoundPhase(enum.StrEnum):
-    """What a round waits for."""
+    """What a round waits for: rho, bids or the plan."""
 
     RHO = "rho"
     BIDS = "bids"
@@ -33,20 +33,20 @@ class Round:
     round_id: str
     at_s: float
     offered: dict[str, int]
-    """GPUs on offer by host: free ones, those whose leases end, and those being revoked for nobody."""
+    """GPUs on offer by host or machine: free ones, those with leases that end, and those revoking and not reserved."""
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     part: RoundPart
     parts: RoundParts
-    """Of which the part is one."""
+    """All parts of the same moment."""
     policy: Policy
     eligibility: Eligibility
     phase: RoundPhase = RoundPhase.RHO
     deadline_s: float = 0.0
-    """It waits no longer."""
+    """The end of the present wait."""
     rho: dict[str, float | None] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
-    """Apps whose Agents it waits for."""
+    """Apps with Agents that it waits for."""
     out: dict[str, Reason] = field(default_factory=dict)
     """App -> why it takes no part."""
     snapshot: Snapshot | None = None
@@ -57,22 +57,22 @@ class Round:
     participants: tuple[str, ...] = ()
     seed: int = 0
     since_s: dict[str, float] = field(default_factory=dict)
-    """App -> since when it wants more than it holds; a grant may be all that it wants."""
+    """App -> since when it wants more than it holds; noted at the start, as a grant may satisfy it."""
 
     @property
     def memory_key(self) -> str:
-        """Under which the policy's memory is kept: own and borrowed GPUs are two different stories."""
+        """The key of the policy's memory; a virtual cluster's own and borrowed GPUs have separate ones."""
         return self.part.vc if self.part.guaranteed else f"{self.part.vc} (borrowed)"
 
     def leave_out(self) -> None:
-        """An app that is out takes no part, neither as a bidder nor in leftovers nor in the last pass."""
+        """Removes apps in `out` from the snapshot, so that they get neither leftovers nor GPUs of the last pass."""
         if self.out and self.snapshot is not None:
             self.snapshot = replace(
                 self.snapshot, apps=tuple(v for v in self.snapshot.apps if v.app_id not in self.out)
             )
 
     def late(self, code: Pending, what: str) -> None:
-        """Those whom it still waits for are out."""
+        """Ends the wait: the apps that did not answer are out, with this reason."""
         for app_id in self.waiting:
             self.out[app_id] = Reason(code, what)
         self.waiting.clear()
@@ -84,7 +84,7 @@ class Round:
 
 
 def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
-    """What a round has come to so far; `outcome`: None where it is given up."""
+    """The receipt of a round; `outcome` is None if the round was given up."""
     return Receipt(
         round_id=r.round_id,
         at_s=r.at_s,
@@ -110,6 +110,6 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
 
 
 def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
-    """Since when those wanted GPUs who were granted some."""
+    """App -> since when it wanted GPUs, for apps that were granted some."""
     granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
     return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}

@@ -1,4 +1,4 @@
-"""The parts of a round where there are virtual clusters: first what is their own, then what they may borrow."""
+"""The parts of a round with virtual clusters: first each one's own machines, then the GPUs that they may borrow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Ending = Mapping[str, Sequence[list[Lease]]]
 
 
 Share = Mapping[str, int]
-"""GPUs by type that a virtual cluster may borrow; under ANY where their type does not matter."""
+"""Type -> GPUs that a virtual cluster may borrow; the key is ANY where the type does not matter."""
 ANY = ""
 
 
 class RoundParts:
-    """The parts of one round, one after the other, each computed when it is due."""
+    """The parts of one round, each computed when its turn comes."""
 
     def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.ending, self.now_s = s, ending, now_s
@@ -33,11 +33,11 @@ class RoundParts:
             self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
         supply = s.supply
         self.borrowers = borrowers(s)
-        """By virtual cluster its apps that borrow: they count as wanting where its own machines are shared out."""
+        """Virtual cluster -> its apps that borrow; they take part where its own machines are shared out."""
         self._whole = [RoundPart()] if supply.whole else []
         self._own = deque(sorted(supply.virtual_clusters()))
         self._without: dict[str, frozenset[str]] = {}
-        """Virtual cluster -> apps that another turn of it is without."""
+        """Virtual cluster -> apps excluded from its next part."""
         self._borrowing: deque[tuple[str, Share | None]] | None = None
 
     def next(self) -> RoundPart | None:
@@ -62,14 +62,13 @@ class RoundParts:
         return None
 
     def again(self, part: RoundPart, without: frozenset[str]) -> None:
-        """These apps were awarded gangs that cells cannot hold: the others of the virtual cluster have another turn."""
+        """Repeats a private part without apps that were awarded gangs that cells cannot hold."""
         if part.private and not without <= part.without:
             self._without[part.vc] = part.without | without
             self._own.appendleft(part.vc)
 
     def once_more(self, part: RoundPart) -> None:
-        """An app without an Agent was served containers of one size: those of its other sizes come now, before anybody
-        borrows."""
+        """Repeats a part, so that an unmanaged app gets containers of its other sizes before GPUs are borrowed."""
         if part.whole:
             self._whole.append(part)
         elif part.private:
@@ -77,12 +76,12 @@ class RoundParts:
             self._own.appendleft(part.vc)
 
     def borrowers_of(self, part: RoundPart) -> list[str]:
-        """Borrowing apps that may get machines of the part as their own."""
+        """Borrowing apps that may get guaranteed GPUs in the part."""
         mine = self.borrowers.get(part.vc, []) if part.private else []
         return [a for a in mine if a in self.s.durable.live and a not in part.without]
 
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
-        """The gangs on offer in a part of this kind."""
+        """App -> its gangs on offer, guaranteed or borrowed ones, in the parts of a virtual cluster."""
         s, result = self.s, {}
         if s.supply.whole:
             return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
@@ -95,7 +94,10 @@ class RoundParts:
         return result
 
     def _shares(self, supply: Supply) -> deque[tuple[str, Share | None]]:
-        """Who may borrow how much: those who must give some back first, so that the others find it; then the rest."""
+        """(virtual cluster, its share) in the order of their turns; then again, with None for the idle GPUs left over.
+
+        Virtual clusters that must return the most GPUs come first, so that the others find these.
+        """
         s = self.s
         wanted = {vc: sum(self._unmet(a) for a in apps) for vc, apps in self._wanting.items()}
         lent = {vc: _count(self.ending_of(vc, False)) for vc in {s.durable.apps[a].vc for a in self.ending}}
@@ -108,7 +110,7 @@ class RoundParts:
         return deque([*((vc, shares[vc]) for vc in order), *rest])
 
     def _whole_shares(self, supply: Supply, wanted: Mapping[str, int], lent_gpus: int) -> Mapping[str, Share]:
-        """By number where all GPUs are of one type; else by type, as OEF divides them."""
+        """Shares in whole GPUs: max-min by number if all GPUs are of one type, else by type with OEF."""
         s = self.s
         gpus = Counter({self._type_of(host): 0 for host in supply.idle()})
         for host, n in supply.idle().items():
@@ -135,9 +137,9 @@ class RoundParts:
         return 0 if agent.demand.pinned else agent.demand.gpus - self.s.holding(app_id)
 
     def _borrowed(self, supply: Supply, vc: str, share: Share) -> dict[str, int]:
-        """Its own borrowed gangs that end, as far as its share goes, and idle GPUs up to it, whole machines first.
+        """GPUs by host that a virtual cluster may borrow: its ending borrowed gangs and idle GPUs, up to its share.
 
-        Gangs beyond the share are taken back at once.
+        Hosts with the most idle GPUs come first. Ending gangs beyond the share are revoked.
         """
         s, stay, left = self.s, dict[str, list[list[Lease]]](), dict(share)
         for app_id, gangs in self.ending_of(vc, False).items():
@@ -163,7 +165,7 @@ class RoundParts:
 
 
 def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
-    """The machines that a virtual cluster's cells are, with their free GPUs and those whose leases end."""
+    """A virtual cluster's own machines, with their free GPUs and those with leases that end."""
     free, host_of, machines = dict[str, int](), dict[str, str](), list[Machine]()
     found = supply.machines(vc)
     for m in found:
@@ -183,7 +185,7 @@ def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: fro
 
 
 def borrowers(s: State) -> dict[str, list[str]]:
-    """By virtual cluster its apps that borrow: its own cells are theirs, too, when they come free."""
+    """Virtual cluster -> its apps that borrow and may own its cells when these become free."""
     found: dict[str, list[str]] = {}
     for app_id in s.durable.held if not s.supply.whole else ():
         app = s.durable.live.get(app_id)
@@ -194,7 +196,7 @@ def borrowers(s: State) -> dict[str, list[str]]:
 
 
 def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
-    """The gangs that an app borrows and has whole, oldest first, each of which is one group of the cells."""
+    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
     gangs = [
         g for g in s.gangs_of(app_id)
         if not any(x.guaranteed for x in g) and s.groups.is_whole(g)
@@ -203,10 +205,10 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
 
 
 def own_as_asked(s: State, app_id: str) -> None:
-    """What an app was taken over with, before it could say how it wants it, is borrowed where it may not own it.
+    """Makes an adopted app's guaranteed grants borrowed where its demand, known only now, does not allow them.
 
-    It wants no guarantee; or a gang (a container of an app without an Agent) is to lie on one machine, and the cells
-    that were bound where it runs are several: its private cluster has no room for it.
+    These are all grants of an opportunistic app, and grants with a gang (or a container of an unmanaged app) that must
+    lie on one machine while its virtual cells are on several: a private cluster would have no room for it.
     """
     supply = s.supply
     if supply.whole:

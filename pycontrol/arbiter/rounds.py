@@ -1,7 +1,7 @@
 """One round: pool -> rho from all -> offer to the worst 1-f -> bids -> decide -> leases (Themis, Pseudocode 1).
 
-The round is a small state machine inside the Arbiter: every wait has a deadline, and a late app
-misses the round and delays nobody.
+A round is a state machine inside the Arbiter. Every wait has a deadline: a late app misses the round and delays no
+other.
 """
 
 from __future__ import annotations
@@ -46,52 +46,52 @@ class Rounds:
         self.epoch = epoch
         self.current: Round | None = None
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
-        """The last round that granted GPUs, and the apps that got them."""
+        """(last round that granted GPUs, apps that got them)."""
         self.participants = Participants(state)
         self._named = False
-        """Whether the rounds that leases name are known."""
+        """Whether the round ids that leases name were collected."""
         self._parts: RoundParts | None = None
 
     def _policy_of(self, vc: str) -> Policy:
         return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
 
     def typed(self, vc: str) -> bool:
-        """Whether a gang there has GPUs of one type, unless its app mixes them: auctions see types."""
+        """Whether gangs get GPUs of one type, unless their app mixes types: so with policies that ask Agents."""
         return self._policy_of(vc).asks_agents
 
     # ---- when
 
     def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
-        """Gangs whose leases end within the lead (and half a lead more, so that close ends meet), by app."""
+        """App -> its gangs with leases that end within 1.5 leads; the extra half lets close ends share a round."""
         s, horizon_s = self.s, now_s + 1.5 * self.s.lead_s
         due = s.gpus.ends_by(horizon_s, self._goes_on_offer)
         app_ids = dict.fromkeys(s.durable.leases[gpu].app_id for gpu in due)
         return {a: [g for g in s.gangs_of(a) if min(x.end_s for x in g) <= horizon_s] for a in app_ids}
 
     def _goes_on_offer(self, end: End) -> bool:
-        """Whether a lease ends then, and goes on offer before: not if it is being revoked, or renews itself."""
+        """Whether the end is that of a present lease that goes on offer: not revoking, nor renewed without rounds."""
         lease = self.s.durable.leases.get(end[1])
         if lease is None or lease.end_s != end[0] or lease.state == REVOKING:
             return False
         return lease.app_id not in self.s.agents.unmanaged_apps or self.s.settings.standin_revocable
 
     def _first_end_s(self) -> float | None:
-        """When the next lease must go on offer."""
+        """When the next lease must go on offer; None if none must."""
         end_s = self.s.gpus.first_end_s(self._goes_on_offer)
         return end_s - self.s.lead_s if end_s is not None else None
 
     def due_s(self) -> float | None:
-        """When the next round is due, None if nothing calls for one."""
+        """When the next round is due; None if none is."""
         return self.s.timer.due_s(self._first_end_s())
 
     def next_wake_s(self, now_s: float) -> float | None:
-        """When tick() has something to do."""
+        """When tick() has something to do; None: not before the next event."""
         if self.current is not None:
             return self.current.deadline_s
         return None if leases.suspended(self.s, now_s) else self.due_s()
 
     def tick(self, now_s: float) -> None:
-        """Starts a round that is due; moves one on whose deadline passed."""
+        """Starts a round that is due, or continues the current one after its deadline."""
         if self.current is not None:
             if leases.suspended(self.s, now_s):
                 self._parts = None
@@ -110,20 +110,20 @@ class Rounds:
     # ---- the recipe
 
     def _run(self, now_s: float, late: bool = False) -> None:
-        """Moves rounds on until one has to wait, or the last of the parts has ended.
+        """Runs the current round, part by part, until it has to wait or the last part has ended.
 
         0. The round is divided into parts: the whole cluster, or what each virtual cluster shares out (`_begin`).
-        1. The next part begins a round; Agents are asked for rho where its policy wants that (`_hold`).
+        1. The next part begins; Agents are asked for rho if its policy asks them (`_hold`).
         2. *It waits for rho.*
-        3. The policy names the participants by what all apps want and hold; they are sent the offer (`_offer`).
+        3. The policy chooses the participants from what all apps want and hold; they are sent the offer (`_offer`).
         4. *It waits for their bids.*
         5. The policy decides, on another thread (`_solve`).
         6. *It waits for the plan.*
-        7. The plan is corrected for where gangs cannot start, what it leaves is given away, and all that is carried
-           out on the state as it is by then: renewals, revocations, grants (`_carry_out`, `commit`).
-        8. The receipt is journaled (`_finish`), and the next part has its turn.
+        7. Gangs that may not start where the plan puts them are moved, the last pass gives away what the plan leaves,
+           and the plan is applied to the present state: renewals, revocations, grants (`_carry_out`, `commit`).
+        8. The receipt is journaled (`_finish`), and the next part begins.
 
-        `late`: the deadline of the present wait has passed. A late app sits the round out and delays nobody.
+        `late`: the deadline of the present wait has passed.
         """
         while self._parts is not None:
             r = self.current
@@ -142,7 +142,7 @@ class Rounds:
             late = False
 
     def _next_part(self, now_s: float) -> None:
-        """A round about the next part, if there is anything to do about it; no parts where that was the last."""
+        """Holds the next part; without one, the parts are done."""
         assert self._parts is not None
         part = self._parts.next()
         if part is None:
@@ -151,7 +151,7 @@ class Rounds:
             self._hold(self._parts, part, now_s)
 
     def _begin(self, now_s: float) -> None:
-        """Makes the parts, unless there is nothing to do, or a round would achieve nothing."""
+        """Divides the round into parts and runs it, unless it would achieve nothing."""
         s = self.s
         s.timer.begun()
         if s.hosts_due_s is not None:
@@ -172,7 +172,7 @@ class Rounds:
             self._run(now_s)
 
     def _grants_unused(self, now_s: float) -> bool:
-        """Puts the round off where apps give back whatever they get, say, for its type: they would continue at once."""
+        """Whether to postpone the round, as apps return whatever they get (for its type, say) and would do so again."""
         s, (round_id, app_ids) = self.s, self._granted
         self._granted = ("", frozenset())
         if not app_ids:
@@ -181,7 +181,7 @@ class Rounds:
         return s.timer.grants_used(used, now_s)
 
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
-        """A round begins, if there is anything on offer and anybody who may want it."""
+        """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
         s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
         wanting = [a for a in self.participants.wanting() if part.is_of(s.durable.apps[a].vc)]
         wanting = [a for a in wanting if a not in part.without and part.admits(demand_of(s, a, now_s))]
@@ -200,7 +200,7 @@ class Rounds:
                 self._ask_rho(r, app_id, now_s)
 
     def _new_id(self) -> str:
-        """Of a new round; no lease names it, nor does one of a lost journal."""
+        """The id of a new round, one that no lease names, not even one of a lost journal."""
         taken, number = self.s.taken_rounds, self.s.durable.rounds + 1
         if not self._named:
             self._named = True
@@ -213,7 +213,7 @@ class Rounds:
         return f"r{self.epoch}.{number}"
 
     def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
-        """Asks an app's Agent for its rho, unless it could use nothing of what is on offer."""
+        """Asks an app's Agent for its rho, unless the app takes no part."""
         s, agent = self.s, self.s.agents.get(app_id)
         if self.participants.left_out(r, app_id, now_s):
             return
@@ -226,7 +226,7 @@ class Rounds:
             s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
 
     def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
-        """GPUs by host: free, ending, and being revoked for nobody."""
+        """GPUs by host: free, with leases that end, and revoking without a reservation."""
         s = self.s
         counts = s.gpus.free.counts()
         more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
@@ -236,7 +236,7 @@ class Rounds:
         return counts
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
-        """An Agent answered AskRho."""
+        """An Agent answered `SendAskRho`."""
         if self.s.agents.answered(e.app_id, e.demand, e.rho):
             self.s.update_demand(e.app_id)
         r = self.current
@@ -247,7 +247,7 @@ class Rounds:
         self._run(now_s)
 
     def _offer(self, r: Round, now_s: float) -> None:
-        """The policy says who may bid; the stand-in bids at once, Agents are sent the offer."""
+        """The policy says who may bid; the stand-in bids immediately, Agents are sent the offer."""
         s = self.s
         r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         r.views = self.participants.views(r, now_s)
@@ -272,7 +272,7 @@ class Rounds:
             )  # fmt: skip
 
     def _snapshot(self, r: Round, now_s: float) -> Snapshot:
-        """All that the policy knows."""
+        """The snapshot for the policy."""
         s, part = self.s, r.part
         memory, present = remembered(s, r.memory_key, r.policy.name), self.participants.present(part)
         return Snapshot(
@@ -282,7 +282,7 @@ class Rounds:
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
-        """An Agent's bid, or what was wrong with it: then the app sits this round out."""
+        """An Agent's bid, or what is wrong with it: then the app takes no part in the round."""
         r = self.current
         if r is None or r.phase is not RoundPhase.BIDS or r.round_id != e.round_id or e.app_id not in r.waiting:
             return
@@ -298,19 +298,19 @@ class Rounds:
         self._run(now_s)
 
     def cells_changed(self, now_s: float) -> None:
-        """The cells were told of all leases again: a round about theirs is not about these any more."""
+        """The cells were told of all leases again: abandons the round if it is about cells."""
         if self.current is not None and not self.current.part.whole:
             self.abandon(now_s)
 
     def abandon(self, now_s: float) -> None:
-        """The cells are not those that the round under way is about any more: another one is held."""
+        """Gives up the round, as the cells changed, and requests another."""
         r, self.current, self._parts = self.current, None, None
         if r is not None:
             self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
         self.s.request_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, r: Round, bid: Bid) -> Bid:
-        """A bid, the gangs that it keeps as they are on the virtual cluster's machines: Agents know hosts."""
+        """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
         if not r.part.private:
             return bid
         names: dict[Gang, list[Gang]] = {}
@@ -324,7 +324,7 @@ class Rounds:
         return dataclasses.replace(bid, rows=tuple(dataclasses.replace(row, keep=kept(row)) for row in bid.rows))
 
     def app_gone(self, app_id: str, now_s: float) -> None:
-        """An app ended or its Agent went away: nobody waits for it."""
+        """An app ended or its Agent disconnected: the round does not wait for it."""
         r = self.current
         if r is None or app_id not in r.waiting:
             return
@@ -333,7 +333,7 @@ class Rounds:
         self._run(now_s)
 
     def _solve(self, r: Round, now_s: float) -> None:
-        """Has the policy decide by the bids that came."""
+        """Sends the snapshot and the bids to the policy, on another thread."""
         assert r.snapshot is not None
         r.late(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
         r.phase = RoundPhase.PLAN
@@ -352,7 +352,7 @@ class Rounds:
             self._run(now_s)
 
     def _finish(self, r: Round, plan: Plan | None, problem: str, now_s: float) -> None:
-        """The round has ended: its plan is carried out, unless there is none, or a problem."""
+        """Ends the round: carries out its plan, unless there is none or a problem."""
         self.current = None
         if leases.suspended(self.s, now_s):
             problem = problem or "given up: leases stand still"
@@ -364,7 +364,7 @@ class Rounds:
         self._hand_out(receipt(self.s, r, outcome, note))
 
     def _carry_out(self, r: Round, plan: Plan, now_s: float) -> tuple[Outcome, str]:
-        """What becomes of the plan, and what is to be noted."""
+        """Carries out the plan; returns its outcome and a note for the receipt."""
         s = self.s
         kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
         plan = relocate(plan, r.views, r.offered, r.part.topology or s.topology, kept_out)
@@ -391,7 +391,7 @@ class Rounds:
         return outcome, note
 
     def _more_sizes(self, outcome: Outcome) -> bool:
-        """Whether an app that was served in this round asks for containers of another size, too."""
+        """Whether an unmanaged app that was granted GPUs asks for more containers one by one."""
         served = {x.app_id for x in outcome.granted}
         return any(a in self.s.agents.unmanaged_apps and standin.sizes(self.s, a) for a in served)
 

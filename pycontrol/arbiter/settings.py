@@ -11,7 +11,7 @@ class Settings:
 
     lease_s: float = 600.0
     lead_s: float | None = None
-    """How long before leases end their round is held: 60 s, at most a fifth of the lease."""
+    """How long before leases end their round is held; None: 60 s, at most a fifth of the lease."""
     grant_timeout_s: float = 60.0
     f: float = 0.8
     round_retry_s: float = 5.0
@@ -19,25 +19,25 @@ class Settings:
     bid_s: float = 2.0
     solve_s: float = 2.0
     settle_s: float = 0.3
-    """Apps that arrive within this time meet in one round."""
+    """Delay of a round after a request, so that apps that arrive close together share it."""
     recovery_s: float = 5.0
-    """After a restart, the time Agents and nodes get to come back before leases move again."""
+    """Time for Agents and nodes to come back after a restart, before leases change again."""
     standin_revocable: bool = False
     unsaved_last: bool = False
     """Whether apps that keep no checkpoints are revoked last among equals."""
     lease_timing: str = "aligned"
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False
-    """Leases that nobody else wants last until somebody does, instead of being renewed one by one."""
+    """Whether leases with GPUs that no other app wants are open-ended instead of being renewed."""
     last_pass: bool = True
-    """Whether a round gives what its policy leaves free to those who can use it; not where a published rule is measured
-    to the letter."""
+    """Whether a round gives GPUs that its policy leaves free to apps that can use them; off to measure a published
+    rule exactly."""
     seed: int = 0
     ended_apps_s: float = 30 * 86400.0
-    """For how long the records of ended apps are kept."""
+    """How long records of ended apps are retained."""
 
     validate: bool = False
-    """Whether what must hold is checked after every event (`validate.py`); slow."""
+    """Whether the state is validated after every event (`validate.py`); slow."""
 
     @property
     def lead(self) -> float:

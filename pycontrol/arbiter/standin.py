@@ -1,9 +1,9 @@
-"""The stand-in bidder: a fair deal for apps that ask for GPUs and know nothing of Isonomy.
+"""The stand-in: bids for unmanaged apps.
 
-It assumes as much work left as was attained, at least one lease of the whole demand. A gang is one
-container; in one round it bids for containers of one size (`Eligibility.demand` says which). With the application tag
-`isonomy.gang` all containers that the app asks for are one gang, whatever their sizes; `isonomy.gang=5`: once it has
-asked for five. Running containers are renewed outside the auction (see leases), so only asks are bid for.
+It assumes that the work left equals the attained service, but is at least one lease of the whole demand. A gang is one
+container; in each round it bids for containers of one size (`Eligibility.demand` chooses it). With the application tag
+`isonomy.gang`, all containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it
+has asked for five. Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MOST_CONTAINERS = 1 << 20
 
 
 def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
-    """Its asks with their number of containers that are not on their way; those of the most GPUs first.
+    """(ask, containers not yet being placed) for each open ask of the app, those with the most GPUs first.
 
-    A number is cut at what the cluster could hold.
+    The number is limited to what the cluster could hold.
     """
     return [(ask, min(n, max(1, s.cluster.machines.gpus // ask.gpus))) for ask, n in _open(s, app_id)]
 
@@ -46,24 +46,24 @@ def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 
 def waits(s: State, app_id: str) -> bool:
-    """Whether it has open asks that may be served now."""
+    """Whether the app has open asks that may be served now."""
     return bool(s.cluster.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
 
 
 def _tagged(s: State, app_id: str) -> str | None:
-    """What its tag says of its gang; None without one."""
+    """The value of the app's gang tag, empty if it has none; None without the tag."""
     app = s.cluster.apps.get(app_id)
     found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()
     return next((count for name, _, count in found if name == GANG_TAG), None)
 
 
 def start_together(s: State, app_id: str) -> bool:
-    """Whether the containers that it asks for are one gang, rather than each on its own."""
+    """Whether the containers that the app asks for are one gang, rather than one gang each."""
     return _tagged(s, app_id) is not None
 
 
 def missing(s: State, app_id: str) -> int:
-    """Containers that an app has yet to ask for before its first gang can start."""
+    """Containers that the app has still to ask for before its first gang can start."""
     count = _tagged(s, app_id)
     if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
         return 0
@@ -71,7 +71,10 @@ def missing(s: State, app_id: str) -> int:
 
 
 def sizes(s: State, app_id: str) -> list[int]:
-    """The sizes of the containers that it asks for one by one and that fit a machine (if any does), largest first."""
+    """GPUs per container of the app's asks, largest first; empty if its containers start together.
+
+    Sizes larger than any machine are left out, unless all are.
+    """
     if start_together(s, app_id):
         return []
     return list(dict.fromkeys(ask.gpus for ask, _ in _fitting(s, app_id)))
@@ -84,9 +87,9 @@ def _fitting(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 
 def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
-    """Its demand: what it holds, and its gang or the containers of one size that it asks for; 0: the largest size.
+    """The app's demand: what it holds, and its gang or the containers of `size` GPUs that it asks for.
 
-    Where it asks for nothing more: of the size that it holds, else it could win no gang that it has.
+    `size` 0: the largest size that it asks for; if it asks for none, that of its gangs, so that it can keep them.
     """
     held = s.holding(app_id)
     members = tuple[int, ...]()
@@ -94,7 +97,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         asks = _open(s, app_id)
         whole = size = sum(ask.gpus * n for ask, n in asks)
         wanted = int(whole > 0)
-        if whole <= s.cluster.machines.gpus:  # else it is too large as it is
+        if whole <= s.cluster.machines.gpus:  # else the gang exceeds the cluster anyway
             members = tuple(ask.gpus for ask, n in asks for _ in range(n))
     else:
         asks = _fitting(s, app_id)
@@ -117,7 +120,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
 
 
 def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
-    """rho = T_sh / T_id with this many GPUs; with none the projected one (one lease, then a single gang)."""
+    """rho = T_sh / T_id with `gpus` GPUs; with 0 the projected one: it waits one lease, then runs a single gang."""
     app, want = s.durable.apps[app_id], demand(s, app_id, now_s)
     whole = s.holding(app_id) + sum(ask.gpus * n for ask, n in _fitting(s, app_id))
     parallel = max(1, min(s.gpus_of(app.vc), max(whole, want.gpus)))
@@ -129,7 +132,7 @@ def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
 
 
 def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:
-    """One row for each number of further containers that the offer can hold, or one for its gang."""
+    """The app's bid: a row for each number of further containers that the offer can hold, or one for its gang."""
     d = view.demand
     size = d.gang_gpus
     room = int(pack(d.members, offered) is not None) if d.members else sum(n // size for n in offered.values())
@@ -141,9 +144,9 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
 
 
 def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
-    """The open asks that containers on these GPUs would carry, one for each container; empty if none do.
+    """The open asks that containers on these GPUs would serve, one ask per container; empty if they serve none.
 
-    The places of the gang may be machines of a virtual cluster, of which only the GPUs' number counts here.
+    The gang's places may be machines of a virtual cluster; only their numbers of GPUs count then.
     """
     asks = _open(s, app_id)
     if start_together(s, app_id):
@@ -159,7 +162,7 @@ def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
 
 
 def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> bool:
-    """Plans the containers of these asks on awarded GPUs, to start together; False where one may not start there."""
+    """Plans containers for these asks on awarded GPUs, to start together; False if one may not start there."""
     on: dict[str, list[Gpu]] = {}
     for gpu in sorted(gpus):
         on.setdefault(gpu.host, []).append(gpu)
@@ -176,28 +179,28 @@ def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> b
 
 
 Terms = tuple[str, tuple[str, ...]]
-"""Of an ask: its partition, and the hosts or racks that it insists on, if it does."""
+"""(node label partition, hosts or racks outside which it may not start; empty: any) of an ask."""
 
 
 def terms(s: State, ask: Ask) -> Terms:
-    """On which a container for an ask of any app may start; without a node label, in its queue's partition."""
+    """The terms of an ask; without a node label, its partition is the queue's default."""
     return default_partition(s, ask.app_id) if ask.partition is None else ask.partition, ask.only_on
 
 
 def default_partition(s: State, app_id: str) -> str:
-    """Where an app's asks without a node label go."""
+    """The partition of an app's asks without a node label."""
     app = s.cluster.apps.get(app_id)
     queue = s.cluster.queues.get(app.queue) if app is not None else None
     return queue.default_partition if queue is not None else ""
 
 
 def allows(on: Terms, node: Node) -> bool:
-    """Whether a container may start on a node: by node label and by locality."""
+    """Whether the terms allow a container on a node."""
     partition, only_on = on
     return node.partition == partition and (not only_on or node.host in only_on or node.rack in only_on)
 
 
 def admits(s: State, ask: Ask, host: str) -> bool:
-    """Whether a container for an ask of any app may start on a host."""
+    """Whether a container for the ask may start on a host that is up, by the ask's terms."""
     node = s.cluster.node_at.get(host)
     return node is not None and allows(terms(s, ask), node)

@@ -1,4 +1,4 @@
-"""The Arbiter's state: views of the cluster and of the Agents (rebuilt after a crash), the ledger, what is derived."""
+"""The Arbiter's state: the views of the cluster and of the Agents (rebuilt after a crash), the ledger, and indexes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ KILL_RETRY_S = 5.0
 PAUSED = "paused"
 DRAINED = "drained:"
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
-"""Facts by which an app holds less."""
+"""Facts after which an app holds fewer GPUs."""
 
 
 @dataclass
 class State:
-    """Everything the Arbiter knows: the owners of its parts, and operations that involve several of them.
+    """Everything the Arbiter knows: its parts, and operations that involve several of them.
 
-    `record` writes the ledger and updates what the other owners derive from it.
+    `record` writes to the ledger and updates everything that is derived from it.
     """
 
     settings: Settings
@@ -72,7 +72,7 @@ class State:
     workers: WorkerPlans = field(default_factory=WorkerPlans)
     timer: RoundTimer = field(init=False)
     placements_full_s: float = -math.inf
-    """When gangs last waited only because the limit of placements in progress was reached."""
+    """When gangs last waited only for the limit of placements in progress."""
     event_s: float = 0.0
     """Time of the event that is being handled."""
     kills_sent: dict[str, float] = field(default_factory=dict)
@@ -80,11 +80,11 @@ class State:
     effects: list[Effect] = field(default_factory=list)
     counter: int = 0
     taken_rounds: set[str] = field(default_factory=set)
-    """Ids of rounds named by tags of adopted containers (of a lost journal); not to be used again."""
+    """Ids of rounds that tags of adopted containers name (of a lost journal); they are not used again."""
     hosts_due_s: float | None = None
-    """When to announce new machines to the Agents."""
+    """When to announce new machines to the Agents; None: there are none."""
     lead_s: float = field(init=False)
-    """`Settings.lead`, at hand."""
+    """`Settings.lead`, cached."""
 
     def __post_init__(self) -> None:
         self.cluster = ClusterView(self.configured)
@@ -110,11 +110,11 @@ class State:
                 self.update_demand(before.app_id)
             if coming is not None:
                 self.update_demand(coming.app_id)
-        if self.cluster.seen:  # else all is told with the first snapshot
+        if self.cluster.seen:  # before the first snapshot, which counts all groups, there is nothing to update
             self.groups.note(fact, before, coming, self.supply)
 
     def _forget_ended(self, now_s: float) -> None:
-        """Drops records of apps that ended long ago; none that YARN still knows, or that still has a lease."""
+        """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
         gone = tuple(retention.forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
         if gone:
             self.record(AppsForgotten(gone))
@@ -124,7 +124,7 @@ class State:
         return app_id in self.cluster.apps or not self.cluster.ready
 
     def reindex(self, gpu: Gpu) -> None:
-        """The lease or the container of a GPU changed, or its machine."""
+        """Recomputes the index of a GPU, after its lease, container or machine changed."""
         lease = self.durable.leases.get(gpu)
         if lease is None:
             self.gpus.unleased(gpu, self.free_to_lease(gpu))
@@ -132,11 +132,11 @@ class State:
             self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
 
     def free_to_lease(self, gpu: Gpu) -> bool:
-        """Whether a GPU that nobody holds may be leased now."""
+        """Whether a GPU without a lease may be leased now."""
         return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed
 
     def reindex_all(self) -> None:
-        """Recomputes every GPU."""
+        """Recomputes the index of all GPUs."""
         self.gpus.reset()
         up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
@@ -147,7 +147,7 @@ class State:
             self.reindex(gpu)
 
     def reindex_host(self, host: str) -> None:
-        """Recomputes every GPU of a host, after the host changed."""
+        """Recomputes the index of a host's GPUs, after the host changed."""
         node = self.cluster.node_at.get(host)
         self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
         self.gpus.none_free_on(host)
@@ -155,11 +155,11 @@ class State:
             self.reindex(Gpu(host, i))
 
     def usable(self, gpu: Gpu) -> bool:
-        """Whether it may be leased: its node is up and not drained, and it is in order."""
+        """Whether the GPU may be leased at all: its node is up and not drained, and it is in order."""
         return gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)
 
     def update_demand(self, app_id: str) -> None:
-        """Whether the app's Agent could use more GPUs than it holds."""
+        """Notes whether the app's Agent could use more GPUs than it holds, after either changed."""
         live, known = app_id in self.durable.live, app_id in self.cluster.apps
         self.agents.update_demand(app_id, live, known, self.holding(app_id), self.event_s)
 
@@ -171,54 +171,54 @@ class State:
         self.update_demand(app_id)
 
     def occupied(self, container: Container) -> None:
-        """A container uses its GPUs."""
+        """Notes a container and the GPUs that it uses."""
         known = self.cluster.containers.get(container.container_id)
         self.cluster.container_up(container)
         for gpu in dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))):
             self.reindex(gpu)
 
     def vacate(self, gpu: Gpu) -> None:
-        """No container uses the GPU."""
+        """Notes that no container uses the GPU."""
         self.cluster.vacate(gpu)
         self.reindex(gpu)
 
     def emit(self, effect: Effect) -> None:
-        """Queues an effect, to be carried out after the journal has the facts."""
+        """Queues an effect, to be carried out after the facts are journaled."""
         self.effects.append(effect)
 
     def new_id(self, kind: str) -> str:
-        """An id that is new in this life of the Arbiter; the caller's epoch makes it unique over restarts."""
+        """An id that is unique in this process; `Arbiter.new_id` makes it unique across restarts."""
         self.counter += 1
         return f"{kind}{self.counter}"
 
     def request_round(self, at_s: float) -> None:
-        """Asks for a round no later than `at_s`."""
+        """Requests a round no later than `at_s`."""
         self.timer.request(at_s)
 
     # ---- the machines
 
     @property
     def topology(self) -> Topology:
-        """The nodes that are up, bad GPUs left out; racks and types as configured."""
+        """The machines that are up, without bad GPUs; racks and types as configured."""
         return self.cluster.machines.topology
 
     @property
     def known(self) -> Topology:
-        """The same, and with no GPUs the machines that were there or are configured; from any thread."""
+        """`topology`, and with 0 GPUs also machines that are configured or were up; thread-safe."""
         return self.cluster.machines.known
 
     @property
     def bad_gpus(self) -> list[Gpu]:
-        """GPUs of the nodes that are up that are out of order."""
+        """GPUs out of order on nodes that are up."""
         return self.cluster.machines.bad_gpus
 
     def machine_changed(self, host: str, now_s: float) -> None:
-        """Schedules one announcement of new machines to the Agents: soon, and before the next round at the latest."""
+        """Schedules an announcement to the Agents, if the machine is new or changed, before the next round."""
         if self.hosts_due_s is None and self.cluster.machines.is_news(host):
             self.hosts_due_s = now_s + self.settings.settle_s
 
     def announce_hosts(self) -> None:
-        """Sends the Agents the machines that they do not know."""
+        """Announces new and changed machines to the connected Agents."""
         self.hosts_due_s = None
         if self.cluster.machines.announced():
             for app_id, agent in self.agents.items():
@@ -232,7 +232,7 @@ class State:
 
     @property
     def paused(self) -> bool:
-        """Whether the operator paused rounds; leases are suspended meanwhile."""
+        """Whether the operator paused rounds, which suspends leases."""
         return PAUSED in self.durable.switches
 
     def usable_nodes(self) -> Iterator[Node]:
@@ -242,44 +242,44 @@ class State:
         )
 
     def usable_gpus(self) -> Iterator[Gpu]:
-        """Their GPUs, in order."""
+        """The good GPUs of the usable nodes."""
         return (Gpu(node.host, i) for node in self.usable_nodes() for i in node.good_gpus)
 
     def free_gpus(self) -> set[Gpu]:
-        """Usable GPUs that nobody holds and no container occupies."""
+        """Usable GPUs without a lease or a container."""
         return set(self.gpus.free)
 
     # ---- apps
 
     def active_apps(self) -> Iterator[str]:
-        """Apps that share the cluster now."""
+        """The active apps."""
         return iter(list(self.durable.live))
 
     def vc_of(self, queue: str) -> str:
-        """The virtual cluster of a queue; empty where there are none."""
+        """The virtual cluster of a queue; empty if it has none."""
         return self.supply.vc_of(queue)
 
     def is_unmanaged(self, app_id: str) -> bool:
-        """Whether the stand-in bids for it: an app that asks for GPUs and has no Agent."""
+        """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
         app = self.cluster.apps.get(app_id)
         return app is not None and app_id not in self.agents and not self.expects_agent(app)
 
     @staticmethod
     def expects_agent(app: YarnApp) -> bool:
-        """Apps submitted through our Submarine runtime bring an Agent of their own."""
+        """Whether the app was submitted through Isonomy's Submarine runtime, and so brings an Agent."""
         return "isonomy" in app.tags or app.application_type == "SUBMARINE"
 
     def leases_of(self, app_id: str) -> list[Lease]:
-        """Its present leases, in GPU order."""
+        """The app's leases, sorted by GPU."""
         mine = self.durable.leases_by_app.get(app_id)
         return [mine[gpu] for gpu in sorted(mine)] if mine else []
 
     def claims_of(self, app_id: str) -> list[Lease | Reservation]:
-        """Its leases, then its reservations."""
+        """The app's leases, then its reservations."""
         return [*self.leases_of(app_id), *self.reservations_of(app_id)]
 
     def reservations_of(self, app_id: str) -> list[Reservation]:
-        """Its reservations."""
+        """The app's reservations."""
         return list(self.durable.reservations_by_app.get(app_id, {}).values())
 
     def reservations_on(self, host: str) -> list[Reservation]:
@@ -287,15 +287,15 @@ class State:
         return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
 
     def leases_on(self, host: str) -> list[Lease]:
-        """The present leases of a machine's GPUs."""
+        """The leases of a machine's GPUs."""
         return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.leases.get(gpu)) is not None]
 
     def holding(self, app_id: str) -> int:
-        """GPUs it holds or will hold, less those it is losing."""
+        """GPUs that the app holds or has reserved, less those being revoked."""
         return self.durable.held.get(app_id, 0)
 
     def gang_key(self, lease: Lease | Reservation) -> str:
-        """What groups leases into gangs: the job that uses them, else the award that gave them."""
+        """The key that groups leases into gangs: the job that uses the GPU, else the award's gang, else the grant."""
         worker = self.workers.at.get(lease.gpu)
         if worker is not None and worker.app_id == lease.app_id:
             return f"job {worker.plan.job_id}"
@@ -304,7 +304,7 @@ class State:
         return lease.gang or lease.grant_id
 
     def gangs_of(self, app_id: str) -> list[list[Lease]]:
-        """Its present leases that it is not losing, gang by gang."""
+        """The app's leases that are not being revoked, gang by gang."""
         gangs: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
@@ -312,9 +312,9 @@ class State:
         return list(gangs.values())
 
     def retained_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
-        """Its gangs that are not on offer: running ones and reserved ones.
+        """The app's gangs that are not on offer: leased and reserved ones.
 
-        `private`: on the machines that its virtual cluster is, those that it borrows left out.
+        `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
         gangs = [g for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
         coming: dict[str, list[Reservation]] = {}
@@ -328,7 +328,7 @@ class State:
         )
 
     def places(self, gpus: Iterable[Gpu], private: bool) -> Gang:
-        """GPUs counted by host, or by the machines that a virtual cluster's cells are."""
+        """The GPUs counted by host, or if `private` by the virtual cluster's machine."""
         if not private:
             return as_gang(gpus)
         counts: dict[str, int] = {}
@@ -338,42 +338,42 @@ class State:
         return gang_of(counts)
 
     def borrowing(self, app_id: str) -> int:
-        """GPUs that it borrows or will borrow, less those that it is losing."""
+        """GPUs that the app borrows or will borrow, less those being revoked."""
         leases = self.durable.leases_by_app.get(app_id, {}).values()
         coming = self.durable.reservations_by_app.get(app_id, {}).values()
         return sum(not x.guaranteed for x in coming) + sum(not x.guaranteed and x.state != REVOKING for x in leases)
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
-        """GPU-seconds in containers so far."""
+        """The app's attained service, GPU-s."""
         running = sum(x.attained_gpu_s(now_s) for x in self.leases_of(app_id))
         return self.durable.apps[app_id].attained_gpu_s + running
 
     def slowed_gpu_s(self, app_id: str, now_s: float) -> float:
-        """Of these, the part lost to slow placements of its gangs."""
+        """The part of the app's attained service lost to slow placements, GPU-s."""
         return self.durable.apps[app_id].slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in self.leases_of(app_id))
 
     def contention(self, app_id: str, now_s: float) -> Contention:
-        """What its Agent needs for rho."""
+        """What the app's Agent needs to compute rho."""
         app = self.durable.apps[app_id]
         n_avg = self.durable.n_avg(app_id, now_s)
         return Contention(self.gpus_of(app.vc), n_avg, now_s, app.submitted_s, self.lease_s_of(app.vc))
 
     def f_of(self, vc: str) -> float:
-        """Themis' f within a virtual cluster."""
+        """The fairness knob f of a virtual cluster."""
         own = self.supply.terms(vc).f
         return self.settings.f if own is None else own
 
     def lease_s_of(self, vc: str) -> float:
-        """How long leases of a virtual cluster's apps are."""
+        """The lease length of a virtual cluster's apps, seconds."""
         own = self.supply.terms(vc).lease_s
         return self.settings.lease_s if own is None else own
 
     def gpus_of(self, vc: str) -> int:
-        """R_C of the apps of a virtual cluster; the whole cluster's GPUs where there are none."""
+        """R_C of a virtual cluster's apps; without virtual clusters, all GPUs of the cluster."""
         return self.supply.gpus_of(vc) or self.cluster.machines.gpus
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
-        """Its leases and reservations by grant, without those being revoked."""
+        """The app's leases and reservations by grant, without those being revoked."""
         by_grant: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
@@ -391,9 +391,9 @@ class State:
         return tuple(held)
 
     def queue_room(self, queue: str) -> int:
-        """GPUs that the queue may still get before its limit, or a very large number without one.
+        """GPUs that the queue may still get up to its limit; 2^30 if it has none.
 
-        Less than 0 where it has more than its limit: the limit was lowered, or an app was moved into it.
+        It is negative if the limit was lowered below what the queue holds, or an app was moved into it.
         """
         limit = self.cluster.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
@@ -403,18 +403,18 @@ class State:
     # ---- small effects used in several places
 
     def revoke_notice(self, app_id: str, gpus: Iterable[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
-        """Tells the app's Agent which GPUs it loses."""
+        """Sends the app's Agent notice of the GPUs that it loses by the deadline."""
         left_s = max(0.0, deadline_s - now_s)
         self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, left_s, reason))
 
     def kill_container(self, container_id: str, now_s: float, reason: str) -> None:
-        """Kills a container, repeating at most every KILL_RETRY_S while it lives."""
+        """Kills a container, unless a kill was sent less than KILL_RETRY_S ago."""
         if self.kills_sent.get(container_id, -1e9) + KILL_RETRY_S <= now_s:
             self.kills_sent[container_id] = now_s
             self.emit(Kill(self.new_id("k"), container_id, reason))
 
     def drop_worker(self, worker: PlannedWorker) -> None:
-        """Forgets a worker's plan."""
+        """Drops a planned worker."""
         self.workers.drop(worker)
         for gpu in worker.plan.gpus:
             self.reindex(gpu)

@@ -1,4 +1,4 @@
-"""Which GPUs a virtual cluster may use (HiveD, section 3), and so what a round shares out."""
+"""The supply of GPUs: which ones each virtual cluster may use (HiveD, section 3), and so what a round shares out."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 
 AS_CONFIGURED = Terms()
-"""Settings of a virtual cluster that has none of its own."""
+"""The terms of a virtual cluster without its own: those of isonomy.yaml."""
 
 
 @value
 class RoundPart:
     """What one round shares out.
 
-    Without virtual clusters the whole cluster (`free` None). With them: the machines that one tenant's cells are
-    (`guaranteed`: its private cluster), or idle GPUs by host that it may borrow until a guarantee needs them.
+    Without virtual clusters it is the whole cluster (`free` is None). With them it is either a virtual cluster's own
+    machines (`guaranteed`: its private cluster), or idle GPUs by host that it may borrow until their owner needs them.
     """
 
     vc: str = ""
     guaranteed: bool = True
     free: Mapping[str, int] | None = None
-    """GPUs by machine, or by host where they are borrowed."""
+    """GPUs by own machine, or by host if they are borrowed."""
     topology: Topology | None = None
-    """The tenant's machines; None where hosts are shared out."""
+    """The virtual cluster's own machines; None if hosts are shared out."""
     host_of: Mapping[str, str] = field(default_factory=dict)
-    """Where each machine is, or would be, bound."""
+    """Machine -> the host to which it is, or would be, bound."""
     bound: frozenset[str] = frozenset()
-    """The machines that are bound; the others may be bound elsewhere."""
+    """Machines that are bound; the others may still be bound elsewhere."""
     without: frozenset[str] = frozenset()
-    """Apps whose gangs found no cells in the part before; this one is for the others."""
+    """Apps excluded from the part, as cells could not hold their gangs in the part before."""
     pinned: Mapping[str, str] = field(default_factory=dict)
-    """The pinned cell that a machine is, for those that are one."""
+    """Machine -> the pinned cell that it belongs to, for those that do."""
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole cluster."""
+        """Whether the part is the whole cluster."""
         return self.free is None
 
     def is_of(self, vc: str) -> bool:
-        """Whether the apps of a virtual cluster are those that share it."""
+        """Whether the apps of a virtual cluster share the part."""
         return self.free is None or self.vc == vc
 
     @property
     def private(self) -> bool:
-        """Whether the machines are a tenant's own, rather than hosts."""
+        """Whether it shares out a virtual cluster's own machines, rather than hosts."""
         return self.topology is not None
 
     def admits(self, demand: Demand) -> bool:
@@ -60,7 +60,7 @@ class RoundPart:
         return not (demand.opportunistic if self.private else demand.pinned and self.free is not None)
 
     def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:
-        """GPUs by host instead of by machine."""
+        """Converts GPUs by machine to GPUs by host."""
         found: dict[str, int] = {}
         for name, n in gpus.items():
             host = self.host_of.get(name, name)
@@ -70,7 +70,7 @@ class RoundPart:
 
 @value
 class GroupGpus:
-    """The GPUs of one gang: what cells call a group, by the name of its grant."""
+    """The GPUs of one affinity group; its name is the id of its grant."""
 
     group: str
     vc: str
@@ -80,86 +80,86 @@ class GroupGpus:
 
 @value
 class Placed:
-    """Where a gang goes, and the groups that give way to it."""
+    """The GPUs of a placed gang, and the groups that were evicted for it."""
 
     gpus: tuple[Gpu, ...]
     evicted: tuple[str, ...] = ()
 
 
 class Supply(Protocol):
-    """What GPUs there are for whom: the cells behind virtual clusters, or the whole cluster for all."""
+    """Which GPUs exist for whom: the cells of virtual clusters, or the whole cluster for all apps."""
 
     @property
     def whole(self) -> bool:
-        """Whether the whole cluster is one part: nobody owns a part of it, and nothing is borrowed."""
+        """Whether there are no virtual clusters: the whole cluster is one part, and nothing is borrowed."""
 
     @property
     def trading(self) -> TradingSupply | None:
-        """The same with its exchange, where cells are exchanged."""
+        """This supply with its exchange; None if cells cannot be exchanged."""
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
 
     def gpus_of(self, vc: str) -> int:
-        """GPUs of a virtual cluster (its R_C); 0 for the empty one."""
+        """GPUs of a virtual cluster (its R_C); 0 for the empty name."""
 
     def terms(self, vc: str) -> Terms:
-        """Its policy, f and lease length, as far as they are its own."""
+        """The policy, f and lease length that a virtual cluster sets for itself."""
 
     def virtual_clusters(self) -> Iterable[str]:
-        """All of them."""
+        """The names of all virtual clusters."""
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
-        """The machines that its cells are, with the GPUs of each that no group of its own holds."""
+        """The virtual cluster's own machines, each with its GPUs that none of its groups holds."""
 
     def machine_of(self, gpu: Gpu) -> str:
-        """The machine that a guaranteed group's GPU is in."""
+        """The virtual cluster's machine that holds a GPU of a guaranteed group."""
 
     def idle(self) -> Mapping[str, int]:
-        """GPUs by host that nobody uses."""
+        """Idle GPUs by host."""
 
     def weights(self) -> Mapping[str, float]:
-        """By virtual cluster, of what it may borrow."""
+        """Virtual cluster -> its weight in borrowing."""
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
-        """Weighted max-min shares of idle GPUs."""
+        """Virtual cluster -> its weighted max-min share of idle GPUs, at most what it wants."""
 
     def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        """(GPUs free in one cell of a type, GPUs of such a cell), of the cell with most room.
+        """(free GPUs, GPUs) of the cell of type `kind` with the most room.
 
-        By machine of a virtual cluster, or (`vc` None) by host of GPUs that nobody uses; without such cells: missing.
-        `coming`: GPUs whose leases end, which count as free.
+        By machine of a virtual cluster, or (`vc` None) by host for idle GPUs; entries without such a cell are missing.
+        `coming`: GPUs with leases that end; they count as free.
         """
 
     def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
-        """The physical cell of a type that a GPU lies in, as (chain, number); None where there is no such cell."""
+        """The physical cell of type `kind` that holds the GPU, as (chain, number); None if there is none."""
 
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
     ) -> Placed | None:
-        """Takes cells for a gang on these machines of its own (if guaranteed), or on these hosts.
+        """Takes cells for a gang, on the virtual cluster's own machines if `guaranteed`, else on hosts.
 
-        No machine is bound to a host to `avoid`; what it gets of each lies in one cell of the type `within`. The
-        evicted groups are forgotten. None where it does not fit.
+        No machine is bound to a host in `avoid`; its GPUs on each machine lie in one cell of the type `within`. The
+        evicted groups are released. None if it does not fit.
         """
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
-        """Makes a borrowed group that runs own these GPUs of its machines, where it is; False if that cannot be."""
+        """Makes a borrowing group guaranteed in place, using these GPUs of own machines; False if it cannot be."""
 
     def downgrade(self, group: str) -> bool:
-        """Makes a group that runs on cells of its own borrow these GPUs; False if it did not own them."""
+        """Makes a guaranteed group a borrowing one in place; False if it was not guaranteed."""
 
     def release(self, group: str) -> None:
-        """A group ended or is being taken back."""
+        """Frees the cells of a group that ended or is being revoked."""
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
-        """Hosts that are up and in use, with the indices of their GPUs that are in order."""
+        """Replaces what is known of all hosts. `up`: host in use -> indices of its good GPUs."""
 
     def machine_changed(self, host: str, up: Collection[int]) -> None:
-        """The indices of the GPUs of one host that are in order; none where it is away or out of use."""
+        """Updates one host. `up`: indices of its good GPUs; empty if it is away or drained."""
 
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """These groups, and no others, are there; returns those that no cell can own: they are borrowed now."""
+        """Replaces all groups by these; returns those that cannot be guaranteed and now borrow."""
 
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""
@@ -170,31 +170,31 @@ class TradingSupply(Supply, Protocol):
 
     @property
     def automatic(self) -> Automatic | None:
-        """What posts by itself, if anything does."""
+        """What posts offers and requests automatically, if configured."""
 
     @property
     def exchange(self) -> Exchange:
-        """Board, deals and books as they are now."""
+        """The exchange: bulletin board, deals and books."""
 
     def restore(self, data: Mapping[str, Any], now_s: float) -> None:
-        """The exchange as it was at `Exchange.dump` (empty: at the start); groups are to be recovered then."""
+        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns cells whose time has passed and makes new deals: (new deals, groups that now borrow)."""
+        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Another assignment of cells, running groups and deals kept; returns the groups that now borrow."""
+        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow."""
 
 
 class WholeCluster:
-    """The supply of a cluster without virtual clusters: all GPUs are everybody's.
+    """The supply of a cluster without virtual clusters: any app may use any GPU.
 
-    Records may name virtual clusters of a cells file that was taken out of the configuration: they mean nothing here.
+    Records may name virtual clusters of a cells file that is no longer configured; such names are ignored.
     """
 
     @property
     def whole(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     @property
@@ -203,11 +203,11 @@ class WholeCluster:
         return None
 
     def vc_of(self, queue: str) -> str:
-        """None."""
+        """Empty: no queue has a virtual cluster."""
         return ""
 
     def gpus_of(self, vc: str) -> int:
-        """None is owned."""
+        """0: there are no virtual clusters."""
         return 0
 
     def terms(self, vc: str) -> Terms:
@@ -215,15 +215,15 @@ class WholeCluster:
         return AS_CONFIGURED
 
     def virtual_clusters(self) -> Iterable[str]:
-        """None."""
+        """Empty."""
         return ()
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
-        """None is owned."""
+        """Empty: there are no virtual clusters."""
         return ()
 
     def machine_of(self, gpu: Gpu) -> str:
-        """Its host."""
+        """The GPU's host."""
         return gpu.host
 
     def idle(self) -> Mapping[str, int]:
@@ -231,7 +231,7 @@ class WholeCluster:
         return {}
 
     def weights(self) -> Mapping[str, float]:
-        """Nobody's."""
+        """Empty: nothing is borrowed."""
         return {}
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
@@ -249,19 +249,19 @@ class WholeCluster:
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
     ) -> Placed | None:
-        """Nowhere: there are no cells."""
+        """None: there are no cells."""
         return None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
-        """Nothing was borrowed."""
+        """False: nothing is borrowed."""
         return False
 
     def downgrade(self, group: str) -> bool:
-        """Nothing was owned."""
+        """False: nothing is owned."""
         return False
 
     def release(self, group: str) -> None:
-        """Nothing is kept for it."""
+        """Does nothing."""
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """There are no cells to tell."""
@@ -270,7 +270,7 @@ class WholeCluster:
         """There are no cells to tell."""
 
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """All stay as they are."""
+        """Empty: no group borrows."""
         return ()
 
     def inspect(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What changed, for whoever takes pictures of the state."""
+"""Which apps changed, for the reader who takes pictures of the state."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved, 
 
 
 class Touched:
-    """Apps whose records changed since somebody looked."""
+    """Apps that changed since the last picture; `all`: every app may have."""
 
     def __init__(self) -> None:
         self.app_ids: set[str] = set()
         self.all = False
 
     def note(self, fact: Fact) -> None:
-        """A fact that is not about a GPU."""
+        """Notes a fact that is not about a GPU."""
         if isinstance(fact, AppArrived | AppChanged | AppEnded | AppMoved):
             self.app_ids.add(fact.app_id)
         elif isinstance(fact, AppsForgotten):

@@ -1,7 +1,7 @@
-"""What must hold between the parts of the Arbiter's state after every event, and the story of what does not.
+"""Checks the invariants of the Arbiter's state after every event, and tells what led to a violation.
 
-Switched on by `Settings.validate`: in tests, by `isonomy simulate --validate` and by ISONOMY_VALIDATE=1 for a control
-plane. A check costs about as much as the cluster is large.
+`Settings.validate` switches it on: in tests, by `isonomy simulate --validate`, and by ISONOMY_VALIDATE=1 for a control
+plane. A check takes time proportional to the size of the cluster.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pycontrol.arbiter.state import State
 from pycontrol.model.topology import Gpu
 
 STORY_MAX = 20_000
-"""Events, facts and effects that are remembered."""
+"""The most events, facts and effects that a story keeps."""
 LINES_SHOWN = 40
 
 
 class Inconsistent(Exception):
-    """Two parts of the state contradict each other."""
+    """Parts of the state contradict each other."""
 
     def __init__(self, problem: str, about: Gpu | str | None, story: Iterable[str]) -> None:
         super().__init__("\n  ".join([f"{about}: {problem}" if about is not None else problem, *story]))
@@ -35,17 +35,17 @@ class Story:
         self._told: deque[tuple[float, Any]] = deque(maxlen=STORY_MAX)
 
     def tell(self, now_s: float, things: Iterable[Any]) -> None:
-        """These happened now, in this order."""
+        """Appends events, facts and effects of this moment, in order."""
         self._told.extend((now_s, x) for x in things)
 
     def of(self, about: Gpu | str | None, limit: int = LINES_SHOWN) -> list[str]:
-        """What happened to a GPU or an app in order, the newest lines; all of it for None."""
+        """The newest `limit` lines about a GPU or an app, or about anything (None), in order."""
         lines = [f"{at_s:.3f} {x}"[:300] for at_s, x in self._told if about is None or _is_about(x, about)]
         return lines[-limit:]
 
 
 def _is_about(x: Any, about: Gpu | str) -> bool:
-    """Whether an event, fact or effect, or a part of it, names the GPU or the app."""
+    """Whether an event, a fact, an effect or a part of it names the GPU or the app."""
     if isinstance(about, Gpu):
         parts = [x, *(getattr(x, name, None) for name in ("container", "grant")), *getattr(x, "workers", ())]
         return any(about == getattr(p, "gpu", None) or about in getattr(p, "gpus", ()) for p in parts)
@@ -54,7 +54,7 @@ def _is_about(x: Any, about: Gpu | str) -> bool:
 
 
 def classify(s: State, gpu: Gpu) -> GpuState:
-    """What state a GPU is in."""
+    """The state of a GPU."""
     lease = s.durable.leases.get(gpu)
     if lease is None:
         if gpu in s.cluster.container_at:
@@ -77,13 +77,13 @@ def classify(s: State, gpu: Gpu) -> GpuState:
 
 
 def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
-    """(GPU or app, what is wrong) for each contradiction, within an owner or between two of them."""
+    """Yields (GPU, app or None, what is wrong) for each contradiction within or between the parts of the state."""
     yield from s.ledger.validate()
     yield from s.cluster.validate()
     yield from s.agents.validate(s.durable.live, s.durable.held)
     yield from s.workers.validate()
     yield from _health(s, now_s)
-    if s.cluster.seen:  # the index and the groups are made with the first snapshot
+    if s.cluster.seen:  # the first snapshot builds the index and the groups
         gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
         yield from s.gpus.validate(s.durable.leases, {g for g in gpus if classify(s, g) is GpuState.FREE})
         yield from s.groups.validate(s.durable)
@@ -101,6 +101,6 @@ def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
 
 
 def validate(s: State, now_s: float, story: Story | None = None) -> None:
-    """Raises Inconsistent, with the story of the GPU or the app, for the first contradiction."""
+    """Raises Inconsistent for the first contradiction, with the story of its GPU or app."""
     for about, problem in problems(s, now_s):
         raise Inconsistent(problem, about, story.of(about) if story is not None else ())

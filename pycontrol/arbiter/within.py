@@ -1,4 +1,4 @@
-"""Room for a gang within one cell: policies count a machine's GPUs alone, and may leave them in several cells."""
+"""Makes room for a gang within one cell: policies count only GPUs per machine, which may lie in several cells."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pycontrol.model.auction import Award, Gang
 from pycontrol.model.topology import Gpu
 
 Kept = Sequence[tuple[Award, list[Lease]]]
-"""Gangs whose leases end and that their apps are to keep."""
+"""Gangs with leases that end and that the plan lets their apps keep."""
 
 
 def wanted_cell(s: State, app_id: str) -> str:
-    """The type of the cell within which the app's gangs must lie; empty for any place."""
+    """The type of cell within which each of the app's gangs must lie; empty for none."""
     agent = s.agents.get(app_id)
     return agent.demand.within if agent is not None else ""
 
@@ -28,8 +28,11 @@ def making_way(
     lost: Collection[Gpu],
     closed: Callable[[str], Collection[str]],
 ) -> set[int]:
-    """Which of the gangs that would stay move within their machine, as few GPUs as possible, so that each new gang with
-    `within` has the room that it won. `lost`: GPUs whose leases end and that nobody keeps; `closed`: hosts by app."""
+    """Indices into `kept` of gangs that move within their machine, so that each new gang with `within` has room.
+
+    For each new gang, the fewest GPUs move. `lost`: GPUs with leases that end and are not renewed. `closed`: app ->
+    hosts where none of its new containers may start.
+    """
     moved: set[int] = set()
     free = set(lost)
     for award, gang in fresh:
@@ -60,7 +63,7 @@ def _gpus(entry: tuple[Award, list[Lease]]) -> set[Gpu]:
 
 
 def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
-    """Of each cell of a type in a machine, the gangs that touch it and lie in this machine alone."""
+    """For each cell of a type in a machine: the indices of gangs that use it and lie on this machine only."""
     found: dict[tuple[int, int], list[int]] = {}
     for k, (_, leases) in enumerate(kept):
         places = s.places((x.gpu for x in leases), part.private)
@@ -73,7 +76,7 @@ def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved:
 
 
 def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str], Collection[str]]) -> bool:
-    """Whether a gang can start anywhere else on its machine: its cells are free then, and it asks for none itself."""
+    """Whether a gang may restart on other GPUs of its machine: it is a whole group, and needs no cell itself."""
     award, leases = entry
     agent = s.agents.get(award.app_id)
     if agent is None or not s.groups.is_whole(leases):

@@ -1,4 +1,4 @@
-"""Planned workers, found by app, GPU and directive, and the gangs that still wait to be placed."""
+"""Planned workers, indexed by app, GPU and directive, and the gangs that wait to be placed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pycontrol.model.topology import Gpu
 
 GangKey = tuple[str, str, str]
 WINDOW_FIRST, WINDOW_LEAST, WINDOW_MOST = 256, 32, 2_000
-"""Placements under way at once: at first, at least and at most."""
+"""Limit of simultaneous placements: initial, least and largest."""
 QUICK_S = 5.0
-"""An answer within this time says that the ResourceManager could take more."""
+"""An answer within this time means that the ResourceManager could take more placements."""
 
 
 @dataclass(slots=True)
 class PlannedWorker:
-    """A worker that an Agent planned (or the stand-in did) and how far its container is."""
+    """A worker that an Agent or the stand-in planned, and the progress of its container."""
 
     app_id: str
     use_id: str
@@ -27,23 +27,23 @@ class PlannedWorker:
     sent_s: float = 0.0
     """When its placement was sent."""
     placing_until_s: float = 0.0
-    """When a placement that brought no container is given up."""
+    """When a placement without a container is given up."""
     retry_at_s: float = 0.0
     refusals: int = 0
     problem: str = ""
     ask_key: tuple[str, int, int, int] | None = None
-    """The ask it will be carried by, where the stand-in chose one."""
+    """The ask that its container will serve, if the stand-in chose one."""
     void: bool = False
-    """A promise that it was planned for was taken back; the app may have been promised the same GPU anew since."""
+    """A reservation that it was planned for was cancelled; the app may have another of the same GPU since."""
 
     @property
     def gang(self) -> GangKey:
-        """What groups workers: placed together or not at all."""
+        """The key of its gang: workers with the same key are placed together or not at all."""
         return (self.app_id, self.use_id, self.plan.job_id)
 
 
 class WorkerPlans:
-    """All planned workers. `pending`: by gang, those without a container and without a directive under way."""
+    """All planned workers."""
 
     def __init__(self) -> None:
         self._by_app: dict[str, dict[str, PlannedWorker]] = {}
@@ -51,12 +51,13 @@ class WorkerPlans:
         self.at: dict[Gpu, PlannedWorker] = {}
         """The newest plan for each GPU."""
         self.placing: dict[Gpu, PlannedWorker] = {}
-        """By GPU: workers whose placement was sent and whose container has not come."""
+        """GPU -> the worker with a placement that was sent and a container that has not come."""
         self.pending: dict[GangKey, dict[str, PlannedWorker]] = {}
+        """Gang -> worker id -> worker, for those without a container and without a directive in progress."""
         self._window = WINDOW_FIRST
 
     def copy(self) -> WorkerPlans:
-        """The same workers in lists of their own; what is said of a worker may be newer than the lists."""
+        """A copy with its own indexes; it shares the worker objects, so their fields may change later."""
         other = WorkerPlans()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
@@ -68,9 +69,9 @@ class WorkerPlans:
         return (w for workers in self._by_app.values() for w in workers.values())
 
     def room_for(self, gang_workers: int) -> bool:
-        """Whether so many more placements may be sent now; any number where none is under way.
+        """Whether this many more placements may be sent now; always true if none is in progress.
 
-        A busy ResourceManager needs seconds for each. What it cannot do in time waits here, where no clock runs for it.
+        A busy ResourceManager needs seconds for each. Gangs that wait here do not use up their grant timeout.
         """
         under_way = len(self._by_directive)
         return not under_way or under_way + gang_workers <= self._window
@@ -80,18 +81,18 @@ class WorkerPlans:
         return list(self._by_app.get(app_id, {}).values())
 
     def has(self, app_id: str, worker_id: str) -> bool:
-        """Whether the app planned a worker of this name."""
+        """Whether the app has a planned worker with this id."""
         return worker_id in self._by_app.get(app_id, {})
 
     def add(self, worker: PlannedWorker) -> None:
-        """Remembers a planned worker."""
+        """Adds a planned worker, which waits to be placed."""
         self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
         for gpu in worker.plan.gpus:
             self.at[gpu] = worker
         self._wait(worker)
 
     def drop(self, worker: PlannedWorker) -> None:
-        """Forgets a worker's plan."""
+        """Removes a planned worker."""
         mine = self._by_app.get(worker.app_id, {})
         mine.pop(worker.plan.worker_id, None)
         if not mine:
@@ -103,40 +104,40 @@ class WorkerPlans:
         self._no_longer_waits(worker)
 
     def sent(self, worker: PlannedWorker, directive_id: str, now_s: float, until_s: float) -> None:
-        """Its placement is under way, for so long at most."""
+        """The worker's placement was sent; it is given up at `until_s`."""
         worker.directive_id, worker.sent_s, worker.placing_until_s = directive_id, now_s, until_s
         self._by_directive[directive_id] = worker
         self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
         self._no_longer_waits(worker)
 
     def answered(self, worker: PlannedWorker, now_s: float) -> None:
-        """The ResourceManager did what it was sent, or refused: soon, so that more may be sent at once, or late."""
+        """The ResourceManager answered a placement: raises the limit if it was quick, else lowers it."""
         step = 1 if now_s - worker.sent_s <= QUICK_S else -1
         self._window = min(WINDOW_MOST, max(WINDOW_LEAST, self._window + step))
 
     def acknowledged(self, worker: PlannedWorker, container_id: str) -> None:
-        """Its placement was carried out; the container is yet to come."""
+        """The worker's placement succeeded; its container has yet to be reported."""
         worker.container_id = worker.container_id or container_id
         self._no_longer_waits(worker)
 
     def carried(self, worker: PlannedWorker, container_id: str) -> None:
-        """It has its container."""
+        """The worker has its container."""
         worker.container_id = container_id
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
     def back(self, worker: PlannedWorker) -> None:
-        """Its placement did not come about: it waits again."""
+        """The worker's placement failed: it waits again."""
         self._no_longer_placed(worker)
         worker.directive_id = worker.container_id = ""
         self._wait(worker)
 
     def sent_as(self, directive_id: str) -> PlannedWorker | None:
-        """The worker of a directive."""
+        """The worker of a directive; None if there is none."""
         return self._by_directive.get(directive_id)
 
     def _newest_is_gone(self, worker: PlannedWorker, gpu: Gpu) -> None:
-        """What is being placed on the GPU, and was planned before, is its newest plan again."""
+        """Makes the worker that is being placed on the GPU its newest plan again."""
         before = self.placing.get(gpu)
         if before is None or before is worker:
             del self.at[gpu]
@@ -158,7 +159,7 @@ class WorkerPlans:
             del self.pending[worker.gang]
 
     def validate(self) -> Iterator[tuple[Gpu | str, str]]:
-        """(GPU or app, what is wrong) for each contradiction between the workers and what they are found by."""
+        """Yields (GPU or app, what is wrong) for each contradiction between the workers and their indexes."""
         waiting = {w.gang for w in self if not w.container_id and not w.directive_id}
         for gang in sorted(waiting ^ set(self.pending)):
             yield gang[0], f"gang {gang} waits to be placed, or does not, and the list of those says otherwise"
@@ -166,6 +167,6 @@ class WorkerPlans:
             for gpu in worker.plan.gpus:
                 newest = self.at.get(gpu)
                 if newest is worker or worker.container_id or worker.void or self.placing.get(gpu) is worker:
-                    continue  # what has, or is about to have, its container may be followed by something newer
+                    continue  # a newer plan may follow a worker with a container or a placement
                 if newest is None or newest.app_id == worker.app_id:
                     yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"

@@ -1,4 +1,4 @@
-"""From an Agent's plan to containers: a gang is placed whole, once its asks are here and its GPUs are free."""
+"""Turns Agents' plans into containers: a gang is placed whole, once its asks have arrived and its GPUs are free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRY_MAX_S = 5.0
 
 
 def use_planned(s: State, e: UsePlanned) -> None:
-    """Takes an Agent's plan if it lies inside its leases; a refusal says why."""
+    """Accepts an Agent's plan if it holds or has reserved the GPUs; a refusal says why."""
     known = any(w.use_id == e.use_id for w in s.workers.of(e.app_id))
     problem = "" if known else _problem(s, e)
     if not known and not problem:
@@ -25,7 +25,7 @@ def use_planned(s: State, e: UsePlanned) -> None:
 
 
 def _problem(s: State, e: UsePlanned) -> str:
-    """Why a plan is refused; empty if it is fine."""
+    """Why a plan is refused; empty if it is accepted."""
     if not e.workers:
         return "the plan has no workers"
     seen: set[Gpu] = set()
@@ -53,17 +53,17 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
         if not held and not (coming is not None and coming.app_id == app_id):
             return f"GPU {gpu} is not leased to {app_id}"
         other = s.workers.at.get(gpu)
-        # A container that is ending may have been seen by the app before us: the new one waits for it anyway.
+        # The app may know before the Arbiter that a container has ended; the new one waits for that anyway.
         if other is not None and other.app_id == app_id and not other.container_id and not other.void:
             return f"GPU {gpu} is planned for worker {other.plan.worker_id}"
     return ""
 
 
 def place_ready(s: State, now_s: float) -> None:
-    """Places every gang whose asks have all arrived and whose GPUs are all free and leased to it.
+    """Places every gang with all asks arrived and all GPUs leased and free of containers.
 
-    No more are under way than the ResourceManager carries out in seconds (`WorkerPlans.room_for`); the other gangs wait
-    here, and the time in which a grant must be used does not run for them.
+    The number of placements in progress is limited to what the ResourceManager carries out in seconds
+    (`WorkerPlans.room_for`); the grant timeout does not run for gangs that wait here.
     """
     if not s.cluster.ready:
         return
@@ -74,7 +74,7 @@ def place_ready(s: State, now_s: float) -> None:
         whole = len(gang)
         gang = [w for w in gang if not _dropped_as_void(s, w)]
         if len(gang) < whole and gang and gang[0].use_id == standin.STANDIN:
-            _leave(s, gang, now_s)  # an Agent mends its gang itself
+            _leave(s, gang, now_s)  # an Agent repairs its gang itself
             continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
@@ -84,7 +84,7 @@ def place_ready(s: State, now_s: float) -> None:
 
 
 def _dropped_as_void(s: State, worker: PlannedWorker) -> bool:
-    """Forgets a plan for GPUs that its app neither holds nor was promised, or that lost the promise it was made for."""
+    """Drops a worker with GPUs that its app neither holds nor has reserved, or with a cancelled reservation."""
     if worker.void:
         s.drop_worker(worker)
         return True
@@ -98,7 +98,7 @@ def _dropped_as_void(s: State, worker: PlannedWorker) -> bool:
 
 
 def _leave(s: State, gang: list[PlannedWorker], now_s: float) -> None:
-    """Gives back what is left to the containers of a gang that would start without some of its GPUs."""
+    """Releases the remaining GPUs of a gang that has lost some before its start."""
     why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
     for worker in gang:
         s.drop_worker(worker)
@@ -110,7 +110,7 @@ def _leave(s: State, gang: list[PlannedWorker], now_s: float) -> None:
 
 
 def _ready_ask(s: State, worker: PlannedWorker, now_s: float) -> Ask | None:
-    """The ask that can carry this worker now; notes in the worker what it waits for."""
+    """The ask that this worker's container can serve now; if None, `worker.problem` says what it waits for."""
     if worker.retry_at_s > now_s:
         return None
     for gpu in worker.plan.gpus:
@@ -153,9 +153,9 @@ def _place(s: State, worker: PlannedWorker, ask: Ask, now_s: float) -> None:
 
 
 def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
-    """A Place succeeded (its container follows) or was refused: then it is tried again a little later.
+    """A `Place` succeeded, so that its container follows, or was refused and is retried with back-off.
 
-    After repeated refusals the app avoids the machine: the leases of the gang end, and a round finds it others.
+    After repeated refusals the app avoids the machine: the gang's leases are revoked, and a round finds it other GPUs.
     """
     worker = s.workers.sent_as(e.directive_id)
     if worker is None:
@@ -178,7 +178,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
 
 
 def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
-    """Takes back all that a worker's gang holds; what has a container gets the usual notice."""
+    """Revokes all leases of a worker's gang; those with containers end a lead from now."""
     mine = s.durable.leases_by_app.get(worker.app_id, {})
     keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}
     gang = [x for x in s.leases_of(worker.app_id) if x.state != REVOKING and s.gang_key(x) in keys]
@@ -188,14 +188,14 @@ def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
 
 
 def forget_directives(s: State) -> None:
-    """With a snapshot: directives without a container were never carried out. What ran is settled by `forget_lost`."""
+    """After a snapshot: workers with directives but no container wait again; `forget_lost` handles the rest."""
     for worker in list(s.workers):
         if worker.container_id not in s.cluster.containers and not (worker.container_id and _came_up(s, worker)):
             _again(s, worker)
 
 
 def forget_lost(s: State) -> None:
-    """Once all containers are known: whose container is not there has ended, unless its machine is yet to come."""
+    """Once all containers are known: drops workers without their container; they wait again if the machine is away."""
     for worker in list(s.workers):
         if worker.container_id and worker.container_id not in s.cluster.containers:
             if s.cluster.node_at.get(worker.plan.host) is None:
@@ -209,7 +209,7 @@ def _came_up(s: State, worker: PlannedWorker) -> bool:
 
 
 def _again(s: State, worker: PlannedWorker) -> None:
-    """It waits to be placed, unless its app has planned something newer for its GPUs: it knew that it was over."""
+    """Makes the worker wait again; drops it if its app planned a newer worker on its GPUs, and so knew of its end."""
     newest = [w for g in worker.plan.gpus if (w := s.workers.at.get(g)) is not None and w.app_id == worker.app_id]
     if all(w is worker for w in newest):
         s.workers.back(worker)
@@ -218,6 +218,6 @@ def _again(s: State, worker: PlannedWorker) -> None:
 
 
 def next_wake_s(s: State) -> float | None:
-    """When a refused placement is tried again."""
+    """When the next refused placement is retried; None if none is."""
     waiting = (w.retry_at_s for gang in s.workers.pending.values() for w in gang.values() if w.retry_at_s)
     return min(waiting, default=None)
