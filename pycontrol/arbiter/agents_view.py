@@ -174,4 +174,4 @@ class AgentsView:
 
 
 def _copy(x: AgentState) -> AgentState:
-    return AgentState(x.demand, x.app_scheduler, x.attempt_id, x.jobs, x.rho, x.connected)
+    return AgentState(x.demand, x.app_scheduler, x.attempt_id, x.jobs, x.rho, x.connected, x.links)

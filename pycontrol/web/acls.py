@@ -31,7 +31,8 @@ def _explain(found: Answer, sees: Sees) -> Answer:
     if sees(app["app_id"], app["user"]):
         return found
     return {**found, "app": {**app, **OF_APP}, "jobs": [{**j, **{k: v for k, v in OF_JOB.items() if k in j}}
-                                                       for j in found["jobs"]], "hidden": True}  # fmt: skip
+                                                       for j in found["jobs"]],
+            "links": [], "hidden": True}  # fmt: skip
 
 
 def _picture(found: Answer, sees: Sees) -> Answer:

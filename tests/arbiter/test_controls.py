@@ -346,3 +346,14 @@ def test_a_receipt_says_since_when_the_served_apps_waited() -> None:
     w.submit(ev.OperatorCommand("resume"))
     w.add_app("third", 4, 1, EVER, "root.a")
     assert set(w.arbiter.agents.unmet_since_s) >= {"third"}
+
+
+def test_a_copy_of_what_agents_said_has_all_of_it() -> None:
+    """Queries read a copy."""
+    w = world("{root.a: {node: 1}}")
+    owner = w.add_app("owner", 1, 1, EVER, "root.a")
+    later(w, 5)
+    w.submit(ev.ProgressReported("owner", owner.demand(), (), 1.0, (("UI", "http://n1:80"),)))
+    agents = w.arbiter.agents
+    assert agents.copy()["owner"] == agents["owner"]
+    assert explain(w.arbiter, w.now, {"app": "owner"})["links"] == [{"label": "UI", "url": "http://n1:80"}]
