@@ -1,4 +1,4 @@
-"""One policy for each virtual cluster, as one policy (HiveD, section 3: any scheduler runs inside a VC)."""
+"""A policy that delegates to one policy per virtual cluster (HiveD, section 3: any scheduler runs inside a VC)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pycontrol.policies.port import Policy
 
 @dataclass
 class ByVirtualCluster:
-    """Hands each round to the policy of its virtual cluster; `default` serves those that name none.
+    """Delegates each round to the policy of its virtual cluster; `default` serves those that name none.
 
-    `policies` is replaced as a whole when the cells file is read again.
+    `policies` is replaced as a whole when the cells file is reloaded.
     """
 
     default: Policy
@@ -26,18 +26,18 @@ class ByVirtualCluster:
 
     @property
     def name(self) -> str:
-        """The default's name."""
+        """The name of the default policy."""
         return self.default.name
 
     @property
     def asks_agents(self) -> bool:
-        """Whether the default asks; each virtual cluster's policy speaks for itself in `of`."""
+        """Whether the default policy asks Agents; for that of a virtual cluster see `of`."""
         return self.default.asks_agents
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """As the policy of the snapshot's virtual cluster says."""
+        """The offer of the policy of the snapshot's virtual cluster."""
         return self.of(snapshot.vc).offer(snapshot)
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """As the policy of the snapshot's virtual cluster says."""
+        """The plan of the policy of the snapshot's virtual cluster."""
         return self.of(snapshot.vc).decide(snapshot, bids, rng)

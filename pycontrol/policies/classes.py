@@ -1,8 +1,8 @@
-"""Priorities for policies that know none: the highest class first, the next one on what is left of the offer.
+"""Application priorities for policies that do not order apps, such as auctions.
 
-Inside a virtual cluster YARN's application priority comes before a policy's order. A policy whose decision is no order
-of apps, such as an auction, decides for one class of priority after the other, each as if those above were not there
-and had never wanted what they got. New gangs of a class are put beside what lower classes run, as far as there is room.
+Inside a virtual cluster YARN's application priority comes before a policy's order. The policy decides for one class of
+priority after the other, from the highest, each time on what is left of the offer. New gangs of a class avoid GPUs on
+which lower classes run, if there is other room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ UNLIMITED_GPUS = 1 << 29
 def in_classes(
     decide: Callable[[Snapshot, Mapping[str, Bid]], Plan], snapshot: Snapshot, bids: Mapping[str, Bid]
 ) -> Plan:
-    """The plans of all classes as one; `decide` is called once where all priorities are alike."""
+    """The combined plan of all classes; `decide` is called once per class.
+
+    Statistics of solves are summed; other fields come from the plan of the lowest class.
+    """
     classes = sorted({v.priority for v in snapshot.apps}, reverse=True)
     if len(classes) < 2:
         return decide(snapshot, bids)
@@ -53,7 +56,7 @@ def in_classes(
 def _beside(
     homes: Sequence[Gang], plan: Plan, views: Sequence[AppView], snapshot: Snapshot, free: Mapping[str, int]
 ) -> Plan:
-    """The plan, its new gangs off GPUs where lower classes run (`homes`), where others are as close together."""
+    """The plan with its new gangs moved off the `homes` of lower classes, if other GPUs are as close together."""
     spare = Pool(free, snapshot.topology)
     for award in plan.awards:
         for gang in award.gangs:
@@ -84,7 +87,7 @@ def _taken(spare: Pool, gang: Gang) -> bool:
 
 
 def _as_good(gang: Gang, view: AppView, spare: Pool) -> Gang | None:
-    """A place of the same GPU types that is as close together."""
+    """A place for the gang in `spare` of the same scope and GPU type; None if there is none, or it mixes types."""
     d, types = view.demand, {spare.type_of(host) for host, _ in gang}
     if len(types) > 1:
         return None
@@ -94,7 +97,7 @@ def _as_good(gang: Gang, view: AppView, spare: Pool) -> Gang | None:
 
 
 def _rooms(snapshot: Snapshot) -> dict[str, int]:
-    """Queue -> GPUs that its apps may win together, those included whose leases end."""
+    """Queue -> GPUs that its apps may win together, including those on offer that they hold."""
     ending: dict[str, int] = {}
     for v in snapshot.apps:
         ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
@@ -105,7 +108,7 @@ def _rooms(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _limited(views: list[AppView], rooms: Mapping[str, int]) -> Iterator[AppView]:
-    """The views of a class with what is left of their queues' limits."""
+    """The views of a class, with `queue_room_gpus` reduced to what is left of their queues' limits."""
     ending: dict[str, int] = {}
     for v in views:
         ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
@@ -120,6 +123,6 @@ def _ending(view: AppView) -> int:
 
 
 def _possible(bid: Bid, free: Mapping[str, int]) -> Bid:
-    """The bid without rows that keep gangs whose GPUs went to a higher class."""
+    """The bid without rows that keep gangs on GPUs that went to a higher class."""
     rows = tuple(r for r in bid.rows if all(free.get(h, 0) >= n for gang in r.keep for h, n in gang))
     return replace(bid, rows=rows)

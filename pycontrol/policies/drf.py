@@ -20,9 +20,9 @@ class Drf(Filling):
     measure: ClassVar[tuple[str, str]] = ("dominant share", "")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """The dominant share."""
+        """The dominant share, 0 to 1."""
         return gpus / max(1, pool.cluster_gpus)
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its share before the round."""
+        """Names its share before the round."""
         return f"among the smallest dominant shares: it kept {view.retained_gpus} of {pool.cluster_gpus} GPUs"

@@ -1,11 +1,11 @@
-"""What the baselines share: gang by gang, the pool goes to the app that its policy puts first.
+"""The base of policies that order apps: gang by gang, the pool goes to the first app in the policy's order.
 
-A policy says who is first (`key`, the smallest), and may put queues first (`queue_key`). Whoever is first
-keeps one of its own ending gangs in place, else gets a new gang; that continues until nobody can use what is left.
+A policy orders apps by `key` (smallest first), and may order queues before apps (`queue_key`). The first app keeps one
+of its ending gangs in place, else gets a new gang. This repeats until no app can use what is left.
 
-Two steps keep restarts rare. First the picks are made by GPU counts alone, which says who will keep what it
-runs on; then new gangs are placed, in order, beside what stays. Only where a gang finds no other room does it
-displace one that comes after it in the order.
+Two steps keep restarts rare. First gangs are picked by GPU counts only, which decides which running gangs stay; then
+new gangs are placed, in order, on the remaining GPUs. A gang displaces one that comes later in the order only if it
+finds no other room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.policies.pool import Pool
 
 MANY = 1 << 30
-"""GPUs without a limit."""
+"""Stands for no limit on GPUs."""
 _Shape = tuple[int, Scope, str, tuple[int, ...]]
 """GPUs, widest scope, GPU type and members of a new gang."""
 _Entry = tuple[tuple[int, float], bool, float, str, int]
@@ -36,55 +36,58 @@ class Filling(ABC):
     """A policy that needs no bids."""
 
     packing: Literal["tight", "first", "random"] = "tight"
-    """New gangs as close together as they allow; or not packed, by host name, or in a random order of hosts."""
+    """How new gangs are placed: as close together as possible, or unpacked by host name or in a random order."""
     ties: Literal["fifo", "random"] = "fifo"
-    """Among equals: who was submitted first, or a draw for each gang."""
+    """How ties are broken: by submission time, or by a draw for each gang."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
     by_queue: ClassVar[bool] = False
-    """Whether `queue_key` says which queue comes first."""
+    """Whether queues are ordered by `queue_key` before apps."""
     migrates: ClassVar[bool] = False
-    """Whether `moves` may say yes."""
+    """Whether `moves` may return True."""
     measure: ClassVar[tuple[str, str]] = ("", "")
-    """Name and unit of what `standing` gives, for people; no name where the key does not read as a number."""
+    """Name and unit of `standing`, to be shown to users; no name if the key is not a meaningful number."""
 
     @abstractmethod
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """The smallest is next; `gpus`: those it keeps and those picked for it in this round."""
+        """The app's key; the smallest is next. `gpus`: those it keeps and those picked for it in this round."""
 
     @abstractmethod
     def why(self, view: AppView, pool: Offered) -> str:
-        """One sentence on why the app was served."""
+        """One sentence on why the app got GPUs."""
 
     def prepared(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as `key` wants it: its memory brought up to the snapshot's time."""
+        """The snapshot in the form that `key` needs: with the policy's memory brought up to the snapshot's time."""
         return snapshot
 
     def standing(self, view: AppView, pool: Offered) -> float:
-        """Where the app stands in the order, in the unit of `measure`; the snapshot in `pool` is a prepared one."""
+        """The app's position in the order, in the unit of `measure`; `pool` must have a prepared snapshot."""
         return self.key(view, view.retained_gpus, pool)
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
-        """The smallest is the next queue; `view` is the first app of it, with so many GPUs, as in `key`."""
+        """The queue's key; the smallest is next. `view`, `gpus`: its first app and that app's GPUs, as in `key`.
+
+        `used_gpus`: GPUs of all the queue's apps. Needed only with `by_queue`.
+        """
         raise NotImplementedError
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
-        """Whether a gang that could stay is better stopped and started in a narrower scope."""
+        """Whether to restart a gang that could stay in a narrower scope."""
         return False
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Nobody is asked."""
+        """None: no Agent is asked for bids."""
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Fills the pool."""
+        """The plan, by filling the pool in the policy's order."""
         seed = rng.randrange(1 << 30)
         return _Filler(self, snapshot, random.Random(seed)).plan(seed)
 
 
 class Offered:
-    """What keys may look at besides the app: the pool as it was offered."""
+    """What keys may use besides the app: the pool as it was offered, before any gang was placed."""
 
     def __init__(self, snapshot: Snapshot, free: Pool) -> None:
         self.snapshot = snapshot
@@ -95,11 +98,11 @@ class Offered:
         self._tightest: dict[tuple[int, str], Scope] = {}
 
     def slowdown(self, demand: Demand) -> float:
-        """S of its next gang: in the narrowest scope in which the offer has room for one, at the beginning."""
+        """S of a gang in the narrowest scope in which the whole offer has room for it."""
         return demand.slowdown[self.tightest(demand) - 1]
 
     def tightest(self, demand: Demand) -> Scope:
-        """The narrowest scope in which the offer has room for a gang of that size."""
+        """The narrowest scope in which the whole offer has room for a gang."""
         shape = demand.gang_gpus, demand.gpu_type
         scope = self._tightest.get(shape)
         if scope is None:
@@ -110,7 +113,7 @@ class Offered:
 
 @dataclass(slots=True, eq=False)
 class _Pick:
-    """One gang for one app: `home`, which it keeps if it can, or a new one."""
+    """One gang for one app: its running gang `home`, which it keeps if possible, or a new one."""
 
     app: int
     gpus: int
@@ -119,33 +122,33 @@ class _Pick:
 
 
 class _Filler:
-    """One round."""
+    """Decides one round."""
 
     def __init__(self, policy: Filling, snapshot: Snapshot, rng: random.Random) -> None:
         self.policy, self.s, self.rng = policy, snapshot, rng
         self.apps = snapshot.apps
         self.free = Pool(snapshot.free, snapshot.topology, self._order())
-        """GPUs that nobody has got yet."""
+        """GPUs that no app has been given yet."""
         self.spare = self.free.copy()
-        """Those of them that nobody is to keep."""
+        """The free GPUs that no pick is to keep."""
         self.offered = Offered(snapshot, self.free)
         self.unpicked_gpus = self.free.gpus
         self.queue_left = self._queue_room()
         self.queue_gpus: dict[str, int] = {}
         self.picked: dict[int, int] = {}
-        """GPUs picked for an app in this round."""
+        """App -> GPUs picked for it in this round."""
         self.homes: dict[int, list[Gang]] = {}
-        """Ending gangs of an app that are not picked, best first."""
+        """App -> its ending gangs that are not picked, best first."""
         self.stays: list[_Pick] = []
-        """Picks that are to stay, in their order."""
+        """Picks that are to keep their gang in place, in order."""
         self.served: set[int] = set()
-        """Apps that get nothing more: they have all that they can use, or find no room at present."""
+        """Apps that get nothing more: they have all that they can use, or found no room."""
         self.aside: set[int] = set()
-        """Those of them that find no room."""
+        """The apps of `served` that found no room."""
         self.retry = False
-        """Whether they might find it now: a pick came to nothing, or a move made room."""
+        """Whether apps set aside may find room now: a pick failed, or a move made room."""
         self.full: set[_Shape] = set()
-        """New gangs for which there is no room any more."""
+        """Shapes of new gangs for which there is no room left."""
         self.got: dict[int, list[Gang]] = {}
         self.heaps = self._heaps()
 
@@ -167,7 +170,7 @@ class _Filler:
         return {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
 
     def _heaps(self) -> dict[str, list[_Entry]]:
-        """The apps that can use any of the offer, by queue where queues count."""
+        """Queue -> heap of its apps that can use part of the offer; one heap "" if queues are not ordered."""
         able: list[tuple[int, _Shape]] = []
         for i, view in enumerate(self.apps):
             d = view.demand
@@ -177,7 +180,7 @@ class _Filler:
                 self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.retained_gpus
         shapes = {shape for _, shape in able if shape[0] > 0}
         self.full.update(shape for shape in shapes if not self.free.has_place(*shape))
-        if not self.policy.migrates:  # else a move may make room
+        if not self.policy.migrates:  # with moves, room may appear
             shapes -= self.full
         self.smallest_gpus = min((gpus for gpus, *_ in shapes), default=MANY)
         heaps: dict[str, list[_Entry]] = {}
@@ -203,10 +206,10 @@ class _Filler:
             return key, loses, self.rng.random(), view.app_id, i
         return key, loses, view.submitted_s, view.app_id, i
 
-    # ---- who
+    # ---- which app is next
 
     def plan(self, seed: int) -> Plan:
-        """Picks and places until nothing more fits."""
+        """The plan: picks and places gangs until nothing more fits."""
         while picks := self._picks():
             for pick in picks:
                 self._place(pick)
@@ -221,7 +224,7 @@ class _Filler:
         )
 
     def _picks(self) -> list[_Pick]:
-        """The next gangs in the policy's order, as many as the GPUs' number allows."""
+        """The next gangs in the policy's order, as many as the number of GPUs allows."""
         picks = []
         while self.unpicked_gpus >= self.smallest_gpus and (heap := self._first_queue()):
             i = heap[0][-1]
@@ -247,7 +250,7 @@ class _Filler:
         return self.policy.queue_key(self.apps[i], gpus, self.queue_gpus[queue], self.offered), queue
 
     def _pick(self, i: int) -> _Pick | None:
-        """The app's next gang; None if it has all that it can use, or finds no room (then it is put aside)."""
+        """The app's next gang; None if it has all that it can use, or finds no room (then it is set aside)."""
         view = self.apps[i]
         d = view.demand
         room = d.gpus - view.retained_gpus - self.picked.get(i, 0)
@@ -269,7 +272,10 @@ class _Filler:
         return None
 
     def _size(self, i: int, room: int) -> int:
-        """GPUs of the app's next gang: of an elastic app as many as may be, where they change nothing of its turn."""
+        """GPUs of the app's next new gang; 0 if none fits.
+
+        An elastic app gets its largest fitting size if that does not change its key, else its smallest.
+        """
         view, now = self.apps[i], self.apps[i].retained_gpus + self.picked.get(i, 0)
         d = view.demand
         sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
@@ -281,7 +287,7 @@ class _Filler:
         return fitting[0] if self.policy.by_queue else next(alike, fitting[0])
 
     def _homes_of(self, i: int) -> list[Gang]:
-        """Its ending gangs that may stay: those of the right size first, then the closest."""
+        """The app's ending gangs that may stay: those of the right size first, then the closest together."""
         homes = self.homes.get(i)
         if homes is None:
             d = self.apps[i].demand
@@ -310,7 +316,7 @@ class _Filler:
             self.queue_gpus[queue] += gpus
 
     def _take_up(self) -> None:
-        """Apps put aside get another turn."""
+        """Gives apps that were set aside another turn."""
         self.retry = False
         again = [i for i in sorted(self.aside) if self.homes.get(i) or self._shape(i) not in self.full]
         self.aside.difference_update(again)
@@ -318,7 +324,7 @@ class _Filler:
         for i in again:
             heappush(self.heaps.setdefault(self.apps[i].queue if self.policy.by_queue else "", []), self._entry(i))
 
-    # ---- where
+    # ---- where gangs go
 
     def _place(self, pick: _Pick) -> None:
         pick.done = True
@@ -343,7 +349,7 @@ class _Filler:
         self.got.setdefault(pick.app, []).append(gang)
 
     def _new_place(self, pick: _Pick) -> Gang | None:
-        """Where its new gang goes: an elastic one where it is fastest, on fewer GPUs if need be."""
+        """The place of a new gang; an elastic one goes where it is fastest, on fewer GPUs if necessary."""
         d = self.apps[pick.app].demand
         best, speed = None, 0.0
         shapes = [(n, d.scope, d.gpu_type, d.members) for n in reversed(d.sizes) if n <= pick.gpus]
@@ -363,7 +369,7 @@ class _Filler:
         return best
 
     def _another_home(self, pick: _Pick) -> None:
-        """Who lost the place that it was to keep may have another."""
+        """Gives a pick without a home another running gang of its app, if one is left."""
         for home in self.homes.get(pick.app, ()):
             if gang_gpus(home) == pick.gpus and self.spare.holds(home):
                 self.homes[pick.app].remove(home)
@@ -373,7 +379,7 @@ class _Filler:
 
     def _renew(self, pick: _Pick, home: Gang) -> None:
         gang = self._better(pick, home)
-        if gang is not None:  # what it leaves may be room for others
+        if gang is not None:  # the GPUs that it leaves may be room for others
             self.spare.give(home)
             self.spare.take(gang)
             self.full.clear()
@@ -382,7 +388,7 @@ class _Filler:
         self.got.setdefault(pick.app, []).append(gang or home)
 
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
-        """A narrower place among GPUs that nobody is to keep, if the policy thinks it worth the restart."""
+        """A narrower place on spare GPUs, if the policy finds it worth the restart."""
         view, old = self.apps[pick.app], self._scope(home)
         d = view.demand
         if not self.policy.migrates or pick.gpus not in d.sizes or old is Scope.MACHINE:
@@ -400,7 +406,7 @@ class _Filler:
         return self.stays.pop(next(able, -1))
 
     def _displace(self, shape: _Shape) -> Gang | None:
-        """A place at the cost of those that come last in the order and were to stay; takes theirs from them."""
+        """A place made free by taking the homes of the last picks in the order; None if even that is not enough."""
         if not self.free.has_place(*shape):
             return None
         asked = []

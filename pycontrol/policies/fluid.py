@@ -1,14 +1,14 @@
 """The ideal that the default policy follows: hierarchical processor sharing of a cluster that splits freely.
 
-Queues share the GPUs by weight, the users of a queue alike (or by weight), the apps of a user alike; nobody has
-more than it can use, and what one leaves the others share (max-min, level by level). Each app's declared work is
-served at that rate in virtual time; when its work is done there is its virtual finish time. Who serves jobs in the
-order of these times finishes none of them later than the ideal does, on one machine whose work splits freely
-(Friedman and Henderson, Fairness and efficiency in web server protocols, SIGMETRICS '03; with weights and wrong sizes
-Dell'Amico, Carra and Michiardi, PSBS: Practical Size-Based Scheduling, IEEE Transactions on Computers 2016).
+Queues share the GPUs by weight, the users of a queue equally (or by weight), and the apps of a user equally. None gets
+more than it can use; the others share what it leaves (max-min at each level). Each app's declared work is served at
+this rate; the time at which its work is done is its virtual finish time. On one machine with work that splits freely,
+serving jobs in the order of these times finishes none of them later than the ideal does (Friedman and Henderson,
+Fairness and efficiency in web server protocols, SIGMETRICS '03; with weights and wrong sizes: Dell'Amico, Carra and
+Michiardi, PSBS: Practical Size-Based Scheduling, IEEE Transactions on Computers 2016).
 
-An app that has ended stays in the ideal until the service that it really had is served there, too, before the other
-apps of its user. So a user who has one app after the other is in the ideal what a user is who has them as one.
+An app that has ended stays in the ideal until the service that it really attained is served there too, before its
+user's other apps. A user with several apps in sequence is therefore treated like a user with one app of the same work.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ EPS = 1e-9
 
 @value
 class VirtualApp:
-    """An app in the ideal. Work in serial GPU-seconds."""
+    """An app in the ideal; work in serial GPU-seconds."""
 
     queue: str
     user: str
     declared_gpu_s: float
-    """Its work, as it said at its submission."""
+    """The work that it declared at submission."""
     width_gpus: int
-    """GPUs that it can use at once, as it said then."""
+    """The GPUs that it declared at submission that it can use at the same time."""
     need_gpu_s: float
-    """Its work in the ideal: what it declared, more if it has used more, less if it ended early."""
+    """Its work in the ideal: the declared work, more if it has used more, less if it ended early."""
     served_gpu_s: float = 0.0
     done_s: float | None = None
-    """When `need` was served."""
+    """When `need_gpu_s` was served; None before."""
     gone: bool = False
-    """It has ended."""
+    """Whether it has ended on the real cluster."""
 
     @property
     def left_gpu_s(self) -> float:
@@ -47,7 +47,7 @@ class VirtualApp:
         return max(0.0, self.need_gpu_s - self.served_gpu_s)
 
     def with_service(self, served_gpu_s: float) -> VirtualApp:
-        """The same app, served so much."""
+        """The same app with another `served_gpu_s`."""
         return VirtualApp(
             self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, served_gpu_s, self.done_s,
             self.gone,
@@ -63,26 +63,26 @@ class VirtualApp:
 
 @value
 class Weights:
-    """Who shares with whom. Queues that are not named have weight 1, and so have users."""
+    """Weights and limits of sharing. Queues and users that are not named have weight 1."""
 
     gpus: int
-    """Of the cluster, or of the virtual cluster."""
+    """GPUs of the cluster, or of the virtual cluster."""
     queues: Mapping[str, float] = field(default_factory=dict)
     most_gpus: Mapping[str, float] = field(default_factory=dict)
-    """Queue -> the GPUs that it may have at most."""
+    """Queue -> the most GPUs that it may have."""
     users: Mapping[str, float] = field(default_factory=dict)
 
 
 @value
 class Fluid:
-    """The ideal at a time. Immutable; between two changes every rate is constant."""
+    """The state of the ideal at `at_s`. Immutable; rates are constant until an app arrives or is done."""
 
     at_s: float
     apps: Mapping[str, VirtualApp]
 
     @classmethod
     def from_json(cls, memory: Mapping[str, Any]) -> Fluid | None:
-        """What a plan remembered; None where it is nothing of this kind."""
+        """The ideal in `Plan.memory`; None if the memory has another form."""
         if not {"at_s", "apps"} <= memory.keys():
             return None
         return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in memory["apps"].items()})
@@ -92,15 +92,15 @@ class Fluid:
         return {"at_s": self.at_s, "apps": {a: e.to_json() for a, e in self.apps.items()}}
 
     def active(self) -> dict[str, VirtualApp]:
-        """The apps that it serves."""
+        """The apps with work left."""
         return {a: e for a, e in self.apps.items() if e.left_gpu_s > EPS}
 
     def rates(self, weights: Weights) -> dict[str, float]:
-        """GPUs of each app that it serves."""
+        """App -> its rate in GPUs, for apps with work left."""
         return rates(self.active(), weights)
 
     def at(self, until_s: float, weights: Weights) -> Fluid:
-        """The ideal at a later time if nobody comes."""
+        """The ideal at a later time if no app arrives."""
         now_s, apps, active = self.at_s, dict(self.apps), self.active()
         served = {a: e.served_gpu_s for a, e in active.items()}
         while active and until_s > now_s:
@@ -124,10 +124,10 @@ class Fluid:
         return Fluid(until_s, apps)
 
     def finish_s(self, rate: Mapping[str, float]) -> dict[str, float]:
-        """App -> when the ideal has done its work: past for those done, else if every user keeps its rate of now.
+        """App -> its virtual finish time: the past one if it is done, else as if each user kept its present rate.
 
-        The apps of a user share its rate alike, once those that have ended are served; as the smaller ones end the
-        others speed up.
+        `rate`: app -> GPUs. The apps of a user share the user's rate equally, after its ended apps are served; when a
+        smaller app is done, the others speed up.
         """
         left = {a: e.left_gpu_s for a, e in self.apps.items()}
         found: dict[str, float] = {}
@@ -151,7 +151,7 @@ class Fluid:
 
 
 def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float]:
-    """GPUs of each app: max-min by queues, then users, then apps; nobody has more than its width."""
+    """App -> its rate in GPUs: max-min among queues, then users, then apps; each at most its width."""
     tree: dict[str, dict[str, list[str]]] = {}
     for a, e in active.items():
         tree.setdefault(e.queue, {}).setdefault(e.user, []).append(a)
@@ -173,12 +173,12 @@ def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float
 
 
 def _width(members: Sequence[str], active: Mapping[str, VirtualApp], most_gpus: int) -> int:
-    """What a user's apps can use at once."""
+    """GPUs that a user's apps can use at the same time, at most `most_gpus`."""
     return min(most_gpus, sum([active[a].width_gpus for a in members]))
 
 
 def _share(members: Sequence[str], active: Mapping[str, VirtualApp], gpus: float, found: dict[str, float]) -> None:
-    """A user's GPUs among its apps: those that have ended first."""
+    """Divides a user's GPUs among its apps into `found`: ended apps first."""
     for gone in (True, False):
         some = [a for a in members if active[a].gone is gone]
         shares = max_min(gpus, [1.0] * len(some), [active[a].width_gpus for a in some])
@@ -200,7 +200,7 @@ def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> li
 
 
 def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
-    """The ideal with apps that came at (time, id); each is credited what its rate of now had given it since then."""
+    """The ideal with new apps, given as (arrival, id, app); each is credited its present rate since its arrival."""
     apps = {**fluid.apps, **{app_id: app for _, app_id, app in newcomers}}
     rate = Fluid(fluid.at_s, apps).rates(weights)
     for came_s, app_id, app in newcomers:

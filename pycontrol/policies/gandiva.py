@@ -22,22 +22,22 @@ class Gandiva(Filling):
     """Highest placement preference first; at its lease's end a badly placed gang may move."""
 
     restart_s: Annotated[float, Field(ge=0)] = 40.0
-    """What a move costs; it must be regained within a lease. inf: never move."""
+    """Seconds that a move costs; it must be regained within a lease. inf: never move."""
 
     name: ClassVar[str] = "gandiva"
     migrates: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Minus the preference, 1 or more."""
+        """Minus the placement preference, which is at least 1."""
         return -_preference(view, pool)
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
-        """Whether it gets further in a lease with the restart: (lease - restart) / S_new > lease / S_old."""
+        """Whether a gang makes more progress in a lease with the move: (lease - restart) / S_new > lease / S_old."""
         slowdown = view.demand.slowdown
         return (lease_s - self.restart_s) * slowdown[old - 1] > lease_s * slowdown[new - 1]
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its preference."""
+        """Names its placement preference."""
         return f"among the highest placement preferences: {_preference(view, pool):.2f} times slower far apart"
 
 

@@ -12,10 +12,10 @@ from pycontrol.shares.problem import Scheme
 
 @dataclass(frozen=True)
 class GandivaFair(Sharing):
-    """Gandiva_fair's shares, with the placer of all policies by shares."""
+    """Gandiva_fair's shares, with the placer that all policies by shares use."""
 
     name: ClassVar[str] = "gandiva_fair"
 
     def scheme(self) -> Scheme:
-        """Trading."""
+        """The equal split with trades."""
         return gandiva_fair.GandivaFairShares()

@@ -12,13 +12,16 @@ from pycontrol.shares.problem import Scheme
 
 @dataclass(frozen=True)
 class Gavel(Sharing):
-    """Gavel's shares, with the placer of all policies by shares. `max_sum` is pure efficiency; `finish_time` and
-    `min_duration` go by the work that apps say they have left."""
+    """Gavel's shares, with the placer that all policies by shares use.
+
+    The objective `max_sum` considers only efficiency; `finish_time` and `min_duration` use the work that apps report
+    to have left.
+    """
 
     objective: gavel.Objective = "water_filling"
 
     name: ClassVar[str] = "gavel"
 
     def scheme(self) -> Scheme:
-        """The linear programmes."""
+        """Gavel's linear programs for the objective."""
         return gavel.GavelShares(self.objective)

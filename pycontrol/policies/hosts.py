@@ -1,4 +1,4 @@
-"""Hosts for the gangs that the placers choose, within demand, scope and queue limits; and the paper's placer."""
+"""Hosts for the gangs that placers choose, within demand, scope and queue limits; and the placer of OEF's paper."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, paper_round
 
 
 class HostPool:
-    """The pool on offer for the placer: gangs within demand, scope and queue limits."""
+    """The GPUs on offer for a placer; gives gangs within demand, scope and queue limits."""
 
     def __init__(self, s: Snapshot, supply: Mapping[str, int], packed: bool = True) -> None:
-        """Not `packed`: gangs take GPUs host by host in the order of names, wherever there are any."""
+        """`supply`: GPUs by type that the round divides. Not `packed`: gangs take free GPUs in the order of host names,
+        however far apart."""
         order = None if packed else {host: k for k, host in enumerate(sorted(s.free))}
         self.pool = Pool(s.free, s.topology, order)
         self.topology, self.supply = s.topology, supply
@@ -23,34 +24,34 @@ class HostPool:
         self.view: dict[str, AppView] = {}
         self.home: dict[str, Gang | None] = {}
         self.room: dict[str, int] = {}
-        """GPUs that an app may still get."""
+        """App -> GPUs that it may still get."""
         limits = queue_limits(s)
         queue_of = {v.app_id: v.queue for v in s.apps}
         self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
-        """GPUs that a queue's apps may still get, where it has a limit."""
+        """Queue with a limit -> GPUs that its apps may still get."""
         self.got: dict[str, list[Gang]] = {}
         self.held: list[tuple[str, Gang]] = []
-        """App, and what is kept free for it."""
+        """(app, GPUs held free for it)."""
 
     def know(self, job: PlacerJob, view: AppView, home: Gang | None) -> None:
-        """A job of an app."""
+        """Adds a job of an app; `home`: the gang on which it runs, if its leases end."""
         self.jobs.append(job)
         self.view[job.job_id], self.home[job.job_id] = view, home
         self.room.setdefault(view.app_id, view.demand.gpus - view.retained_gpus)
 
     def unused(self) -> dict[str, int]:
-        """GPUs that nobody got."""
+        """GPUs by host that no app got; returns held GPUs to the pool first."""
         for _, gang in self.held:
             self.pool.give(gang)
         return {h: n for h, n in self.pool.left.items() if n > 0}
 
     def stay(self, job: PlacerJob) -> bool:
-        """Its home, if all of it is left."""
+        """Lets the job keep its home, if all of it is left; returns whether."""
         home = self.home[job.job_id]
         return home is not None and self.pool.holds(home) and self._take(job, home)
 
     def settle(self, job: PlacerJob, gpu_type: str) -> bool:
-        """A new gang of that type."""
+        """Gives the job a new gang of a GPU type; returns whether there was room."""
         if self._room(job) < job.gpus:
             return False
         demand = self.view[job.job_id].demand
@@ -59,7 +60,7 @@ class HostPool:
         return gang is not None and self._take(job, gang)
 
     def hold(self, job: PlacerJob) -> None:
-        """What is free of the type that has room for it and most on offer."""
+        """Holds all free GPUs of one type for the job: of types large enough, the one with the most free GPUs."""
         types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
         free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
         if free:
@@ -68,7 +69,8 @@ class HostPool:
             self.held.append((self.view[job.job_id].app_id, gang))
 
     def settle_mixed(self, job: PlacerJob, parts: Mapping[str, int]) -> bool:
-        """A gang of so many devices of each type: where it runs if that is such a gang, else a new place."""
+        """Gives the job a gang with `parts` (type -> GPUs): its home if that matches, else a new place; returns
+        whether it fits the job's scope and size."""
         home = self.home[job.job_id]
         if home is not None and self._mix(home) == {t: n for t, n in parts.items() if n} and self.stay(job):
             return True
@@ -84,7 +86,7 @@ class HostPool:
         return self._take(job, gang_of(gang))
 
     def _mix(self, gang: Gang) -> dict[str, int]:
-        """Devices by type."""
+        """GPUs of a gang by type."""
         mix: dict[str, int] = {}
         for host, n in gang:
             mix[self.pool.type_of(host)] = mix.get(self.pool.type_of(host), 0) + n
@@ -109,7 +111,10 @@ class HostPool:
 def paper_placement(
     ideal: Mapping[str, Mapping[str, float]], carried: Mapping[str, Mapping[str, float]], hosts: HostPool
 ) -> Placement:
-    """OEF 4.3: whole devices by rounding with carried deviation; see `_fill`."""
+    """The placer of OEF, section 4.3: whole devices by rounding with carried deviation; `_fill` assigns them to jobs.
+
+    `ideal`: virtual user -> type -> GPUs due in this round. `carried`: virtual user -> type -> deviation before it.
+    """
     smallest: dict[str, int] = {}
     for job in hosts.jobs:
         smallest[job.user] = min(smallest.get(job.user, job.gpus), job.gpus)
@@ -118,7 +123,7 @@ def paper_placement(
 
 
 def _on_offer(hosts: HostPool) -> dict[str, int]:
-    """Devices by type."""
+    """GPUs on offer by type."""
     counts: dict[str, int] = {}
     for host, n in hosts.pool.left.items():
         counts[hosts.pool.type_of(host)] = counts.get(hosts.pool.type_of(host), 0) + n
@@ -126,8 +131,10 @@ def _on_offer(hosts: HostPool) -> dict[str, int]:
 
 
 def _fill(real: Mapping[str, Mapping[str, int]], deviation: dict[str, dict[str, float]], hosts: HostPool) -> Placement:
-    """A user's jobs take its devices, who waited longest first, and mix types if they must; larger jobs choose their
-    hosts first. What no job of their user can use stays idle."""
+    """Assigns each user's devices to its jobs, the longest waiting first; jobs mix types if they must.
+
+    Larger jobs choose their hosts first. Devices that no job of their user can use stay idle.
+    """
     left = {user: dict(own) for user, own in real.items()}
     chosen: list[tuple[PlacerJob, dict[str, int]]] = []
     for job in sorted(hosts.jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id)):

@@ -36,46 +36,49 @@ class Isonomy(Filling):
     """Earliest virtual finish time first: shares of queues, then users, then apps."""
 
     overrun: Annotated[float, Field(ge=1)] = 4.0
-    """How much service beyond the declared work counts; 1 would make it pay to declare less."""
+    """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
-    """What a restart costs. A badly placed gang moves, at its lease's end, where it regains that within a lease; and so
-    much service of each GPU taken back does not count as beyond the declared work."""
+    """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
+    for each revoked GPU so many GPU-seconds do not count as overrun."""
     queue_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """Queue -> its weight; its capacity where it is not named."""
+    """Queue -> weight; a queue that is not named has its capacity as weight."""
     user_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """User -> weight among the users of a queue; 1 where it is not named."""
+    """User -> weight among the users of a queue; 1 if not named."""
 
     name: ClassVar[str] = "isonomy"
     migrates: ClassVar[bool] = True
     measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")
 
     def prepared(self, snapshot: Snapshot) -> Snapshot:
-        """With the ideal as it is now and everybody's virtual finish time in it, beside what is to be remembered."""
+        """The snapshot with the present ideal, its rates and all virtual finish times in its memory.
+
+        `kept` in the memory is the ideal to be remembered.
+        """
         kept, ideal = self.ideal(snapshot)
         rate = ideal.rates(self.weights(snapshot))
         memory = {"kept": kept, "ideal": ideal, "rates": rate, "finish_s": ideal.finish_s(rate)}
         return replace(snapshot, memory=memory)
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Takes note of who came and went, then fills the pool by virtual finish time."""
+        """The plan: updates the ideal by arrivals and ends, then fills the pool by virtual finish time."""
         seen = self.prepared(snapshot)
         kept: Fluid = seen.memory["kept"]
         return replace(super().decide(seen, bids, rng), memory=kept.to_json())
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Its virtual finish time."""
+        """The app's virtual finish time, Unix seconds."""
         return float(pool.snapshot.memory["finish_s"][view.app_id])
 
     def standing(self, view: AppView, pool: Offered) -> float:
-        """Seconds until its virtual finish time; below 0 where it has ended."""
+        """Seconds until the app's virtual finish time; negative if that has passed."""
         return self.key(view, 0, pool) - pool.snapshot.now_s
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
-        """As gandiva does."""
+        """Whether a gang regains the restart within a lease, as in `Gandiva.moves`."""
         return Gandiva(restart_s=self.restart_s).moves(view, old, new, lease_s)
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """What it declared, its share, and when equal sharing would finish it."""
+        """Names its declared work, its share, and when equal sharing would finish it."""
         memory = pool.snapshot.memory
         ideal: Fluid = memory["ideal"]
         declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
@@ -89,17 +92,17 @@ class Isonomy(Filling):
         )
 
     def weights(self, snapshot: Snapshot) -> Weights:
-        """Who shares with whom in that virtual cluster."""
+        """Weights and limits of queues and users in the snapshot's virtual cluster."""
         gpus = max(1, snapshot.cluster_gpus)
         queues = {q.path: q.capacity for q in snapshot.queues.values() if q.capacity > 0}
         most_gpus = {q.path: q.max_capacity * gpus for q in snapshot.queues.values() if q.max_capacity > 0}
         return Weights(gpus, queues | dict(self.queue_weights), most_gpus, self.user_weights)
 
     def ideal(self, snapshot: Snapshot) -> tuple[Fluid, Fluid]:
-        """The ideal as it is to be remembered, and as it is now.
+        """(ideal to be remembered, ideal now).
 
-        What is remembered changes only where an app came, ended or used more than it declared: in between it
-        follows from itself, so that the journal need not have it again each round.
+        The remembered one changes only if an app arrived, ended or used more than it declared. Until then the present
+        ideal can be computed from it, so the journal does not have to record it in each round.
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot)
         kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {})
@@ -124,7 +127,7 @@ class Isonomy(Filling):
         return now, now
 
     def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
-        """Service beyond what it declared, but for what slow places and restarts cost: these were not its choice."""
+        """The app's overrun, GPU-s, less what slow placements and revocations cost, which it did not choose."""
         excused_gpu_s = view.slowed_gpu_s + self.restart_s * view.revoked_gpus
         return max(0.0, view.attained_gpu_s - excused_gpu_s - declared_gpu_s)
 

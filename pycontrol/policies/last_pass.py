@@ -1,8 +1,8 @@
-"""The last pass of every round: no GPU stays free that an app of the round wants and could use, whatever the policy.
+"""The last pass of every round: gives GPUs that the policy left free to apps of the round that can use them.
 
-Policies have reasons of their own to leave GPUs: payments that no outsider takes up, bids without a row, rounding. None
-of them is a reason to let GPUs idle. GPUs held for a named gang (`Plan.holds`) are not given away: they are lent to
-gangs whose leases end before the hold does.
+Policies leave GPUs for reasons that do not justify idle GPUs: payments that no app outside the auction can use, bids
+without rows, rounding. GPUs held for a gang (`Plan.holds`) are not given away, but lent to gangs with leases that end
+before the hold does.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pycontrol.model.auction import AppView, Award, Gang, Hold, Plan, Snapshot, 
 from pycontrol.policies.pool import Pool
 
 LEAST_LOAN = 0.5
-"""Leases; for less than that a start on lent GPUs is not worth it."""
+"""Shortest loan, in leases; for a shorter one a start is not worth its cost."""
 WHY = "idle otherwise: nobody who came before it could use these GPUs"
 KeptOut = Callable[[str], Collection[str]]
-"""Hosts where an app may start no new container."""
+"""App -> hosts where none of its new containers may start."""
 
 
 def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
-    """The plan with what it left given to those of the round who can use it.
+    """The plan with its unused GPUs given to apps of the round that can use them.
 
-    The highest priority comes first, who paid in an auction last, then who has the fewest GPUs, then who came first;
-    each keeps its own ending gangs before it gets new ones.
+    Apps are ordered by priority (highest first), then those that paid in an auction last, then by GPUs (fewest first),
+    then by submission. An app keeps its own ending gangs before it gets new ones.
     """
     free = _left(plan, s)
     if not any(free.values()):
@@ -52,7 +52,7 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
 
 
 def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
-    """GPUs by host that nobody was awarded."""
+    """GPUs by host that no app was awarded."""
     free = {h: n for h, n in s.free.items() if n > 0}
     for award in plan.awards:
         for host, n in (pair for gang in award.gangs for pair in gang):
@@ -61,7 +61,7 @@ def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
 
 
 def _held(hold: Hold, free: dict[str, int]) -> dict[str, int]:
-    """Takes what a hold keeps out of `free`, as far as it is there."""
+    """Removes a hold's GPUs from `free` and returns those that were there."""
     kept = {}
     for host, n in hold.gang:
         kept[host] = min(n, free.get(host, 0))
@@ -77,13 +77,13 @@ def _by_app(given: Iterable[tuple[str, Gang]]) -> dict[str, list[Gang]]:
 
 
 def _with(awards: Sequence[Award], more: dict[str, list[Gang]]) -> list[Award]:
-    """One award an app."""
+    """The awards with more gangs: at most one award per app."""
     joined = [replace(a, gangs=(*a.gangs, *more.pop(a.app_id, ()))) for a in awards]
     return [*joined, *(Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in more.items())]
 
 
 class _Giver:
-    """Who may still get what."""
+    """Gives free GPUs to apps within their demands and queue limits."""
 
     def __init__(self, plan: Plan, s: Snapshot, kept_out: KeptOut) -> None:
         self.s, self.kept_out = s, functools.cache(lambda app_id: frozenset(kept_out(app_id)))
@@ -92,7 +92,7 @@ class _Giver:
         self.gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
         self.paid = {b.app_id for b in plan.bids if b.paid_gangs}
         self.own: dict[str, list[Gang]] = {}
-        """Gangs that end and that nobody renewed, by app."""
+        """App -> its ending gangs that the plan does not renew."""
         for v in s.apps:
             lost = list(v.ending_gangs)
             for gang in kept.get(v.app_id, ()):
@@ -102,7 +102,7 @@ class _Giver:
         self.got: set[str] = set()
 
     def give(self, room: Pool, apps: Sequence[AppView]) -> Iterator[tuple[str, Gang]]:
-        """Gang by gang, until nobody can use what is left in `room`."""
+        """Yields (app, gang) until no app can use what is left in `room`, and takes the gangs from it."""
         full: set[object] = set()
         heap = [self._entry(v) for v in apps if self.caps.of(v.app_id) > 0] if room.gpus else []
         by_id = {v.app_id: v for v in apps}
@@ -110,7 +110,7 @@ class _Giver:
         while heap and room.gpus:
             view = by_id[heap[0][-1]]
             gang = self._next(view, room, full)
-            if gang is None:  # and never will: room and caps only shrink
+            if gang is None:  # final, since room and caps only shrink
                 heapq.heappop(heap)
                 continue
             room.take(gang)

@@ -14,7 +14,7 @@ from pycontrol.model.cluster import Queue
 from pycontrol.policies.filling import Filling, Offered
 
 ANY = Queue("", 1.0)
-"""What a queue weighs that has no capacity set."""
+"""Stands for a queue that YARN has not reported: capacity 1."""
 
 
 def used_capacity(view: AppView, used_gpus: int, pool: Offered) -> float:
@@ -32,13 +32,13 @@ class MaxMin(Filling):
     by_queue: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """GPUs."""
+        """The app's GPUs."""
         return gpus
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
-        """GPUs by capacity."""
+        """The queue's GPUs over those of its capacity, then its GPUs."""
         return used_capacity(view, used_gpus, pool), used_gpus
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its GPUs before the round."""
+        """Names its GPUs before the round."""
         return f"the turn of queue {view.queue}, where it was among those with the fewest GPUs: {view.retained_gpus}"

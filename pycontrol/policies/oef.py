@@ -24,5 +24,5 @@ class Oef(Sharing):
     name: ClassVar[str] = "oef"
 
     def scheme(self) -> Scheme:
-        """The form of OEF."""
+        """OEF's allocation in the configured mode."""
         return OefCooperative() if self.mode == "cooperative" else OefNoncooperative()

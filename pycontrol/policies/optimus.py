@@ -21,12 +21,12 @@ class Optimus(Filling):
     """Largest gain of throughput by one more gang first."""
 
     gain: Literal["throughput", "time"] = "throughput"
-    """What is gained: throughput, as a ratio, or remaining time per GPU."""
+    """The gain to maximize: the ratio of throughputs, or the cut of remaining time per GPU."""
 
     name: ClassVar[str] = "optimus"
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Minus the gain."""
+        """Minus the gain by one more gang."""
         d, slowdown = view.demand, pool.slowdown(view.demand)
         old = _kept_throughput(view, slowdown, pool) + (gpus - view.retained_gpus) / slowdown
         if old <= 0:
@@ -37,7 +37,7 @@ class Optimus(Filling):
         return -d.work_left_gpu_s * (1 / old - 1 / new) / max(1, d.gang_gpus)
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its gain by the first gang."""
+        """Names its gain by the first gang of the round."""
         gain = -self.key(view, view.retained_gpus, pool)
         if math.isinf(gain):
             return "it had nothing, so its first gang gains most"
@@ -46,7 +46,7 @@ class Optimus(Filling):
 
 
 def _kept_throughput(view: AppView, slowdown: float, pool: Offered) -> float:
-    """Serial GPU-seconds per second of the gangs that it keeps where they are."""
+    """Throughput of the app's retained gangs, in serial GPU-seconds per second."""
     if not view.retained_gangs:
         return view.retained_gpus / slowdown
     total = 0.0

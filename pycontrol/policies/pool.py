@@ -1,4 +1,4 @@
-"""Free GPUs of a round for the baselines: by GPU type, packed or not, and what was taken can be put back."""
+"""The free GPUs of a round: gangs are placed by GPU type, packed or not, and can be put back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pycontrol.model.topology import Scope, Topology
 
 
 class Pool:
-    """GPUs by host. Gangs are placed as `auction.placing.place_gang` does: best fit, narrow scopes first.
+    """Free GPUs by host. Gangs are placed as `auction.placing.place_gang` does: best fit, narrow scopes first.
 
-    With `order`, hosts in their order of preference, gangs are not packed: GPU by GPU from the first host on
-    that has any, within the gang's scope.
+    With `order` (host -> rank), gangs are not packed: they take the first free GPUs in this order of hosts, within
+    their scope.
     """
 
     def __init__(self, free: Mapping[str, int], topology: Topology, order: Mapping[str, int] | None = None) -> None:
@@ -26,7 +26,7 @@ class Pool:
         self._of_type: dict[str, _Hosts] = {}
 
     def copy(self) -> Self:
-        """The same pool, to be used up independently."""
+        """An independent copy."""
         twin = copy.copy(self)
         twin._all, twin._of_type = self._all.copy(), {t: hosts.copy() for t, hosts in self._of_type.items()}
         return twin
@@ -38,35 +38,38 @@ class Pool:
 
     @property
     def gpus(self) -> int:
-        """All of them."""
+        """The number of free GPUs."""
         return self._all.gpus
 
     def place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> Gang | None:
-        """Where a gang of `size` GPUs of that type (empty: any) goes, or None. Takes nothing."""
+        """A place for a gang of `size` GPUs of a type (empty: any), or None. Takes nothing.
+
+        `members`: GPUs of each container, if each needs one machine.
+        """
         return self._hosts(gpu_type).place(size, widest, members)
 
     def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
-        """Whether `place` finds one."""
+        """Whether `place` finds a place."""
         return self._hosts(gpu_type).has_place(size, widest, members)
 
     def holds(self, gang: Gang) -> bool:
-        """Whether all its GPUs are left."""
+        """Whether all GPUs of the gang are free."""
         return self._all.fits(gang)
 
     def take(self, gang: Gang) -> None:
-        """Removes a gang; its GPUs must be there."""
+        """Takes a gang's GPUs, which must be free."""
         self._all.take(gang)
         for gpu_type, hosts in self._of_type.items():
             hosts.take(tuple((h, n) for h, n in gang if self.type_of(h) == gpu_type))
 
     def give(self, gang: Gang) -> None:
-        """Puts a gang back."""
+        """Puts a gang's GPUs back."""
         self._all.give(gang)
         for gpu_type, hosts in self._of_type.items():
             hosts.give(tuple((h, n) for h, n in gang if self.type_of(h) == gpu_type))
 
     def type_of(self, host: str) -> str:
-        """Its GPU type; empty where the host is not known."""
+        """The GPU type of a host; empty if the host is not known."""
         machine = self.topology.machines.get(host)
         return machine.gpu_type if machine else ""
 
@@ -80,31 +83,31 @@ class Pool:
 
 
 class _Hosts(Room):
-    """Hosts of one GPU type, or all of them."""
+    """The free GPUs on hosts of one GPU type, or on all hosts."""
 
     def __init__(self, free: dict[str, int], topology: Topology, order: Mapping[str, int] | None) -> None:
         super().__init__(free, topology)
         self.gpus = sum(free.values())
         self.order = order
         self.first: list[tuple[int, str]] = []
-        """Without packing: a heap of the hosts that have any, and of some that had."""
+        """Without packing: a heap of (rank, host) with all hosts that have free GPUs, and outdated entries."""
         if order is not None:
             self.first = [(order[h], h) for h in free]
             heapify(self.first)
 
     def copy(self) -> Self:
-        """The same hosts, to be used up independently."""
+        """An independent copy."""
         twin: Self = super().copy()
         twin.first = list(self.first)
         return twin
 
     def take(self, gang: Gang) -> None:
-        """Removes a gang."""
+        """Takes a gang's GPUs."""
         super().take(gang)
         self.gpus -= sum(n for _, n in gang)
 
     def give(self, gang: Gang) -> None:
-        """Puts a gang back."""
+        """Puts a gang's GPUs back."""
         for host, n in gang:
             left = self.free[host] = self.free[host] + n
             self.in_rack[self.topology.rack_of(host)] += n
@@ -114,7 +117,7 @@ class _Hosts(Room):
                 heappush(self.first, (self.order[host], host))
 
     def has_place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> bool:
-        """Whether `place` finds one."""
+        """Whether `place` finds a place."""
         if members:
             return super().place(size, widest, members) is not None
         if widest is Scope.CLUSTER or size > self.gpus:
@@ -124,7 +127,7 @@ class _Hosts(Room):
         return super().place(size, Scope.MACHINE) is not None
 
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
-        """Where a gang would go."""
+        """A place for a gang, or None; takes nothing."""
         if size > self.gpus:
             return None
         if self.order is None or members:

@@ -10,18 +10,19 @@ from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 
 
 class Policy(Protocol):
-    """Frozen values in, frozen values out: no I/O, clock, log or global inside."""
+    """A pure function from frozen values to frozen values: no I/O, logging or global state, and a clock only to time
+    solves."""
 
     @property
     def name(self) -> str:
-        """The name in isonomy.yaml and in receipts."""
+        """The policy's name in isonomy.yaml and in receipts."""
 
     @property
     def asks_agents(self) -> bool:
-        """Whether its rounds ask Agents for rho and bids; else it decides on the snapshot alone."""
+        """Whether its rounds ask Agents for rho and bids; else it decides by the snapshot alone."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Who is asked for bids; None where the policy needs none."""
+        """The apps that are asked for bids; None if the policy needs none."""
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """The round's outcome. `bids` holds the valid ones that came in time, by app id."""
+        """The plan of the round. `bids`: app id -> its bid, for valid bids that came in time."""

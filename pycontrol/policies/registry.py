@@ -1,4 +1,4 @@
-"""All policies by name, with their options; a policy's module is loaded when it is made."""
+"""All policies by name, with their options; a policy's module is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ POLICIES: Mapping[str, str] = {
     "gandiva_fair": "pycontrol.policies.gandiva_fair:GandivaFair",
     "gavel": "pycontrol.policies.gavel:Gavel",
 }
-"""Name -> module and class, a dataclass whose fields (but name and asks_agents) are the options."""
+"""Name -> module:class. The class is a dataclass; its fields, except name and asks_agents, are the options."""
 
 ENTRY_POINTS = "isonomy.policies"
-"""Group of entry points under which other distributions bring policies of their own: name = "module:Class"."""
+"""Entry point group for policies of other distributions: name = "module:Class"."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
 
 
 class UnknownPolicy(ValueError):
-    """A name or an option that no policy has, or a value that the option does not take."""
+    """An unknown policy or option, or an invalid value of an option."""
 
 
 @functools.cache
 def _others() -> Mapping[str, str]:
-    """The policies of other distributions; none takes the name of one of ours."""
+    """Name -> module:class, for policies of other distributions, without those named like a built-in policy."""
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {e.name: e.value for e in found if e.name not in POLICIES}
 
 
 def names() -> tuple[str, ...]:
-    """The policies whose modules are there, those of other distributions last."""
+    """The names of available policies, those of other distributions last."""
     ours = (name for name, at in POLICIES.items() if importlib.util.find_spec(at.partition(":")[0]))
     return (*ours, *sorted(_others()))
 
 
 def options(name: str) -> tuple[str, ...]:
-    """The options of a policy."""
+    """The names of a policy's options; raises UnknownPolicy."""
     return tuple(f.name for f in dataclasses.fields(_class(name)) if f.init and f.name not in NOT_OPTIONS)
 
 
 def summary(name: str) -> str:
-    """One line on a policy: the first of its module's docstring."""
+    """One line on a policy: the first paragraph of its module's docstring."""
     return (importlib.import_module(_class(name).__module__).__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def default(name: str, option: str) -> Any:
-    """What an option is unless set."""
+    """The default value of a policy's option."""
     found = next(f for f in dataclasses.fields(_class(name)) if f.name == option)
     return found.default_factory() if found.default_factory is not dataclasses.MISSING else found.default
 
 
 def make(name: str, /, **given: Any) -> Policy:
-    """A policy with its options set; UnknownPolicy says what is known."""
+    """A policy with these options; raises UnknownPolicy, which lists the known names."""
     kind, known = _class(name), options(name)
     for option in given:
         if option not in known:
@@ -87,7 +87,7 @@ def make(name: str, /, **given: Any) -> Policy:
 
 
 def checked(config: Config, file: str) -> Config:
-    """isonomy.yaml whose policy and options are known here; ConfigError names the file."""
+    """The configuration, if its policy and options are valid; raises ConfigError, which names the file."""
     if config.policy not in names():
         raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
     try:
@@ -98,7 +98,7 @@ def checked(config: Config, file: str) -> Config:
 
 
 def unknown(name: str) -> str:
-    """What to say of a name that is not known."""
+    """The error message for an unknown policy name, with a suggestion."""
     return f"there is no policy {name}{_known(name, names())}"
 
 

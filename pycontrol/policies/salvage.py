@@ -1,4 +1,4 @@
-"""A round that continues without the app whose numbers its policy cannot bear."""
+"""Runs a policy without the apps that make it fail, so that the round continues."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pycontrol.policies.port import Policy
 
 T = TypeVar("T")
 OFFENDERS_MAX = 8
-"""A round that fails without so many apps is given up: its policy is at fault."""
+"""At most this many apps are left out of a round; if it still fails, the policy is at fault."""
 
 
 @value
 class SalvagedPlan:
-    """`plan` is None where the policy failed for more than single apps; `problem` says how."""
+    """A plan without the apps that made the policy fail; `plan` is None if it failed anyway, and `problem` says how."""
 
     plan: Plan | None
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """App id -> how the policy failed with it."""
+    """App id -> the policy's failure with this app."""
     problem: str = ""
 
 
 def decide(policy: Policy, snapshot: Snapshot, bids: Mapping[str, Bid], seed: int) -> SalvagedPlan:
-    """The policy's plan for the apps that it can bear."""
+    """The policy's plan without the apps that make it fail; does not raise."""
 
     def attempt(s: Snapshot) -> Plan:
         here = {v.app_id for v in s.apps}
@@ -41,12 +41,15 @@ def decide(policy: Policy, snapshot: Snapshot, bids: Mapping[str, Bid], seed: in
 
 
 def offer(policy: Policy, snapshot: Snapshot) -> tuple[Offer | None, Mapping[str, str]]:
-    """The policy's offer to the apps that it can bear, and how it failed with the others."""
+    """(offer without the apps that make the policy fail, app -> failure); raises if that does not help."""
     return without_offenders(policy.offer, snapshot)
 
 
 def without_offenders(attempt: Callable[[Snapshot], T], snapshot: Snapshot) -> tuple[T, dict[str, str]]:
-    """What `attempt` gives without the apps that make it raise, and what it raised; raises where that is not enough."""
+    """(result of `attempt` without the apps that make it raise, app -> what it raised).
+
+    Raises if the attempt fails without any app, or still fails without OFFENDERS_MAX apps.
+    """
     left_out: dict[str, str] = {}
     while True:
         try:
@@ -60,7 +63,8 @@ def without_offenders(attempt: Callable[[Snapshot], T], snapshot: Snapshot) -> t
 
 
 def _offender(attempt: Callable[[Snapshot], T], snapshot: Snapshot) -> str | None:
-    """An app with which a set of apps fails that does well without it, by bisection; None if it fails with none."""
+    """The first app that makes the attempt fail together with those before it, by bisection; None if it fails with no
+    apps."""
 
     def fails(n: int) -> bool:
         try:

@@ -1,8 +1,7 @@
-"""The schedule that a virtual cluster's private cluster would have: the same policy alone on its machines.
+"""The shadow: a simulation of a virtual cluster's private cluster, with the same policy alone on its machines.
 
-Work goes by what apps declare until their real ends are known. Nothing costs anything here: a gang that stops or moves
-continues at once. The state is remembered as of the last event; until the next one all
-progress is linear, so that a round between two events changes nothing.
+Apps' work is what they declare, until they really end. Stops and moves cost nothing: a gang continues immediately. The
+state is stored as of the last event; progress is linear between events, so a round between two events changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pycontrol.policies.port import Policy
 
 TINY = 1e-6
 EVENTS_MAX = 100_000
-"""So many moments at most are gone through in one round."""
+"""Limit of simulated events per round."""
 
 
 @dataclass
@@ -34,24 +33,24 @@ class ShadowApp:
     submitted_s: float
     priority: int
     need: float
-    """Its whole work: what it declares, or had done when it ended."""
+    """Its total work: the declared work, or what it had attained when it really ended."""
     done: float = 0.0
     attained_gpu_s: float = 0.0
     gangs: list[tuple[Gang, float]] = field(default_factory=list)
-    """Where it runs, and until when its leases there go."""
+    """(gang, end of its leases) for each running gang."""
     width: int = 0
-    """Gangs when it ran last."""
+    """Number of gangs when it last ran."""
     ended_s: float | None = None
     gone: bool = False
-    """It has really ended."""
+    """Whether it has really ended."""
 
     def rate(self, topology: Topology) -> float:
-        """Work a second."""
+        """Work per second, in serial GPU-seconds."""
         return sum(_rate(self.demand, gang, topology) for gang, _ in self.gangs)
 
     @property
     def left(self) -> float:
-        """Work to do."""
+        """Work left, in serial GPU-seconds."""
         return max(0.0, self.need - self.done)
 
 
@@ -66,23 +65,26 @@ class Shadow:
     def __init__(self, at_s: float, apps: dict[str, ShadowApp], memory: Mapping[str, Any]) -> None:
         self.at_s, self.apps, self.memory = at_s, apps, memory
 
-    # ---- as JSON values
+    # ---- JSON form
 
     @staticmethod
     def load(data: Mapping[str, Any], now_s: float) -> Shadow:
-        """As `dump` wrote it; an empty one at the start."""
+        """The inverse of `dump`; a new shadow at `now_s` if there are no data."""
         if not data:
             return Shadow(now_s, {}, {})
         return Shadow(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
 
     def dump(self) -> dict[str, Any]:
-        """JSON values."""
+        """The shadow as JSON values."""
         return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
 
     # ---- time
 
     def advance(self, s: Snapshot, policy: Policy) -> None:
-        """To the snapshot's time, its apps' arrivals, declarations and ends on the way; `s.topology`: its machines."""
+        """Advances the simulation to the snapshot's time, with apps' arrivals, new declarations and real ends.
+
+        `s.topology`: the private cluster's machines.
+        """
         self._retire(s)
         self._fit(s.topology)
         for at_s, came in self._arrivals(s):
@@ -95,9 +97,9 @@ class Shadow:
         self._run(s.now_s, s, policy)
 
     def with_next_leases(self, s: Snapshot, policy: Policy) -> Shadow:
-        """The shadow as it will be once its leases that end soon are decided about: for a round about such.
+        """The shadow after its round about the leases that end soon; itself if there are none, or none are on offer.
 
-        A round may take leases up to half a lead earlier than the private cluster would, of an app that ends before.
+        The real round may revoke leases up to half a lead earlier than the private cluster would.
         """
         horizon_s = _horizon_s(s.now_s, s.lead_s)
         ends = [end_s for app in self.apps.values() for _, end_s in app.gangs if end_s <= horizon_s]
@@ -109,7 +111,7 @@ class Shadow:
         return later
 
     def _arrivals(self, s: Snapshot) -> list[tuple[float, list[AppView]]]:
-        """New apps by the time from which they count."""
+        """(time, new apps) in order of arrival, no earlier than `at_s`."""
         found: dict[float, list[AppView]] = {}
         for v in sorted(s.apps, key=lambda v: (v.submitted_s, v.app_id)):
             if v.app_id not in self.apps:
@@ -117,7 +119,7 @@ class Shadow:
         return list(found.items())
 
     def _retire(self, s: Snapshot) -> None:
-        """Apps that really ended need what they had done; those that ended here, too, are forgotten."""
+        """Reduces the work of apps that really ended to what they attained; drops those that ended here too."""
         for app_id, app in list(self.apps.items()):
             if app_id in s.present:
                 continue
@@ -138,7 +140,7 @@ class Shadow:
             app.priority = v.priority
 
     def _fit(self, topology: Topology) -> None:
-        """Gangs on machines that are gone or smaller now wait."""
+        """Stops gangs on machines that are gone or have fewer GPUs now."""
         left = {host: m.gpus for host, m in topology.machines.items()}
         for app in self.apps.values():
             for gang, end_s in list(app.gangs):
@@ -149,7 +151,7 @@ class Shadow:
                     app.gangs.remove((gang, end_s))
 
     def done(self, app_id: str, now_s: float, topology: Topology) -> float:
-        """What the app has done here by now."""
+        """Work that the app has done in the shadow by now, in serial GPU-seconds."""
         app = self.apps[app_id]
         return min(app.need, app.done + (now_s - self.at_s) * app.rate(topology))
 
@@ -161,7 +163,7 @@ class Shadow:
         self.at_s = max(self.at_s, now_s)
 
     def _next_s(self, topology: Topology, lead_s: float) -> float:
-        """When something happens next: an app ends, or leases that somebody waits for."""
+        """The next event: an app ends, or leases end while an app waits."""
         first_s = math.inf
         waits = any(self._waits(app) for app in self.apps.values())
         for app in self.apps.values():
@@ -182,7 +184,7 @@ class Shadow:
             self._round(next_s, s, policy)
 
     def _renew(self, at_s: float, lease_s: float, lead_s: float) -> None:
-        """Leases that ended while nobody waited were renewed, each at its end."""
+        """Extends leases that ended while no app waited, by whole leases."""
         for app in self.apps.values():
             if any(end_s < at_s + lead_s - TINY for _, end_s in app.gangs):
                 app.gangs = [
@@ -193,7 +195,7 @@ class Shadow:
     # ---- a round
 
     def _round(self, at_s: float, s: Snapshot, policy: Policy) -> None:
-        """Who ended gives back, and the policy decides about that and about leases that end."""
+        """A round in the shadow: apps that are done end, and the policy shares out free GPUs and leases that end."""
         self._renew(at_s, s.lease_s, s.lead_s)
         self._catch_up(at_s, s.topology)
         ended = {}
@@ -238,17 +240,17 @@ class Shadow:
 
 
 def _horizon_s(at_s: float, lead_s: float) -> float:
-    """A round decides about leases that end until then, as the Arbiter's rounds do (`Rounds._ending`)."""
+    """A round decides about leases that end by this time, as the Arbiter's rounds do (`Rounds._ending`)."""
     return at_s + 1.5 * lead_s + TINY
 
 
 def next_end_s(s: Snapshot) -> float:
-    """The first common end of leases that a round now does not decide about."""
+    """The first common end of leases after those that a round now decides about."""
     return math.ceil(_horizon_s(s.now_s, s.lead_s) / s.lease_s) * s.lease_s
 
 
 def _end_s(from_s: float, lease_s: float) -> float:
-    """Leases end together, half a lease from their beginning or later."""
+    """The first common end of leases that is at least half a lease away."""
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
 
 

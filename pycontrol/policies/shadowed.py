@@ -1,15 +1,15 @@
-"""Any policy of a virtual cluster with the shadow of its private cluster: who is behind it goes first.
+"""A virtual cluster's policy with the shadow of its private cluster: apps behind their shadow go first.
 
-A request that the private cluster serves is served here, and yet a job may end later: what it borrowed changes the
-order in which its own queue comes to its cells. So the schedule that the private cluster would have (`shadow.py`) is
-kept beside the real one, and of each offer of the virtual cluster's own machines
+Cells serve every request that the private cluster would serve, and yet a job may end later: GPUs that its queue borrows
+change the order of its apps. So the private cluster is simulated (`shadow.py`), and each offer of the virtual cluster's
+own machines goes
 
-1. apps that ended there and continue here have as many gangs as they had there,
-2. apps that run there now have as many gangs as there, where they run, else where they run there,
-3. apps that had done more there by now than here come next, who lacks most first,
+1. to apps that have ended in the shadow: as many gangs as they had there,
+2. to apps that run in the shadow now: as many gangs as there, where they run here, else where they run there,
+3. to apps that have done more work in the shadow than here, those that lack most first,
 
-and the policy shares out the rest as usual. All leases last to the next common end, however soon that is: at these ends
-the private cluster takes GPUs back, and who comes first then is not to wait for one that began half a lease before.
+and the policy shares out the rest as usual. All leases last until the next common end, however soon that is: at these
+ends the private cluster revokes GPUs, and no app should have to wait for a lease that began half a lease before.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pycontrol.policies.port import Policy
 from pycontrol.policies.shadow import Shadow, next_end_s
 
 BEHIND = 1e-3
-"""An app is behind if it lacks more than so much of its work."""
+"""An app is behind if it lacks more than this fraction of its work."""
 
 
 class NoShadow(ValueError):
-    """The policy's decisions need Agents' bids, which a shadow has not."""
+    """The policy needs Agents' bids, which a shadow does not have."""
 
 
 @dataclass(frozen=True)
 class _First:
-    """An app that goes before the policy's order, up to so many gangs; `places`: where they are in the shadow."""
+    """An app that goes before the policy's order, up to `gangs` gangs; `places`: its gangs in the shadow."""
 
     view: AppView
     gangs: int
@@ -44,7 +44,7 @@ class _First:
 
 @dataclass(frozen=True)
 class Shadowed:
-    """A policy with a shadow. On GPUs that a virtual cluster borrows it does as the policy does."""
+    """A policy with a shadow; it applies only to a virtual cluster's own machines, not to borrowed GPUs."""
 
     policy: Policy
 
@@ -54,20 +54,20 @@ class Shadowed:
 
     @property
     def name(self) -> str:
-        """The policy's."""
+        """The policy's name."""
         return self.policy.name
 
     @property
     def asks_agents(self) -> bool:
-        """Never."""
+        """False."""
         return False
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Nobody is asked."""
+        """None: no Agent is asked for bids."""
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """First those behind the shadow, then the policy's plan for the rest."""
+        """The plan: apps behind the shadow first, then the policy's plan for the rest."""
         if not snapshot.private:
             return self.policy.decide(snapshot, bids, rng)
         memory = snapshot.memory
@@ -90,13 +90,13 @@ class Shadowed:
 
 
 def policy_memory(memory: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the policy remembers, whether it has a shadow or not."""
+    """The memory of the policy itself, whether it has a shadow or not."""
     inner: Mapping[str, Any] = memory["policy"] if "shadow" in memory else memory
     return inner
 
 
 def _memory(shadow: Shadow, inner: Mapping[str, Any]) -> dict[str, Any]:
-    """Under `apps` those whose ends are to be told."""
+    """The memory of a shadowed policy; `apps` names those whose attained service is wanted when they have ended."""
     return {
         "shadow": shadow.dump(),
         "policy": inner,
@@ -105,7 +105,7 @@ def _memory(shadow: Shadow, inner: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first(shadow: Shadow, next_leases: Shadow, s: Snapshot) -> list[_First]:
-    """Who goes first, in order."""
+    """The apps that go first, in order."""
     overdue, mirrored, behind = [], [], []
     for v in s.apps:
         app = next_leases.apps[v.app_id]
@@ -124,8 +124,11 @@ def _first(shadow: Shadow, next_leases: Shadow, s: Snapshot) -> list[_First]:
 
 
 def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], dict[str, str]]:
-    """Gangs for them. They stay where they run; only where that leaves one of them without room that somebody after it
-    has do they go to where they are in the shadow, in which all of those that run there fit together."""
+    """(app -> its gangs, app -> why) for the apps that go first.
+
+    They stay where they run. Only if an earlier app is served worse by that than if all moved to their places in the
+    shadow, where they fit together, do they move.
+    """
     staying = _fill(first, s, stay=True)
     moved = _fill(first, s, stay=False)
     served, otherwise = ([len(got.get(f.view.app_id, ())) for f in first] for got in (staying, moved))
@@ -135,7 +138,7 @@ def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], di
 
 
 def _wanted(f: _First) -> int:
-    """Gangs that it is to get of this offer."""
+    """The number of gangs that the app is to get from this offer."""
     return max(0, min(f.gangs, f.view.demand.gangs) - len(f.view.retained_gangs))
 
 
@@ -166,7 +169,7 @@ def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]
 
 
 def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
-    """The offer without what is given already, its owners holding it."""
+    """The snapshot after these gangs were given: not on offer, and retained by their apps."""
     free = dict(s.free)
     for gangs in got.values():
         for host, n in (part for gang in gangs for part in gang):

@@ -1,9 +1,9 @@
-"""What the policies by shares have in common: from a snapshot to a problem, and from shares to gangs on hosts.
+"""The base of policies by shares: turns a snapshot into a share problem, and shares into gangs on hosts.
 
-A tenant is an app's user, its queue, or the app itself; its apps with different speedup vectors are as many virtual
-users, each with a part of its weight in proportion to 1 + the highest priority of its apps (OEF 4.2.4). Nobody's shares
-exceed its demand. A lease is the placer's round: shares accrue with time, at most one lease's worth at once, and a gang
-is charged for a whole lease when it is given.
+A tenant is an app's user, its queue, or the app itself. A tenant's apps with the same speedup vector form a virtual
+user, which gets a part of the tenant's weight in proportion to 1 + the highest priority of its apps (OEF, section
+4.2.4). Shares never exceed demand. A lease is the placer's round: shares accrue with time, at most one lease's worth
+per round, and a gang is charged for a whole lease when it is given.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ class Sharing(ABC):
     """A policy that decides by shares."""
 
     tenant: Tenant = "user"
-    """Among whom the GPUs are shared: users, queues (weighted by capacity unless `weights` says else), or apps."""
+    """What shares are computed for: users, queues (weighted by capacity unless `weights` names them), or apps."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Tenant -> weight, where it is not 1."""
+    """Tenant -> weight; 1 if not named."""
     patience: float = 12.0
-    """Leases that an app waits before its tenant saves for it."""
+    """Leases that an app waits before its tenant saves for it (the starvation threshold)."""
     stint: float = 1.0
-    """Leases that a gang stays before its tenant's debt makes it give way; more: fewer restarts, longer turns."""
+    """Leases that a gang stays before its tenant's debt can displace it (the minimum residency): a larger value gives
+    fewer restarts and longer turns."""
     placer: Literal["whole", "paper", "priority", "unpacked"] = "whole"
-    """`whole`: a gang has one type, spare GPUs are used, nobody starves. `paper`: OEF 4.3 to the letter.
-    `priority`: share over what was received, as in Gavel's rounds; `unpacked`: the same, hosts as they come. These
-    three are there for comparison."""
+    """`whole`: each gang has one type, spare GPUs are used, no app starves. For comparison: `paper`, exactly OEF,
+    section 4.3; `priority`, by share over GPUs received, as in Gavel's rounds; `unpacked`, the same without packing."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
     migrates: ClassVar[bool] = True
-    """A gang may have to move to the GPU type that its tenant is due."""
+    """True: a gang may have to move to the GPU type that is due to its tenant."""
     one_type: ClassVar[bool] = True
-    """A gang is given GPUs of one type, unless it is larger than each."""
+    """True: a gang gets GPUs of one type, unless it is larger than each type."""
 
     @abstractmethod
     def scheme(self) -> Scheme:
-        """What divides the GPUs."""
+        """The scheme that computes the shares."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Nobody is asked."""
+        """None: no Agent is asked for bids."""
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Shares, then whole gangs by carried deviation."""
+        """The plan: computes shares, then whole gangs by carried deviation."""
         started_s = time.perf_counter()
         return _Shared(self, snapshot).plan(started_s)
 
@@ -74,7 +74,7 @@ class _User:
 
 
 class _Shared:
-    """One round."""
+    """Decides one round."""
 
     def __init__(self, policy: Sharing, snapshot: Snapshot) -> None:
         self.policy, self.s = policy, snapshot
@@ -86,16 +86,16 @@ class _Shared:
         self.users = {v.app_id: self._user(v) for v in self.views}
         self.names = {user.name for user in self.users.values()}
         self.seen_s: dict[str, float] = {}
-        """When a virtual user last took part; those of whom no app has for two leases are forgotten."""
+        """Virtual user -> when it last took part; it is dropped two leases later."""
         self.carried = self._carried(snapshot.memory)
         self.waited: Mapping[str, float] = snapshot.memory.get("waited", {})
         self.part = self._leases_since(float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s)))
-        """Leases that have passed since the last round."""
+        """Leases since the last round, at most 1."""
         self.part_of = {u: self._leases_since(self.seen_s[u]) if u in self.seen_s else self.part for u in self.names}
-        """The same since a virtual user last took part: who had all it wanted was not in the rounds between."""
+        """Virtual user -> leases since it last took part, at most 1; a satisfied one skips rounds."""
         idle_round = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
         self.idle_round = policy.placer == "paper" and idle_round
-        """Between two rounds of a placer that decides once a lease."""
+        """Whether the paper's placer, which decides once per lease, skips this round."""
         self.shares = {} if self.idle_round else self._shares()
 
     def _type(self, host: str) -> str:
@@ -103,7 +103,7 @@ class _Shared:
         return machine.gpu_type if machine else ANY_TYPE
 
     def _supply(self) -> dict[str, int]:
-        """GPUs by type that this round divides: those on offer, and those held by its apps."""
+        """GPUs by type that this round divides: those on offer, and those that its apps retain."""
         supply: dict[str, int] = {}
         held = [pair for v in self.s.apps for gang in v.retained_gangs for pair in gang]
         for host, n in [*self.s.free.items(), *held]:
@@ -112,19 +112,19 @@ class _Shared:
         return supply
 
     def _whole(self) -> Mapping[str, int]:
-        """GPUs by type, whoever has them: a gang that finds too few of a type in this round does not mix types."""
+        """GPUs of the cluster by type: a gang mixes types only if it is larger than a whole type."""
         whole: dict[str, int] = {}
         for machine in self.s.topology.machines.values():
             whole[machine.gpu_type] = whole.get(machine.gpu_type, 0) + machine.gpus
         return {**self.supply, **whole}
 
     def _types(self) -> list[str]:
-        """Slow to fast, by the apps' mean speedup."""
+        """The GPU types from slow to fast, by the apps' mean speedup."""
         mean = {t: sum(v.demand.speedups.get(t, 1.0) for v in self.views) for t in self.supply}
         return sorted(self.supply, key=lambda t: (mean[t], t))
 
     def _speedup(self, view: AppView, gpu_type: str) -> float:
-        """Its speed there; 1 where it was not measured, 0 where it does not take the type."""
+        """The app's speed on a type; 1 if it was not measured, 0 if it does not take the type."""
         wish = view.demand.gpu_type
         return 0.0 if wish and wish != gpu_type else float(view.demand.speedups.get(gpu_type, 1.0))
 
@@ -135,12 +135,14 @@ class _Shared:
         return _User(f"{tenant} ({kinds})", tenant, vector)
 
     def _leases_since(self, then_s: float) -> float:
-        """At most one."""
+        """Leases that have passed since `then_s`, at most 1."""
         return min(1.0, max(0.0, (self.s.now_s - then_s) / self.s.lease_s))
 
     def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Deviations by virtual user, of those too who are not in this round. When apps' speedups were measured again
-        and nobody is left of their user, those to whom they belong now take its deviations over."""
+        """Virtual user -> type -> deviation, also for virtual users that are not in this round.
+
+        If new measurements moved all apps of a virtual user to others, these share its deviation.
+        """
         was: Mapping[str, str] = memory.get("users", {})
         seen: Mapping[str, float] = memory.get("seen_s", {})
         carried: dict[str, dict[str, float]] = {}
@@ -158,7 +160,7 @@ class _Shared:
         return carried
 
     def _memory(self, deviation: Mapping[str, Mapping[str, float]], got: Container[str]) -> dict[str, Any]:
-        """For the next round."""
+        """The memory for the next round. `deviation`: that of this round's virtual users; `got`: apps that won."""
         old: Mapping[str, str] = self.s.memory.get("users", {})
         fresh = {u: at_s for u, at_s in self.seen_s.items() if at_s > self.s.now_s - 2 * self.s.lease_s}
         seen_s = fresh | dict.fromkeys(self.names, self.s.now_s)
@@ -181,12 +183,12 @@ class _Shared:
         return 1.0 if given is None or given <= 0 else given
 
     def _shares(self) -> dict[str, dict[str, float]]:
-        """GPUs by virtual user and type."""
+        """Virtual user -> type -> its share in GPUs."""
         users = sorted(set(self.users.values()), key=lambda u: u.name)
         if not users or not self.types:
             return {u.name: dict.fromkeys(self.types, 0.0) for u in users}
         standing = dict.fromkeys(users, 1.0)
-        """A virtual user's part of its tenant's weight, in proportion (OEF 4.2.4)."""
+        """Virtual user -> its relative part of its tenant's weight (OEF, section 4.2.4)."""
         for view in self.views:
             user = self.users[view.app_id]
             standing[user] = max(standing[user], 1.0 + view.priority)
@@ -216,7 +218,7 @@ class _Shared:
     # ---- whole gangs
 
     def _jobs(self, view: AppView) -> list[tuple[PlacerJob, Gang | None]]:
-        """A job for each gang that it could run, those that end first."""
+        """(job, its running gang or None) for each gang that the app could run, gangs on offer first."""
         d, user = view.demand, self.users[view.app_id]
         fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
         if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
@@ -238,7 +240,7 @@ class _Shared:
         return jobs
 
     def plan(self, started_s: float) -> Plan:
-        """The round's outcome."""
+        """The plan of the round."""
         if self.idle_round:
             return self._wait(started_s)
         hosts = HostPool(self.s, self.supply, packed=self.policy.placer != "unpacked")
@@ -267,8 +269,10 @@ class _Shared:
         )
 
     def _until_s(self, app_id: str) -> float:
-        """When what is held for an app is on offer together: by then every lease of now has ended once. It stays what
-        it was said first, so that what is lent in between ends at one time."""
+        """When a hold for an app ends: one lease after it began, as every present lease has ended once by then.
+
+        Later rounds keep this time, so that all loans of held GPUs end together.
+        """
         until_s = float(self.s.memory.get("holds", {}).get(app_id, 0.0))
         return until_s if until_s > self.s.now_s else self.s.now_s + self.s.lease_s
 
@@ -276,7 +280,7 @@ class _Shared:
         return {"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}
 
     def _wait(self, started_s: float) -> Plan:
-        """Nothing: rounds are a lease apart (OEF 4.3); shares continue accruing from the last one."""
+        """An empty plan: rounds are a lease apart (OEF, section 4.3), and shares accrue from the last one."""
         return Plan(
             round_id=self.s.round_id,
             awards=(),
@@ -290,7 +294,7 @@ class _Shared:
         return round(self.waited.get(view.app_id, 0.0) + self.part, 9)
 
     def _why(self, app_id: str, ways: set[tuple[str, str]]) -> str:
-        """Its user's share, deviation and speedup on each type that it got."""
+        """The tenant's share, deviation and speedup on each type that the app got."""
         user = self.users[app_id]
         parts = []
         for gpu_type, way in sorted(ways):

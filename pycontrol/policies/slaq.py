@@ -19,9 +19,9 @@ class Slaq(Filling):
     name: ClassVar[str] = "slaq"
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Minus the decrease."""
+        """Minus the decrease of loss per GPU-second."""
         return -view.demand.loss_rate
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its decrease."""
+        """Names its decrease of loss."""
         return f"among the largest decreases of loss: {view.demand.loss_rate:.3g} a GPU-s"

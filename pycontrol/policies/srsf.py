@@ -17,9 +17,9 @@ class Srsf(Filling):
     measure: ClassVar[tuple[str, str]] = ("work left", "GPU-s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Serial GPU-seconds left."""
+        """Work left, in serial GPU-seconds."""
         return view.demand.work_left_gpu_s
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its remaining service."""
+        """Names its work left."""
         return f"among the least service left: {view.demand.work_left_gpu_s:.0f} GPU-s"

@@ -20,11 +20,11 @@ class Srtf(Filling):
     measure: ClassVar[tuple[str, str]] = ("time left", "s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Seconds left: work x S / GPUs, in the narrowest scope that the offer has for its gangs."""
+        """Seconds left with the whole offer: work x S / GPUs, in the narrowest scope with room for its gangs."""
         d = view.demand
         most = max(1, min(d.gpus, view.retained_gpus + pool.gpus))
         return d.work_left_gpu_s * pool.slowdown(d) / most
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its remaining time."""
+        """Names its remaining time."""
         return f"among the shortest time left with the whole offer: {self.key(view, 0, pool):.0f} s"

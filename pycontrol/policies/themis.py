@@ -27,7 +27,7 @@ from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan
 from pycontrol.policies.classes import in_classes
 
 HUGE = 1e6
-"""rho of an app with nothing, as a multiple of the auction's worst, where it is to be all but unbounded."""
+"""With `rho_nothing` "huge": rho of an app with nothing, as a multiple of the worst rho in the auction."""
 
 
 Nothing = Literal["projected", "twice_worst", "huge"]
@@ -38,28 +38,29 @@ class Themis:
     """Themis' partial-allocation auction among the apps with the worst rho."""
 
     budget_s: float = 2.0
-    """Seconds for all solves of a round; what is not proved by then stands, with its gap."""
+    """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
     leftovers: Order = "random"
-    """Who gets what payments leave: at random (the paper), the worst rho first, or where a gang lowers log rho most."""
+    """Order of apps for leftovers: random (the paper), the worst rho first, or the largest cut of log rho by a gang."""
     participants: bool = False
-    """Whether bidders may get leftovers too (which gives payments back)."""
+    """Whether bidders may get leftovers too, which returns payments to them."""
     rounding: Rounding = "unbiased"
-    """Of payments, to whole gangs."""
+    """How payments are rounded to whole gangs."""
     rho_nothing: Nothing = "projected"
-    """rho of an app that would hold nothing: as it bids, twice the largest one in the auction, or a huge one."""
+    """rho of an app that would hold nothing: as bid, twice the largest rho in the auction, or HUGE times it."""
     cached_tables: bool = False
-    """Whether the offer goes by the bid table of an app's last auction, rather than by the rho that it reports."""
+    """Whether `offer` uses rho from an app's last bid instead of the rho that it reports."""
     ties: Literal["arrival", "random"] = "arrival"
-    """Among apps of equal rho."""
+    """Order of apps with equal rho."""
     engine: str = ""
-    """compiled, highs or reference; empty: the fastest that is there."""
+    """The solver: compiled, highs or reference; empty: the fastest that is available."""
     name: str = "themis"
     asks_agents: bool = True
     one_type: ClassVar[bool] = True
-    """A gang is given GPUs of one type, unless its app says that it may mix them."""
+    """True: a gang gets GPUs of one type, unless its app may mix types."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """The max(1, ceil((1-f) n)) apps with the worst rho among the n of each priority that could use the offer."""
+        """The max(1, ceil((1 - f) n)) apps with the worst rho among the n apps of each priority that could use the
+        offer; None if there are none."""
         room = room_gpus(snapshot, queue_limits(snapshot))
         able = [(rho, v) for v in snapshot.apps if room[v.app_id] > 0 and (rho := self._rho(v, snapshot)) is not None]
         if not able or not any(snapshot.free.values()):
@@ -84,7 +85,7 @@ class Themis:
         return float(table[max(0, known - 1)][1])
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Auction among the bidders, then leftovers; of several priorities for each, the highest first."""
+        """The plan: an auction among the bidders, then leftovers; for each priority in turn, the highest first."""
         started_s = time.perf_counter()
 
         def decide(s: Snapshot, theirs: Mapping[str, Bid]) -> Plan:
@@ -124,7 +125,7 @@ class Themis:
         )
 
     def _remember(self, snapshot: Snapshot, bids: Mapping[str, Bid]) -> dict[str, Any]:
-        """For each app, rho by GPUs held, as its last bid says."""
+        """With `cached_tables`: app -> its last bid as a table of (GPUs held, rho)."""
         if not self.cached_tables:
             return {}
         tables = snapshot.memory.get("tables", {})
@@ -134,7 +135,7 @@ class Themis:
 
 
 def with_nothing(bids: Sequence[Bid], holding: Container[str], convention: Nothing) -> list[Bid]:
-    """The bids, with the conventional rho of apps that would hold nothing."""
+    """The bids with `rho_nothing` replaced by the convention, for apps that hold nothing."""
     known = [b.rho_nothing for b in bids if b.app_id in holding] + [r.rho for b in bids for r in b.rows]
     if convention == "projected" or not known:
         return list(bids)
@@ -151,7 +152,7 @@ def _table(bid: Bid, retained_gpus: int) -> list[list[float]]:
 
 
 def _together(outcome: AuctionOutcome, more: Sequence[Award]) -> tuple[Award, ...]:
-    """One award an app; a leftover is the whole of it only where the auction gave nothing."""
+    """One award per app; it is marked as leftover only if the auction gave the app nothing."""
     extra = {a.app_id: a for a in more}
     awards = [
         Award(a, (*gangs, *(extra.pop(a).gangs if a in extra else ()))) for a, gangs in outcome.kept.items() if gangs

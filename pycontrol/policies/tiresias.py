@@ -20,7 +20,7 @@ class Tiresias(Filling):
     """Least attained GPU service first, continuous or in two queues."""
 
     threshold_gpu_s: Annotated[float, Field(ge=0)] = 0.0
-    """Above 0: two queues, first the apps with less service than this, first come first served in each."""
+    """If above 0: two queues, first the apps with less service than this, each first come, first served."""
     greedy: bool = False
     """Whether the first app takes all that it can use before the next gets any."""
 
@@ -28,18 +28,18 @@ class Tiresias(Filling):
     measure: ClassVar[tuple[str, str]] = ("attained service", "GPU-s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """GPU-seconds, or the number of its queue."""
+        """Attained service in GPU-seconds, or with a threshold the number of the app's queue, 0 or 1."""
         served = view.attained_gpu_s
         if not self.greedy:
             served += (gpus - view.retained_gpus) * pool.lease_s
         return float(served >= self.threshold_gpu_s) if self.threshold_gpu_s else served
 
     def standing(self, view: AppView, pool: Offered) -> float:
-        """GPU-seconds."""
+        """Attained service, GPU-s."""
         return view.attained_gpu_s
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its service."""
+        """Names its attained service."""
         if self.threshold_gpu_s:
             which = "first" if view.attained_gpu_s < self.threshold_gpu_s else "second"
             return f"its turn in the {which} queue: {view.attained_gpu_s:.0f} GPU-s of service"

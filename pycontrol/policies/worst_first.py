@@ -29,10 +29,10 @@ class WorstFirst:
     name: str = "worst_first"
     asks_agents: bool = True
     one_type: ClassVar[bool] = True
-    """A gang is given GPUs of one type, unless its app says that it may mix them."""
+    """True: a gang gets GPUs of one type, unless its app may mix types."""
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Everybody who could use it and whose rho is known; equal rho: who came first."""
+        """All apps with a known rho that could use the offer, by rho (worst first), then by submission."""
         room = room_gpus(snapshot, queue_limits(snapshot))
         able = [(v.rho, v) for v in snapshot.apps if room[v.app_id] > 0 and v.rho is not None]
         if not able or not any(snapshot.free.values()):
@@ -41,9 +41,9 @@ class WorstFirst:
         return Offer(tuple(v.app_id for _, v in able))
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Gang by gang; what nobody who bid gains from goes to the others, the worst rho first.
+        """The plan: gang by gang to the bidder with the worst rho; what is left goes to the other apps the same way.
 
-        Of several priorities the highest first.
+        Each priority is decided in turn, the highest first.
         """
         return in_classes(lambda s, theirs: self._decide(s, theirs, rng), snapshot, bids)
 
@@ -82,7 +82,7 @@ class WorstFirst:
 
 
 class _Bidder:
-    """A bidder: what it got, and its rho by the rows of its bid."""
+    """A bidder: the gangs that it got, and its rho with them by the rows of its bid."""
 
     def __init__(self, bid: Bid, own: list[Gang], snapshot: Snapshot) -> None:
         self.bid, self.own, self.topology = bid, own, snapshot.topology
@@ -91,7 +91,7 @@ class _Bidder:
         self.points = self._points()
 
     def _points(self) -> list[tuple[int, float]]:
-        """(GPUs, rho) of the rows that the gangs so far allow; never a worse rho for more GPUs."""
+        """(GPUs, rho) of the rows that are still possible with the gangs so far; rho never rises with GPUs."""
         best = {0: self.bid.rho_nothing}
         for row in self.bid.rows:
             if not row.new_gangs or row.scope >= self.widest or row.gang_gpus == 1:
@@ -103,11 +103,11 @@ class _Bidder:
 
     @property
     def gains(self) -> bool:
-        """Whether some row with more GPUs is better."""
+        """Whether a row with more GPUs has a better rho."""
         return any(rho < self.rho for gpus, rho in self.points if gpus > self.gpus)
 
     def give(self, gang: Gang) -> None:
-        """One more gang; rho between two rows is a straight line."""
+        """Adds a gang and updates rho, interpolated linearly between rows."""
         self.got.append(gang)
         self.gpus += gang_gpus(gang)
         scope = self.topology.scope_of(h for h, _ in gang)
@@ -120,7 +120,7 @@ class _Bidder:
         self.rho = low[1] + part * (high[1] - low[1])
 
     def receipt(self) -> BidReceipt:
-        """How it fared; nobody pays."""
+        """The bidder's receipt; there are no payments."""
         won = gangs_by_host(self.got)
         return BidReceipt(
             self.bid.app_id, self.bid.rho_nothing, len(self.bid.rows), won, self.rho if self.got else None,

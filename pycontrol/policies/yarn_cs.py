@@ -25,11 +25,11 @@ class YarnCs(Filling):
     by_queue: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """Gangs that run come before new ones; among equals the first comer is first."""
+        """0 for a running gang, 1 for a new one; ties go to the earlier submission."""
         return float(not _runs(view, gpus))
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
-        """Within capacity before beyond it, what runs before what waits, then by use of capacity."""
+        """Queues within their capacity first, then running gangs before new ones, then by use of capacity."""
         runs = _runs(view, gpus)
         size = gang_gpus(view.ending_gangs[0]) if runs else view.demand.gang_gpus
         beyond = used_gpus + size > self._guaranteed(view, pool)
@@ -40,11 +40,11 @@ class YarnCs(Filling):
         return queue.capacity * pool.cluster_gpus + 1e-9
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Its queue and its turn there."""
+        """Names its queue and whether it ran."""
         turn = "it ran already" if view.ending_gangs else "its turn came"
         return f"queue {view.queue}, capacity {self._guaranteed(view, pool):.0f} GPUs: {turn}"
 
 
 def _runs(view: AppView, gpus: int) -> bool:
-    """Whether the next of its gangs is one that runs, for those come first."""
+    """Whether the app's next gang is one that runs; these come before new ones."""
     return gpus < view.retained_gpus + sum(map(gang_gpus, view.ending_gangs))

@@ -1,6 +1,6 @@
-"""What every policy must hold to, in any round: a suite for pytest and hypothesis.
+"""The conformance suite for policies, for pytest and hypothesis: what must hold for every policy in any round.
 
-A package with a policy derives a class of tests from `PolicyConformance` (docs/extending.md):
+A package with a policy derives a test class from `PolicyConformance` (docs/extending.md):
 
     class TestFewest(PolicyConformance):
         @pytest.fixture
@@ -27,33 +27,34 @@ from pycontrol.policies.filling import Filling
 from pycontrol.policies.port import Policy
 
 CHECKS = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
-"""Of hypothesis: one class for each policy runs a test of the base class, and policies are frozen."""
+"""Health checks of hypothesis to suppress: each derived class runs the base's tests, and policies are frozen."""
 
 
 def decide(policy: Policy, s: Snapshot, seed: int = 0) -> Plan:
-    """A round with honest bids, if any are asked for; its plan without the time that it took."""
+    """The policy's plan with truthful bids, if it asks for bids; without its solve time, so that plans compare."""
     bids = truthful_bids(s, policy.offer(s))
     return replace(policy.decide(s, bids, random.Random(seed)), solve_s=0.0)
 
 
 def won(s: Snapshot, plan: Plan) -> dict[str, tuple[Gang, ...]]:
-    """Gangs by app; one award an app."""
+    """App -> its gangs; asserts that each app has at most one award."""
     assert len({a.app_id for a in plan.awards}) == len(plan.awards)
     return {v.app_id: next((a.gangs for a in plan.awards if a.app_id == v.app_id), ()) for v in s.apps}
 
 
 def renewed(view: AppView, gangs: tuple[Gang, ...]) -> int:
-    """How many gangs stay where they are."""
+    """The number of gangs that stay where they are."""
     return sum((Counter(view.ending_gangs) & Counter(gangs)).values())
 
 
 def any_type(s: Snapshot) -> Snapshot:
-    """The same without wishes for a GPU type."""
+    """The snapshot with all demands for a GPU type removed."""
     return replace(s, apps=tuple(replace(v, demand=replace(v.demand, gpu_type="")) for v in s.apps))
 
 
 def check_feasible(s: Snapshot, plan: Plan) -> None:
-    """No GPU twice, none from nowhere; gangs whole; within demand, scope, GPU type and queue limits."""
+    """Asserts that awards use only GPUs on offer, each once, in whole gangs within demand, scope, GPU type and queue
+    limits."""
     left = dict(s.free)
     gangs_of = won(s, plan)
     assert {a.app_id for a in plan.awards} <= gangs_of.keys()
@@ -75,9 +76,9 @@ def check_feasible(s: Snapshot, plan: Plan) -> None:
 
 
 def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: bool) -> None:
-    """Nobody outside an auction is left with a gang that fits in what nobody uses, and within its limits.
+    """Asserts that no app outside the auction could run another gang on unused GPUs within its limits.
 
-    `one_type`: the policy puts no gang on GPUs of several types.
+    `one_type`: the policy does not put a gang on GPUs of several types.
     """
     gangs_of = won(s, plan)
     for v in s.apps:
@@ -99,7 +100,7 @@ def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: 
 
 
 def check_renewals(s: Snapshot, plan: Plan) -> None:
-    """Who gets a new gang has none of its own left behind in GPUs that nobody uses."""
+    """Asserts that no app gets a new gang while the GPUs of one of its ending gangs stay unused."""
     for v in s.apps:
         gangs = won(s, plan)[v.app_id]
         new = list((Counter(gangs) - Counter(v.ending_gangs)).elements())
@@ -113,15 +114,15 @@ def check_renewals(s: Snapshot, plan: Plan) -> None:
 
 
 class PolicyConformance:
-    """Derive from it, with a fixture `policy`.
+    """The base class of a policy's conformance tests; a derived class has a fixture `policy`.
 
-    A policy that gives an app's gang up to place another better says so by an attribute `migrates`; one that leaves
-    GPUs free rather than mix their types in a gang, by `one_type`.
+    A policy that moves gangs to better places has an attribute `migrates = True`; one that leaves GPUs free rather than
+    mix types in a gang has `one_type = True`.
     """
 
     @pytest.fixture
     def policy(self) -> Policy:
-        """The policy that is held to all of this."""
+        """The policy under test."""
         raise NotImplementedError("a fixture `policy` of the derived class")
 
     @settings(max_examples=60, deadline=None, suppress_health_check=CHECKS)
@@ -146,7 +147,7 @@ class PolicyConformance:
     @settings(max_examples=30, deadline=None, suppress_health_check=CHECKS)
     @given(s=snapshots())
     def test_an_app_that_nobody_contends_with_stays_where_it_is(self, policy: Policy, s: Snapshot) -> None:
-        """One app alone, which can use all that it holds: nothing moves, unless the policy is after moves."""
+        """One app alone that can use all that it holds: nothing moves."""
         if policy.asks_agents or getattr(policy, "migrates", False):
             pytest.skip("its bids, or moves, say where it goes")
         for v in s.apps:

@@ -1,4 +1,4 @@
-"""Snapshots for tests of policies: by hand, and at random."""
+"""Snapshots for tests of policies, built by hand or at random."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUES = {q: Queue(q, c, m) for q, c, m in (("root.a", 0.6, 1.0), ("root.b", 0.4
 
 
 def app(app_id: str, gang: int = 1, gangs: int = 2, **more: object) -> AppView:
-    """An app that could use so many gangs; `more` are fields of its view or of its demand."""
+    """An app that could use `gangs` gangs of `gang` GPUs; `more`: fields of its view or of its demand."""
     names = {f.name for f in fields(Demand)}
     of_demand = {k: v for k, v in more.items() if k in names}
     demand = replace(DEMAND, gang_gpus=gang, gangs=gangs, **of_demand)  # type: ignore[arg-type]
@@ -34,19 +34,19 @@ def app(app_id: str, gang: int = 1, gangs: int = 2, **more: object) -> AppView:
 
 
 def _gpus(gangs: tuple[Gang, ...]) -> list[Gpu]:
-    """As many GPUs as the gangs have on each host."""
+    """Distinct GPUs with as many on each host as the gangs have there."""
     return [Gpu(h, 10 * k + i) for k, gang in enumerate(gangs) for h, n in gang for i in range(n)]
 
 
 def snapshot(*apps: AppView, free: Mapping[str, int] | None = None, top: Topology = CLUSTER) -> Snapshot:
-    """All GPUs of the cluster on offer, or `free`."""
+    """A snapshot of these apps with all GPUs of the cluster on offer, or `free`."""
     offered = {h: m.gpus for h, m in top.machines.items()} if free is None else free
     return Snapshot("r1", 0.0, top, offered, apps, lease_s=600.0)
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A cluster in the middle of its work: some gangs run on, some end, some GPUs are free, some apps wait."""
+    """Random snapshots of a busy cluster: some gangs run on, some end, some GPUs are free, some apps wait."""
     left = {h: m.gpus for h, m in CLUSTER.machines.items()}
     held = dict.fromkeys(QUEUES, 0)
     retained_gpus = 0
@@ -57,7 +57,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         gangs: list[list[Gang]] = [[], []]
         limit = int(QUEUES[queue].max_capacity * CLUSTER.gpus)
         for _ in range(draw(st.integers(0, 2))):
-            n = draw(st.sampled_from([size, size, size, 1]))  # sometimes of another size than it wants now
+            n = draw(st.sampled_from([size, size, size, 1]))  # sometimes another size than it wants now
             gang = _draw_gang(draw, n, left)
             if gang and held[queue] + n <= limit:
                 for h, k in gang:
@@ -110,7 +110,7 @@ def _view(draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]
 
 
 def truthful_bids(s: Snapshot, offer: Offer | None) -> dict[str, Bid]:
-    """What honest apps answer to an offer: rho falls with each gang, kept or new, and rises with the scope."""
+    """The bids of truthful apps: rho falls with each gang, kept or new, and rises with the scope."""
     bids = {}
     for v in s.apps:
         if offer is None or v.app_id not in offer.app_ids:
