@@ -48,8 +48,8 @@ TICK_S = 0.5
 INBOX = 10_000
 CLOSE_S = 5.0
 PATIENCE_S = 1800.0
-"""For an HDFS that is away: when the Agent starts again, since an attempt that ends costs the app one of few, and when
-the training is over, since its model is what the app was run for. The AM's JVM tells YARN meanwhile that it lives."""
+"""How long to wait for HDFS when it is away: at a restart, because a failed attempt costs the app one of few, and after
+the training, because the model would be lost. The AM's JVM sends heartbeats to YARN meanwhile."""
 TOKEN_LOOK_S = 60.0
 SHELL_GONE = 70
 QUIET = {"progress", "rho"}
@@ -89,7 +89,7 @@ class Agent:
         )
 
     def _recall_speeds(self) -> None:
-        """What earlier apps of the job type learnt."""
+        """Load what earlier apps of the job type measured."""
         known = self.speeds.load(file_of(self.spec.job_type))
         if known is None:
             return
@@ -112,7 +112,10 @@ class Agent:
         self.inbox.put(message)
 
     def run(self) -> int:
-        """Until the app is finished; the containers of an earlier attempt are known before the Arbiter is."""
+        """Run until the app has ended; returns the exit code.
+
+        The first poll of the shell comes before the Arbiter's stream, so that earlier attempts' containers are known.
+        """
         self.store.start()
         self.shell.start(lambda command, error: self.inbox.put(CommandRefused(command, error)))
         self._take(self.shell.poll())
@@ -167,7 +170,7 @@ class Agent:
             kind = command.command.WhichOneof("kind")
             if kind not in QUIET:
                 log.info("to YARN: %s", _short(command.command))
-            if kind == "finish":  # Done first: the Arbiter must hear how it went before YARN says that it has ended
+            if kind == "finish":  # the Arbiter must receive Done before YARN reports the app's end
                 self.session.close(CLOSE_S)
                 self.store.flush(CLOSE_S)
             self.shell.send(command.command)
@@ -190,7 +193,7 @@ class Agent:
             log.warning("the model could not be copied: %s: %s", type(e).__name__, e)
             published = Published(problem=f"{type(e).__name__}: {e}")
         self._write_results(p)
-        try:  # its workers have ended; a worker that was killed as it saved may have left gigabytes
+        try:  # a worker that was killed while it saved may have left gigabytes
             sweep(spec.files_at(p.from_dir.rpartition("/")[0]))
         except Exception as e:  # whatever HDFS or the way to it raises
             log.warning("half-written checkpoints may be left: %s", e)
@@ -208,7 +211,7 @@ class Agent:
             return f"{p.to_dir.rstrip('/')}/{name}"
 
     def _write_results(self, p: Publish) -> None:
-        """They are worth a try, never a failure."""
+        """Write the result files; an error is only logged."""
         try:
             files = self.spec.files_at(p.to_dir)
             for name, text in p.results.items():
@@ -217,7 +220,7 @@ class Agent:
             log.warning("the results could not be written to %s: %s", p.to_dir, e)
 
     def _poll_shell(self) -> None:
-        """An Agent whose shell is gone ends at once."""
+        """Poll the shell for events; exit immediately if it is gone."""
         try:
             while True:
                 self._take(self.shell.poll())
@@ -232,7 +235,7 @@ class Agent:
 
 
 def watch_token(token: HdfsToken, tell: Callable[[Event], None]) -> None:
-    """An app that writes nothing for long gets its new tokens, too, and its mind knows when they end."""
+    """Renew the app's HDFS token in time even if the Agent writes nothing; `tell` receives HasToken."""
     while True:
         before_s = token.ends_s
         token.url()
@@ -248,7 +251,7 @@ def _short(message: object) -> str:
 
 
 def _die_with_parent() -> None:
-    """kill -9 of the AM's JVM must not leave an Agent behind (Linux: PR_SET_PDEATHSIG)."""
+    """Have the kernel kill this process when the AM's JVM dies (Linux: PR_SET_PDEATHSIG)."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
@@ -256,7 +259,7 @@ def _die_with_parent() -> None:
 
 
 def main() -> int:
-    """Reads where the shell listens from standard input, then runs."""
+    """Read the shell's port and token from standard input, then run; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     for noisy in ("py4j", "hdfs"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -265,7 +268,7 @@ def main() -> int:
         greeting = json.loads(sys.stdin.readline())
         spec = AppSpec.load(Path(FILE))
         token = read_secret("isonomy.token").decode()
-        # as in a worker's environment: HDFS tokens are asked for there
+        # the code that renews HDFS tokens reads these, as in a worker
         os.environ.update({"ISONOMY_ARBITER": spec.arbiter, "ISONOMY_ARBITER_CA": spec.ca})
         shell = Shell(int(greeting["port"]), greeting["token"])
         attempt = int(greeting.get("attempt") or _attempt(os.environ.get("CONTAINER_ID", "")))
@@ -276,10 +279,10 @@ def main() -> int:
 
 
 def serve(spec: AppSpec, shell: Shell, attempt: int, token: str, files: Files | None = None) -> int:
-    """Runs the app to its end; the exit code."""
+    """Run the app to its end; returns the exit code."""
     try:
         agent = Agent(spec, shell, attempt, token, files)
-    except SchedulerError as e:  # trying again would not help: the app ends and says why
+    except SchedulerError as e:  # a retry would not help: end the app with this message
         log.error("the Agent cannot start: %s", e)
         shell.start(lambda _command, _error: None)
         shell.send(am.AmCommand(id=f"{attempt}/end", finish=am.AmFinish(succeeded=False, message=str(e))))
@@ -289,7 +292,7 @@ def serve(spec: AppSpec, shell: Shell, attempt: int, token: str, files: Files | 
 
 
 def _attempt(container_id: str) -> int:
-    """container_e17_1700000000000_0001_02_000001 is of attempt 2."""
+    """The attempt in a container id: 2 for container_e17_1700000000000_0001_02_000001."""
     parts = container_id.split("_")
     return int(parts[-2]) if len(parts) >= 5 else 1
 

@@ -1,4 +1,4 @@
-"""What is left of the app, and its bids as messages; how they come about is pycontrol.fairness.bidding's matter."""
+"""The app's work left, and its bids as messages; `pycontrol.fairness.bidding` computes the bids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ SCOPES = {Scope.MACHINE: pb.MACHINE, Scope.RACK: pb.RACK, Scope.CLUSTER: pb.CLUS
 def work_left(
     scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, done_gpu_s: float
 ) -> tuple[PhaseWork, ...]:
-    """The phases left. Where only the script knows its end: as much again as was done, `least_gpu_s` at least."""
+    """The phases left, in serial GPU-seconds per job.
+
+    If only the training script knows its end, one phase of the work done so far, but at least `least_gpu_s`.
+    """
     if scheduler.finished:
         return ()
     if not scheduler.until_step(scheduler.runnable()[0]):
@@ -34,13 +37,13 @@ def app_work(
     speed: float = 1.0,
     job_gpus_max: int = 0,
 ) -> AppWork:
-    """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it."""
+    """The app's work for rho; `widest`: the most jobs at the same time; `speed`: its mean speed on the cluster."""
     elapsed_s, most = c.now_s - c.submitted_s, job_gpus_max
     return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed, most)
 
 
 def message(bid: Bid, round_id: str) -> pb.Bid:
-    """A bid as it travels."""
+    """A bid as a protobuf message."""
     rows = [
         pb.BidRow(
             rho=row.rho,

@@ -1,7 +1,7 @@
-"""The Agent's mind: a pure state machine, `handle(event, now_s) -> commands`.
+"""The Agent's logic: a pure state machine, `handle(event, now_s) -> commands`, without I/O, clock or log.
 
-Events are the Arbiter's and the AM shell's messages and the passing of time; commands are messages to both,
-and what is to be done at the edges. No I/O, clock or log inside.
+Events are messages of the Arbiter and the AM shell, and ticks. Commands are messages to both, and I/O for the caller
+to do.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from submarine_patch.agent.state import SavedState
 
 SHUTDOWN_CODE = 70
 TRIAL_WAIT_S = 60.0
-"""The least time that a GPU type is asked for before it is not tried after all."""
+"""The least time to wait for a GPU type before giving up its trial."""
 RESTART_WEIGHT = 0.5
-"""Of the newest measurement of a restart's cost."""
+"""Weight of the newest measurement in the mean cost of a restart."""
 LOSSES = 16
-"""Lines of a job's log by which its present decrease of loss is judged."""
+"""Newest losses of a job that are kept, to estimate its loss rate."""
 
 
 class AgentCore(SavedState):
-    """One app."""
+    """The Agent of one app."""
 
     def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
         super().__init__(spec, attempt, saved)
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
-        """Takes one event and returns what to do, in order."""
+        """Handle one event; returns the commands to carry out, in order."""
         if isinstance(event, pb.ArbiterMessage):
             self._arbiter(event, now_s)
         elif isinstance(event, am.AmEvent):
@@ -77,7 +77,7 @@ class AgentCore(SavedState):
             self.shell(board=am.AmBoard(port=event.port))
 
     def register(self) -> pb.AgentMessage:
-        """The first message of each stream."""
+        """The Register message, the first of each stream."""
         return report.register(self)
 
     # ---- the Arbiter
@@ -102,7 +102,7 @@ class AgentCore(SavedState):
                 self._worker(m.from_worker, now_s)
             case "finish":
                 self._end(False, m.finish.reason or "ended by the operator")
-            case _:  # WorkerGone: the end of its container decides, a broken stream alone does not
+            case _:  # WorkerGone: only the end of a worker's container counts, not a broken stream
                 pass
 
     def _worker(self, m: pb.WorkerMessage, now_s: float) -> None:
@@ -128,10 +128,10 @@ class AgentCore(SavedState):
             gangs.reported_exit(self, job, worker, m.exit, now_s)
 
     def _progressed(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
-        """A line of the chief's TensorFlow log."""
+        """Handle a progress line of the chief."""
         if p.step < job.step and job.first_step_s:
-            return  # said again on a new stream
-        # a launch's first line tells where it really begins: behind the last one, if that left no checkpoint
+            return  # resent on a new stream
+        # a launch may begin at an earlier step than the last one reached, if that left no checkpoint
         job.step = max(job.step, p.step) if job.first_step_s else p.step
         job.loss, job.iter_time_s = p.loss, p.iter_time_s
         if p.accuracy:
@@ -152,13 +152,13 @@ class AgentCore(SavedState):
         self.report_due = True
 
     def _checkpoint(self, job: Job, c: pb.WorkerCheckpoint) -> None:
-        """Failures are told while there is time: a revocation would cost all since the last whole one."""
+        """Handle the result of a checkpoint; a failure is reported, because a revocation would then cost progress."""
         job.checkpoints_failed = job.checkpoints_failed + 1 if c.problem else 0
         job.checkpoint_problem = f"step {c.step}: {c.problem}" if c.problem else ""
         self.report_due = True
 
     def _measured(self, job: Job, p: pb.WorkerProgress, warm: bool, now_s: float) -> None:
-        """What the line's iteration time says of placements and of GPU types; a trial that has ended makes room."""
+        """Feed a line's iteration time to the profiles; stop the job if the trial of its GPU type has ended."""
         types, scope = self.types_of(job), self.scope_of(job)
         trial = self.speeds.trial()
         if len(types) == 1 and "" not in types:
@@ -182,9 +182,9 @@ class AgentCore(SavedState):
         self.out.append(KeepSpeeds(file_of(self.spec.job_type), known))
 
     def recall(self, known: Mapping[str, Any]) -> None:
-        """What earlier apps of the job type learnt; what the user declares goes before.
+        """Load what earlier apps of the job type measured; the user's declarations take precedence.
 
-        ValueError, KeyError, TypeError or AttributeError where it is no such thing.
+        Raises ValueError, KeyError, TypeError or AttributeError for malformed data.
         """
         self.speeds.restore(known)
         self.scaling.recall(known.get("efficiency") or {})
@@ -192,12 +192,12 @@ class AgentCore(SavedState):
             self.profiler.recall(known.get("slowdowns") or {})
 
     def _watch_token(self, now_s: float) -> None:
-        """Before the app's HDFS token ends for good, while its user can still do something, it is said."""
+        """Report that the app's HDFS token will end, once, while its user can still act."""
         if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
             self.token_told = self.report_due = True
 
     def _try(self, now_s: float) -> None:
-        """A type that is not available for a lease's time is not tried."""
+        """Give up the trial of a GPU type that has not been available for a lease's length."""
         trial, s = self.speeds.trial(), self.speeds
         if trial is None or not self.registered or any(self.types_of(j) == {trial} for j in self.jobs.values()):
             s.waits_since_s = None
@@ -209,7 +209,7 @@ class AgentCore(SavedState):
             self.mark()
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
-        """The scheduler may end a job on its way; a line without the metric tells it nothing."""
+        """Pass a line's metric to the app scheduler, which may stop the job; ignore lines without the metric."""
         told = {"loss": True, "accuracy": bool(p.accuracy)}.get(self.spec.metric, p.HasField("metric"))
         if job.state != jobs.RUNNING or not told:
             return
@@ -236,7 +236,7 @@ class AgentCore(SavedState):
                 pass
 
     def _adopted(self, m: am.AmContainer, now_s: float) -> None:
-        """A container of an earlier attempt: training continues in it."""
+        """Handle a container of an earlier attempt: keep it if it is a known worker's, else stop it."""
         found = self.worker_in(m.container_id)
         if found is None:
             asked = (x for x in self.workers() if x[1].request_id == m.allocation_request_id)
@@ -279,7 +279,7 @@ class AgentCore(SavedState):
             self.mark()
 
     def _finish(self, now_s: float) -> None:
-        """Once all is done: no launch left, the model published, Done said, the shell told."""
+        """End the app in steps: stop all launches, publish the model, then send Done and finish."""
         if self.done_sent:
             return
         if self.scheduler.finished:
@@ -308,7 +308,7 @@ class AgentCore(SavedState):
         return False, "; ".join(problems[:3]) or "no job has a result"
 
     def _publish_done(self, e: Published) -> None:
-        """A training script that writes no checkpoint keeps its model where it likes."""
+        """Handle Published; a missing checkpoint is no failure, for the script may store its model elsewhere."""
         self.published, self.model_path = True, e.path
         if e.missing:
             self.ending = f"{self.ending}; no model was copied: {e.problem}"

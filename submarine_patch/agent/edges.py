@@ -1,4 +1,4 @@
-"""The Agent's edges: the stream to the Arbiter, the AM shell over py4j, the state on HDFS."""
+"""The Agent's I/O: the stream to the Arbiter, the AM shell over py4j, the state and the speeds on HDFS."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Outbox = queue.Queue["pb.AgentMessage | None"]
 
 
 class ArbiterSession:
-    """One stream, renewed by itself; Register goes first on each.
+    """The stream to the Arbiter; reconnects by itself and sends Register first.
 
-    What a broken stream did not carry is dropped, Done apart: after Registered the mind says again what
-    still means something.
+    Messages that a broken stream did not carry are dropped, except Done: after Registered the AgentCore resends what
+    still matters.
     """
 
     def __init__(
@@ -51,26 +51,26 @@ class ArbiterSession:
         lost: Callable[[], None],
     ) -> None:
         self._addresses, self._ca_pem = address.split(","), ca_pem
-        """Of a pair of control planes both; one serves at a time."""
+        """The addresses of a pair of control planes, of which one serves at a time."""
         self._metadata = (("isonomy-token", token),)
         self._register, self._deliver, self._lost = register, deliver, lost
         self._outbox: Outbox = queue.Queue(OUTBOX)
-        """Of the present stream: a stream that broke must not take what the next one is to carry."""
+        """The present stream's messages; each stream has its own, so that a broken one cannot take the next one's."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="arbiter", daemon=True)
 
     def start(self) -> None:
-        """Connects in the background."""
+        """Connect in the background."""
         self._thread.start()
 
     def send(self, message: pb.AgentMessage) -> None:
-        """Sends without blocking; if the Arbiter reads too slowly the oldest messages give way."""
+        """Send without blocking; if OUTBOX messages wait, the oldest is dropped."""
         with self._lock:
             _put(self._outbox, message)
 
     def close(self, timeout_s: float) -> None:
-        """Sends what waits, then ends the stream."""
+        """Send the waiting messages, then end the stream."""
         self._closed.set()
         with self._lock:
             _put(self._outbox, None)
@@ -85,7 +85,7 @@ class ArbiterSession:
     def _run(self) -> None:
         failures = 0
         problems: dict[str, str] = {}
-        """By address, what was said already."""
+        """By address: the problem that was last logged."""
         while True:
             try:
                 with channel_to(self._addresses[0], self._ca_pem) as channel:
@@ -108,7 +108,7 @@ class ArbiterSession:
                 return
 
     def _renew(self) -> None:
-        """A new outbox; the generator of the broken stream ends."""
+        """Replace the outbox, keep Done, and end the broken stream's generator."""
         with self._lock:
             old, self._outbox = self._outbox, queue.Queue(OUTBOX)
             with contextlib.suppress(queue.Empty):
@@ -144,7 +144,7 @@ class _Gateway(JavaGateway):  # type: ignore[misc]
 
 
 class Shell:
-    """The AM shell: long polls for events; commands one after the other on a thread of their own."""
+    """The AM shell: long polls for events; commands are sent one by one on their own thread."""
 
     def __init__(self, port: int, token: str) -> None:
         parameters = GatewayParameters(
@@ -156,22 +156,22 @@ class Shell:
         self._refused: Callable[[am.AmCommand, str], None] = lambda _command, _error: None
 
     def start(self, refused: Callable[[am.AmCommand, str], None]) -> None:
-        """`refused` is told of commands that the shell could not carry out."""
+        """Start the command thread; it calls `refused` for a command that the shell refuses."""
         self._refused = refused
         self._thread.start()
 
     def poll(self) -> list[am.AmEvent]:
-        """The next events; [] after a second without any. Raises if the shell is gone."""
+        """The next events; [] after POLL_MS without any. Raises if the shell is gone."""
         events = am.AmEvents()
         events.ParseFromString(bytes(self._api.poll(POLL_MS)))
         return list(events.events)
 
     def send(self, command: am.AmCommand) -> None:
-        """Has a command carried out, after those before it."""
+        """Queue a command."""
         self._waiting.put(command)
 
     def drain(self, timeout_s: float) -> None:
-        """Waits until all commands are carried out; none may follow."""
+        """Wait until all commands are carried out; no command may follow."""
         self._waiting.put(None)
         self._thread.join(timeout_s)
 
@@ -182,17 +182,17 @@ class Shell:
                 reply.ParseFromString(bytes(self._api.call(command.SerializeToString())))
             except Exception as e:
                 log.error("the AM shell did not answer %s: %s", command.WhichOneof("kind"), e)
-                return  # it is gone; the poll notices and ends the Agent
+                return  # the shell is gone: poll notices that and ends the Agent
             if not reply.ok:
                 log.error("the AM shell refused %s: %s", command.WhichOneof("kind"), reply.error)
                 self._refused(command, reply.error)
 
 
 class StateStore:
-    """The Agent's state in files numbered by attempt and write; the newest readable one wins.
+    """The Agent's state, in files numbered by attempt and write; `load` reads the newest readable one.
 
-    An earlier attempt that still runs, cut off from YARN, can neither overtake a later one nor delete what it wrote.
-    Writing never blocks the mind.
+    An earlier attempt that still runs, cut off from YARN, can neither supersede a later attempt's files nor delete
+    them. Writes happen in the background and never block the Agent.
     """
 
     def __init__(self, files: Files, attempt: int = 1) -> None:
@@ -204,11 +204,11 @@ class StateStore:
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
 
     def start(self) -> None:
-        """Writes in the background from now on."""
+        """Start the writing thread."""
         self._thread.start()
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state; None if there is none."""
+        """The newest readable state; None if there is none."""
         for attempt, number in sorted(self._kept(), reverse=True):
             if attempt == self._attempt:
                 self._number = max(self._number, number)
@@ -223,18 +223,18 @@ class StateStore:
         return None
 
     def _kept(self) -> list[tuple[int, int]]:
-        """(attempt, number) of the files that are there."""
+        """(attempt, number) of the existing files."""
         found = (_STATE.fullmatch(n) for n in self._files.names(""))
         return [(int(m[1]), int(m[2])) for m in found if m]
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes soon; a later state overtakes one that still waits."""
+        """Write the state in the background; replaces one that still waits."""
         with self._wake:
             self._next, self._idle = state, False
             self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until nothing waits."""
+        """Wait until the newest state has been written, or `timeout_s` has passed."""
         with self._wake:
             self._wake.wait_for(lambda: self._idle, timeout_s)
 
@@ -245,7 +245,7 @@ class StateStore:
                 state, self._next = self._next, None
             try:
                 self._write(json.dumps(state).encode())
-            except Exception as e:  # HDFS is away: the next change is saved again
+            except Exception as e:  # e.g. HDFS is away: the next change is saved again
                 log.warning("the state could not be saved: %s", e)
             with self._wake:
                 self._idle = self._next is None
@@ -262,18 +262,18 @@ class StateStore:
             for attempt, number in self._kept():
                 if attempt < self._attempt:
                     self._files.delete(_name(attempt, number))
-            for begun in filter(_PART.fullmatch, self._files.names("")):  # by an attempt that was killed
+            for begun in filter(_PART.fullmatch, self._files.names("")):  # left by an attempt that was killed
                 self._files.delete(begun)
 
 
 class SpeedStore:
-    """Times by job type, one file each, shared by a user's apps; the last writer wins."""
+    """Measured times, one file per job type, shared by a user's apps; the last writer wins."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def load(self, file: str) -> dict[str, Any] | None:
-        """What earlier apps learnt; None where there is nothing readable."""
+        """What earlier apps measured; None if there is nothing readable."""
         try:
             known: dict[str, Any] = json.loads(self._files.read(file))
             return known
@@ -284,7 +284,7 @@ class SpeedStore:
             return None
 
     def save(self, file: str, speeds: Mapping[str, Any]) -> None:
-        """Writes in the background."""
+        """Write in the background."""
         data = json.dumps(speeds).encode()
         threading.Thread(target=self._write, args=(file, data), name="speeds", daemon=True).start()
 

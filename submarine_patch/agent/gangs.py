@@ -1,4 +1,4 @@
-"""The life of a gang: planned, asked for, launched, started, stopped, over. It is whole at every step."""
+"""The life of a gang: planned, requested, launched, started, stopped, ended; all workers or none at each step."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from submarine_patch.agent.state import SavedState
 from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED
 
 GANG_TIMEOUT_S = 120.0
-"""From the time its GPUs are free until all workers have registered."""
+"""How long all workers may take to register, from the time when their GPUs are free."""
 STOP_GRACE_S = 10.0
-"""Where no lease ends: for a last checkpoint."""
+"""Time for a last checkpoint if a stop has no lease's deadline."""
 STOP_AGAIN_S = 5.0
 GONE_S = 600.0
-"""A container that is to end, and whose worker is silent for so long, is gone though YARN never says so: a new
-ResourceManager does not know what ran on a machine that did not come back. As long as an RM waits for a NodeManager."""
+"""After this silence a stopping worker's container counts as gone even if YARN does not report it: a restarted
+ResourceManager does not know what ran on a machine that did not return. Equals an RM's wait for a NodeManager."""
 SILENCE_S = 60.0
 EXIT_GRACE_S = 15.0
-"""A container that is still there this long after its worker said it ended is stopped."""
+"""A container that still runs this long after its worker reported its exit is stopped."""
 SETTLE_S = 3.0
-"""How long the last words of a worker that ended well are waited for."""
+"""How long to wait for the final message of a worker that ended with 0."""
 UNSAVED = "was stopped without a checkpoint: it starts again after each revocation (docs/submit.md says what helps)"
 PLAN_REFUSALS = 8
-"""A refused plan is sent again (its GPUs may be about to be free) this often, 0.25 s to 4 s apart."""
+"""Refusals after which a plan is given up; resends are 0.25 s to 4 s apart, as its GPUs may soon be free."""
 NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
-"""Exit codes of YARN for containers that were lost, preempted or killed, and of a worker whose gang never came."""
+"""YARN's exit codes of lost, preempted and killed containers, and that of a worker whose gang never started."""
 
 # ---- launching
 
 
 def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
-    """Plans a gang on these GPUs: one worker a machine, the one with most GPUs (the chief) first."""
+    """Plan a gang on these GPUs: one worker per machine, the one with the most GPUs (the chief) first."""
     job.launches += 1
     suffix = "" if s.attempt == 1 else f".{s.attempt}"
     job.use_id = f"{job.job_id}/{job.launches}{suffix}"
@@ -60,7 +60,7 @@ def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
 
 
 def send_use(s: SavedState, job: Job) -> None:
-    """Tells the Arbiter where each worker is to be."""
+    """Send the Arbiter the plan of the workers that have no container yet."""
     job.use_again_s = 0.0
     plans = [
         pb.WorkerPlan(
@@ -77,7 +77,7 @@ def send_use(s: SavedState, job: Job) -> None:
 
 
 def use_reply(s: SavedState, m: pb.UseReply, now_s: float) -> None:
-    """The plan lies inside our leases, and containers are asked for; or not (yet)."""
+    """Handle UseReply: request containers for an accepted plan; resend a refused one later, or give it up."""
     job = next((j for j in s.jobs.values() if j.use_id == m.use_id and j.state == jobs.STARTING), None)
     if job is None or job.use_accepted:
         return
@@ -111,7 +111,7 @@ def _ask(s: SavedState, worker: Worker) -> None:
 
 
 def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
-    """A container: launched as the worker that asked for it, if it is what was planned, else given back."""
+    """Handle a new container: launch the worker that requested it, or release it if it does not match the plan."""
     for job, worker in s.workers():
         if worker.request_id != m.allocation_request_id or worker.container_id or worker.exit_code is not None:
             continue
@@ -125,7 +125,7 @@ def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
 
 
 def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: float) -> None:
-    """A worker has registered; with the last of the gang all start: again, if a lost stream may not have said so."""
+    """Handle a worker's registration: start the gang once all are ready; resend Start if no step has come yet."""
     worker.address = f"{m.host}:{m.port}"
     if job.state == jobs.STARTING and all(w.address for w in job.workers):
         job.state = jobs.RUNNING
@@ -139,7 +139,7 @@ def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: flo
 
 
 def send_start(s: SavedState, job: Job) -> None:
-    """TF_CONFIG for each worker of a gang, chief first; none for a gang of one."""
+    """Send Start to each worker of a gang, with TF_CONFIG if there are several workers."""
     cluster = {"worker": [w.address for w in job.workers]}
     for rank, worker in enumerate(job.workers):
         task = {"type": "worker", "index": rank}
@@ -154,8 +154,10 @@ def send_start(s: SavedState, job: Job) -> None:
 
 
 def _pacing(s: SavedState, job: Job) -> str:
-    """Virtual GPUs take the declared serial time x S(placement) / GPUs for a step, less where their machine says that
-    they are fast; nothing else is paced."""
+    """The pacing of a job on virtual GPUs, as JSON; empty for a job that is not paced.
+
+    A step takes the declared serial time x S(placement) / GPUs, less on GPUs that their machine declares faster.
+    """
     if s.spec.iteration_s is None or not s.virtual.intersection(job.hosts):
         return ""
     slowdown = s.spec.slowdown[s.scope_of(job) - 1]
@@ -164,7 +166,7 @@ def _pacing(s: SavedState, job: Job) -> str:
 
 
 def resend(s: SavedState, job: Job, now_s: float) -> None:
-    """On a new stream: what the lost one may not have carried. Repeating does no harm."""
+    """Resend on a new stream what the lost one may not have carried; all these messages are idempotent."""
     if job.state == jobs.STARTING and not all(w.container_id for w in job.workers):
         job.use_accepted = False
         send_use(s, job)
@@ -180,7 +182,7 @@ def resend(s: SavedState, job: Job, now_s: float) -> None:
 
 
 def stop(s: SavedState, job: Job, deadline_s: float, reason: str, now_s: float, failed: bool = False) -> None:
-    """Asks all workers to checkpoint and end by the deadline; those without a container simply are no more."""
+    """Ask all workers to checkpoint and end by the deadline; withdraw those without a container."""
     if not job.active:
         return
     if job.state == jobs.STOPPING:
@@ -216,7 +218,10 @@ def _stop_containers(s: SavedState, job: Job) -> None:
 
 
 def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True) -> None:
-    """A worker failed: the whole gang ends, and the job is tried again from its newest checkpoint."""
+    """Stop the whole gang because a worker failed; the job is retried from its newest checkpoint.
+
+    `counts`: whether the failure counts towards `max_retries`.
+    """
     if counts:
         job.failures += 1
         job.problem = why
@@ -227,7 +232,7 @@ def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True)
 
 
 def reported_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now_s: float) -> None:
-    """A worker's last words; its GPUs are free once its container is gone."""
+    """Handle a worker's exit report; its GPUs are free only once its container has ended."""
     worker.reported_exit, worker.reported_exit_s, worker.exit_message = m.code, now_s, m.message
     job.step = max(job.step, m.step)
     if m.unsaved and worker is job.workers[0]:
@@ -236,7 +241,7 @@ def reported_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now
 
 
 def container_gone(s: SavedState, container_id: str, status: int, why: str, now_s: float) -> None:
-    """A worker's container has ended."""
+    """Handle the end of a worker's container; stop the gang if it did not end with 0."""
     found = s.worker_in(container_id)
     if found is None or found[1].exit_code is not None:
         return
@@ -261,7 +266,7 @@ def _last(text: str) -> str:
 
 
 def over(s: SavedState, job: Job, now_s: float) -> None:
-    """Once every worker has ended: the rung is done, or the job waits again, or it failed for good."""
+    """If every worker has ended, close the launch: the rung is done, the job waits again, or it has failed."""
     if not job.active or any(w.exit_code is None for w in job.workers):
         return
     done = all(w.exit_code == 0 for w in job.workers)
@@ -283,14 +288,14 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
 
 
 def _settled(s: SavedState, job: Job, now_s: float) -> bool:
-    """The chief's last accuracy decides the rung: it is waited for, as long as the Arbiter is away if need be."""
+    """Whether the wait for the chief's final metric, which decides the rung, is over; not while the Arbiter is away."""
     if not job.settle_s:
         job.settle_s = now_s + SETTLE_S
     return s.registered and now_s >= job.settle_s
 
 
 def _restate(s: SavedState) -> None:
-    """The end of a rung changes what jobs without a gang wait for."""
+    """Update the states of jobs without a gang, after the app scheduler's decision."""
     runnable = set(s.scheduler.runnable())
     for job in s.jobs.values():
         if job.active or job.state == jobs.FAILED:
@@ -308,7 +313,7 @@ def _restate(s: SavedState) -> None:
 
 
 def watch(s: SavedState, job: Job, now_s: float) -> None:
-    """Gangs that do not come together, silent workers, stops that are not obeyed."""
+    """Enforce the timeouts: incomplete gangs, silent workers, and stops that were not obeyed."""
     over(s, job, now_s)
     if not job.active:
         return
@@ -351,7 +356,7 @@ def _stop_leftover(s: SavedState, job: Job, now_s: float) -> None:
 
 
 def lose_unadopted(s: SavedState, now_s: float) -> None:
-    """After a restart: workers whose containers were not told of have ended with the last attempt."""
+    """After a restart: treat workers as lost if YARN has not reported their containers within ADOPT_S."""
     if s.adopt_until_s is None or now_s < s.adopt_until_s:
         return
     s.adopt_until_s = None

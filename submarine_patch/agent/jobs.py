@@ -1,4 +1,4 @@
-"""Jobs and their workers as the Agent knows them."""
+"""The Agent's records of jobs and their workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Worker:
     reported_exit_s: float = 0.0
     exit_message: str = ""
     exit_code: int | None = None
-    """Once its container is gone, so that its GPUs are free."""
+    """Set once its container has ended and its GPUs are free."""
     last_heard_s: float = 0.0
 
     @property
@@ -42,7 +42,7 @@ class Worker:
 
 @dataclass
 class Job:
-    """A job of the app: one configuration. While it has workers, it has a launch under way."""
+    """A job of the app: one configuration. It has workers while a launch is active."""
 
     job_id: str
     configuration: dict[str, str]
@@ -53,19 +53,19 @@ class Job:
     loss: float = 0.0
     accuracy: float = 0.0
     metric: float | None = None
-    """What jobs are compared by, where that is neither."""
+    """The app's metric, if it is neither loss nor accuracy."""
     note: str = ""
-    """What its user should know."""
+    """A note for the user."""
     checkpoints_failed: int = 0
-    """Since the newest complete one."""
+    """Failed checkpoints since the newest complete one."""
     checkpoint_problem: str = ""
-    """Why the last one failed."""
+    """Why the newest checkpoint failed; empty if it did not."""
     losses: list[list[float]] = field(default_factory=list)
     """[step, loss] of the newest lines of its log."""
     curve: list[list[float]] = field(default_factory=list)
-    """[step, value of the metric] over all launches, thinned out."""
+    """[step, metric] over all launches, thinned out."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """Its launches: when, on which GPUs, from and to which step, and why they ended."""
+    """Its launches: times, GPUs, first and last step, and why they ended."""
     iter_time_s: float = 0.0
     launches: int = 0
     failures: int = 0
@@ -75,20 +75,20 @@ class Job:
     use_accepted: bool = False
     use_refusals: int = 0
     use_again_s: float = 0.0
-    """When a refused plan is sent again; 0: it is not."""
+    """When a refused plan is sent again; 0: never."""
     since_s: float = 0.0
-    """When the present launch could begin."""
+    """When the present launch could begin: its GPUs are free."""
     first_step_s: float = 0.0
     settle_s: float = 0.0
-    """Until when the last words of workers that ended well are waited for."""
+    """Until when to wait for the final messages of workers that ended with 0."""
     stop_deadline_s: float = 0.0
     stop_again_s: float = 0.0
-    """When containers that are still there are stopped (again)."""
+    """When to stop (again) the containers that are still running."""
     stop_reason: str = ""
     settled: bool = False
-    """An elastic job that found no place where growing would pay: it asks for no more before its lease's end."""
+    """Growing this elastic job does not pay at present; it asks for no more GPUs until its lease is renewed."""
     stop_failed: bool = False
-    """Stopped because a worker failed."""
+    """Whether it was stopped because a worker failed."""
     workers: list[Worker] = field(default_factory=list)
 
     @property
@@ -98,34 +98,34 @@ class Job:
 
     @property
     def hosts(self) -> list[str]:
-        """Machines of the present launch, chief's first."""
+        """Machines of the present launch, the chief's first."""
         return [w.host for w in self.workers]
 
     @property
     def active(self) -> bool:
-        """Whether it has a launch under way."""
+        """Whether a launch is active."""
         return bool(self.workers)
 
     def value(self, metric: str) -> float:
-        """Of what jobs are compared by; NaN where it was not seen yet."""
+        """The newest value of a metric; NaN if an own metric has not been reported."""
         if metric in ("loss", "accuracy"):
             return self.loss if metric == "loss" else self.accuracy
         return math.nan if self.metric is None else self.metric
 
     def dump(self) -> dict[str, Any]:
-        """JSON-able form, which does not change with the job. Agents save all jobs at each change: asdict is slow."""
+        """A JSON copy of the job. Agents save all jobs at each change, and dataclasses.asdict is too slow for that."""
         form = {name: _plain(value) for name, value in vars(self).items()}
         form["workers"] = [{name: _plain(value) for name, value in vars(w).items()} for w in self.workers]
         return form
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Job:
-        """The inverse of dump()."""
+        """The inverse of `dump`."""
         return cls(**{**data, "workers": [Worker(**w) for w in data["workers"]]})
 
 
 def _plain(value: Any) -> Any:
-    """A copy of lists and dicts, however deep; anything else itself."""
+    """A deep copy of lists and dicts; any other value itself."""
     kind = type(value)
     if kind is list:
         return [_plain(x) for x in value]

@@ -1,4 +1,4 @@
-"""What a worker's container runs."""
+"""The command and environment of a worker's container."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from submarine_patch.agent.spec import AppSpec
 from submarine_patch.worker.webhdfs import CA_VARIABLE
 
 START_TIMEOUT_S = 600
-"""A worker ends by itself if it is not started by then; the Agent gives a gang up before that."""
+"""A worker that is not started by then exits; the Agent gives up on a gang earlier than that."""
 
 
 def checkpoint_dir(spec: AppSpec, job: Job) -> str:
-    """Where the job's checkpoints lie: apart for each app and job."""
+    """The folder of the job's checkpoints, one per app and job."""
     return f"{spec.checkpoint.rstrip('/')}/{spec.app_id}/{job.job_id}"
 
 
 def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.AmLaunch:
-    """The supervisor with the user's command; secrets travel in YARN's Credentials, not here."""
+    """The launch of a worker: the supervisor with the user's command. Secrets are in YARN's Credentials, not here."""
     env = {
         **spec.env,
         "ISONOMY_ARBITER": spec.arbiter,

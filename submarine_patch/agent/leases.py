@@ -1,4 +1,4 @@
-"""GPUs come and go: what is held, which jobs get it, what is given back."""
+"""The app's leases: grants and revocations, assignment of GPUs to jobs, and release of unused GPUs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from submarine_patch.agent.state import HeldGpu, SavedState, gpus_in
 from submarine_patch.deadline import on_this_clock
 
 GROW_GRACE_S = 60.0
-"""For the checkpoint of a gang that grows: nobody waits for its GPUs."""
+"""Time for the checkpoint of a gang that grows; longer than STOP_GRACE_S because no other app waits for its GPUs."""
 
 
 def registered(s: SavedState, m: pb.Registered, now_s: float) -> None:
-    """The Arbiter knows us (again): what it says we hold is what we hold; what a lost stream took is said again."""
+    """Handle Registered: take over the Arbiter's list of grants, and resend what a lost stream may not have carried."""
     s.registered = True
     s.contention = m.contention
     machines(s, m.hosts)
@@ -35,7 +35,7 @@ def registered(s: SavedState, m: pb.Registered, now_s: float) -> None:
 
 
 def machines(s: SavedState, hosts: Iterable[pb.Host]) -> None:
-    """The cluster's machines; those that are away have no GPUs."""
+    """Update the topology and the GPU types that have room for a gang; machines that are away have no GPUs."""
     known = list(hosts)
     s.topology = Topology.of(Machine(h.host, h.rack, h.gpus, h.gpu_type or "gpu", h.virtual_gpus) for h in known)
     s.virtual = {h.host for h in known if h.virtual_gpus}
@@ -50,7 +50,7 @@ def _held(m: pb.Grant) -> HeldGpu:
 
 
 def granted(s: SavedState, m: pb.Grant) -> None:
-    """GPUs are ours, or stay ours for longer."""
+    """Handle Grant: new leases or renewals."""
     for gpu in gpus_in(m.gpus):
         s.held[gpu] = _held(m)
     if not m.renewal:
@@ -63,7 +63,7 @@ def granted(s: SavedState, m: pb.Grant) -> None:
 
 
 def revoked(s: SavedState, m: pb.Revoke, now_s: float) -> None:
-    """GPUs must be given back by a deadline: their gangs checkpoint and end now."""
+    """Handle Revoke: the gangs on these GPUs checkpoint and end before the deadline."""
     gpus = gpus_in(m.gpus)
     if s.start_told and s.ending is None and not gpus.isdisjoint(s.held):
         s.notify("revoked", now_s, gpus=sorted(map(str, gpus & s.held.keys())), reason=m.reason)
@@ -71,7 +71,7 @@ def revoked(s: SavedState, m: pb.Revoke, now_s: float) -> None:
 
 
 def lose(s: SavedState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
-    """These GPUs are ours no more: their gangs end by the deadline."""
+    """Remove these GPUs from those held, and stop their gangs by the deadline."""
     for gpu in gpus:
         s.held.pop(gpu, None)
     for job in s.jobs.values():
@@ -87,7 +87,7 @@ def free(s: SavedState) -> list[Gpu]:
 
 
 def assign(s: SavedState, now_s: float) -> None:
-    """Free GPUs go to jobs that wait, whole gangs as close together as can be; what nobody can use goes back."""
+    """Launch waiting jobs on free GPUs, each gang as close together as possible; release GPUs that no job can use."""
     if not s.registered or s.ending is not None:
         return
     gpu_type = s.speeds.requested_type()
@@ -110,7 +110,7 @@ def assign(s: SavedState, now_s: float) -> None:
 
 
 def _compose(s: SavedState, idle: list[Gpu], waiting: dict[str, float], now_s: float) -> None:
-    """The same for elastic jobs: gangs of several sizes, and those under way may grow."""
+    """`assign` for elastic jobs: gangs have several sizes, and running gangs may grow."""
     elastic = s.elastic()
     assert elastic is not None
     stopping = sum(j.state == jobs.STOPPING for j in s.jobs.values())
@@ -127,13 +127,16 @@ def _compose(s: SavedState, idle: list[Gpu], waiting: dict[str, float], now_s: f
 
 
 def growing(s: SavedState) -> list[Running]:
-    """The gangs under way that are not about to end, with what their jobs have left. What only now starts stays."""
+    """Gangs that are starting or running, with their jobs' work left; one without a first step does not grow yet."""
     mine = [j for j in s.jobs.values() if j.state in (jobs.STARTING, jobs.RUNNING)]
     return [Running(j.job_id, tuple(j.gpus), left_gpu_s(s, j), j.settled or not j.first_step_s) for j in mine]
 
 
 def left_gpu_s(s: SavedState, job: Job) -> float:
-    """Serial GPU-seconds; where only the script knows its end as much again as was done, a lease's worth at least."""
+    """Serial GPU-seconds that a job has left.
+
+    If only the training script knows its end, the estimate is the work done so far, but at least one lease of a gang.
+    """
     serial_s, until = s.profile().serial_s(job.job_id), s.scheduler.until_step(job.job_id)
     if not until:
         return max(job.step * serial_s, s.contention.lease_s * s.spec.gang_gpus)
@@ -141,16 +144,16 @@ def left_gpu_s(s: SavedState, job: Job) -> float:
 
 
 def available_s(s: SavedState) -> dict[Gpu, float]:
-    """The GPUs that are ours, with when their previous owner is gone."""
+    """When the previous holder of each held GPU is gone at the latest, Unix seconds."""
     return {gpu: held.available_s for gpu, held in s.held.items()}
 
 
 def _waiting(s: SavedState) -> list[tuple[Job, float]]:
-    """Jobs without a gang, with the serial GPU-seconds that they have left."""
+    """Runnable jobs without a gang, with the serial GPU-seconds that they have left."""
     return [(j, left_gpu_s(s, j)) for j in map(s.job, s.scheduler.runnable()) if not j.active]
 
 
 def _stopping(s: SavedState) -> list[list[Gpu]]:
-    """The gangs that are about to end although their jobs are not done."""
+    """The GPUs of gangs that are stopping although their jobs are not done."""
     runnable = set(s.scheduler.runnable())
     return [j.gpus for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]

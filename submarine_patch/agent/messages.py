@@ -1,4 +1,4 @@
-"""What the Agent's mind takes and gives, beside the protobuf messages of the Arbiter and the AM shell."""
+"""Events and commands of the AgentCore, other than the protobuf messages of the Arbiter and the AM shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pycontrol.wire.v1 import am_pb2 as am
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Time passes."""
+    """No event arrived for a tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CommandRefused:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The winner's model is at `path`; or not, and why. `missing`: the job has written no checkpoint."""
+    """The winner's model was copied to `path`, or `problem` says why not; `missing`: it has no checkpoint."""
 
     path: str = ""
     problem: str = ""
@@ -41,7 +41,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class HasToken:
-    """The app has a new HDFS token; Unix seconds."""
+    """The app has a new HDFS token; times in Unix seconds."""
 
     issued_s: float
     ends_s: float
@@ -76,18 +76,18 @@ class ToShell:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Copy the newest checkpoint of the winner, and what came of all jobs, to where the user wants the model."""
+    """Copy the winner's newest checkpoint, and the results of all jobs, to the user's model folder."""
 
     job_id: str
     from_dir: str
     to_dir: str
     results: Mapping[str, str] = field(default_factory=dict)
-    """Files that go beside it, by name."""
+    """Result files by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepSpeeds:
-    """Keep what is known of the job type's speeds for later apps."""
+    """Store the measured speeds of the job type for later apps."""
 
     file: str
     speeds: Mapping[str, Any]
@@ -95,14 +95,14 @@ class KeepSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class NotifyWebhook:
-    """Tell the app's webhook."""
+    """Post an event to the app's webhook."""
 
     event: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing is left to do; `code` is the Agent's exit code, 0 once the app has ended."""
+    """End the Agent with exit code `code`, 0 once the app has ended."""
 
     code: int = 0
 

@@ -1,4 +1,4 @@
-"""What app schedulers know of their jobs' speed and progress."""
+"""The jobs' speed and progress, as app schedulers read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.fairness.slowdown import Profiler
 
 
 class JobProfile:
-    """The profiler with the jobs' steps, as app schedulers read it."""
+    """The profiler together with the jobs' steps; implements `Profile`."""
 
     def __init__(self, profiler: Profiler, steps: Mapping[str, int]) -> None:
         self.profiler, self.steps = profiler, steps
@@ -18,7 +18,7 @@ class JobProfile:
         return self.steps.get(job_id, 0)
 
     def serial_s(self, job_id: str | None = None) -> float:
-        """Serial GPU-seconds of an iteration."""
+        """Serial GPU-seconds per iteration, of this job or of the median job."""
         return self.profiler.serial_s(job_id)
 
     def sensitivity(self) -> float:

@@ -1,4 +1,4 @@
-"""What a worker's log says of its training, as far as it can be true: a script may print any number."""
+"""Validates the progress that workers report, because a script may print any number."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker.logparse import ITERATION_MAX_S, STEP_MAX
 
 LOSS_MAX = 1e100
-"""A loss beyond it has diverged; its square is still a number."""
+"""A larger loss counts as diverged; the square of this one is still finite."""
 ITERATION_MIN_S = 1e-9
 
 
 def reading(p: pb.WorkerProgress) -> pb.WorkerProgress | None:
-    """Progress with finite times and accuracy, 0 where unknown; None where there is no such step.
+    """The progress with implausible times and accuracy set to 0; None if the step is impossible.
 
-    A diverged loss is what the job computed: it stays, as an infinite one or NaN.
+    A diverged loss is a real result of the job, so it stays, as infinity or NaN.
     """
     if not 0 <= p.step <= STEP_MAX:
         return None

@@ -1,4 +1,4 @@
-"""What the Agent tells: its demand, rho, bids and progress."""
+"""The Agent's reports to the Arbiter: demand, rho, bids and progress."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from submarine_patch.agent.state import SavedState, gpus_in
 
 PROGRESS_S = 1.0
 RATE_MAX = 1e12
-"""Of loss_rate: a job that falls from a loss of 1e100 learns no faster than one that does so from 1e12."""
+"""Upper bound of `loss_rate`, against losses that fall from a diverged value such as 1e100."""
 NOTES_TOLD = 20
 JOBS_TOLD = 2000
-"""Of more jobs those under way and the newest are told; the Arbiter reads no more."""
+"""The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
 
 
 def done_gpu_s(s: SavedState) -> float:
@@ -37,7 +37,7 @@ def done_gpu_s(s: SavedState) -> float:
 
 
 def work(s: SavedState, c: pb.Contention) -> AppWork:
-    """The app as rho sees it."""
+    """The app's work, as `AppWork` for rho."""
     done, gang = done_gpu_s(s), s.spec.gang_gpus
     phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
     speed = mean_speed(s.speeds.vector(), s.topology)
@@ -45,7 +45,7 @@ def work(s: SavedState, c: pb.Contention) -> AppWork:
 
 
 def demand(s: SavedState) -> pb.Demand:
-    """What the app could use now."""
+    """The app's present demand."""
     runnable = len(s.scheduler.runnable()) if s.ending is None else 0
     trial = s.speeds.trial()
     done, elastic = done_gpu_s(s), s.elastic()
@@ -73,7 +73,7 @@ def demand(s: SavedState) -> pb.Demand:
 
 
 def _gangs(s: SavedState, runnable: int) -> int:
-    """Gangs that it could use now; of elastic jobs the smallest ones are counted."""
+    """The gangs that the app could use now; for elastic jobs, in gangs of the smallest size."""
     elastic = s.elastic()
     if elastic is None or not runnable:
         return runnable
@@ -82,9 +82,9 @@ def _gangs(s: SavedState, runnable: int) -> int:
 
 
 def loss_rate(s: SavedState) -> float:
-    """Decrease of the loss per serial GPU-second at present, of the mean running job; 0 where none is known.
+    """Decrease of the loss per serial GPU-second, averaged over the active jobs; 0 if unknown.
 
-    Each job's is the slope of the least-squares line through its newest losses (SLAQ looks at the newest decrease).
+    Per job it is the slope of the least-squares line through its newest losses (SLAQ uses the newest decrease).
     """
     rates = []
     for job in s.jobs.values():
@@ -95,7 +95,7 @@ def loss_rate(s: SavedState) -> float:
 
 
 def gangs(s: SavedState) -> list[RunningGang]:
-    """The app's gangs under way; known are those that the Arbiter knew as their job's when the round began."""
+    """The app's active gangs; `known` are those that the Arbiter knew as their job's when the round began."""
     active = [j for j in s.jobs.values() if j.active]
     known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
     return [
@@ -106,18 +106,18 @@ def gangs(s: SavedState) -> list[RunningGang]:
 
 
 def _size(s: SavedState, job: Job) -> float:
-    """How many smallest gangs its gang is as fast as."""
+    """The speed of the job's gang, relative to a gang of the smallest size."""
     gpus = len(job.gpus)
     return gpus * s.scaling.of(gpus) / s.spec.gang_gpus if s.spec.elastic else 1.0
 
 
 def rho(s: SavedState, c: pb.Contention, ending: Set[Gpu] = frozenset()) -> float:
-    """rho with the GPUs that do not end; the projected one if there are none."""
+    """rho with the held GPUs other than `ending`; a projected rho if none are left."""
     return offers.rho(work(s, c), gangs(s), s.held, ending, c.lease_s)
 
 
 def ask_rho(s: SavedState, m: pb.AskRho) -> None:
-    """A round begins."""
+    """Handle AskRho, the begin of a round: answer with rho and the demand."""
     s.contention = m.contention
     s.on_offer = frozenset(j.job_id for j in s.jobs.values() if _known(j))
     s.send(rho=pb.Rho(round_id=m.round_id, rho=rho(s, m.contention, gpus_in(m.ending)), demand=demand(s)))
@@ -129,7 +129,7 @@ def _known(job: Job) -> bool:
 
 
 def offer(s: SavedState, m: pb.Offer) -> None:
-    """The offer is answered with one bid."""
+    """Handle Offer: answer with one bid."""
     s.contention = m.contention
     gpu_type = s.speeds.requested_type()
     bid = offers.bid_for(
@@ -155,7 +155,7 @@ def offer(s: SavedState, m: pb.Offer) -> None:
 
 
 def progress(s: SavedState) -> pb.Progress:
-    """How all jobs are doing."""
+    """The progress report: the demand, rho, and the state of up to JOBS_TOLD jobs."""
     now = rho(s, s.contention) if s.ending is None else 0.0
     told = list(s.jobs.values())
     if len(told) > JOBS_TOLD:
@@ -202,7 +202,7 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
 
 
 def _note(s: SavedState, job: Job) -> str:
-    """What its user should know, the most urgent first."""
+    """The note that the user should see, the most urgent one first."""
     if job.checkpoint_problem:
         return f"its newest checkpoint failed, a revocation would cost what it learnt since: {job.checkpoint_problem}"
     if s.token_told and job.active:
@@ -212,12 +212,12 @@ def _note(s: SavedState, job: Job) -> str:
 
 
 def finite(value: float) -> float | None:
-    """None for what is no number."""
+    """The value, or None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def tell(s: SavedState, now_s: float) -> None:
-    """Progress, when something changed and at most once a second; the share done for YARN's own pages."""
+    """Send progress if something changed, at most once per PROGRESS_S; also the fraction done, for YARN's pages."""
     if s.done_sent or not (s.report_due and s.registered and now_s >= s.report_from_s):
         return
     s.report_due, s.report_from_s = False, now_s + PROGRESS_S
@@ -231,7 +231,7 @@ def tell(s: SavedState, now_s: float) -> None:
 
 
 def register(s: SavedState) -> pb.AgentMessage:
-    """The first message of each stream."""
+    """The Register message, the first of each stream."""
     return pb.AgentMessage(
         register=pb.Register(
             app_id=s.spec.app_id,

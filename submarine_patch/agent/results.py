@@ -1,4 +1,4 @@
-"""What an app leaves beside its model: its trials as a table, their learning curves as a picture, its launches."""
+"""The result files next to an app's model: its trials and launches as CSV, and learning curves as SVG."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.state import SavedState
 
 POINTS, POINTS_OF_MANY, MANY = 64, 8, 100
-"""Points kept of a job's curve; fewer where there are many jobs, for they are part of the Agent's saved state."""
+"""Points kept per curve; fewer if there are more than MANY jobs, because curves are part of the saved state."""
 LAUNCHES_KEPT = 200
 WIDTH, HEIGHT, MARGIN = 720, 400, 48
 CURVES_DRAWN = 50
 
 
 def seen(s: SavedState, job: Job, step: int) -> None:
-    """Adds a point to the job's curve; every other one goes when there are too many."""
+    """Add a point to the job's curve; drop every other one if there are too many."""
     value = job.value(s.spec.metric)
     if not math.isfinite(value) or (job.curve and step <= job.curve[-1][0]):
         return
@@ -30,19 +30,19 @@ def seen(s: SavedState, job: Job, step: int) -> None:
 
 
 def launched(job: Job, now_s: float) -> None:
-    """A gang of the job begins."""
+    """Add a launch to the job's history."""
     gpus = " ".join(f"{w.host}:{i}" for w in job.workers for i in w.gpu_ids)
     job.history = [*job.history, {"began_s": now_s, "gpus": gpus, "from_step": job.step}][-LAUNCHES_KEPT:]
 
 
 def ended(job: Job, now_s: float, why: str) -> None:
-    """It has ended."""
+    """Record the end of the job's newest launch."""
     if job.history and "ended_s" not in job.history[-1]:
         job.history[-1] |= {"ended_s": now_s, "to_step": job.step, "why": why}
 
 
 def files(s: SavedState, best: str) -> dict[str, str]:
-    """The files by name."""
+    """{file name: content} of all result files."""
     jobs = sorted(s.jobs.values(), key=lambda j: j.job_id)
     return {
         "trials.csv": _table(_trials(s, jobs, best)),
@@ -77,7 +77,7 @@ def _table(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def curves(jobs: Sequence[Job], best: str, metric: str) -> str:
-    """The metric by step, a line for each job, the best one in front; SVG."""
+    """An SVG chart of the metric by step, one line per job, the best job's in front."""
     drawn = [j for j in jobs if len(j.curve) > 1 and j.job_id != best][:CURVES_DRAWN]
     drawn += [j for j in jobs if len(j.curve) > 1 and j.job_id == best]
     points = [p for job in drawn for p in job.curve]

@@ -1,4 +1,4 @@
-"""How much faster an app's elastic jobs are on more GPUs: E(n), measured while they run, kept by job type."""
+"""The scaling efficiency E(n) of an app's elastic jobs on n GPUs, measured while they run, stored by job type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycontrol.fairness.slowdown import ENOUGH, WINDOW
 
 
 class Scaling:
-    """Of one app's jobs, the fewest GPUs of which are `least_gpus`."""
+    """E(n) of one app's jobs; `least_gpus` is the smallest size of a gang."""
 
     def __init__(self, least_gpus: int) -> None:
         self._least_gpus = least_gpus
@@ -21,13 +21,13 @@ class Scaling:
         self._known: dict[int, float] | None = None
 
     def add(self, job_id: str, gpus: int, serial_s: float) -> None:
-        """One measured iteration: seconds x GPUs, at S = 1."""
+        """Add one measured iteration, in seconds x GPUs at S = 1."""
         if 0 < serial_s < float("inf"):
             self._samples.setdefault((job_id, gpus), deque(maxlen=WINDOW)).append(serial_s)
             self._known = None
 
     def efficiency(self) -> Mapping[int, float]:
-        """E by number of GPUs, as measured, else as recalled."""
+        """{GPUs: E}, measured or else recalled from earlier apps."""
         if self._known is None:
             jobs: dict[str, dict[int, float]] = {}
             for (job_id, gpus), samples in self._samples.items():
@@ -37,23 +37,23 @@ class Scaling:
         return self._known
 
     def of(self, gpus: int) -> float:
-        """E of a gang."""
+        """E of a gang with this many GPUs."""
         return efficiency_at(self.efficiency(), gpus)
 
     def kept(self) -> dict[str, float]:
-        """For later apps of the job type; empty where nothing but the fewest GPUs was measured."""
+        """E(n) for later apps of the job type; empty if only the smallest size was measured."""
         known = self.efficiency()
         return {str(n): known[n] for n in sorted(known)} if len(known) > 1 else {}
 
     def recall(self, kept: Mapping[str, Any]) -> None:
-        """What earlier apps measured, until this one measures; ValueError or TypeError for what is no such thing."""
+        """Use what earlier apps measured until this app measures; raises ValueError or TypeError if malformed."""
         self._recalled, self._known = efficiency_of(kept), None
 
     def dump(self) -> list[Any]:
-        """All samples, JSON-able."""
+        """All samples as JSON values."""
         return [[job_id, gpus, list(v)] for (job_id, gpus), v in self._samples.items()]
 
     def restore(self, saved: Sequence[Any]) -> None:
-        """Takes the samples of an earlier dump()."""
+        """The inverse of `dump`."""
         self._samples = {(j, int(n)): deque(v, maxlen=WINDOW) for j, n, v in saved}
         self._known = None

@@ -1,4 +1,4 @@
-"""isonomy-app.json: what the user asked for, as the Submarine runtime wrote it."""
+"""isonomy-app.json: the user's options, as the Submarine runtime wrote them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from submarine_patch.worker.checkpoints import Files, files_at
 FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
-"""Of the scheduler optuna."""
+"""Samplers of the scheduler optuna."""
 WITHIN = {"machine": Scope.MACHINE, "socket": Scope.MACHINE, "switch": Scope.MACHINE, "rack": Scope.RACK}
-"""How far apart the GPUs of a gang may lie, by name."""
+"""The widest scope of a gang, by the option's value."""
 CELL_TYPES = ("socket", "switch")
-"""Those that are types of cells smaller than a machine."""
+"""Values of WITHIN that name a cell type smaller than a machine."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class AppSpec:
     jobs: int
     budget_iterations: int
     metric: str
-    """What jobs are compared by: accuracy, loss, or any value that the training reports."""
+    """The value that ranks jobs: accuracy, loss, or any other that the training reports."""
     seed: int
     max_retries: int
     iteration_s: float | None
@@ -59,70 +59,70 @@ class AppSpec:
     ca: str
     resources: tuple[Mapping[str, Any], ...] = field(default=())
     sampler: str = "tpe"
-    """Of the scheduler optuna: tpe, random or gp."""
+    """Sampler of the scheduler optuna: tpe, random or gp."""
     parallel: int = 4
-    """Jobs at once, with the scheduler optuna."""
+    """Jobs that the scheduler optuna runs at the same time."""
     target: float | None = None
-    """Of the metric: with the scheduler curve, all is done once a job meets it."""
+    """Value of the metric at which the scheduler curve ends the app."""
     gpu_type: str = ""
-    """The only type that it takes; empty: any."""
+    """The only GPU type that it takes; empty: any."""
     mix_types: bool = False
     """Whether a gang may have GPUs of several types; the slowest sets its pace."""
     speedups: Mapping[str, float] = field(default_factory=dict)
-    """GPU type -> speed relative to the slowest type, until measured; empty: all alike."""
+    """{GPU type: speed relative to the slowest type}, used until measured; empty: all equal."""
     job_type: str = ""
-    """What measured speedups are kept under: jobs of one type run alike."""
+    """Name under which measured speedups are stored; jobs of one type run equally fast."""
     trial_steps: int = 0
-    """Iterations to try on each GPU type that the job type is not yet known on."""
+    """Iterations to try on each GPU type for which the job type's speed is unknown; 0: no trials."""
     mode: str = ""
     """Whether a larger (max) or a smaller (min) value of the metric is better; empty: min of the loss, else max."""
     keep_folder: str = ""
-    """A folder of the script's own checkpoints that is kept between its launches, relative to where it runs."""
+    """A folder of the script's own checkpoints to carry over between launches, relative to its working directory."""
     opportunistic: bool = False
-    """It takes GPUs that nobody else uses, and gives way to all who own them."""
+    """Whether it runs on borrowed GPUs, which their owners may take back."""
     lazy_preemption: bool = False
-    """What it loses to others of its queue it keeps as long as nobody else needs these very GPUs."""
+    """Whether it keeps GPUs that it loses within its queue until another app needs these very GPUs."""
     within: str = ""
-    """One of WITHIN, a hard limit; empty: anywhere."""
+    """One of WITHIN, a hard limit on a gang's scope; empty: anywhere."""
     pinned: str = ""
     """The pinned cell of its queue that it runs in; empty: anywhere."""
     webhdfs_ca: str = ""
-    """PEM certificate by which an https WebHDFS is known; empty: those that each machine trusts."""
+    """PEM certificate that verifies an https WebHDFS; empty: the certificates that each machine trusts."""
     gpu_bound: float = 1.0
-    """The part of iteration_s that a faster virtual GPU makes faster."""
+    """The fraction of iteration_s that a faster virtual GPU shortens."""
     notify: str = ""
-    """Where JSON is posted when the app starts, loses GPUs, ends or fails."""
+    """URL to which JSON is posted when the app starts, loses GPUs, ends or fails."""
     tensorboard: bool = False
-    """Whether TensorBoard runs beside the Agent."""
+    """Whether TensorBoard runs next to the Agent."""
     quicklinks: tuple[tuple[str, str, str, int], ...] = ()
-    """(label, scheme with ://, host or worker-N, port) for its page."""
+    """(label, scheme with ://, host or worker-N, port) of each link on its page."""
     unsaved: bool = False
-    """Its script keeps no checkpoints, as far as the submission could tell."""
+    """Whether its script writes no checkpoints, as far as the submission could tell."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
     def files_at(self, where: str) -> Files:
-        """A folder of the app."""
+        """The files in a folder, a local path or on HDFS."""
         return files_at(where, self.webhdfs, self.hdfs_user, self.webhdfs_ca)
 
     @property
     def scope(self) -> Scope:
-        """The widest in which a gang may run."""
+        """The widest scope in which a gang may run."""
         return WITHIN.get(self.within, Scope.CLUSTER)
 
     @property
     def elastic(self) -> bool:
-        """Whether its jobs run on more GPUs or fewer."""
+        """Whether its jobs can run on a varying number of GPUs."""
         return self.job_gpus_max > self.gang_gpus
 
     @property
     def lower_is_better(self) -> bool:
-        """Of the metric: where nothing is said, of every loss."""
+        """Whether a smaller value of the metric is better; without `mode`, if its name ends with loss."""
         return self.mode == "min" or (not self.mode and re.search(r"(?:^|[_/.-])loss$", self.metric) is not None)
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
-        """Reads the file; KeyError or ValueError name what is wrong."""
+        """Read the file; raises KeyError or ValueError that names what is wrong."""
         d = json.loads(path.read_text())
         worker, paths = d["worker"], d["paths"]
         slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
@@ -181,7 +181,7 @@ class AppSpec:
         )
 
     def command(self, configuration: Mapping[str, str]) -> str:
-        """The launch command with the hyper-parameters put in; appended where it has no place for them."""
+        """The launch command with the hyper-parameters filled in, or appended if it has no placeholder."""
         options = " ".join(f"--{k} {shlex.quote(v)}" for k, v in configuration.items())
         command, used = self.launch_cmd, False
         for name, value in configuration.items():
@@ -193,7 +193,7 @@ class AppSpec:
 
 
 def gpus_range(text: str) -> tuple[int, int]:
-    """Fewest and most GPUs of a job from "1:8" or "4"; (0, 0) where nothing is said; ValueError where it is neither."""
+    """(fewest, most) GPUs of a job from "1:8" or "4"; (0, 0) for an empty text. Raises ValueError for other text."""
     least, colon, most = text.strip().partition(":")
     if not text.strip():
         return 0, 0
@@ -204,7 +204,7 @@ def gpus_range(text: str) -> tuple[int, int]:
 
 
 def speedups_of(text: str) -> dict[str, float]:
-    """GPU types and their speeds from "K80=1,V100=3.2"; ValueError where one is no number above 0."""
+    """{GPU type: speed} from "K80=1,V100=3.2"; raises ValueError for a speed that is no positive number."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     found = {name.strip(): float(speed) for name, _, speed in pairs}
     if any(not name or not 0 < speed < math.inf for name, speed in found.items()):

@@ -1,7 +1,7 @@
-"""How fast the app's job type runs on each GPU type: declared, tried where it is not known, measured while jobs run.
+"""The speed of the app's job type on each GPU type: declared, tried where unknown, and measured while jobs run.
 
-OEF's profiling agent (4.1): a few iterations of a job on each type, from its TensorFlow log; kept by job type for
-later apps, and moved by what running jobs show.
+This is OEF's profiling agent (section 4.1): it times a few iterations of a job on each type, from the job's log.
+Times are stored by job type for later apps, and running jobs refine them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pycontrol.shares.profiles import TypeProfile, TypeTime
 from submarine_patch.agent.spec import AppSpec
 
 FEW = 4
-"""Iterations on a type before it counts as known, where the user does not say."""
+"""Iterations on a type before it counts as known, unless the user sets trial_steps."""
 TIME_MIN_S, TIME_MAX_S = 1e-9, 1e9
-"""Of an iteration; what a file says beyond them is not believed."""
+"""Bounds of an iteration's time; a stored time outside them is rejected."""
 MOVED = 0.08
-"""Reported speedups stay as they are until one has moved by more: each change is a new virtual user of its tenant."""
+"""Smaller relative changes of a speedup are not reported, because each makes a new virtual user of the tenant."""
 
 
 @dataclass
 class Trial:
-    """A launch of a job on a type that is not known yet."""
+    """A job's launch on a GPU type that is not yet known."""
 
     use_id: str = ""
     from_step: int = 0
@@ -32,30 +32,30 @@ class Trial:
 
 
 class Speeds:
-    """Of one app's job type."""
+    """The speeds of one app's job type."""
 
     def __init__(self, spec: AppSpec) -> None:
         self._prior, self._steps = dict(spec.speedups), spec.trial_steps
         self._user_type = spec.gpu_type
         number = spec.app_id.rpartition("_")[2]
         self._first = int(number) if number.isdigit() else 0
-        """Apps begin their trials on different types."""
+        """Offset of the first type to try, so that apps begin on different types."""
         self.profile = TypeProfile()
         self.types: tuple[str, ...] = ()
         """GPU types with room for a gang."""
         self.given_up: set[str] = set()
-        """Types that were asked for in vain."""
+        """Types that were not available within the wait for a trial."""
         self.waits_since_s: float | None = None
-        """Since when the present trial's type has been asked for without a launch."""
+        """Since when the present trial has waited for a launch."""
         self.worth_keeping = False
-        """Something was learnt that later apps should know."""
+        """Whether new measurements should be stored for later apps."""
         self._trials: dict[str, Trial] = {}
         self._said: dict[str, float] = {}
 
     # ---- what is known
 
     def vector(self) -> Mapping[str, float]:
-        """GPU type -> speed relative to the slowest type, two digits; empty where nothing is known."""
+        """{GPU type: speed relative to the slowest type}, to two digits; empty if nothing is known."""
         if len(self.types) < 2:
             return self._prior
         exact = self.profile.with_prior(self._prior, self.types)
@@ -65,16 +65,16 @@ class Speeds:
         return self._said
 
     def of(self, gpu_types: Iterable[str]) -> float:
-        """The speed of a gang on GPUs of these types: the slowest keeps the pace."""
+        """The speed of a gang on GPUs of these types, which is that of the slowest type."""
         known = self.vector()
         return min((known.get(t, 1.0) for t in gpu_types), default=1.0)
 
     def requested_type(self) -> str:
-        """The only type to ask for: the user's, or the next to be tried; empty: any."""
+        """The only GPU type to ask for: the user's, or the next to try; empty: any."""
         return self._user_type or self.trial() or ""
 
     def trial(self) -> str | None:
-        """The type to be tried next, if there is one."""
+        """The next type to try; None if there is none."""
         if not self._steps or self._user_type or len(self.types) < 2:
             return None
         turned = [self.types[(self._first + k) % len(self.types)] for k in range(len(self.types))]
@@ -83,7 +83,7 @@ class Speeds:
     # ---- learning
 
     def observe(self, use_id: str, gpu_type: str, step: int, serial_s: float, warm: bool) -> None:
-        """A line of a chief's log: `serial_s` an iteration, for one GPU at S = 1. Not `warm`: its launch's first."""
+        """Add a measured iteration: `serial_s` on one GPU at S = 1; `warm`: not the launch's first."""
         if not 0 < serial_s < float("inf"):
             return
         if gpu_type in self.profile.times:
@@ -102,11 +102,11 @@ class Speeds:
     # ---- keeping
 
     def dump(self) -> dict[str, Any]:
-        """JSON-able."""
+        """The measured times as JSON values."""
         return {"times": {t: [x.seconds, x.error, x.samples] for t, x in self.profile.times.items()}}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse; ValueError, KeyError or TypeError where it is no such thing."""
+        """The inverse of `dump`; raises ValueError, KeyError or TypeError for malformed data."""
         times: Mapping[str, Sequence[Any]] = saved["times"]
         if not isinstance(times, Mapping):
             raise TypeError(f"times is a {type(times).__name__}")
@@ -121,5 +121,5 @@ def _time_of(seconds: float, error: float, samples: int) -> TypeTime:
 
 
 def file_of(job_type: str) -> str:
-    """The name of the file in which a job type's times are kept."""
+    """The name of the file that stores a job type's times."""
     return f"{hashlib.sha256(job_type.encode()).hexdigest()[:32]}.json"

@@ -1,4 +1,4 @@
-"""All that the Agent knows of its app; the other modules of its mind are functions over this."""
+"""The Agent's state; `core`, `gangs`, `leases` and `report` are functions over it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
 
 RESTART_PRIOR_S = 10.0
-"""From a grant to the first step, until it is measured."""
+"""Assumed time from a grant to the first step, until it is measured."""
 ADOPT_S = 10.0
-"""After a restart: containers that are not adopted by then are lost."""
+"""After a restart, containers that YARN has not reported by then count as lost."""
 TOKEN_WARNING_S = 86400.0
 REQUESTS_PER_ATTEMPT = 1_000_000
 
@@ -34,12 +34,15 @@ class HeldGpu:
     grant_id: str
     end_s: float = 0.0
     available_s: float = 0.0
-    """When its previous owner is gone at the latest."""
+    """When its previous holder is gone at the latest, Unix seconds."""
 
 
 class SavedState:
-    """Invariants: a worker uses GPUs that the app holds or is losing; a gang is launched whole and ends whole;
-    a held GPU is used by one job, kept for one that is about to be free, or given back."""
+    """All state of the Agent.
+
+    Invariants: a worker uses only GPUs that the app holds or is losing; a gang is launched whole and ends whole; a
+    held GPU is used by one job, reserved for a stopping job, or released.
+    """
 
     def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
         self.spec = spec
@@ -56,21 +59,21 @@ class SavedState:
         self.virtual: set[str] = set()
         self.contention = pb.Contention(cluster_gpus=1, n_avg=1.0, lease_s=600.0)
         self.registered = False
-        """Registered has come on the present stream."""
+        """Whether Registered has arrived on the present stream."""
         self.on_offer: frozenset[str] = frozenset()
         """Jobs whose gangs the Arbiter knew when the present round began."""
         self.ending: str | None = None
-        """Why the app ends, once it does."""
+        """Why the app ends; None while it runs."""
         self.succeeded = False
         self.publishing = self.published = self.done_sent = False
         self.model_path = ""
         self.start_told = False
-        """Its webhook knows that it has started."""
+        """Whether the webhook was notified that the app has started."""
         self.token_ends_s = 0.0
-        """When the app's HDFS token ends for good, Unix seconds; 0: there is none."""
+        """When the app's HDFS token finally expires, Unix seconds; 0: there is none."""
         self.token_warns_s = 0.0
         self.token_told = False
-        """Jobs' notes say that it ends."""
+        """Whether jobs' notes say that the token expires."""
         self.board_port = 0
         """Where TensorBoard listens beside the Agent; 0: nowhere (yet)."""
         self.board_problem = ""
@@ -78,7 +81,7 @@ class SavedState:
         self.adopted: set[str] = set()
         self.adopt_until_s: float | None = None
         self.changed = False
-        """Something worth saving changed."""
+        """Whether the state must be saved."""
         self.report_due = True
         self.report_from_s = 0.0
         self.reported_fraction = 0.0
@@ -90,7 +93,7 @@ class SavedState:
     # ---- saved state
 
     def dump(self) -> dict[str, Any]:
-        """What a later attempt needs, JSON-able."""
+        """The state that a later attempt needs, as JSON values."""
         return {
             "scheduler": self.scheduler.dump(),
             "profiler": self.profiler.dump(),
@@ -118,39 +121,39 @@ class SavedState:
                 worker.asked = bool(worker.container_id)
 
     def has_token(self, issued_s: float, ends_s: float) -> None:
-        """The app's HDFS token; from a day, or a quarter of its life, before its end notes say so."""
+        """Note the app's HDFS token; warn a day, or a quarter of its life if that is less, before it expires."""
         self.token_ends_s, self.token_warns_s = ends_s, ends_s - min(TOKEN_WARNING_S, (ends_s - issued_s) / 4.0)
         self.report_due = self.report_due or self.token_told
         self.token_told = False
 
     def restarted(self, now_s: float) -> None:
-        """The containers of an earlier attempt are told of soon."""
+        """Start the ADOPT_S wait for the containers of an earlier attempt."""
         self.adopt_until_s = now_s + ADOPT_S
         self.heard_all(now_s)
 
     # ---- out
 
     def send(self, **kind: Any) -> None:
-        """A message to the Arbiter."""
+        """Send a message to the Arbiter."""
         self.out.append(ToArbiter(pb.AgentMessage(**kind)))
 
     def shell(self, **kind: Any) -> None:
-        """A command to the AM shell, under an id of its own."""
+        """Send a command to the AM shell, with a unique id."""
         self._commands += 1
         self.out.append(ToShell(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind)))
 
     def notify(self, event: str, at_s: float, **more: Any) -> None:
-        """Tells the app's webhook, if it has one."""
+        """Post an event to the app's webhook, if it has one."""
         if self.spec.notify:
             known = {"app_id": self.spec.app_id, "name": self.spec.name, "user": self.spec.hdfs_user}
             self.out.append(NotifyWebhook({"event": event, **known, "at_s": at_s, **more}))
 
     def mark(self) -> None:
-        """Something changed that is worth saving and reporting."""
+        """Note a change that must be saved and reported."""
         self.changed = self.report_due = True
 
     def give_back(self, gpus: Iterable[Gpu], reason: str) -> None:
-        """GPUs that nothing of ours uses go back before their leases end."""
+        """Release held GPUs before their leases end."""
         mine = [g for g in gpus if g in self.held]
         for gpu in mine:
             del self.held[gpu]
@@ -161,7 +164,7 @@ class SavedState:
     # ---- looking up
 
     def job(self, job_id: str) -> Job:
-        """A job of the scheduler's."""
+        """The app scheduler's job, created at the first call."""
         if job_id not in self.jobs:
             self.jobs[job_id] = Job(job_id, self.scheduler.configuration(job_id))
         return self.jobs[job_id]
@@ -171,15 +174,15 @@ class SavedState:
         return ((job, worker) for job in self.jobs.values() for worker in job.workers)
 
     def worker_in(self, container_id: str) -> tuple[Job, Worker] | None:
-        """The worker in a container."""
+        """The job and worker in a container; None if unknown."""
         return next(((j, w) for j, w in self.workers() if w.container_id == container_id), None)
 
     def scope_of(self, job: Job) -> Scope:
-        """How far the GPUs of its present launch lie apart."""
+        """The scope that the GPUs of its present launch span."""
         return self.topology.scope_of(job.hosts)
 
     def type_of(self, host: str) -> str:
-        """The type of a machine's GPUs; empty where it is not known."""
+        """The type of a machine's GPUs; empty if unknown."""
         machine = self.topology.machines.get(host)
         return machine.gpu_type if machine else ""
 
@@ -188,11 +191,11 @@ class SavedState:
         return {self.type_of(host) for host in job.hosts}
 
     def profile(self) -> JobProfile:
-        """What is known of jobs' speed and progress."""
+        """The jobs' speed and progress, for app schedulers."""
         return JobProfile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})
 
     def elastic(self) -> Elastic | None:
-        """How its jobs run on more GPUs and fewer; None where they do not."""
+        """How its elastic jobs scale; None if they are not elastic."""
         if not self.spec.elastic:
             return None
         near, rack, far = (self.profiler.slowdown(scope) for scope in Scope)
@@ -200,7 +203,7 @@ class SavedState:
         return Elastic(self.spec.gang_gpus, self.spec.job_gpus_max, (near, rack, far), self.restart_s, efficiency)
 
     def heard_all(self, now_s: float) -> None:
-        """After a silence that was not theirs, all workers get their time again."""
+        """Restart all workers' timeouts after a time in which the Agent could not hear them."""
         for job, worker in self.workers():
             worker.last_heard_s = now_s
             if job.state == jobs.STARTING:
@@ -208,12 +211,12 @@ class SavedState:
 
 
 def gpus_in(machines: Iterable[pb.MachineGpuIds]) -> set[Gpu]:
-    """The GPUs of a message."""
+    """The GPUs that a message names."""
     return {Gpu(m.host, i) for m in machines for i in m.gpu_ids}
 
 
 def by_machine(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
-    """GPUs as a message names them."""
+    """GPUs in the form that messages use, by machine."""
     gpus = sorted(gpus)
     hosts = sorted({g.host for g in gpus})
     return [pb.MachineGpuIds(host=h, gpu_ids=[g.index for g in gpus if g.host == h]) for h in hosts]

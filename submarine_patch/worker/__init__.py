@@ -1,7 +1,7 @@
-"""The worker's side: a supervisor around the user's program, and a helper library for that program.
+"""The worker: a supervisor around the user's program, and a helper library for that program.
 
 Exit codes of a worker's container, besides those of the user's program:
-75 stopped on request, resumable; 76 no Start came in time; 77 the Arbiter refused the worker's token or
+75 stopped on request, resumable; 76 no Start arrived in time; 77 the Arbiter refused the worker's token or
 messages; 78 the container's environment is wrong; 128 + n ended by signal n.
 """
 

@@ -1,4 +1,4 @@
-"""Which examples a global step trains on: the same whatever the number of workers, and after any restart."""
+"""The examples of each global step, which depend neither on the number of workers nor on restarts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Batches:
-    """Arrays of equal length in batches, shuffled again each epoch; a worker sees its part of each batch.
+    """Batches of arrays of equal length, reshuffled each epoch; a worker gets its part of each batch.
 
-    A batch that does not divide evenly among the replicas is shortened until it does.
+    A batch is shortened until it divides evenly among the replicas. Raises ValueError if it is smaller than that.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Checkpoints on HDFS (or in a local directory): unique names, complete ones only, the newest wins.
+"""Checkpoints on HDFS or in a local directory: uniquely named, only complete ones, the newest is used.
 
-A checkpoint is a directory `ckpt-STEP-NONCE` with `state.npz` (and what the script adds) beside a MANIFEST of
-sizes and digests. It is written under a temporary name and renamed when whole, so a reader never sees half of
-one; the nonce begins with the time, so that of two at the same step the later one counts as newer.
+A checkpoint is a directory `ckpt-STEP-NONCE` with the state's file, what the script adds, and a MANIFEST of sizes and
+digests. It is written under a temporary name and renamed when complete, so a reader never sees half of one. The nonce
+begins with the time, so that of two checkpoints at the same step the later one is newer.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from submarine_patch.worker.webhdfs import client as webhdfs_client
 KEEP = 3
 MANIFEST = "MANIFEST.json"
 ABANDONED_S = 3600.0
-"""A temporary directory older than this has no writer any more."""
+"""A temporary directory older than this has no writer left."""
 TRIES = 3
 PAUSE_MAX_S = 5.0
 WRITERS = 4
-"""Parts written at once."""
+"""Parts that are written concurrently."""
 CHUNK_BYTES = 1 << 20
-"""What is sent or read at once: a connection's timeout is for each chunk, not for a model of gigabytes."""
+"""Size of a transfer, so that a connection's timeout applies to a chunk and not to gigabytes."""
 _LOCATION = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
 
 REFUSED_S = 120.0
-"""The most that a refusal is waited for: somebody may give the right or the room at once."""
+"""The longest time to retry after a refusal, in case someone grants the permission or the quota."""
 _REFUSALS = {"AccessControlException", "NSQuotaExceededException", "DSQuotaExceededException",
              "ParentNotDirectoryException", "InvalidPathException", "IllegalArgumentException"}  # fmt: skip
 _AWAY = {"SafeModeException", "RetriableException", "StandbyException"}
-"""A NameNode that starts or stands by answers so."""
+"""Exceptions of a NameNode that is starting or in standby."""
 
 T = TypeVar("T")
 Data = bytes | memoryview | Callable[[], Iterator[bytes]]
-"""What is written: the bytes, or what begins to give them in chunks, again for each try."""
+"""Data to write: the bytes, or a function that returns their chunks from the start, called for each attempt."""
 
 
 class StoreError(Exception):
-    """The checkpoints' directory cannot be reached or used; the message names it."""
+    """The checkpoint directory cannot be reached or used; the message names it."""
 
 
 class StoreRefusal(StoreError):
-    """The store answers, and will not do it: no right to, no room; trying again for long would not help."""
+    """The store refuses for lack of permission or quota; long retries would not help."""
 
 
 class _Damaged(Exception):
-    """A file that is not what the manifest says, or no manifest."""
+    """A file differs from the manifest, or the manifest is malformed."""
 
 
 class Files(Protocol):
@@ -72,22 +72,22 @@ class Files(Protocol):
         """Entries of a directory, [] if it does not exist."""
 
     def read(self, path: str) -> bytes:
-        """A whole file; FileNotFoundError where it is not there or its data is lost."""
+        """A file's content; raises FileNotFoundError if it does not exist or its data is lost."""
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """The same in chunks, for what need not fit into memory."""
+        """A file's content in chunks, for files that may not fit into memory."""
 
     def write(self, path: str, data: Data) -> None:
-        """A new file, its directory made as needed."""
+        """Write a file, and create its directory if needed."""
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a directory; `new` does not exist."""
+        """Rename a directory; `new` must not exist."""
 
     def delete(self, path: str) -> None:
-        """Deletes a directory with what is in it, or a file."""
+        """Delete a file, or a directory with its content."""
 
     def modified_s(self, path: str) -> float | None:
-        """When something in the directory itself changed, by the store's own clock; None where it is not there."""
+        """Unix time at which the directory's entries last changed, by the store's clock; None if it does not exist."""
 
 
 class LocalFiles:
@@ -139,7 +139,7 @@ class LocalFiles:
 
 
 class HdfsFiles:
-    """A directory on HDFS, over WebHDFS (package hdfs). A call that gets no answer is tried again."""
+    """A directory on HDFS, over WebHDFS (package hdfs); calls without an answer are retried. Raises StoreError."""
 
     def __init__(self, webhdfs: str, user: str, root: str, ca: str = "") -> None:
         self.client: Any = webhdfs_client(webhdfs, user, ca)
@@ -147,7 +147,7 @@ class HdfsFiles:
         self.root = hdfs_path(root)
 
     def _failed(self, e: Any, what: str) -> StoreError:
-        """What the client's error means."""
+        """The StoreError or StoreRefusal for a client error."""
         kind = StoreRefusal if e.exception in _REFUSALS else StoreError
         return kind(f"{self.where}{what}: {first_line(e)}")
 
@@ -167,14 +167,14 @@ class HdfsFiles:
         """A whole file."""
 
         def call() -> bytes:
-            whole = io.BytesIO()  # gives its buffer away, where joined chunks would be held twice
+            whole = io.BytesIO()  # avoids the second copy that joining chunks would make
             whole.writelines(self.chunks(path))
             return whole.getvalue()
 
         return self._tried(call)
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """A file in chunks; what the connection raises where it breaks off."""
+        """A file's content in chunks; raises the connection's own error if it breaks."""
         from hdfs.util import HdfsError
 
         try:
@@ -202,7 +202,7 @@ class HdfsFiles:
         try:
             self._tried(lambda: self.client.rename(self._at(old), self._at(new)))
         except HdfsError as e:
-            # it may have been carried out by a try whose answer was lost
+            # an earlier attempt whose answer was lost may have done it
             if self.names(old) or not self.names(new):
                 raise self._failed(e, f": {old} cannot be renamed") from e
 
@@ -242,7 +242,7 @@ class HdfsFiles:
 
 
 def patiently(call: Callable[[], T], for_s: float, say: Callable[[str], None]) -> T:
-    """The call's result; while the store cannot be reached it is tried again, this long (seconds)."""
+    """The call's result; retries on StoreError for at most `for_s` seconds, then raises it."""
     begun_s, pause_s = time.monotonic(), 0.5
     while True:
         try:
@@ -265,14 +265,14 @@ def _chunked(data: Data) -> Iterator[bytes]:
 
 
 def hdfs_path(url: str) -> str:
-    """The path of an hdfs:// or file: URL, or the path itself; all of it: in HDFS # and ? are letters like others."""
+    """The path of an hdfs:// or file: URL, or the path itself; # and ? are kept, as HDFS allows them in names."""
     return _LOCATION.sub("", url, count=1).rstrip("/") or "/"
 
 
 def files_at(where: str, webhdfs: str = "", user: str = "", ca: str = "") -> Files:
-    """HDFS for any path (or hdfs:// URL) where `webhdfs` is given, unless it is file:; else local.
+    """The files at a path: on HDFS if `webhdfs` is given and it is no file: URL, else local. Raises StoreError.
 
-    `ca`: PEM text of the certificates by which an https WebHDFS is known.
+    `ca`: PEM text of the certificates that verify an https WebHDFS.
     """
     if webhdfs and not where.startswith("file:"):
         return HdfsFiles(webhdfs, user or getpass.getuser(), where, ca)
@@ -282,7 +282,7 @@ def files_at(where: str, webhdfs: str = "", user: str = "", ca: str = "") -> Fil
 
 
 def files_of_env(where: str, env: Mapping[str, str]) -> Files:
-    """As files_at(), by what the Agent put into a worker's environment."""
+    """`files_at` with the settings in a worker's environment."""
     return files_at(where, env.get("ISONOMY_WEBHDFS", ""), env.get("HADOOP_USER_NAME", ""), env.get(CA_VARIABLE, ""))
 
 
@@ -295,17 +295,17 @@ class Checkpoint:
 
     @staticmethod
     def of(step: int, nonce: str) -> Checkpoint:
-        """By its step and its nonce (16 hexadecimal digits)."""
+        """The checkpoint with this step and nonce (16 hexadecimal digits)."""
         return Checkpoint(f"ckpt-{step}-{nonce}", step)
 
     @property
     def nonce(self) -> str:
-        """What tells it from others of its step: milliseconds since 1970 and a random part."""
+        """Its unique part: milliseconds since 1970 and random digits, in hexadecimal."""
         return self.name.rsplit("-", 1)[1]
 
 
 def listed(files: Files) -> list[Checkpoint]:
-    """All by name, the newest first."""
+    """All complete checkpoints, newest first."""
     return _complete(files.names(""))
 
 
@@ -315,7 +315,7 @@ def _complete(names: list[str]) -> list[Checkpoint]:
 
 
 def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Checkpoint:
-    """Writes a checkpoint and drops all but the newest few."""
+    """Write a checkpoint, then delete all but the newest KEEP, and abandoned temporary directories."""
     now_ms = int(time.time() * 1000)
     checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
@@ -342,7 +342,7 @@ def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, Data]
 
 
 def _digests(files: Files, checkpoint: Checkpoint) -> tuple[bytes, dict[str, str]]:
-    """The manifest, and each part's SHA-256 by it."""
+    """The manifest, and the SHA-256 of each part according to it."""
     manifest = files.read(f"{checkpoint.name}/{MANIFEST}")
     try:
         return manifest, {name: str(told["sha256"]) for name, told in json.loads(manifest)["parts"].items()}
@@ -360,7 +360,7 @@ def _as_told(files: Files, path: str, digest: str) -> Iterator[bytes]:
 
 
 def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
-    """Its parts; None where one is missing or differs from the manifest."""
+    """The checkpoint's parts by name; None if one is missing or differs from the manifest."""
     try:
         _, digests = _digests(files, checkpoint)
         parts = {n: files.read(f"{checkpoint.name}/{n}") for n in digests}
@@ -374,7 +374,7 @@ Found = tuple[Checkpoint, dict[str, bytes]]
 
 
 def newest(files: Files) -> Found | None:
-    """The newest complete checkpoint with its parts; StoreError where the directory cannot be reached."""
+    """The newest complete checkpoint with its parts; None if there is none. Raises StoreError."""
     for checkpoint in listed(files):
         parts = load(files, checkpoint)
         if parts is not None:
@@ -384,16 +384,16 @@ def newest(files: Files) -> Found | None:
 
 
 def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
-    """Publishes the newest complete checkpoint of `from_dir` under `to_dir`; returns its path there.
+    """Copy the newest complete checkpoint in `from_dir` to `to_dir`; returns its path there.
 
-    In chunks: the AM that copies has less memory than a model may have bytes. May be repeated: what lies there
-    whole is left alone.
+    Copies in chunks, because a model may not fit into the AM's memory. Idempotent: a complete copy is left alone.
+    Raises FileNotFoundError if there is no complete checkpoint.
     """
     source, target = files_at(from_dir, webhdfs, user, ca), files_at(to_dir, webhdfs, user, ca)
     there = target.names("")
     for checkpoint in listed(source):
         if checkpoint.name in there or _copied(source, checkpoint, target):
-            for begun in (n for n in there if n.startswith(f"_{checkpoint.name}-")):  # by an Agent that was killed
+            for begun in (n for n in there if n.startswith(f"_{checkpoint.name}-")):  # left by an Agent that was killed
                 target.delete(begun)
             return f"{to_dir.rstrip('/')}/{checkpoint.name}"
         _pass_over(checkpoint)
@@ -401,7 +401,7 @@ def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = ""
 
 
 def sweep(files: Files) -> None:
-    """Deletes what killed writers left half-written in the folders below one in which nobody writes any more."""
+    """Delete incomplete checkpoints in the subfolders; only once no worker writes there."""
     for folder in files.names(""):
         for name in files.names(folder):
             if name.startswith("_") and _NAME.match(name):
@@ -409,7 +409,7 @@ def sweep(files: Files) -> None:
 
 
 def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
-    """False where the source has no whole one."""
+    """Copy a checkpoint; False if it is incomplete or damaged."""
     staged = f"_{checkpoint.name}-{secrets.token_hex(3)}"
     try:
         manifest, digests = _digests(source, checkpoint)
@@ -431,5 +431,5 @@ def _pass_over(checkpoint: Checkpoint) -> None:
 
 
 def scratch() -> LocalFiles:
-    """A directory of its own, for scripts run without Isonomy."""
+    """A new temporary directory, for scripts that run without Isonomy."""
     return LocalFiles(Path(tempfile.mkdtemp(prefix="isonomy-checkpoints-")))

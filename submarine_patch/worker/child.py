@@ -1,4 +1,4 @@
-"""The user's program: in a process group of its own that outlives neither its end nor the supervisor's."""
+"""Runs the user's program in its own process group, which ends with the program or with the supervisor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
 _DRAIN_S = 5.0
-# YARN kills the container's process group, to which the program's does not belong: a guard in the program's
-# group waits for the end of a pipe that only the supervisor holds open, and then kills the group.
+# YARN kills only the container's process group, which is not the program's. So a guard in the program's group waits
+# for the end of a pipe that only the supervisor holds open, and then kills the group.
 _GUARDED = """trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
 trap - TERM INT HUP; exec 3<&-; exec "$@" """
 
 
 class Child:
-    """A running program. Its output continues unchanged; each line is shown to `on_line` too."""
+    """A running program. Its output passes through unchanged; `on_line` also gets each line."""
 
     def __init__(self, process: asyncio.subprocess.Process, alive: int, on_line: Callable[[str], None]) -> None:
         self._process, self._alive = process, alive
@@ -32,7 +32,7 @@ class Child:
 
     @staticmethod
     async def start(argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> Child:
-        """Starts the program."""
+        """Start the program; raises OSError."""
         watched, alive = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -56,12 +56,12 @@ class Child:
         return Child(process, alive, on_line)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends the signal to the whole group."""
+        """Send the signal to the program's whole process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
     async def wait(self) -> int:
-        """The program's exit code (-n: ended by signal n), after its group is gone and its output is out."""
+        """Wait for the program, kill its group, and drain its output; returns its exit code (-n: ended by signal n)."""
         code = await self._process.wait()
         self.signal(signal.SIGKILL)
         os.close(self._alive)
@@ -71,7 +71,7 @@ class Child:
 
 
 async def _pump(source: asyncio.StreamReader, sink: int, on_line: Callable[[str], None]) -> None:
-    """Copies bytes as they come; a line ends with a newline or, as progress bars do, a carriage return."""
+    """Copy bytes as they arrive; a line ends with a newline or, as in progress bars, a carriage return."""
     pending = b""
     while chunk := await source.read(_CHUNK_BYTES):
         _write_all(sink, chunk)
@@ -85,7 +85,7 @@ async def _pump(source: asyncio.StreamReader, sink: int, on_line: Callable[[str]
 
 
 def _show(line: bytes, on_line: Callable[[str], None]) -> None:
-    """A line that cannot be handled is passed over: a full pipe would stop the program."""
+    """Pass a line to `on_line`; an exception only skips the line, because a full pipe would block the program."""
     try:
         on_line(line.decode("utf-8", "replace"))
     except Exception as e:
@@ -93,7 +93,7 @@ def _show(line: bytes, on_line: Callable[[str], None]) -> None:
 
 
 def _write_all(sink: int, data: bytes) -> None:
-    """To a file of the container's logs; a full disk must not end the training."""
+    """Write to a file of the container's logs; ignores errors, as a full disk must not end the training."""
     try:
         while data:
             data = data[os.write(sink, data) :]

@@ -1,4 +1,4 @@
-"""Reads Hadoop's token storage file, in which YARN hands a container its Credentials.
+"""Reads Hadoop's token storage file, in which YARN passes Credentials to a container.
 
 Formats (org.apache.hadoop.security.Credentials): the magic `HDTS`, a version byte, then either Writables
 (version 0, what YARN writes) or one length-delimited CredentialsProto (version 1, Security.proto).
@@ -23,7 +23,7 @@ class CredentialsError(Exception):
 
 @dataclass(frozen=True)
 class Token:
-    """A delegation token as it lies in the file."""
+    """A delegation token as stored in the file."""
 
     identifier: bytes = field(repr=False)
     password: bytes = field(repr=False)
@@ -40,7 +40,7 @@ class Credentials:
 
 
 def read_secret(alias: str, path: str | os.PathLike[str] | None = None) -> bytes:
-    """The secret key of this alias from the file, by default the one YARN names in the environment."""
+    """The secret with this alias in the file, by default YARN's for this container; raises CredentialsError."""
     where = path if path is not None else os.environ.get(FILE_VARIABLE, "")
     if not where:
         raise CredentialsError(f"{FILE_VARIABLE} is not set: this must run in a YARN container")
@@ -51,7 +51,7 @@ def read_secret(alias: str, path: str | os.PathLike[str] | None = None) -> bytes
 
 
 def hdfs_token(path: str | os.PathLike[str] | None = None) -> Token | None:
-    """HDFS's delegation token of this container; None where security is off, or outside of YARN."""
+    """This container's HDFS delegation token; None without security or outside YARN."""
     where = path if path is not None else os.environ.get(FILE_VARIABLE, "")
     if not where or not Path(where).exists():
         return None
@@ -59,13 +59,13 @@ def hdfs_token(path: str | os.PathLike[str] | None = None) -> Token | None:
 
 
 def url_string(token: Token) -> str:
-    """As WebHDFS takes it (Token.encodeToUrlString): the Writable in URL-safe base64 without padding."""
+    """The token in WebHDFS's form (Token.encodeToUrlString): the Writable in URL-safe base64 without padding."""
     parts = (token.identifier, token.password, token.kind.encode(), token.service.encode())
     return base64.urlsafe_b64encode(b"".join(_vint(len(p)) + p for p in parts)).rstrip(b"=").decode()
 
 
 def validity_s(token: Token) -> tuple[float, float] | None:
-    """When it was issued and when it can be renewed no more, Unix seconds; None for no delegation token's identifier.
+    """(issue time, end of renewals) in Unix seconds; None if the identifier is not a delegation token's.
 
     AbstractDelegationTokenIdentifier.write: version 0; owner, renewer and real user as Text; issue and end in ms.
     """
@@ -81,7 +81,7 @@ def validity_s(token: Token) -> tuple[float, float] | None:
 
 
 def read_credentials(path: str | os.PathLike[str]) -> Credentials:
-    """All of the file."""
+    """All tokens and secrets in the file; raises CredentialsError."""
     try:
         data = Path(path).read_bytes()
     except OSError as e:

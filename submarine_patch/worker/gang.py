@@ -1,4 +1,4 @@
-"""The workers of one gang as TensorFlow sees them: the strategy, and what all must agree on."""
+"""The workers of one gang in TensorFlow: the distribution strategy, and agreement among the workers."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Gang:
 
     @property
     def replicas(self) -> int:
-        """Of all workers."""
+        """The number of replicas on all workers."""
         return int(self.strategy.num_replicas_in_sync)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sum over the workers; every worker must call it, with as many values."""
+        """The sums over the workers; every worker must call it, with the same number of values."""
         own = [float(v) for v in values]
         if self._all_sum is None:
             return own
@@ -52,7 +52,7 @@ class Gang:
         return [float(v) / local_replicas for v in local]
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says so."""
+        """Whether the flag is set on any worker."""
         return self.sum([float(flag)])[0] > 0
 
     def from_chief(self, values: Sequence[float]) -> list[float]:
@@ -60,20 +60,20 @@ class Gang:
         return self.sum(values if self.place.chief else [0.0] * len(values))
 
     def barrier(self) -> None:
-        """Returns once every worker has come here."""
+        """Wait until every worker has called it."""
         self.any(False)
 
     def mean(self, tensors: Any) -> Any:
-        """In a replica: the mean of each tensor (or nest of them) over all replicas."""
+        """Inside a replica: the mean of each tensor (or nest of tensors) over all replicas."""
         context = self._tf.distribute.get_replica_context()
         if context is None or context.num_replicas_in_sync == 1:
             return tensors
         return context.all_reduce(self._tf.distribute.ReduceOp.MEAN, tensors)
 
     def replicated(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """`step` as a graph that runs on every replica; its results are reduced to their mean.
+        """`step` as a graph that runs on every replica; its results are averaged over the replicas.
 
-        Arguments are numpy arrays with this worker's examples first to last; each replica gets its part.
+        Arguments are numpy arrays of this worker's examples along the first axis, split among its replicas.
         """
         tf, strategy = self._tf, self.strategy
 
@@ -85,7 +85,7 @@ class Gang:
         return lambda *arrays: run(*(self._split(a) for a in arrays))
 
     def _split(self, array: np.ndarray[Any, Any]) -> Any:
-        """One part of this worker's examples for each of its replicas."""
+        """Split this worker's examples among its replicas."""
         local_replicas = self.replicas // self.place.workers
         if local_replicas == 1:
             return self._tf.constant(array)

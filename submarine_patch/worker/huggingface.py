@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under Isonomy: saves and leaves when asked to, and resumes by its own checkpoints.
+"""Hugging Face's Trainer under Isonomy: saves and exits on a stop, and resumes from its own checkpoints.
 
 import isonomy
 args = TrainingArguments("ckpt", save_steps=500, ...)             # and --keep-folder ckpt
@@ -14,15 +14,15 @@ from typing import Any
 from submarine_patch.worker.steering import Steering, newest
 
 STATE = "trainer_state.json"
-"""What a Trainer writes last into a checkpoint."""
+"""The file that a Trainer writes last into a checkpoint."""
 
 
 def callback() -> Any:
-    """For `callbacks=` of a Trainer."""
+    """A callback for a Trainer."""
     from transformers import TrainerCallback
 
     class Isonomy(TrainerCallback):  # type: ignore[misc]
-        """Each step of the optimizer is one of Isonomy's."""
+        """Counts each optimizer step as a step of Isonomy."""
 
         def __init__(self) -> None:
             self._steering = Steering()
@@ -45,5 +45,5 @@ def callback() -> Any:
 
 
 def checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest whole checkpoint of a Trainer's output folder, for `resume_from_checkpoint`; None: start again."""
+    """The newest complete checkpoint in a Trainer's output folder, for `resume_from_checkpoint`; None without any."""
     return newest(folder, "checkpoint-*", STATE)

@@ -1,8 +1,8 @@
-"""A folder of the program's own checkpoints, kept on HDFS from one launch to the next.
+"""Keeps a folder of the program's own checkpoints on HDFS from one launch to the next.
 
-Under DIR/kept lie the files by their digests, and for each time that the folder was taken a list LAUNCH-NUMBER.json
-of them, written last: a reader sees a whole folder or the one before. A launch that began later counts as newer,
-though an older one that lingers may still write. The gang's first worker keeps its folder; all get it back.
+DIR/kept has the files under their digests, and one list LAUNCH-NUMBER.json per saved version. The list is written last,
+so a reader sees a complete folder or the previous one. The later launch counts as newer, even if an older one still
+writes. The gang's first worker saves its folder; all workers restore it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from submarine_patch.worker.checkpoints import CHUNK_BYTES, Files, StoreError
 
 ROOT = "kept"
 LISTS = 2
-"""Lists that stay, with their files: the newest may be read while the next is written."""
+"""Lists kept, with their files: the newest may be read while the next is written."""
 _LIST = re.compile(r"(\d{13})-(\d{6})\.json")
 
 
 class KeptFolder:
-    """The folder of one launch."""
+    """The kept folder in one launch."""
 
     def __init__(self, files: Files, folder: Path, launch_ms: int | None = None) -> None:
         self._files, self._folder, self._number = files, folder, 0
         self._launch_ms = int(time.time() * 1000) if launch_ms is None else launch_ms
         self._one_at_a_time = threading.Lock()
         self._there: dict[str, str] = {}
-        """What the store has of the folder: path -> digest."""
+        """{path: digest} of the newest saved version."""
         self._seen: dict[str, tuple[int, int, str]] = {}
-        """path -> (size, time of change, digest), so that a file is read once."""
+        """{path: (size, mtime in ns, digest)}, so that an unchanged file is hashed only once."""
 
     def bring(self) -> int:
-        """Puts the newest whole folder back; how many files. StoreError where the store cannot be reached."""
+        """Restore the newest complete version; returns its number of files. Raises StoreError."""
         for launch, number in self._lists():
             listed = self._read(f"{launch:013d}-{number:06d}.json")
             if listed is not None and self._fetched(listed):
@@ -49,7 +49,7 @@ class KeptFolder:
         return 0
 
     def keep(self) -> bool:
-        """Takes the folder as it is now, where it changed; False if a file changed meanwhile, or nothing is there."""
+        """Save the folder if it changed; False if a file changed meanwhile or the folder is empty."""
         with self._one_at_a_time:
             return self._keep()
 
@@ -61,7 +61,7 @@ class KeptFolder:
             if digest not in self._there.values():
                 self._files.write(f"{ROOT}/{digest}", lambda at=self._folder / path: _chunks(at))  # type: ignore[misc]
         if self._digests() != now:
-            return False  # a file was being written: the next time will do
+            return False  # a file was being written: leave it to the next call
         self._number += 1
         name = f"{self._launch_ms:013d}-{self._number:06d}.json"
         self._files.write(f"{ROOT}/_{name}", json.dumps(now).encode())
@@ -107,16 +107,16 @@ class KeptFolder:
                     known = self._seen[path] = (about.st_size, about.st_mtime_ns, _digest(at))
                 found[path] = known[2]
             except FileNotFoundError:
-                continue  # the program drops its old ones
+                continue  # the program deleted it meanwhile
         return found
 
     def _drop_old(self) -> None:
-        """Lists but the newest, and files that no list names any more."""
+        """Delete all lists but the newest LISTS, and files that none of these names."""
         lists = self._lists()
         for launch, number in lists[LISTS:]:
             self._files.delete(f"{ROOT}/{launch:013d}-{number:06d}.json")
         if lists and lists[0][0] != self._launch_ms:
-            return  # a later launch keeps now: what it writes is its own
+            return  # a later launch saves now: its files are not listed yet
         named = {digest for launch, number in lists[:LISTS]
                  for digest in (self._read(f"{launch:013d}-{number:06d}.json") or {}).values()}  # fmt: skip
         for name in self._files.names(ROOT):
@@ -125,9 +125,9 @@ class KeptFolder:
 
 
 def copy_kept(source: Files, target: Files, folder: str) -> str:
-    """Publishes the newest whole folder of `source` below `target`; its name there, which is `folder`'s and its number.
+    """Copy the newest complete version in `source` to `target`; returns its name there, from `folder` and its number.
 
-    FileNotFoundError where none was kept. May be repeated: what lies there whole is left alone.
+    Idempotent: a complete copy is left alone. Raises FileNotFoundError if there is no version.
     """
     stem, there = Path(folder).name, target.names("")
     for launch, number in _lists(source):
@@ -158,7 +158,7 @@ def _as_listed(files: Files, digest: str) -> Iterator[bytes]:
 
 
 def _lists(files: Files) -> list[tuple[int, int]]:
-    """Launch and number of the folders that are whole, the newest first."""
+    """(launch, number) of the saved versions, newest first."""
     found = (_LIST.fullmatch(name) for name in files.names(ROOT))
     return sorted(((int(m[1]), int(m[2])) for m in found if m), reverse=True)
 
@@ -190,7 +190,7 @@ def _digest(file: Path) -> str:
 
 
 def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | None:
-    """By ISONOMY_KEEP_FOLDER; None where the user named none."""
+    """The folder that ISONOMY_KEEP_FOLDER names; None if it is not set or the store cannot be used."""
     from submarine_patch.worker.checkpoints import files_of_env
 
     name = env.get("ISONOMY_KEEP_FOLDER", "")

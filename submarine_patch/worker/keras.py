@@ -7,8 +7,8 @@
     session.fit(model, x, y, batch_size=64, epochs=10)    # as model.fit
     session.finish(lambda: model.evaluate(tx, ty, return_dict=True), export=model)
 
-Which examples a step trains on follows from the step alone, so a resumed run ends where an undisturbed one does.
-Several workers need tf_keras (TF_USE_LEGACY_KERAS=1): Keras 3's `fit` cannot train over several on TensorFlow 2.21.
+The examples of a step depend only on the step, so a resumed run gives the same result as an uninterrupted one.
+Several workers need tf_keras (TF_USE_LEGACY_KERAS=1): Keras 3's `fit` does not support them on TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from submarine_patch.worker.session import SessionError
 
 LEGACY = "TF_USE_LEGACY_KERAS"
 DataFrom = Callable[[int], Any]
-"""By the global step: what `fit` takes as its data from that step on."""
+"""Maps a global step to the data for `fit` from that step on."""
 
 
 class _Fits(base.Session):
-    """What both kinds of sessions share: `fit`."""
+    """`fit`, shared by both kinds of sessions."""
 
     def fit(
         self,
@@ -47,11 +47,11 @@ class _Fits(base.Session):
         callbacks: Sequence[Any] = (),
         **options: Any,
     ) -> None:
-        """Trains from the newest checkpoint on; `batch_size` is that of all workers together.
+        """Train from the newest checkpoint on; `batch_size` counts all workers.
 
         `x`: arrays (with `y`), a Sequence or PyDataset of batches, a tf.data.Dataset of one epoch, or a function that
-        gives the data from a global step on (the last two with `steps_per_epoch` where the length is not known).
-        Where the Agent does not say how far, `epochs` does, or else the session's steps.
+        returns the data from a global step on. A function needs `steps_per_epoch`, and so does a dataset of unknown
+        length. The Agent sets the last step; without it `epochs` does, else the session's steps. Raises SessionError.
         """
         if getattr(model, "steps_per_execution", 1) not in (1, None):
             raise SessionError("compile(steps_per_execution=1): a stop must be possible between any two steps")
@@ -92,7 +92,7 @@ class _Fits(base.Session):
 
 
 def _forever(batches: Any, per_epoch: int) -> DataFrom:
-    """Batches by their number, as a generator; those of Batches know their epoch themselves."""
+    """An endless generator of batches from a step on; `Batches` is indexed by step, other data by batch of an epoch."""
     by_step = isinstance(batches, Batches)
 
     def data(step: int) -> Iterator[Any]:
@@ -107,14 +107,14 @@ def _skipping(dataset: Any, per_epoch: int | None) -> tuple[DataFrom, int]:
         raise SessionError("fit(dataset, steps_per_epoch=...): the dataset does not tell how long it is")
 
     def data(step: int) -> Any:
-        # whole epochs first: a shuffled dataset that is repeated shuffles again for each, from its seed
+        # repeat before skip: a shuffled dataset reshuffles in each repetition, from its seed
         return dataset.repeat().skip(step)
 
     return data, length
 
 
 def _build(model: Any, data: DataFrom) -> None:
-    """All variables, before they are restored."""
+    """Create all variables of the model and its optimizer, so that they can be restored."""
     if not model.built:
         model(next(iter(data(0)))[0])
     model.optimizer.build(model.trainable_variables)
@@ -133,7 +133,7 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
         super().fit(model, x, y, **options)
 
     def _distributed(self, data: DataFrom, step: int) -> Any:
-        """Among several workers the parts of this worker's replicas, which are not to be dealt out again."""
+        """The data for `fit`; with several workers, only this worker's parts, which TensorFlow must not shard again."""
         parts = self.replicas // self.gang.place.workers
         if self.gang.place.workers == 1:
             return _dataset(data, step, 1) if _legacy() and not _is_dataset(data(step)) else data(step)
@@ -151,7 +151,7 @@ class _Elsewhere(_Fits, training.OfVariables):
         return base.Alone(place)
 
     def scope(self) -> Any:
-        """Sets the seed; there is nothing to distribute."""
+        """Set the seed; returns an empty context, as there is nothing to distribute."""
         import keras
 
         keras.utils.set_random_seed(self._seed)
@@ -159,11 +159,11 @@ class _Elsewhere(_Fits, training.OfVariables):
 
 
 def _callback(session: base.Session, model: Any) -> Any:
-    """Makes each batch of `fit` a step of the session."""
+    """A Keras callback that makes each batch of `fit` a step of the session."""
     callback = _callback_class(model)
 
     class Steps(callback):  # type: ignore[misc,valid-type]
-        """`session.steps()` ends the process (75) between two steps if a stop was asked for."""
+        """Advances `session.steps()`, which exits with 75 between two steps if a stop was requested."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -171,7 +171,7 @@ def _callback(session: base.Session, model: Any) -> Any:
             self.ended = next(self._steps, None) is None
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if session.gang.place.workers == 1:  # among several, tf_keras adds the workers' values of a batch up
+            if session.gang.place.workers == 1:  # with several workers, tf_keras sums their values of a batch
                 session.report(**dict(logs or {}))
             elif logs and "loss" in logs:
                 session.report(loss=logs["loss"] / session.gang.place.workers)
@@ -186,7 +186,7 @@ def _callback(session: base.Session, model: Any) -> Any:
 
 
 def _callback_class(model: Any) -> Any:
-    """Of the Keras that the model is of."""
+    """The Callback class of the Keras that made the model."""
     if type(model).__module__.startswith("tf_keras") or _legacy():
         import tf_keras
 
@@ -201,7 +201,7 @@ def _is_dataset(data: Any) -> bool:
 
 
 def _dataset(data: DataFrom, step: int, parts: int) -> Any:
-    """Each batch in so many parts, as a tf.data.Dataset that TensorFlow does not shard."""
+    """Each batch split into `parts`, as a tf.data.Dataset that TensorFlow does not shard."""
     import numpy as np
     import tensorflow as tf
 
@@ -222,7 +222,7 @@ def _legacy() -> bool:
 
 
 def _backend() -> str:
-    """What Keras computes with, found without importing it."""
+    """The name of Keras's backend, found without importing Keras."""
     if _legacy():
         return "tensorflow"
     file = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "keras.json"

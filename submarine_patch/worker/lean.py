@@ -14,14 +14,14 @@ EXTRAS = ("sklearn", "matplotlib", "pandas")
 
 
 def without_extras() -> None:
-    """Imports TensorFlow as if the packages that Keras could do without were not installed."""
+    """Import TensorFlow as if Keras's optional packages were not installed."""
     hidden = [name for name in EXTRAS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: importing raises ImportError
     try:
-        with contextlib.suppress(ImportError):  # training.session() says that TensorFlow is missing
+        with contextlib.suppress(ImportError):  # training.session() reports a missing TensorFlow
             import tensorflow
 
-            tensorflow.keras.Sequential  # noqa: B018  # Keras is imported when first looked at
+            tensorflow.keras.Sequential  # noqa: B018  # the attribute access imports Keras
     finally:
         for name in hidden:
             del sys.modules[name]

@@ -1,11 +1,11 @@
-"""Lightning's Trainer under Isonomy: saves and leaves when asked to, and resumes by its own checkpoints.
+"""Lightning's Trainer under Isonomy: saves and exits on a stop, and resumes from its own checkpoints.
 
     import isonomy
     trainer = Trainer(callbacks=[isonomy.lightning.callback("ckpt", every_steps=500)])     # and --keep-folder ckpt
     trainer.fit(model, loader, ckpt_path=isonomy.lightning.checkpoint("ckpt"))
 
-What Lightning's checkpoints do not have is not resumed either: with a loader that shuffles, the rest of the epoch has
-other examples than without the stop.
+Only what Lightning's checkpoints contain is resumed: with a shuffling loader, the rest of the epoch has other examples
+than without the stop.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LOG_STEPS = 10
 
 
 def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
-    """For `callbacks=` of a Trainer; `every_steps`: checkpoints beside those at stops, 0: none."""
+    """A callback for a Trainer; `every_steps`: how often to save besides at stops, 0: never."""
     from lightning.pytorch import Callback
 
     class Isonomy(Callback):  # type: ignore[misc]
-        """Each step of the optimizer is one of Isonomy's."""
+        """Counts each optimizer step as a step of Isonomy."""
 
         def __init__(self) -> None:
             self._steering, self._step = Steering(), 0
@@ -61,5 +61,5 @@ def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
 
 
 def checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest checkpoint in that folder, for `ckpt_path`; None: start again."""
+    """The newest checkpoint in the folder, for `ckpt_path`; None if there is none."""
     return newest(folder, "step-*.ckpt")

@@ -1,7 +1,7 @@
-"""The worker's stream to the Arbiter: kept up, and what it carries survives its breaks.
+"""The worker's stream to the Arbiter; reconnects by itself and resends after a break.
 
-Of each kind of message only the newest counts (the Arbiter's relay keeps no more either), so what waits is
-bounded by one message a kind; after a break all of them are sent again.
+Only the newest message of each kind counts, as in the Arbiter's relay. So at most one message per kind waits, and
+after a break all of them are resent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pycontrol.wire.v1 import agent_pb2_grpc
 CONNECT_S = 10.0
 WRITE_S = 10.0
 BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Pauses between tries to connect; the last one again and again."""
+"""Pauses between connection attempts; the last one repeats."""
 HEARTBEAT_S = 3.0
 _ORDER = ("ready", "progress", "checkpoint", "exit")
 _REFUSED = frozenset(
@@ -62,10 +62,10 @@ class Link:
         self._delivered = asyncio.Event()
         self._failures = 0
         self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the Arbiter will not have this worker."""
+        """Set to the reason if the Arbiter refuses this worker."""
 
     def put(self, message: pb.WorkerMessage) -> None:
-        """Sends the message as soon as the Arbiter is there; an older one of its kind that waits is dropped."""
+        """Send the message once the Arbiter is connected; replaces a waiting one of its kind."""
         message.worker_id = self._worker_id
         kind = message.WhichOneof("kind")
         assert kind in _ORDER
@@ -74,7 +74,7 @@ class Link:
         self._changed.set()
 
     async def run(self) -> None:
-        """Keeps the stream up until finish() or cancellation."""
+        """Keep the stream connected until `finish` or cancellation."""
         while not self._delivered.is_set():
             why = await self._once()
             if self._delivered.is_set():
@@ -87,7 +87,7 @@ class Link:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def finish(self, within_s: float) -> bool:
-        """Ends the stream once everything reached the Arbiter; False where that took too long."""
+        """End the stream once all messages have reached the Arbiter; False if that took longer than `within_s`."""
         self._finishing = True
         self._changed.set()
         try:
@@ -97,7 +97,7 @@ class Link:
         return True
 
     async def _once(self) -> str:
-        """One stream, from its beginning to its end; why it ended."""
+        """Run one stream until it ends; returns why it ended."""
         async with self._channel() as channel:
             try:
                 await asyncio.wait_for(channel.channel_ready(), CONNECT_S / len(self._addresses))
@@ -125,7 +125,7 @@ class Link:
         except TimeoutError:
             return "a message was not taken in time"
         if code is grpc.StatusCode.OK and self._finishing:
-            await asyncio.wait({writer}, timeout=WRITE_S)  # it may have to learn yet that it ended
+            await asyncio.wait({writer}, timeout=WRITE_S)  # the writer may not have noticed the end yet
             if writer.done() and not writer.exception():
                 self._delivered.set()
         if code in _REFUSED and not self.refused.done():
@@ -165,7 +165,7 @@ class Link:
 
 
 def channel_to(address: str, ca_pem: bytes | None) -> grpc.Channel:
-    """A blocking channel to host:port, over TLS where there is an authority to trust."""
+    """A blocking channel to host:port, over TLS if `ca_pem` is given."""
     if not ca_pem:
         return grpc.insecure_channel(address, _OPTIONS)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_pem), _OPTIONS)

@@ -1,9 +1,9 @@
-"""What a line of a training program's log says of its progress: step, loss, accuracy, time of a step, any metric.
+"""Parses progress from a training program's log: step, loss, accuracy, time per step, and any metric.
 
-Pure: lines and their times in, sightings out. Known are the lines of submarine_patch.worker.session, the classic ones
-of tf.estimator and Slim (`loss = 0.23, step = 100 (1.234 sec)`, `global_step/sec: 8.1`), Keras' and tqdm's bars,
-Lightning's, Hugging Face's dicts, JSON lines, `Epoch 3/10`, `Step [100/600]`, `Epoch: [0][10/391]`, `iter 500: loss`.
-A step is what the program counts: where it names none, its batches, its examples or its epochs.
+Pure: takes lines and their times. It knows the lines of submarine_patch.worker.session, those of tf.estimator and Slim
+(`loss = 0.23, step = 100 (1.234 sec)`, `global_step/sec: 8.1`), the bars of Keras, tqdm and Lightning, Hugging Face's
+dicts, JSON lines, `Epoch 3/10`, `Step [100/600]`, `Epoch: [0][10/391]`, and `iter 500: loss`.
+A step is the program's own unit; if it names none, its batches, examples or epochs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 
 LINE_MAX_CHARS = 2048
-"""What is longer is cut: no progress line is."""
+"""Longer lines are cut; progress lines are shorter."""
 STEP_MAX = 10**15
-"""A line that says more says nothing: whatever counts so, it is no training."""
+"""Lines with a larger step are ignored, as no training counts that far."""
 ITERATION_MAX_S = 1e7
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
@@ -50,7 +50,7 @@ _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0}
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest known values; None where no line has told yet."""
+    """The newest known values; None for those that no line has shown yet."""
 
     step: int
     loss: float | None = None
@@ -58,12 +58,12 @@ class Progress:
     iter_time_s: float | None = None
     paced: bool = False
     metric: float | None = None
-    """What jobs are compared by, where that is neither accuracy nor loss."""
+    """The app's metric, if it is neither accuracy nor loss."""
 
 
 @dataclass(frozen=True)
 class CheckpointLine:
-    """A checkpoint is complete; or it could not be written, and why."""
+    """A checkpoint was completed, or `problem` says why it could not be written."""
 
     step: int
     path: str
@@ -71,12 +71,12 @@ class CheckpointLine:
 
 
 class LogParser:
-    """Follows one program's log; remembers the last values, so that each Progress is whole."""
+    """Follows one program's log and remembers the last values, so that each Progress is complete."""
 
     def __init__(self, metric: str = "") -> None:
         self.last: Progress | None = None
         self.finished = False
-        """A session said that it did all that it was to do."""
+        """Whether a session logged that it finished."""
         named = metric not in ("", "accuracy", "loss")
         self._metric = re.compile(rf"(?<![\w/-]){re.escape(metric)}{_IS}{_NUMBER}(?!\w)") if named else None
         self._at_s = 0.0
@@ -85,10 +85,10 @@ class LogParser:
         self._epochs_before = 0
         self._epoch_steps = 0
         self._bar: int | None = None
-        """Where the last progress bar stood."""
+        """The position of the last progress bar."""
 
     def feed(self, line: str, time_s: float) -> Progress | CheckpointLine | None:
-        """What this line (without its end, read at `time_s` of any steady clock) says, if anything."""
+        """Parse a line, without its newline, read at `time_s` of a monotonic clock; None if it shows no progress."""
         text = _ANSI.sub("", line[:LINE_MAX_CHARS])
         if _FINISHED.match(text):
             self.finished = True
@@ -111,7 +111,7 @@ class LogParser:
         return self._progress(step, loss, text, time_s) if told else None
 
     def _step(self, text: str) -> int | None:
-        """The step that a line is about, the surest way to tell first."""
+        """The step that a line is about; tries the most reliable patterns first."""
         if keras := _KERAS.match(text):
             return self._inside(keras[1], keras[2])
         epoch = _EPOCH.search(text)
@@ -163,7 +163,7 @@ class LogParser:
         return self.last
 
     def _iter_time_s(self, step: int, text: str, time_s: float) -> float | None:
-        """Seconds of a step: as said, else from the seconds said or passed since the last step seen."""
+        """Seconds per step: as the line says, else from the time, logged or measured, since the last step seen."""
         if said := _PER_STEP.search(text):
             said_s = float(said[1]) * _UNIT_S[said[2]]
             return said_s if said_s <= ITERATION_MAX_S else None
@@ -179,7 +179,7 @@ class LogParser:
 
 
 def _whole(digits: str) -> int | None:
-    """A count; None where it is more than any (int() refuses thousands of digits, a message more than 64 bits)."""
+    """A count; None if it has too many digits: int() refuses thousands, and messages have 64 bits."""
     return int(digits) if len(digits) <= len(str(STEP_MAX)) else None
 
 

@@ -1,9 +1,9 @@
-"""Virtual GPUs do not compute faster; their steps are paced to what real ones would take.
+"""Pacing: stretches the steps on virtual GPUs to the time that real GPUs would take.
 
-A step on n virtual GPUs takes at least serial_iter_s x S / n seconds, S being the slowdown of the placement
-(Themis, section 4: S(G)). On a type that computes v times as fast only the part b of a step that is bound by the
-GPU gains: the step takes 1 - b + b / v of that (Amdahl). Type and v are the NodeManager's word, whatever the app
-says. Steps on real GPUs are never paced.
+A step on n virtual GPUs takes at least serial_iter_s x S / n seconds, where S is the slowdown of the placement
+(Themis, section 4: S(G)). On a GPU type that is v times as fast, only the GPU-bound fraction b of a step is faster, so
+the step takes 1 - b + b / v of that time (Amdahl). The NodeManager sets the type and v; the app cannot override them.
+Steps on real GPUs are never paced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 LATE_SHARE = 0.5
-"""A step that ends later than this share of its time is not made up for: a real GPU could not either."""
+"""A step that is late by more than this share of its time is not made up for, because a real GPU could not either."""
 
 
 class PacingError(ValueError):
@@ -24,20 +24,20 @@ class PacingError(ValueError):
 
 @dataclass(frozen=True)
 class Pacing:
-    """How long the steps of one gang take."""
+    """The pacing of one gang's steps."""
 
     serial_iter_s: float
     slowdown: float
     gpus: int
     gpu_bound: float = 1.0
-    """The part of a step that a faster GPU makes faster."""
+    """The fraction of a step that a faster GPU shortens."""
     gpu_type: str = ""
     speed: float = 1.0
-    """Of this machine's GPUs, relative to a type of speed 1."""
+    """Speed of this machine's GPUs, relative to a type of speed 1."""
 
     @property
     def step_s(self) -> float:
-        """The least seconds of one step."""
+        """The least time of one step, in seconds."""
         return self.serial_iter_s * self.slowdown / self.gpus * (1 - self.gpu_bound + self.gpu_bound / self.speed)
 
     def __str__(self) -> str:
@@ -46,8 +46,11 @@ class Pacing:
 
     @staticmethod
     def parse(env: Mapping[str, str]) -> Pacing | None:
-        """From ISONOMY_PACING, the Agent's JSON {"serial_iter_s", "slowdown", "gpus", "gpu_bound"}, and the machine's
-        ISONOMY_VIRTUAL_GPU_TYPE and _SPEED; None where the Agent says nothing (real GPUs). Raises PacingError."""
+        """The pacing that the environment sets; None without ISONOMY_PACING (real GPUs).
+
+        Reads ISONOMY_PACING, the Agent's JSON {"serial_iter_s", "slowdown", "gpus", "gpu_bound"}, and the machine's
+        ISONOMY_VIRTUAL_GPU_TYPE and _SPEED. Raises PacingError.
+        """
         text, speed = env.get("ISONOMY_PACING", ""), env.get("ISONOMY_VIRTUAL_GPU_SPEED") or "1"
         if not text.strip():
             return None
@@ -80,7 +83,7 @@ def _speed(text: str) -> float:
 
 
 class Pacer:
-    """Holds each step until its time has passed; small delays of the waiting itself do not add up."""
+    """Delays the end of each step until its time has passed; small delays of the waiting do not accumulate."""
 
     def __init__(
         self,
@@ -93,13 +96,13 @@ class Pacer:
         self._began_s = now_s()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Mark the begin of a step."""
         now_s = self._now_s()
         on_time = now_s - self._due_s <= LATE_SHARE * self._step_s
         self._began_s = self._due_s if on_time else now_s
 
     def end(self) -> None:
-        """Its work is done: waits out the rest of its time."""
+        """Mark the end of the step's work, and wait for the rest of its time."""
         self._due_s = self._began_s + self._step_s
         left_s = self._due_s - self._now_s()
         if left_s > 0:

@@ -1,9 +1,9 @@
-"""A TCP port that stays this worker's until its TensorFlow server binds it.
+"""Reserves a TCP port for this worker until its TensorFlow server binds it.
 
-TensorFlow binds its port without SO_REUSEPORT, seconds after the gang was told of it. So the port is held in
-two ways: by a bound socket until just before the program starts, and, as long as the supervisor lives, by a
-name in Linux' abstract socket namespace that all workers of the machine respect. Ports below the ephemeral
-range are taken, so that no outgoing connection gets it in between.
+TensorFlow binds its port without SO_REUSEPORT, seconds after the gang was told the number. So the port is reserved in
+two ways: by a bound socket until just before the program starts, and, as long as the supervisor lives, by a name in
+Linux's abstract socket namespace that all workers of the machine respect. Only ports below the ephemeral range are
+used, so that no outgoing connection takes one in between.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class NoPortError(Exception):
 
 
 class ReservedPort:
-    """One port; a context manager that lets go of the name at its end."""
+    """A reserved port; a context manager that releases it."""
 
     def __init__(self, number: int, bound: socket.socket, name: socket.socket) -> None:
         self.number = number
         self._bound, self._name = bound, name
 
     def hand_over(self) -> None:
-        """Unbinds the port for the program that starts now; its name stays held."""
+        """Unbind the port for the program that starts now; its name stays reserved."""
         self._bound.close()
 
     def __enter__(self) -> ReservedPort:
@@ -44,7 +44,7 @@ class ReservedPort:
 
 
 def reserve() -> ReservedPort:
-    """A free port on all addresses of this machine."""
+    """Reserve a port that is free on all addresses of this machine; raises NoPortError."""
     highest = _below_ephemeral()
     for number in random.sample(range(LOWEST, highest), min(TRIES, highest - LOWEST)):
         reserved = _try(number)

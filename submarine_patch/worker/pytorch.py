@@ -11,8 +11,8 @@
         session.report(loss=loss.detach())
     session.finish(evaluate, export=model)
 
-A checkpoint has the states given by name, each worker's random numbers, and, by its step, the loader's position.
-One process drives one GPU: a worker with several runs `torchrun train.py`, which the environment tells the rest.
+A checkpoint has the named states, each worker's random generators, and, through its step, the loader's position.
+One process drives one GPU: a worker with several GPUs runs `torchrun train.py`, configured by the environment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RANDOM = "random"
 
 
 class ProcessGroup:
-    """torch.distributed's process group; agreement runs on gloo, whatever trains."""
+    """torch.distributed's process group; agreement always uses gloo, on CPU tensors."""
 
     def __init__(self, place: Rank, threads: int) -> None:
         self.place, self.replicas = place, place.workers
@@ -51,14 +51,14 @@ class ProcessGroup:
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sum over the workers."""
+        """The sums over the workers; every worker must call it."""
         total = torch.tensor([float(v) for v in values], dtype=torch.float64)
         if self.place.workers > 1:
             dist.all_reduce(total)
         return [float(v) for v in total]
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says so."""
+        """Whether the flag is set on any worker."""
         return self.sum([float(flag)])[0] > 0
 
     def from_chief(self, values: Sequence[float]) -> list[float]:
@@ -66,11 +66,11 @@ class ProcessGroup:
         return self.sum(values if self.place.chief else [0.0] * len(values))
 
     def barrier(self) -> None:
-        """Returns once every worker has come here."""
+        """Wait until every worker has called it."""
         self.any(False)
 
     def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Bytes of all workers, by rank; they may differ in length."""
+        """Every worker's byte tensor, by rank; lengths may differ."""
         if self.place.workers == 1:
             return [own]
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.place.workers)]
@@ -94,7 +94,7 @@ class PyTorchSession(base.Session):
         return ProcessGroup(place, threads)
 
     def wrapped(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on this process's GPU, if it has one, as DistributedDataParallel among several workers."""
+        """The model, moved to this process's GPU if it has one; with several workers in DistributedDataParallel."""
         if torch.cuda.is_available():
             model = model.to("cuda")
         if self.gang.place.workers == 1:
@@ -103,10 +103,9 @@ class PyTorchSession(base.Session):
         return wrapped
 
     def loader(self, dataset: Any, batch_size: int, **options: Any) -> Iterator[Any]:
-        """Batches without end from the session's present step on; this worker's part of each.
+        """Endless batches from the session's present step on, this worker's part of each.
 
-        `batch_size` is that of all workers together; `options` are DataLoader's. Which examples a step has follows
-        from the step alone.
+        `batch_size` counts all workers; `options` are DataLoader's. The examples of a step depend only on the step.
         """
         place = self.gang.place
         order = Batches((np.arange(len(dataset)),), batch_size, self._seed, place.workers, place.index, self.replicas)
@@ -118,7 +117,7 @@ class PyTorchSession(base.Session):
                 yield order[step][0].tolist()
                 step += 1
 
-        # a generator of its own: what the loader draws for its processes is not the training's
+        # its own generator, so that the loader's draws do not change the training's random numbers
         drawing = torch.Generator().manual_seed(self._seed + first)
         loader = torch.utils.data.DataLoader(
             dataset, batch_sampler=_Endless(indices), **{"generator": drawing, **options}
@@ -156,7 +155,7 @@ class PyTorchSession(base.Session):
 
 
 class _Endless:
-    """A batch sampler of one worker's batches."""
+    """An endless batch sampler of one worker's indices."""
 
     def __init__(self, indices: Callable[[], Iterator[list[int]]]) -> None:
         self._indices = indices
@@ -166,7 +165,7 @@ class _Endless:
 
 
 def _random_state() -> dict[str, Any]:
-    """Of PyTorch, NumPy and Python, as plain values."""
+    """The random generators' states of PyTorch, NumPy and Python, as plain values."""
     _, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)
     version, words, next_gauss = random.getstate()
     return {
@@ -188,7 +187,7 @@ def _set_random(state: Mapping[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """On the CPU, apart from what continues training."""
+    """A deep copy on the CPU, which further training does not change."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
@@ -203,7 +202,7 @@ def _bytes(state: Any) -> bytes:
 
 
 def session(steps: int = 1000, **options: Any) -> PyTorchSession:
-    """The session of this process; see base.Session. Under Isonomy the Agent's last step replaces `steps`."""
+    """The session of this process, see `session.Session`; under Isonomy the Agent's last step replaces `steps`."""
     try:
         return PyTorchSession(steps, **options)
     except (ValueError, RuntimeError, checkpoints.StoreError) as e:

@@ -1,4 +1,4 @@
-"""A worker's place among the workers of its gang, as the environment tells it."""
+"""A worker's rank in its gang, from the environment."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class ClusterError(ValueError):
 
 @dataclass(frozen=True)
 class Rank:
-    """Which of how many."""
+    """A worker's rank among the gang's workers."""
 
     workers: int
     chief: bool
     index: int = 0
-    """Among all workers, the task `chief` first."""
+    """Rank from 0; the task `chief`, if any, comes first."""
 
     @staticmethod
     def parse(tf_config: str) -> Rank:
-        """From TF_CONFIG; alone where it is empty. The chief is the task `chief`, else worker 0."""
+        """The rank in TF_CONFIG; a single worker if it is empty. The chief is the task `chief`, else worker 0."""
         if not tf_config.strip():
             return Rank(1, True)
         try:
@@ -38,7 +38,7 @@ class Rank:
 
     @staticmethod
     def of_ranks(env: Mapping[str, str]) -> Rank:
-        """From RANK and WORLD_SIZE, as the supervisor or torchrun sets them; else from TF_CONFIG."""
+        """The rank in RANK and WORLD_SIZE, which the supervisor or torchrun sets; else in TF_CONFIG."""
         if not env.get("WORLD_SIZE"):
             return Rank.parse(env.get("TF_CONFIG", ""))
         try:

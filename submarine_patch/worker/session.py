@@ -1,9 +1,9 @@
-"""What makes a training script resume, stop, keep pace and checkpoint, whatever framework it uses.
+"""Makes a training script resume, stop, pace its steps and write checkpoints, with any framework.
 
-A session knows steps, stops, checkpoints and reports; an adapter (training.py for TensorFlow, keras.py, pytorch.py)
-says what the state is and how the workers of a gang agree. Under Isonomy the Agent says how far to train, where
-checkpoints lie and who else is in the gang (environment: ISONOMY_*, TF_CONFIG, RANK); alone, the same script trains
-by itself. On a stop all workers of the gang leave at the same step, with a checkpoint and exit code 75.
+A session handles steps, stops, checkpoints and reports. An adapter (training.py for TensorFlow, keras.py, pytorch.py)
+defines the state and how the workers of a gang agree. Under Isonomy the Agent sets the last step, the checkpoints'
+folder and the gang (environment: ISONOMY_*, TF_CONFIG, RANK); without it the same script trains on its own. On a stop
+all workers of the gang exit at the same step, with a checkpoint and exit code 75.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ METRICS = "metrics.json"
 LOG_S = 1.0
 """Steps shorter than this share a log line."""
 LINGER_S = 0.3
-"""A worker that leaves waits so long for its last answers to reach its peers: their frameworks do not."""
+"""How long an exiting worker waits for its last messages to reach its peers, since the frameworks do not wait."""
 PATIENCE_S = 120.0
-"""How long a store that cannot be reached is tried again where the training cannot continue without it."""
+"""How long to retry an unreachable store if the training cannot continue without it."""
 STOP_PATIENCE_S = 30.0
-"""The same for the last checkpoint of a stop, whose deadline may well come sooner."""
+"""How long to retry the last checkpoint of a stop, whose deadline may be sooner."""
 NOT_METRICS = ("step", "paced")
 T = TypeVar("T")
 
@@ -40,29 +40,29 @@ stop_request = StopRequest()
 
 
 class SessionError(SystemExit):
-    """The script or its environment does not fit: ends the process with one line that says how."""
+    """The script or its environment is wrong: ends the process with a one-line message."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"isonomy: {why}")
 
 
 class Agreement(Protocol):
-    """What the workers of a gang must agree on. Every worker calls each of these, in the same order."""
+    """Agreement among the workers of a gang; every worker makes the same calls in the same order."""
 
     place: Rank
 
     @property
     def replicas(self) -> int:
-        """Of all workers."""
+        """The number of replicas on all workers."""
 
     def any(self, flag: bool) -> bool:
-        """Whether any worker says so."""
+        """Whether the flag is set on any worker."""
 
     def from_chief(self, values: Sequence[float]) -> list[float]:
         """The chief's values, on every worker."""
 
     def barrier(self) -> None:
-        """Returns once every worker has come here."""
+        """Wait until every worker has called it."""
 
 
 class Alone:
@@ -72,22 +72,22 @@ class Alone:
         self.place, self.replicas = place, 1
 
     def any(self, flag: bool) -> bool:
-        """Its own word."""
+        """The flag itself."""
         return flag
 
     def from_chief(self, values: Sequence[float]) -> list[float]:
-        """Its own values."""
+        """The values themselves."""
         return list(values)
 
     def barrier(self) -> None:
-        """Nobody else comes."""
+        """Do nothing."""
 
 
 class Session(ABC):
     """One launch of a training script, alone or as a worker of a gang."""
 
     state_part: ClassVar[str]
-    """The file of a checkpoint that has the state."""
+    """Name of the file in a checkpoint that contains the state."""
     log_name: ClassVar[str] = "isonomy"
 
     def __init__(
@@ -124,19 +124,19 @@ class Session(ABC):
 
     @abstractmethod
     def _join(self, threads: int) -> Any:
-        """An Agreement with the other workers; `threads`: of the framework's, 0: as many as it likes."""
+        """Join the other workers; returns an Agreement. `threads`: the framework's threads, 0: its default."""
 
     @abstractmethod
     def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Takes what restore() was given as the state."""
+        """Take the arguments of `restore` as the state."""
 
     @abstractmethod
     def _captured(self) -> Callable[[], bytes | memoryview]:
-        """A copy of the state as it is now, all workers calling; the result turns it into bytes on another thread."""
+        """Copy the present state; all workers call it. Returns a function that serialises the copy, on any thread."""
 
     @abstractmethod
     def _assign(self, name: str, state: bytes) -> None:
-        """Sets the state from a checkpoint's bytes; SessionError where they do not fit the script."""
+        """Set the state from a checkpoint's bytes; raises SessionError if they do not fit the script."""
 
     def _export(self, model: Any) -> dict[str, bytes]:
         """The files of a finished model."""
@@ -146,25 +146,25 @@ class Session(ABC):
 
     @property
     def replicas(self) -> int:
-        """Of all workers."""
+        """The number of replicas on all workers."""
         return int(self.gang.replicas)
 
     @property
     def chief(self) -> bool:
-        """Whether this worker writes what is written once."""
+        """Whether this worker is the gang's chief, which writes checkpoints."""
         return bool(self.gang.place.chief)
 
     def batches(self, arrays: tuple[Array, ...], batch_size: int) -> Batches:
-        """Shuffled global batches by step, this worker's part of each."""
+        """Shuffled batches, indexed by global step, with this worker's part of each."""
         place = self.gang.place
         return Batches(arrays, batch_size, self._seed, place.workers, place.index, self.replicas)
 
     # ---- state
 
     def restore(self, *owners: Any, **named: Any) -> int:
-        """Declares what the state is, by what has it; sets it from the newest checkpoint.
+        """Declare the objects that have the state, and set it from the newest checkpoint, if any.
 
-        All workers take the checkpoint that the chief found. Returns the global step.
+        All workers use the checkpoint that the chief found. Returns the global step; raises SessionError.
         """
         self._declare(owners, named)
         try:
@@ -205,28 +205,28 @@ class Session(ABC):
         return chosen, parts
 
     def save(self, export: Any = None) -> None:
-        """Writes a checkpoint. All workers call it, at the same step; the chief writes."""
+        """Write a checkpoint; all workers call it at the same step, and the chief writes."""
         self._begin_save(export)
         self._end_save()
 
     def _save_patiently(self, export: Any, for_s: float) -> None:
-        """As save(); a store that is away is tried again, with the state as it was taken once."""
+        """`save`, retried with the same copy of the state while the store is unreachable, for at most `for_s`."""
         self._end_save()
         write = self._writing(export)
         if write is not None:
             _patiently(write, for_s)
 
     def _begin_save(self, export: Any = None) -> None:
-        """Takes the state as it is now; it is written while the training continues."""
+        """Copy the present state, and write it in the background."""
         self._end_save()
         write = self._writing(export)
         if write is not None:
             self._saving = self._saver.submit(write)
 
     def _writing(self, export: Any) -> Callable[[], None] | None:
-        """Takes the state as it is now, all workers calling; what writes it down, on the chief."""
+        """Copy the present state; all workers call it. Returns a function that writes it on the chief, else None."""
         serialised = self._captured()
-        parts = {} if export is None else self._export(export)  # what it reads may be shared among the workers
+        parts = {} if export is None else self._export(export)  # on all workers: the export may need collective reads
         if not self.chief or self._files is None:
             return None
         files, step = self._files, self.step
@@ -241,7 +241,7 @@ class Session(ABC):
         return write
 
     def _end_save(self) -> None:
-        """Waits for the checkpoint that is being written; raises what its writing raised."""
+        """Wait for the checkpoint that is being written; raises its error."""
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
@@ -257,7 +257,7 @@ class Session(ABC):
     # ---- the loop
 
     def steps(self) -> Iterator[int]:
-        """The global steps still to do, from 0; ends the process if it was asked to stop."""
+        """Iterate over the global steps left to do, counted from 0; exits with 75 on a request to stop."""
         stop_request.arm()
         if self.pacing:
             self._log(f"Virtual GPUs: steps are paced to {self.pacing}")
@@ -278,7 +278,7 @@ class Session(ABC):
                 self._or_warn(self._begin_save)
 
     def report(self, **values: Any) -> None:
-        """The step's loss, accuracy and so on; numbers or tensors, which are only read when they are logged."""
+        """Report the step's loss, accuracy or other values; tensors are only read when a line is logged."""
         self._values.update(values)
 
     def _log_steps_done(self) -> None:
@@ -298,7 +298,7 @@ class Session(ABC):
         return ", paced" if self.pacing else ""
 
     def _or_warn(self, save: Callable[[], None]) -> None:
-        """A checkpoint that fails costs only what the next one saves."""
+        """Run `save`; a failure is only a warning, because the next checkpoint makes up for it."""
         try:
             save()
         except (checkpoints.StoreError, OSError) as e:
@@ -311,7 +311,7 @@ class Session(ABC):
         self._leave(EXIT_STOPPED)
 
     def finish(self, evaluate: Callable[[], Mapping[str, Any]] | None = None, *, export: Any = None) -> NoReturn:
-        """Evaluates, writes the last checkpoint (with `export`, the model, as a file of its own) and ends."""
+        """Evaluate, write the last checkpoint (with the model `export` as an extra file), and exit with 0."""
         if evaluate is not None:
             self._values.update(evaluate())
         told = ", ".join(f"{k} = {v:.6g}" for k, v in sorted(self._metrics().items()) if k not in NOT_METRICS)
@@ -325,17 +325,17 @@ class Session(ABC):
         self._leave(0)
 
     def _leave(self, code: int) -> NoReturn:
-        """Ends the process once every worker is ready to: whoever left earlier would break the others."""
+        """Exit once every worker is ready to, because an early exit would break the others."""
         self.gang.barrier()
         sys.stdout.flush()
         sys.stderr.flush()
         if self.gang.place.workers > 1:
             time.sleep(LINGER_S)
-            os._exit(code)  # the frameworks' cluster threads do not end by themselves
+            os._exit(code)  # the frameworks' cluster threads would keep the process alive
         sys.exit(code)
 
     def _log(self, text: str) -> None:
-        """A line as TensorFlow's estimators log it."""
+        """Log a line in the format of TensorFlow's estimators."""
         print(f"INFO:{self.log_name}:{text}", file=sys.stderr, flush=True)
 
 
@@ -352,7 +352,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _threads(env: Mapping[str, str], paced: bool) -> int:
-    """A framework's threads: one on virtual GPUs, whose owners share the machine's cores; 0: its own choice."""
+    """The framework's threads: one on virtual GPUs, which share the machine's cores; 0: the framework's default."""
     return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
 
 

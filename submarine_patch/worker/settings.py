@@ -1,4 +1,4 @@
-"""What the Agent tells a worker's container through its environment."""
+"""A worker's settings, which the Agent passes through the container's environment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Of one worker."""
+    """The settings of one worker."""
 
     arbiter: str
     """host:port of the Arbiter's gRPC service."""
     ca_pem: bytes | None
-    """The certificate authority of its TLS; None: no TLS."""
+    """The certificate authority for TLS; None: no TLS."""
     token: str = field(repr=False)
     worker_id: str = ""
     host: str = ""
@@ -37,7 +37,7 @@ class WorkerSettings:
 
 
 def read_settings(env: Mapping[str, str] = os.environ) -> WorkerSettings:
-    """From the environment and the container's token file."""
+    """Read the environment and the container's token file; raises SettingsError."""
     arbiter = _needed(env, "ISONOMY_ARBITER")
     if not re.fullmatch(r".+:\d+", arbiter):
         raise SettingsError(f"ISONOMY_ARBITER: {arbiter!r} is not host:port")
@@ -79,7 +79,7 @@ def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
 
 
 def ca_pem(text: str) -> bytes | None:
-    """PEM text, or the path of a file that has it."""
+    """The PEM bytes of a text that is PEM itself or the path of a PEM file; None if empty. Raises SettingsError."""
     if not text:
         return None
     if "-----BEGIN" in text:

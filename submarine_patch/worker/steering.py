@@ -1,7 +1,7 @@
-"""What a trainer with checkpoints of its own needs to run under Isonomy: when to save and leave, how far, how fast.
+"""Lets a trainer with its own checkpoints run under Isonomy: when to save and exit, how far to train, and pacing.
 
-For the callbacks of Hugging Face's Trainer and of Lightning (huggingface.py, lightning.py). The trainer's own
-checkpoints lie in a folder that `--keep-folder` keeps on HDFS between launches.
+Used by the callbacks for Hugging Face's Trainer and Lightning (huggingface.py, lightning.py). `--keep-folder` keeps
+the folder of the trainer's checkpoints on HDFS between launches.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from submarine_patch.worker.session import SessionError
 
 
 class Steering:
-    """Of one process of a training."""
+    """Steers one process of a training; raises SessionError if ISONOMY_PACING is malformed."""
 
     def __init__(self) -> None:
         self.until_step = int(os.environ.get("ISONOMY_UNTIL_STEP") or 0)
-        """0: as far as the script says."""
+        """The last step to train; 0: the script decides."""
         self.stopped = False
         try:
             pacing = Pacing.parse(os.environ)
@@ -34,14 +34,14 @@ class Steering:
         self._pacer = Pacer(pacing.step_s, base.stop_request.wait) if pacing else None
 
     def begin(self) -> None:
-        """Training begins: from now on a stop is answered with a checkpoint. Trainers set signal handlers, too."""
+        """Call when training begins: from now on a stop leads to a checkpoint. Replaces other SIGTERM handlers."""
         base.stop_request.take_over()
         base.stop_request.arm()
         if self._pacer:
             self._pacer.begin()
 
     def ends(self, step: int) -> bool:
-        """After each step of the optimizer: whether the training is to save and end here, on every worker alike."""
+        """Call after each optimizer step: whether to save and end here; all workers get the same answer."""
         if self._pacer:
             self._pacer.end()
             self._pacer.begin()
@@ -49,14 +49,14 @@ class Steering:
         return self.stopped or 0 < self.until_step <= step
 
     def leave(self) -> None:
-        """Once saved: a training that was stopped ends its process, to be started again."""
+        """Call after saving: exit with EXIT_STOPPED if the training was stopped."""
         if self.stopped:
             sys.stdout.flush()
             sys.exit(EXIT_STOPPED)
 
     @staticmethod
     def report(step: int, values: Mapping[str, Any]) -> None:
-        """A line that tells the Agent: the loss, and any value that can be --metric."""
+        """Print a JSON line for the Agent with the step and all finite values, among them the loss and --metric."""
         known: dict[str, float] = {}
         for name, value in values.items():
             try:
@@ -69,7 +69,7 @@ class Steering:
 
 
 def newest(folder: str | os.PathLike[str], pattern: str, whole: str = "") -> str | None:
-    """The path of the checkpoint that was written last, or None; of folders those that have the file `whole`."""
+    """The path of the newest checkpoint that matches `pattern`, or None; `whole`: a file that it must contain."""
     found = [p for p in Path(folder).glob(pattern) if not whole or (p / whole).is_file()]
     return str(max(found, key=lambda p: (_number(p.name), p.stat().st_mtime))) if found else None
 
@@ -80,7 +80,7 @@ def _number(name: str) -> int:
 
 
 def _any(flag: bool) -> bool:
-    """Whether any worker of the gang says so; all call it."""
+    """Whether the flag is set on any worker of the gang; all workers must call it."""
     import torch
     import torch.distributed as dist
 

@@ -1,8 +1,8 @@
-"""A request to stop (SIGTERM) that is noticed even while the main thread waits inside TensorFlow.
+"""Detects a request to stop (SIGTERM) even while the main thread waits inside a framework.
 
-Python runs signal handlers in the main thread, between bytecodes: never while it sits in a collective
-operation or waits for the other workers to appear. The wakeup descriptor is written at once, whatever the main
-thread does, and a thread of its own reads it.
+Python runs signal handlers in the main thread, between bytecodes, so not while that thread is in a collective
+operation or waits for other workers. The wakeup descriptor is written immediately whatever the main thread does, and a
+separate thread reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from submarine_patch.worker import EXIT_STOPPED
 
 
 class StopRequest:
-    """Until arm() a SIGTERM ends the process at once: it has nothing to save. Afterwards it sets a flag."""
+    """Handles SIGTERM: before `arm` it ends the process immediately, as nothing needs saving; then it sets a flag."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -23,7 +23,7 @@ class StopRequest:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Takes over SIGTERM; from the main thread only."""
+        """Start to handle SIGTERM; from the main thread only."""
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -32,11 +32,11 @@ class StopRequest:
 
     @staticmethod
     def take_over() -> None:
-        """Takes SIGTERM (back) from whoever has it: MultiWorkerMirroredStrategy sets a handler of its own."""
+        """Replace any other SIGTERM handler, such as MultiWorkerMirroredStrategy's."""
         signal.signal(signal.SIGTERM, lambda *_: None)
 
     def arm(self) -> None:
-        """From now on there is something to save."""
+        """From now on SIGTERM only sets the flag, because there is state to save."""
         with self._lock:
             self._armed = True
 
@@ -46,7 +46,7 @@ class StopRequest:
         return self._asked.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits at most so long; True as soon as a stop is asked for."""
+        """Wait for a stop for at most `timeout_s`; returns whether it was requested."""
         return self._asked.wait(timeout_s)
 
     def _watch(self, read_end: int) -> None:

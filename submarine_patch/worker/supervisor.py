@@ -1,4 +1,4 @@
-"""Runs one worker: registers, waits for the gang, runs the user's program, reports, stops it on request."""
+"""Supervises one worker: registers, waits for the gang, runs the user's program, reports, and stops it on request."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 from submarine_patch.worker.settings import WorkerSettings
 
 PROGRESS_S = 0.5
-"""At most one WorkerProgress in this time."""
+"""The least time between two WorkerProgress messages."""
 REPORT_S = 10.0
-"""How long a worker that has ended tries to tell so."""
+"""How long a worker that has ended tries to report its exit."""
 GRACE_S = 30.0
-"""For a stop that names no deadline, as YARN's SIGTERM (whose own SIGKILL may well come sooner)."""
+"""Time for a stop without a deadline, such as YARN's SIGTERM, which YARN's SIGKILL may follow sooner."""
 MARGIN_S = 1.0
-"""SIGKILL comes this long before the deadline, or at three quarters of a shorter time."""
+"""SIGKILL is sent this long before the deadline, or after three quarters of the time if that is later."""
 KEEP_S = 60.0
-"""A folder that is kept is looked at so often, besides at the program's end."""
+"""How often to save a kept folder, besides at the program's end."""
 KEEP_AGAIN_S = 5.0
 KEEP_SHARE = 0.5
-"""Of the time for a stop, what the program has where its folder must be kept afterwards."""
+"""Share of the time for a stop that the program gets if its folder must be saved afterwards."""
 _TAIL_LINES = 5
 
 
 class Supervisor:
-    """One worker's life, on one event loop."""
+    """Runs one worker on one event loop."""
 
     def __init__(self, settings: WorkerSettings, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._settings, self._command, self._env = settings, command, env
@@ -53,17 +53,17 @@ class Supervisor:
         self._kill_at_s = math.inf
         self._killed = False
         self._trained = False
-        """Whether the program said of a step."""
+        """Whether the program has reported a step."""
         self._stopped_s = math.inf
-        """When it was first asked to stop."""
+        """Monotonic time of the first request to stop."""
         self._saved_s = -math.inf
-        """When a checkpoint was last seen to be complete."""
+        """Monotonic time at which the last complete checkpoint was seen."""
         self._keeping = asyncio.Lock()
         self._progress_due = asyncio.Event()
         self._link = Link(settings.arbiter, settings.token, settings.ca_pem, settings.worker_id, self._on_command)
 
     async def run(self) -> int:
-        """The exit code of the container."""
+        """Run the worker to its end; returns the container's exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._request_stop, GRACE_S, f"got {number.name}")
@@ -124,7 +124,7 @@ class Supervisor:
         return self._verdict(code)
 
     def _verdict(self, code: int) -> tuple[int, str]:
-        """Exit code and message. A program that died of its stop was stopped, though without a checkpoint."""
+        """(exit code, message); a program that a stop killed counts as stopped, though without a checkpoint."""
         if code == EXIT_STOPPED:
             return code, f"stopped: {self._stop_reason or 'by itself'}"
         if self._killed:
@@ -141,7 +141,7 @@ class Supervisor:
     # ---- a folder of the program's own
 
     async def _bring(self, start: pb.Start) -> KeptFolder | None:
-        """The folder that is kept, as it was; a store that is away is waited for."""
+        """Restore the kept folder, if there is one; retries until the store answers."""
         kept = kept_folder(self._env, start.checkpoint_dir)
         while kept is not None:
             try:
@@ -171,10 +171,10 @@ class Supervisor:
             await self._keep(kept)
 
     def _done(self) -> bool:
-        """Whether a program that ended well while it was asked to stop had done all that it was told to do.
+        """Whether a program that ended with 0 after a request to stop had really finished.
 
-        Many programs save and end with 0 on SIGTERM. Where only the program knows how far it goes, it starts once
-        more, and ends at once if nothing was left to do.
+        Many programs save and end with 0 on SIGTERM. If only the program knows its last step, it is started again, and
+        ends immediately if nothing is left to do.
         """
         last, until = self._parser.last, self._start.result().until_step
         return self._parser.finished or (last is not None and 0 < until <= last.step)
@@ -196,7 +196,7 @@ class Supervisor:
             self._request_stop(left_s, stop.reason)
 
     def _request_stop(self, left_s: float, reason: str) -> None:
-        """Stops within so many seconds; of several, the shortest counts."""
+        """Request a stop within `left_s` seconds; of several requests the earliest deadline counts."""
         kill_in_s = max(0.0, left_s - min(MARGIN_S, left_s / 4.0))
         kill_in_s *= KEEP_SHARE if self._env.get("ISONOMY_KEEP_FOLDER") else 1.0
         self._kill_at_s = min(self._kill_at_s, time.monotonic() + kill_in_s)
@@ -259,7 +259,7 @@ class Supervisor:
 
 
 def child_env(env: Mapping[str, str], start: pb.Start, port: int) -> dict[str, str]:
-    """The program's environment: the container's, and what Start says; `port` is the worker's own."""
+    """The program's environment: the container's, plus the values from Start; `port` is the worker's reserved port."""
     told = {
         "TF_CONFIG": start.tf_config,
         "ISONOMY_UNTIL_STEP": str(start.until_step) if start.until_step > 0 else "",
@@ -267,7 +267,7 @@ def child_env(env: Mapping[str, str], start: pb.Start, port: int) -> dict[str, s
         "ISONOMY_CONFIGURATION": json.dumps(dict(start.configuration), sort_keys=True),
         **rendezvous(start.tf_config, port),
     }
-    # `python` in the command is the Python that runs this supervisor
+    # `python` in the command must be the Python that runs this supervisor
     told["PATH"] = f"{os.path.dirname(sys.executable)}:{env.get('PATH', os.defpath)}"
     if start.checkpoint_dir:
         told["ISONOMY_CHECKPOINT_DIR"] = start.checkpoint_dir
@@ -282,10 +282,10 @@ def _rank(start: pb.Start) -> int:
 
 
 def rendezvous(tf_config: str, port: int) -> dict[str, str]:
-    """Where PyTorch's workers meet: for scripts that say `env://`, and (PET_*) for torchrun without options.
+    """The rendezvous of PyTorch's workers, for scripts that use `env://` and (PET_*) for torchrun without options.
 
-    A gang of one has it too, so that a script needs no case of its own; TF_CONFIG it has not, since
-    MirroredStrategy would take the one worker for a cluster.
+    A gang of one has it too, so that scripts need no special case. It has no TF_CONFIG, because MirroredStrategy would
+    treat the single worker as a cluster.
     """
     workers, rank = [f"127.0.0.1:{port}"], 0
     if tf_config:
@@ -294,13 +294,13 @@ def rendezvous(tf_config: str, port: int) -> dict[str, str]:
     host, _, chiefs_port = workers[0].rpartition(":")
     master = {"MASTER_ADDR": host, "MASTER_PORT": chiefs_port}
     nodes = {"NNODES": str(len(workers)), "NODE_RANK": str(rank)}
-    # one process a worker, one worker a machine; torchrun starts one for each GPU and numbers them itself
+    # one process per worker, one worker per machine; torchrun starts one process per GPU and numbers them itself
     ranks = {"RANK": str(rank), "WORLD_SIZE": str(len(workers)), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     return {**master, **nodes, **ranks, **{f"PET_{name}": value for name, value in {**master, **nodes}.items()}}
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """One argument is a command line for bash; several are a program and its arguments."""
+    """The argv to run: a single argument is a bash command line, several are a program and its arguments."""
     return ["/bin/bash", "-c", arguments[0]] if len(arguments) == 1 else list(arguments)
 
 
@@ -315,7 +315,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m submarine_patch.worker -- COMMAND`; the exit code."""
+    """Run `python -m submarine_patch.worker -- COMMAND`; returns the exit code."""
     from submarine_patch.worker import EXIT_SETTINGS
     from submarine_patch.worker.settings import SettingsError, read_settings
 

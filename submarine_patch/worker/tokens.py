@@ -1,7 +1,7 @@
-"""The HDFS token of this process: the container's, and once half of its life has passed a new one of the control plane.
+"""The HDFS token of this process: the container's, replaced by the control plane once half of its life has passed.
 
-Whoever needs a token asks for it when it uses it, so that no process has to be told, and one that starts after the
-submission's token has ended is no special case.
+Callers fetch the token at each use. So no process needs a notification of a new token, and a process that starts after
+the submission's token has expired needs no special case.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from submarine_patch.worker.link import channel_to
 from submarine_patch.worker.settings import TOKEN_ALIAS, SettingsError, ca_pem
 
 ASK_S = 15.0
-"""For an answer of one control plane."""
+"""Timeout of a request to one control plane."""
 AGAIN_S = (5.0, 60.0)
-"""Pauses between tries without an answer: a tenth of what is left of the token's life, within these."""
+"""Bounds of the pause between failed requests, which is a tenth of the token's remaining life."""
 _LIFE_S = 7 * 86400.0
-"""Of a token that does not say when it ends."""
+"""Assumed life of a token that does not say when it expires."""
 
 Ask = Callable[[], tuple[str, float]]
-"""A new token as WebHDFS takes it, and its end, Unix seconds; raises NoToken."""
+"""Returns a new token in WebHDFS's form and its expiry in Unix seconds; raises NoToken."""
 
 
 class NoToken(Exception):
-    """The control plane gives none; one line."""
+    """No control plane gave a token; the message is one line."""
 
 
 class HdfsToken:
-    """One process's token; from any thread."""
+    """One process's token; thread-safe."""
 
     def __init__(self, url: str, issued_s: float, ends_s: float, ask: Ask, now_s: Callable[[], float] = time.time):
         self.issued_s, self.ends_s = issued_s, ends_s
         self._url, self._ask, self._now_s = url, ask, now_s
         self._ask_from_s = issued_s + (ends_s - issued_s) / 2.0
         self._refused_from_s = 0.0
-        """When a refusal is a reason to ask again."""
+        """From when on a refusal may trigger another request."""
         self._problem = ""
         self._lock = threading.Lock()
 
     def url(self) -> str:
-        """As WebHDFS takes it; the old one as long as there is no new one."""
+        """The token in WebHDFS's form; requests a new one if due, and returns the old one if that fails."""
         with self._lock:
             if self._now_s() >= self._ask_from_s:
                 self._renew()
             return self._url
 
     def refused(self, url: str) -> bool:
-        """HDFS does not know this one any more (nobody renewed it in time); whether there is another one now."""
+        """Note that HDFS refused this token, e.g. because it was not renewed; returns whether there is a new one."""
         with self._lock:
             if url == self._url and self._now_s() >= self._refused_from_s:
                 self._refused_from_s = self._now_s() + AGAIN_S[0]
@@ -86,7 +86,7 @@ class HdfsToken:
 
 
 def of_container() -> HdfsToken | None:
-    """This container's; None where security is off. CredentialsError where the container's tokens are damaged."""
+    """This container's token; None without security. Raises CredentialsError if the token file is damaged."""
     return _of(os.environ.get(FILE_VARIABLE, ""))
 
 
@@ -100,7 +100,7 @@ def _of(file: str) -> HdfsToken | None:
 
 
 def ask(env: Mapping[str, str]) -> tuple[str, float]:
-    """The control plane that serves, with the app's Isonomy token, as this environment says."""
+    """Request a token from the serving control plane, with the app's Isonomy token; raises NoToken."""
     try:
         secret = read_secret(TOKEN_ALIAS).decode("ascii").strip()
         ca = ca_pem(env.get("ISONOMY_ARBITER_CA", ""))

@@ -11,9 +11,8 @@
         session.report(**train(*batches[step]))
     session.finish(evaluate, export=model)                # evaluate() -> {"loss": ..., "accuracy": ...}
 
-See session.py for what a session does. A script that Keras 3 optimizers update inside `train_step` needs no more;
-they sum gradients over the replicas, so the loss to differentiate is the mean over this replica's examples divided
-by `session.replicas`.
+See session.py for what a session does. Keras 3 optimizers that update inside `train_step` sum gradients over the
+replicas, so the loss to differentiate is the mean over this replica's examples divided by `session.replicas`.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ MODEL = "model.keras"
 
 
 class Variables:
-    """The state as variables that have numpy() and assign(), in a fixed order; for TensorFlow and for Keras."""
+    """The state as a fixed sequence of variables with numpy() and assign(), for TensorFlow and Keras."""
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
 
     def declare(self, owners: Sequence[Any]) -> None:
-        """Of models, optimizers, collections of variables, and variables themselves."""
+        """Collect the variables of models, optimizers, collections of variables, and variables; raises SessionError."""
         self._variables = [v for owner in owners for v in _variables_of(owner)]
         if not self._variables:
             raise SessionError("session.restore(...) was given nothing that has variables")
 
     def captured(self) -> Callable[[], memoryview]:
-        """Copies, and what writes them down later."""
+        """Copy the variables' values; returns a function that serialises them as npz."""
         arrays = {f"v{i}": np.array(v.numpy()) for i, v in enumerate(self._variables)}
 
         def serialised() -> memoryview:
@@ -61,7 +60,7 @@ class Variables:
         return serialised
 
     def assign(self, path: str, state: bytes) -> None:
-        """Sets them; SessionError where their shapes are others."""
+        """Set the variables from npz bytes; raises SessionError if their shapes differ."""
         with np.load(io.BytesIO(state), allow_pickle=False) as found:
             values = [found[f"v{i}"] for i in range(len(found.files))]
         shapes, own = [v.shape for v in values], [tuple(v.shape) for v in self._variables]
@@ -75,7 +74,7 @@ class Variables:
 
 
 class OfVariables(base.Session):
-    """A session whose state are variables; `_join` sets it up."""
+    """A session with variables as its state; subclasses set `_state` in `_join`."""
 
     state_part = STATE
     _state: Variables
@@ -108,20 +107,20 @@ class TensorFlowSession(OfVariables):
         return self.gang.strategy
 
     def scope(self) -> Any:
-        """Within it the model and the optimizer are made; sets the seed, for all workers begin alike."""
+        """The context in which to make the model and the optimizer; sets the seed, the same on all workers."""
         import tensorflow as tf
 
         tf.keras.utils.set_random_seed(self._seed)
         return self.gang.strategy.scope()
 
     def replicated(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The training step as a graph on every replica; its results become means over the replicas."""
+        """`step` as a graph that runs on every replica; its results are averaged over the replicas."""
         run: Callable[..., Any] = self.gang.replicated(step)
         return run
 
 
 def session(steps: int = 1000, **options: Any) -> TensorFlowSession:
-    """The session of this process; see Session. Under Isonomy the Agent's last step replaces `steps`."""
+    """The session of this process, see `session.Session`; under Isonomy the Agent's last step replaces `steps`."""
     try:
         return TensorFlowSession(steps, **options)
     except (ValueError, checkpoints.StoreError) as e:
@@ -129,14 +128,14 @@ def session(steps: int = 1000, **options: Any) -> TensorFlowSession:
 
 
 def _variables_of(owner: Any) -> list[Any]:
-    """Of a Keras model or optimizer, of a collection, or a variable itself."""
+    """The variables of a Keras model, optimizer or collection, or the variable itself."""
     if hasattr(owner, "variables"):
         return list(owner.variables)
     return [owner] if hasattr(owner, "assign") else list(owner)
 
 
 def _plain(model: Any) -> Any:
-    """A model whose saving asks no other worker: tf_keras' metrics are sums over the workers, read in any order."""
+    """A model that can be saved by one worker alone: tf_keras' metrics are distributed, so a clone without them."""
     if not type(model).__module__.startswith("tf_keras"):
         return model
     import tf_keras

@@ -1,4 +1,4 @@
-"""Who we are to WebHDFS: the app's delegation token in a container of a secure cluster, else a name."""
+"""WebHDFS clients: authenticated by the app's delegation token on a secure cluster, else by a user name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from submarine_patch.worker.tokens import HdfsToken, of_container
 
 TIMEOUT_S = (5.0, 20.0)
-"""To connect to WebHDFS, and to wait for each answer."""
+"""Timeouts for connecting to WebHDFS, and for each answer."""
 CA_VARIABLE = "ISONOMY_WEBHDFS_CA"
-"""PEM certificate of whoever signed the NameNode's and DataNodes'; by default those that this machine trusts."""
+"""PEM certificate of the authority that signed the NameNode's and DataNodes'; default: those this machine trusts."""
 _SECRET = re.compile(r"(?i)\b(delegation|signature)=[^&\s'\")]+")
 
 
 def client(webhdfs: str, user: str, ca: str = "") -> Any:
-    """A client of the package hdfs; `ca` is PEM text. CredentialsError where the container's tokens are damaged."""
+    """A client of the package hdfs; `ca` is PEM text. Raises CredentialsError if the container's tokens are damaged."""
     from hdfs import InsecureClient, TokenClient
 
     token = of_container()
     session = _session(token)
-    session.trust_env = False  # like Hadoop's clients: no proxy and no .netrc; it would overrule `verify`, too
+    session.trust_env = False  # no proxy and no .netrc, like Hadoop's clients; also, they override `verify`
     session.verify = ca_file(ca) if ca else os.environ.get("REQUESTS_CA_BUNDLE") or True
     if token is not None:
         return TokenClient(webhdfs, token.url(), timeout=TIMEOUT_S, session=session)
@@ -31,7 +31,7 @@ def client(webhdfs: str, user: str, ca: str = "") -> Any:
 
 
 def _session(token: HdfsToken | None) -> Any:
-    """With each request the token as it is then."""
+    """A session that adds the current token to each request, and retries once with a new one if it is refused."""
     import requests
 
     class HttpSession(requests.Session):
@@ -51,13 +51,13 @@ def _session(token: HdfsToken | None) -> Any:
 
 @cache
 def ca_file(pem: str) -> str:
-    """A file with this text, for libraries that want one."""
+    """The path of a temporary file with this text, for libraries that need a file."""
     with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
         file.write(pem)
     return file.name
 
 
 def first_line(error: Exception) -> str:
-    """What an error of WebHDFS says, without the token that its URLs have."""
+    """The first line of a WebHDFS error, without the secrets in its URLs."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return _SECRET.sub(r"\1=...", text)[:300]

@@ -1,4 +1,4 @@
-"""App schedulers: which jobs of an app run, and how far."""
+"""App schedulers: decide which jobs of an app run, and how far."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 __all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names"]
 
 ENTRY_POINTS = "isonomy.app_schedulers"
-"""Group of entry points under which other distributions bring app schedulers: acme.name = "module:make", where
-make(AppSpec) gives an AppScheduler. The dot tells their names from ours, now and later. The package must be installed
-where the Agent runs and where `submarine job run` checks the name."""
+"""Entry point group for app schedulers of other distributions: acme.name = "module:make", where make(AppSpec) returns
+an AppScheduler. The dot keeps their names apart from the built-in ones. The package must be installed where the Agent
+runs and where `submarine job run` checks the name."""
 
 MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
     "single": RungScheduler,
@@ -38,7 +38,7 @@ def _others() -> Mapping[str, importlib.metadata.EntryPoint]:
 
 
 def names() -> tuple[str, ...]:
-    """All that are installed, those of other distributions last."""
+    """Names of all installed app schedulers, those of other distributions last."""
     return (*APP_SCHEDULERS, *sorted(_others()))
 
 
@@ -56,7 +56,7 @@ def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
 
 
 def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:
-    """The scheduler that the spec names, where it was if `saved` is what its dump() gave."""
+    """The app scheduler that the spec names, restored from `saved` if given; raises SchedulerError."""
     scheduler = _maker(spec.app_scheduler)(spec)
     if saved is not None:
         scheduler.restore(saved)

@@ -1,6 +1,6 @@
 """ASHA: successive halving without barriers (Li et al., MLSys 2020, Algorithm 2).
 
-A job continues to the next rung as soon as it is among the best 1/eta of those that finished its rung so far.
+A job continues to the next rung as soon as it is among the best 1/eta of the jobs that have finished its rung.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from submarine_patch.agent.spec import AppSpec
 
 
 class Asha(Scheduler):
-    """All jobs may run at once; where GPUs are short, those of higher rungs have more to do and go first."""
+    """ASHA: all jobs may run concurrently; if GPUs are short, those of higher rungs go first."""
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
@@ -32,36 +32,36 @@ class Asha(Scheduler):
             if budget < math.inf:  # the plan's rungs may be lower than these
                 wanted = min(wanted, int(budget - last) // self.steps[0] + 1)
         self.committed = wanted * self.steps[0]
-        """Iterations that all jobs were told to train."""
+        """Iterations assigned to all jobs so far."""
         self.at = {self.suggest()[0]: 0 for _ in range(wanted)}
         """Runnable jobs and their rungs."""
         self.results: list[dict[str, float]] = [{} for _ in self.steps]
-        """By rung: the jobs that finished it, and how good they were."""
+        """By rung: {job: how good it was} of the jobs that finished it."""
         self.promoted: set[tuple[str, int]] = set()
-        """Jobs that continued, and from which rung."""
+        """(job, rung) of each promotion, with the rung that the job left."""
 
     def runnable(self) -> list[str]:
-        """Higher rungs first."""
+        """The runnable jobs, higher rungs first."""
         return sorted(self.at, key=lambda j: (-self.at[j], j))
 
     def until_step(self, job_id: str) -> int:
-        """Its rung's step."""
+        """The step of the job's rung."""
         return self.steps[self.at.get(job_id, self._reached(job_id))]
 
     def _reached(self, job_id: str) -> int:
         return max((k for k, found in enumerate(self.results) if job_id in found), default=0)
 
     def rung(self, job_id: str) -> int:
-        """Its rung."""
+        """The job's present rung, or the last one that it finished."""
         return self.at.get(job_id, self._reached(job_id))
 
     def waits(self, job_id: str) -> bool:
-        """It may yet be promoted, as others of its rung turn out worse or fail."""
+        """Whether the job is idle and may still be promoted, if others of its rung turn out worse or fail."""
         idle = job_id in self.scores and job_id not in self.at and job_id not in self.failed
         return idle and not self.finished and job_id not in self.results[-1]
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job finished its rung; it or another one may continue."""
+        """Handle a job that finished its rung; this job or others may be promoted."""
         rung = self.at.pop(job_id)
         good = self.good(value)
         self.scores[job_id] = (self.steps[rung], good)
@@ -72,7 +72,7 @@ class Asha(Scheduler):
         return Verdict.PAUSE if self.waits(job_id) else Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """Without it others may be among the best."""
+        """Handle a job that failed for good; others may be promoted instead."""
         super().on_failure(job_id)
         self.at.pop(job_id, None)
         self._promote()
@@ -84,7 +84,7 @@ class Asha(Scheduler):
                 self._go_on(job_id, rung)
         if self.at or self.results[-1]:
             return
-        for rung in range(len(self.steps) - 2, -1, -1):  # too few for any to be among the best 1/eta: the best one
+        for rung in range(len(self.steps) - 2, -1, -1):  # too few for a best 1/eta: promote the best one
             for job_id in self._ranked(rung):
                 if self._go_on(job_id, rung):
                     return
@@ -106,17 +106,17 @@ class Asha(Scheduler):
         return True
 
     def best(self) -> str | None:
-        """The job that trained furthest, and of those the best."""
+        """The best of the jobs that trained furthest."""
         return self.furthest()
 
     # ---- Figure 7
 
     def widest(self) -> int:
-        """All jobs."""
+        """The number of all jobs."""
         return len(self.configurations)
 
     def later(self) -> list[tuple[int, int]]:
-        """(jobs, iterations each) still to come in each higher rung, if 1/eta of each rung continue."""
+        """(jobs, iterations each) left in each higher rung, if 1/eta of each rung is promoted."""
         phases, expected = [], len(self.configurations)
         for rung in range(1, len(self.steps)):
             expected = max(1, expected // self.spec.eta)
@@ -128,7 +128,7 @@ class Asha(Scheduler):
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
-        """All state, JSON-able."""
+        """All state as JSON values."""
         return {
             **super().dump(),
             "committed": self.committed,
@@ -138,7 +138,7 @@ class Asha(Scheduler):
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier dump()."""
+        """The inverse of `dump`."""
         super().restore(saved)
         self.committed, self.at = saved["committed"], dict(saved["at"])
         self.results = [dict(found) for found in saved["results"]]

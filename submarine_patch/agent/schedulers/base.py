@@ -1,4 +1,4 @@
-"""What all app schedulers share: configurations, results, failures, and one phase of jobs as Figure 7 has it."""
+"""The base of all app schedulers: configurations, results, failures, and the methods of Themis' Figure 7."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from submarine_patch.agent.spec import AppSpec
 
 
 class Scheduler(ABC):
-    """A scheduler without any barrier; `scores`: by job, the step of its last value and how good it was."""
+    """Base of app schedulers, with the defaults of one without rungs.
+
+    `scores`: by job, the step of its last value and how good the value was.
+    """
 
     def __init__(self, spec: AppSpec) -> None:
         self.spec = spec
@@ -23,7 +26,7 @@ class Scheduler(ABC):
         """Larger is better."""
         self.failed: set[str] = set()
 
-    # ---- to be said by each
+    # ---- abstract
 
     @abstractmethod
     def runnable(self) -> list[str]:
@@ -31,11 +34,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job trained as far as it was told."""
+        """Handle the result of a job that reached its `until_step`."""
 
     @abstractmethod
     def widest(self) -> int:
-        """Most jobs at once in any phase."""
+        """The most jobs that run at the same time in any phase."""
 
     # ---- jobs
 
@@ -45,7 +48,7 @@ class Scheduler(ABC):
         return not self.runnable()
 
     def suggest(self) -> tuple[str, dict[str, str]]:
-        """A new job: its id and its configuration."""
+        """Create a job; returns its id and configuration."""
         index = len(self.configurations)
         job_id = f"job{index:03d}"
         self.configurations[job_id] = self._draw(index)
@@ -59,36 +62,36 @@ class Scheduler(ABC):
         return self.configurations[job_id]
 
     def until_step(self, job_id: str) -> int:
-        """All the way."""
+        """The step to which the job trains: max_iterations."""
         return self.spec.max_iterations
 
     def rung(self, job_id: str) -> int:
-        """There are none."""
+        """The job's rung: 0, as there are no rungs."""
         return 0
 
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
-        """Nothing is decided before a job trained as far as it was told."""
+        """Handle a value on the way; never stops a job."""
         return Verdict.CONTINUE
 
     def on_failure(self, job_id: str) -> None:
-        """A job failed for good: the others continue without it."""
+        """Handle a job that failed for good: the others continue without it."""
         self.failed.add(job_id)
 
     def waits(self, job_id: str) -> bool:
-        """Nobody waits for anybody."""
+        """Whether the job is paused: never, as there are no barriers."""
         return False
 
     def good(self, value: float) -> float:
-        """How good a value of the metric is, larger being better; one that is no number is the worst."""
+        """A value of the metric on a scale where larger is better; -inf if it is not finite."""
         better = -value if self.spec.lower_is_better else value
         return better if math.isfinite(better) else -math.inf
 
     def best(self) -> str | None:
-        """The best job so far, whatever it took."""
+        """The best job so far, at whatever step; None without a result."""
         return min(self.scores, key=lambda j: (-self.scores[j][1], j), default=None)
 
     def furthest(self) -> str | None:
-        """The best of those that trained furthest: results of different rungs do not compare."""
+        """The best of the jobs that trained furthest, because results of different rungs do not compare."""
         return min(self.scores, key=lambda j: (-self.scores[j][0], -self.scores[j][1], j), default=None)
 
     # ---- Figure 7
@@ -98,24 +101,24 @@ class Scheduler(ABC):
         return []
 
     def num_phases(self) -> int:
-        """Phases left, the present one included."""
+        """The number of phases left, including the present one."""
         return 0 if self.finished else 1 + len(self.later())
 
     def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of a phase, 0 being the present one; later ones are the median job."""
+        """The jobs of a phase, where 0 is the present one; in later phases each is the median job."""
         if phase == 0:
             return self.jobs_remaining(profile)
         jobs, iterations = self.later()[phase - 1]
         return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
-        """The runnable jobs with all the iterations up to where they were told to train."""
+        """The runnable jobs with their iterations left up to `until_step`."""
         return infos({j: self.until_step(j) for j in self.runnable()}, profile)
 
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
-        """All state, JSON-able."""
+        """All state as JSON values."""
         return {
             "configurations": {j: dict(c) for j, c in self.configurations.items()},
             "scores": {j: list(s) for j, s in self.scores.items()},
@@ -123,23 +126,23 @@ class Scheduler(ABC):
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier dump()."""
+        """The inverse of `dump`."""
         self.configurations = {j: dict(c) for j, c in saved["configurations"].items()}
         self.scores = {j: (step, good) for j, (step, good) in saved["scores"].items()}
         self.failed = set(saved["failed"])
 
 
 JOBS = 20
-"""Configurations that are tried where neither rungs nor the user say how many."""
+"""Configurations to try if neither rungs nor the user set their number."""
 
 
 def infos(until: Mapping[str, float], profile: Profile) -> list[JobInfo]:
-    """Jobs that train to these steps, as Figure 7 has them."""
+    """`JobInfo` of Themis' Figure 7 for jobs that train to these steps."""
     s = profile.sensitivity()
     return [JobInfo(max(1.0, end - profile.step(j)), profile.serial_s(j), s) for j, end in until.items()]
 
 
 def whole_runs(spec: AppSpec) -> int:
-    """How many jobs the budget lets train all the way, of those wanted; at least one."""
+    """The number of jobs that can train to max_iterations within the budget; at least one."""
     wanted = spec.jobs or JOBS
     return max(1, min(wanted, spec.budget_iterations // spec.max_iterations)) if spec.budget_iterations else wanted

@@ -1,4 +1,4 @@
-"""What every app scheduler promises, whatever happens to its jobs: a suite for pytest and hypothesis.
+"""The contract of app schedulers, as a test suite for pytest and hypothesis.
 
 A package with an app scheduler derives a class of tests from `AppSchedulerConformance` (docs/extending.md):
 
@@ -42,16 +42,16 @@ SPEC = AppSpec(
     webhdfs="http://nn", hdfs_user="ann", python="python3", arbiter="host:1", ca="",
 )  # fmt: skip
 CHECKS = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
-"""Of hypothesis: one class for each scheduler runs a test of the base class, and a name does not change."""
+"""Hypothesis checks to suppress: one class per scheduler runs the base class's tests, and `name` is constant."""
 
 
 def spec_of(name: str, **changes: Any) -> AppSpec:
-    """An app of 9 jobs with a search space, and its scheduler's name."""
+    """The spec of an app of 9 jobs with a search space and this scheduler."""
     return replace(SPEC, **{"app_scheduler": name, "search_space": SPACE, "sampler": "random", "jobs": 9, **changes})
 
 
 def specs(name: str, jobs_max: int = 20) -> st.SearchStrategy[AppSpec]:
-    """Apps of every kind, of this scheduler."""
+    """A strategy for specs of all kinds with this scheduler."""
     return st.builds(
         lambda **changes: spec_of(name, **changes),
         eta=st.integers(2, 4),
@@ -67,7 +67,7 @@ def specs(name: str, jobs_max: int = 20) -> st.SearchStrategy[AppSpec]:
 
 
 def accuracy(job_id: str, step: int) -> float:
-    """A learning curve of each job's own, with noise."""
+    """The accuracy of a job at a step: each job has its own learning curve, with noise."""
     rng = random.Random(job_id)
     end, speed = rng.random(), rng.uniform(2, 30)
     noise = random.Random(f"{job_id}/{step}").gauss(0, 0.01)
@@ -76,7 +76,7 @@ def accuracy(job_id: str, step: int) -> float:
 
 @dataclass
 class Trainer:
-    """Trains jobs of one scheduler in any order, and holds it to its word."""
+    """Trains the jobs of one scheduler in random order, and checks its contract."""
 
     spec: AppSpec
     scheduler: AppScheduler
@@ -110,7 +110,7 @@ class Trainer:
             assert (info.avg_time_per_iter_s, info.locality_sensitivity) == (2.0, 1.1)
 
     def one(self) -> None:
-        """One job trains one part of its way."""
+        """Train one random job for a part of its steps."""
         job_id = self.rng.choice(self.scheduler.runnable())
         until = self.scheduler.until_step(job_id)
         while True:
@@ -154,7 +154,7 @@ class Trainer:
 
 
 def trained(spec: AppSpec, seed: int = 0, fails: float = 0.0) -> Trainer:
-    """An app trained to its end; `fails`: how likely a job fails."""
+    """Train an app to its end; `fails`: the probability that a job fails."""
     trainer = Trainer(spec, schedulers.create(spec), random.Random(seed), fails)
     for _ in trainer.run():
         pass
@@ -162,11 +162,11 @@ def trained(spec: AppSpec, seed: int = 0, fails: float = 0.0) -> Trainer:
 
 
 class AppSchedulerConformance:
-    """Derive from it, with a fixture `name`: what isonomy.app_scheduler says, so its package must be installed."""
+    """Base class of tests; derive and add a fixture `name`, the isonomy.app_scheduler of an installed package."""
 
     @pytest.fixture
     def name(self) -> str:
-        """The app scheduler that is held to all of this."""
+        """The name of the app scheduler to test."""
         raise NotImplementedError("a fixture `name` of the derived class")
 
     @settings(max_examples=25, deadline=None, suppress_health_check=CHECKS)

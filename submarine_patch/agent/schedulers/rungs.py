@@ -34,7 +34,7 @@ class Bracket:
 
 
 def halving(n: int, first: int, last: int, eta: int) -> Bracket:
-    """n jobs to `first` steps, the best 1/eta of them eta times as far; one job alone continues to `last`."""
+    """A bracket: n jobs train to `first` steps, the best 1/eta eta times as far, and so on; a last job to `last`."""
     counts, steps, step = [], [], max(1, first)
     while n > 1 and step < last:
         counts.append(n)
@@ -44,7 +44,7 @@ def halving(n: int, first: int, last: int, eta: int) -> Bracket:
 
 
 def within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | None:
-    """The largest bracket of at most n jobs that the budget pays for."""
+    """The largest bracket of at most n jobs within the budget (iterations); None if there is none."""
     for jobs in range(n, 0, -1):
         bracket = halving(jobs, first, last, eta)
         if bracket.iterations <= budget:
@@ -53,7 +53,7 @@ def within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | No
 
 
 def brackets_of(spec: AppSpec) -> list[Bracket]:
-    """The brackets of an app, as far as its budget (iterations of all jobs) and its number of jobs go."""
+    """The brackets of an app, limited by its budget (iterations of all jobs) and its number of jobs."""
     last, eta = spec.max_iterations, spec.eta
     if spec.app_scheduler == "single":
         return [Bracket([1], [last])]
@@ -76,7 +76,7 @@ def brackets_of(spec: AppSpec) -> list[Bracket]:
 
 
 class RungScheduler(Scheduler):
-    """Runs brackets one after the other."""
+    """Runs brackets one after another."""
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
@@ -88,7 +88,7 @@ class RungScheduler(Scheduler):
 
     @property
     def bracket(self) -> Bracket | None:
-        """The bracket under way."""
+        """The present bracket; None after the last one."""
         return self.brackets[self.current] if self.current < len(self.brackets) else None
 
     @property
@@ -115,11 +115,11 @@ class RungScheduler(Scheduler):
         return job_id in self.arrived
 
     def until_step(self, job_id: str) -> int:
-        """The present rung's global step; 0 where only the training script knows."""
+        """The present rung's global step; 0 if only the training script knows its end."""
         return self.bracket.steps[self.bracket.rung] if self.bracket else 0
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job finished its rung."""
+        """Handle a job that finished its rung; the last one of a rung starts the next."""
         self.scores[job_id] = (self.until_step(job_id), self.good(value))
         self.arrived.add(job_id)
         self._rung_over()
@@ -128,7 +128,7 @@ class RungScheduler(Scheduler):
         return Verdict.CONTINUE if job_id in self.runnable() else Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """A job failed for good: the others continue without it."""
+        """Handle a job that failed for good: the others continue without it."""
         super().on_failure(job_id)
         self._rung_over()
 
@@ -147,13 +147,13 @@ class RungScheduler(Scheduler):
         self._fill()
 
     def best(self) -> str | None:
-        """The job that trained furthest, and of those the best."""
+        """The best of the jobs that trained furthest."""
         return self.furthest()
 
     # ---- Figure 7
 
     def widest(self) -> int:
-        """Most jobs at once in any phase."""
+        """The most jobs that run at the same time in any phase."""
         return max(b.counts[0] for b in self.brackets)
 
     def later(self) -> list[tuple[int, int]]:
@@ -167,12 +167,12 @@ class RungScheduler(Scheduler):
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
-        """All state, JSON-able."""
+        """All state as JSON values."""
         brackets = [asdict(b) for b in self.brackets]
         return {**super().dump(), "brackets": brackets, "current": self.current, "arrived": sorted(self.arrived)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier dump()."""
+        """The inverse of `dump`."""
         super().restore(saved)
         self.brackets = [Bracket(**b) for b in saved["brackets"]]
         self.current, self.arrived = saved["current"], set(saved["arrived"])

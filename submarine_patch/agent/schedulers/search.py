@@ -1,4 +1,4 @@
-"""Configurations by optuna's samplers: a few jobs at once, each trained all the way, the next learning from them."""
+"""Search with optuna's samplers: a few jobs run in parallel to their end, and their results guide the next ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from submarine_patch.agent.schedulers.space import parameters_of, range_of, text
 from submarine_patch.agent.spec import AppSpec
 
 STARTUP = 10
-"""Jobs drawn at random before a sampler learns, at most a third of all."""
+"""Jobs drawn at random before a sampler uses results, but at most a third of all."""
 NEEDS = {
     "tpe": ("optuna", "isonomy[optuna]"),
     "random": ("optuna", "isonomy[optuna]"),
     "gp": ("torch", "isonomy[optuna] torch"),
 }
-"""The module that a sampler needs beside optuna itself, and what to install."""
+"""By sampler: the module that it needs besides optuna, and what to install."""
 
 
 def load_optuna(sampler: str) -> Any:
-    """The module optuna, quiet; SchedulerError says what to install."""
+    """The module optuna, with its log reduced to errors; raises SchedulerError that says what to install."""
     module, packages = NEEDS[sampler]
     try:
         importlib.import_module(module)
@@ -40,7 +40,7 @@ def load_optuna(sampler: str) -> Any:
 
 
 class OptunaSearch(Scheduler):
-    """A suggestion depends on the results so far, the running jobs and the seed alone."""
+    """Search with optuna; a suggestion depends only on the results so far, the running jobs and the seed."""
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
@@ -54,17 +54,17 @@ class OptunaSearch(Scheduler):
             self.open.append(self.suggest()[0])
 
     def runnable(self) -> list[str]:
-        """The jobs under way."""
+        """The jobs that have not ended."""
         return list(self.open)
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job trained all the way; the next one learns from it."""
+        """Handle a finished job and start the next one."""
         self.scores[job_id] = (self.spec.max_iterations, self.good(value))
         self._close(job_id)
         return Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """Another one takes its place."""
+        """Handle a failed job and start another in its place."""
         super().on_failure(job_id)
         self._close(job_id)
 
@@ -78,7 +78,7 @@ class OptunaSearch(Scheduler):
         parameters = parameters_of(self.spec.search_space)
         space = {name: self._distribution(parameters[name]) for name in sorted(parameters)}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of options that optuna calls experimental
+            warnings.simplefilter("ignore")  # about options that optuna calls experimental
             study = self.optuna.create_study(direction="maximize", sampler=self._sampler(index))
             study.add_trials([t for job_id in self.configurations if (t := self._trial(job_id, space)) is not None])
             drawn = study.ask(space).params
@@ -106,7 +106,7 @@ class OptunaSearch(Scheduler):
         return kinds.FloatDistribution(float(low), float(high), log=log)
 
     def _trial(self, job_id: str, space: Mapping[str, Any]) -> Any:
-        """A job as optuna's trial: complete, or running; None for one without a result."""
+        """A job as an optuna trial, complete or running; None if it ended without a result."""
         state = self.optuna.trial.TrialState
         good = self.scores.get(job_id, (0, -math.inf))[1]
         complete = math.isfinite(good)
@@ -125,21 +125,21 @@ class OptunaSearch(Scheduler):
     # ---- Figure 7
 
     def widest(self) -> int:
-        """As many as run at once."""
+        """The most jobs that run at the same time."""
         return min(self.spec.parallel, self.total)
 
     def later(self) -> list[tuple[int, int]]:
-        """After the jobs under way the others, as many at once, each all the way."""
+        """(jobs, iterations each) of the later batches of parallel jobs."""
         starts = range(len(self.configurations), self.total, self.spec.parallel)
         return [(min(self.spec.parallel, self.total - at), self.spec.max_iterations) for at in starts]
 
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
-        """All state, JSON-able."""
+        """All state as JSON values."""
         return {**super().dump(), "open": list(self.open)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier dump()."""
+        """The inverse of `dump`."""
         super().restore(saved)
         self.open = list(saved["open"])

@@ -30,13 +30,13 @@ def _draw(p: Mapping[str, Any], rng: random.Random) -> str:
 
 
 def range_of(p: Mapping[str, Any]) -> tuple[float, float]:
-    """The least and the greatest value: YAML reads 1e-3 as a string."""
+    """(least, greatest) value of a parameter; accepts strings, because YAML reads 1e-3 as one."""
     low, high = (v if isinstance(v, int | float) else float(v) for v in (p["min"], p["max"]))
     return low, high
 
 
 def text(p: Mapping[str, Any], value: float) -> str:
-    """A number as this parameter is written, inside its range."""
+    """A number in the parameter's text form, clipped to its range."""
     low, high = range_of(p)
     if p["type"] == "int":
         return str(min(int(high), max(int(low), round(value))))

@@ -1,4 +1,4 @@
-"""Jobs that all train at once, until what was seen of them says that they cannot win.
+"""Early stopping: all jobs train concurrently, and those that cannot win are stopped.
 
 The median stopping rule of Vizier (Golovin et al., KDD 2017, section 3.2) and performance-curve stopping
 (Themis, section 4.3.2; HyperDrive, Rasley et al., Middleware 2017).
@@ -17,23 +17,23 @@ from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
 POINTS_MAX = 100
-"""Values kept of a job; beyond, every other one is dropped."""
+"""Values kept per job; if there are more, every other one is dropped."""
 CHECKS = 50
-"""How often a job is judged on its way, at most."""
+"""The most times that a job is judged before its end."""
 GRACE = 10
-"""A job is judged after this part of its iterations, unless the user says after how many."""
+"""A job is first judged after max_iterations / GRACE, unless the user sets min_iterations."""
 SMOOTH = 3
 OTHERS_LEAST = 3
 
 
 class Stopping(Scheduler):
-    """All jobs are runnable until they end, fail or are hopeless."""
+    """Base of stopping rules: all jobs are runnable until they end, fail or are hopeless."""
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
         self.open = [self.suggest()[0] for _ in range(whole_runs(spec))]
         self.seen: dict[str, list[tuple[int, float]]] = {}
-        """(step, how good) of each job, steps rising."""
+        """By job: (step, how good) in order of steps."""
         self.judged: dict[str, int] = {}
         """The step at which a job was last judged."""
         self.grace = spec.min_iterations if spec.min_iterations > 1 else max(1, spec.max_iterations // GRACE)
@@ -41,14 +41,14 @@ class Stopping(Scheduler):
 
     @abstractmethod
     def hopeless(self, job_id: str) -> bool:
-        """Whether the job need not continue."""
+        """Whether the job cannot win."""
 
     def runnable(self) -> list[str]:
-        """In the order of their numbers."""
+        """The jobs that have not ended, in the order of their numbers."""
         return list(self.open)
 
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
-        """Notes how good the job is, and judges it now and then."""
+        """Record a value, and judge the job from time to time."""
         if job_id not in self.open:
             return Verdict.STOP
         self._note(job_id, step, self.good(value))
@@ -70,7 +70,7 @@ class Stopping(Scheduler):
         self.scores[job_id] = (step, statistics.median(g for _, g in seen[-SMOOTH:]))
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """A job trained all the way: its last value counts."""
+        """Handle a finished job; its last value is its score."""
         good = self.good(value)
         self._note(job_id, self.spec.max_iterations, good)
         self.scores[job_id] = (self.spec.max_iterations, good)
@@ -78,7 +78,7 @@ class Stopping(Scheduler):
         return Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """The others continue without it."""
+        """Handle a job that failed for good: the others continue without it."""
         super().on_failure(job_id)
         self._close(job_id)
 
@@ -87,16 +87,16 @@ class Stopping(Scheduler):
             self.open.remove(job_id)
 
     def widest(self) -> int:
-        """All jobs."""
+        """The number of all jobs."""
         return len(self.configurations)
 
     def dump(self) -> dict[str, Any]:
-        """All state, JSON-able."""
+        """All state as JSON values."""
         seen = {j: [list(point) for point in points] for j, points in self.seen.items()}
         return {**super().dump(), "open": list(self.open), "seen": seen, "judged": dict(self.judged)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier dump()."""
+        """The inverse of `dump`."""
         super().restore(saved)
         self.open, self.judged = list(saved["open"]), dict(saved["judged"])
         self.seen = {j: [(step, good) for step, good in points] for j, points in saved["seen"].items()}
@@ -106,7 +106,11 @@ class MedianStopping(Stopping):
     """Stops a job whose best value so far is worse than the median of the others' running averages."""
 
     def hopeless(self, job_id: str) -> bool:
-        """As far as enough of the others came, whether they still run or not; its own later values count for it."""
+        """Whether its best value is below the median of the others' running averages.
+
+        The averages end at the job's step, or at an earlier step that enough of the others have reached. The job's
+        later values count in its favour.
+        """
         others = [points for other, points in self.seen.items() if other != job_id]
         came = sorted((points[-1][0] for points in others), reverse=True)
         if len(came) < OTHERS_LEAST:
@@ -128,9 +132,9 @@ class CurveStopping(Stopping):
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
         self.target = None if spec.target is None else -spec.target if spec.lower_is_better else spec.target
-        """As good as this is good enough, larger being better."""
+        """The target on the scale where larger is better; None: none."""
         self._curves: dict[str, tuple[int, tuple[Curve, ...]]] = {}
-        """By job: the step at which its curves were fitted."""
+        """By job: the step at which its curves were fitted, and the curves."""
 
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
         """As any other; at the target all is done."""
@@ -150,7 +154,7 @@ class CurveStopping(Stopping):
         return met
 
     def curves(self, job_id: str) -> tuple[Curve, ...]:
-        """The job's plausible curves, of minus how good it is, as of the last time that it was judged."""
+        """The job's plausible curves as of its last check, fitted to the negated score."""
         judged = self.judged.get(job_id, 0)
         if self._curves.get(job_id, (-1, ()))[0] != judged:
             points: Sequence[tuple[int, float]] = [p for p in self.seen.get(job_id, []) if p[0] <= judged]
@@ -158,14 +162,14 @@ class CurveStopping(Stopping):
         return self._curves[job_id][1]
 
     def hopeless(self, job_id: str) -> bool:
-        """Never before its curves can be told."""
+        """Whether its best plausible end misses the target or the best score of the others."""
         best_end = -best_possible(self.curves(job_id), self.spec.max_iterations)
         if self.target is not None and best_end < self.target:
             return True
         return best_end < max((good for j, (_, good) in self.scores.items() if j != job_id), default=best_end)
 
     def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
-        """Each job as far as its longest-running plausible curve takes it (getJobsRemaining)."""
+        """Each open job up to the end of its longest-running plausible curve (getJobsRemaining)."""
         target = None if self.target is None else -self.target
         ends = {j: longest_run(self.curves(j), target, self.spec.max_iterations) for j in self.open}
         return infos(ends, profile)
