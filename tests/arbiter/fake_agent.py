@@ -1,4 +1,4 @@
-"""The app of a small world: jobs with work left, and an Agent that answers by a simple rule."""
+"""The app of a `World`: jobs with work left, and an Agent that answers by a simple rule."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class FakeAgent:
     current: dict[str, set[int]] = field(default_factory=dict)
     """The requests of each job's newest launch."""
     plans: dict[str, ev.UsePlanned] = field(default_factory=dict)
-    """Each job's newest."""
+    """Each job's newest value."""
     topologies: int = 0
-    """How often it was told of the machines again."""
+    """How often it received the machines again."""
     silent: bool = False
     finished: bool = False
 
     wishes: Mapping[str, Any] = field(default_factory=dict)
-    """What it demands beyond GPUs: fields of Demand."""
+    """Further fields of its Demand."""
 
     def demand(self) -> Demand:
         left = sum(self.work.values())

@@ -1,6 +1,6 @@
-"""One Arbiter, a clock that the test moves, effects kept in a list; decisions are taken at once.
+"""One Arbiter, a clock that the test moves, and a list of effects; decisions are taken immediately.
 
-Unlike `World` nobody plays the cluster or the Agents: the test says every word of theirs, in any order.
+Unlike `World` it simulates neither the cluster nor the Agents: the test sends each of their events, in any order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ virtual_clusters:
 
 
 class Mini:
-    """`nodes`: host and GPUs; all in rack r. `effects` (with their time) and `facts`: all that came so far."""
+    """`nodes`: host and GPUs; all in rack r. `effects` (with their time) and `facts`: all so far."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Mini:
         self.effects: list[tuple[float, ev.Effect]] = []
         self.facts: list[Fact] = []
         self.problems: list[str] = []
-        """What the policy raised."""
+        """The errors that the policy raised."""
         self.rho = dict[str, float]()
-        """What Agents answer when asked; 2.0 otherwise, and a bid of one new gang."""
+        """The rho that Agents answer, else 2.0; their bid is always one new gang."""
         self._placed = 0
         self._ids = 0
         if durable is None:
@@ -66,11 +66,11 @@ class Mini:
             self.run(0.1)
 
     def snapshot(self, apps: Iterable[YarnApp] = (), containers: Iterable[Container] = ()) -> ev.ClusterSnapshot:
-        """The cluster as it is, with these applications and containers and no asks."""
+        """The present cluster with these applications and containers, without asks."""
         return ev.ClusterSnapshot(True, self.nodes, tuple(apps), (), tuple(containers), self.queues)
 
     def send(self, event: ev.Event) -> None:
-        """One event; what follows from it for the solver and from Agents' answers follows at once."""
+        """Sends an event, then immediately the solver's results and the Agents' answers."""
         effects = self.a.handle(event, self.now)
         self.facts += self.a.take_facts()
         for e in effects:
@@ -86,13 +86,13 @@ class Mini:
                 self.send(ev.BidReceived(e.app_id, e.round_id, Bid(e.app_id, 5.0, (row,))))
 
     def _decide(self, e: ev.Solve) -> ev.Decided:
-        """As the driver does."""
+        """Solves as the driver does."""
         outcome = salvage.decide(self.policy, e.snapshot, e.bids, e.seed)
         self.problems += [*outcome.left_out.values(), *filter(None, [outcome.problem])]
         return ev.Decided(e.snapshot.round_id, outcome.plan, outcome.problem, outcome.left_out)
 
     def run(self, seconds: float, step: float = 0.5) -> None:
-        """Time passes."""
+        """Lets time pass."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + step)
@@ -105,7 +105,7 @@ class Mini:
     def app(
         self, name: str, gang: int = 1, gangs: int = 1, queue: str = "root.q", work: float = 1e6, user: str = "u"
     ) -> YarnApp:
-        """A Submarine application whose Agent registers."""
+        """Adds a Submarine application and registers its Agent."""
         app = YarnApp(name, user, queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
         self.send(ev.AppAdded(app))
         self.send(ev.AttemptAdded(app.attempt_id, name))
@@ -113,18 +113,18 @@ class Mini:
         return app
 
     def foreign(self, name: str, gpus: int, count: int = 1, user: str = "u", submitted_s: float = 0.0) -> YarnApp:
-        """An application that knows nothing of Isonomy, and its ask."""
+        """Adds an unmanaged application and its ask."""
         app = YarnApp(name, user, "root.q", name, "YARN", submitted_s or self.now, frozenset(), f"{name}_1")
         self.send(ev.AppAdded(app))
         self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, gpus, count)))
         return app
 
     def held(self, name: str) -> set[Gpu]:
-        """GPUs leased to it."""
+        """The GPUs leased to an app."""
         return {x.gpu for x in self.a.leases_of(name)}
 
     def use(self, name: str, job: str = "j") -> list[ev.WorkerPlan]:
-        """Its Agent plans one gang on all that it holds, and asks for the containers."""
+        """Lets an Agent plan one gang on all GPUs of its app and ask for the containers."""
         hosts: dict[str, list[Gpu]] = {}
         for gpu in sorted(self.held(name)):
             hosts.setdefault(gpu.host, []).append(gpu)
@@ -138,13 +138,13 @@ class Mini:
         return plans
 
     def places(self) -> list[ev.Place]:
-        """Placements asked for since the last call."""
+        """The placements requested since the last call."""
         found = self.of(ev.Place)
         self._placed, since = len(found), self._placed
         return found[since:]
 
     def up(self, place: ev.Place, container_id: str = "", running: bool = True) -> Container:
-        """A placement comes about."""
+        """Lets a placement succeed."""
         self._ids += 1
         c = Container(
             container_id or f"c{self._ids}", place.ask.app_id, place.node_id, place.gpus, place.lease_id,
@@ -157,6 +157,6 @@ class Mini:
         return c
 
     def start(self, name: str) -> list[Container]:
-        """Its Agent uses all that it holds, and the containers run."""
+        """Lets an Agent use all GPUs of its app, and the containers start."""
         self.use(name)
         return [self.up(p) for p in self.places()]

@@ -1,7 +1,7 @@
-"""Any event in any state: nothing raises, and what must hold, holds.
+"""Any event in any state: nothing raises, and the invariants hold.
 
-Every event is drawn at random over few names, so that most of them contradict what was said before: containers of
-unknown apps, plans for others' GPUs, answers to rounds that are over, Hellos without what was there.
+Every event is drawn at random from few names, so that most events contradict earlier ones: containers of
+unknown apps, plans for others' GPUs, answers to finished rounds, Hellos that omit known applications.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOSTS = ("n1", "n2", "n3")
 
 
 class Noise:
-    """Draws events."""
+    """Draws random events."""
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
@@ -67,7 +67,7 @@ class Noise:
         ]  # fmt: skip
 
     def event(self) -> ev.Event:
-        """Half the time something that lets rounds be held."""
+        """A random event; half of the time one that lets rounds be held."""
         if self.coin():
             return self.r.choice(self.kinds)()
         good = [
@@ -157,7 +157,7 @@ class Noise:
 
 
 def holds(m: Mini) -> None:
-    """What must hold whatever is said."""
+    """Checks the invariants."""
     a = m.a
     usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
     assert a.free_gpus() == usable
@@ -173,7 +173,7 @@ def holds(m: Mini) -> None:
 
 @pytest.mark.parametrize("with_cells", [False, True])
 @pytest.mark.parametrize("policy", registry.names())
-def test_nothing_that_is_said_raises(policy: str, with_cells: bool) -> None:
+def test_no_sequence_of_events_raises(policy: str, with_cells: bool) -> None:
     for seed in range(4):
         noise = Noise(seed)
         chosen = registry.make(policy)
@@ -183,7 +183,7 @@ def test_nothing_that_is_said_raises(policy: str, with_cells: bool) -> None:
             more = {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
         m = Mini(chosen, SETTINGS, durable=Durable(), **more)
         for step in range(250):
-            if step % 80 == 79:  # killed, and started again
+            if step % 80 == 79:  # killed and restarted
                 durable = Durable.load(json.loads(json.dumps(m.a.durable.dump())))
                 if with_cells:
                     more = {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}

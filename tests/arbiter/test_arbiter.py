@@ -1,4 +1,4 @@
-"""The Arbiter in a small world: what must hold in every run, and each way a lease can go."""
+"""The Arbiter in a `World`: invariants of every run, and each course of a lease."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_winner_that_stays_is_renewed_without_a_restart() -> None:
     assert w.arbiter.durable.apps["app1"].renewals >= 4
 
 
-def test_a_late_app_gets_gpus_of_the_early_one_at_a_lease_end() -> None:
+def test_a_late_app_gets_gpus_of_an_early_one_when_a_lease_ends() -> None:
     w = world()
     early = w.add_app("early", 4, 3, 800)
     w.run(40)
@@ -82,7 +82,7 @@ def test_an_app_without_an_agent_is_served_by_the_stand_in() -> None:
     assert not w.arbiter.durable.leases
 
 
-def test_an_app_that_says_nothing_delays_nobody() -> None:
+def test_an_app_that_does_not_answer_delays_nobody() -> None:
     w = world()
     w.add_app("quiet", 2, 2, 100).silent = True
     app = w.add_app("app1", 2, 2, 100)
@@ -113,7 +113,7 @@ def test_unused_grants_lapse() -> None:
     assert ("revoke", "lazy") in w.history
 
 
-def test_a_lost_node_frees_nothing_until_it_is_back() -> None:
+def test_a_lost_node_frees_no_gpu_until_it_is_back() -> None:
     w = world()
     app = w.add_app("app1", 2, 6, 200)
     w.run(20)
@@ -125,7 +125,7 @@ def test_a_lost_node_frees_nothing_until_it_is_back() -> None:
     assert app.finished
 
 
-def test_agents_are_told_of_machines_that_are_new_but_not_of_those_that_come_back() -> None:
+def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
     w = world()
     app = w.add_app("app1", 2, 12, 2000)
     w.run(20)
@@ -179,7 +179,7 @@ def test_a_crash_of_the_control_plane_leaves_running_jobs_alone() -> None:
     assert set(app.launches.values()) == {1}
 
 
-def test_the_time_from_a_grant_to_training_is_measured_once_a_launch() -> None:
+def test_the_time_from_a_grant_to_training_is_measured_once_per_launch() -> None:
     w = world()
     agent = w.add_app("app1", 4, 1, 4000)
 
@@ -198,7 +198,7 @@ def test_the_time_from_a_grant_to_training_is_measured_once_a_launch() -> None:
     assert measured(20, 3) == measured(21, 3) == [seconds], "not again after a restart"
 
 
-def test_payment_bites_where_two_apps_want_the_same_gpus() -> None:
+def test_apps_that_want_the_same_gpus_pay() -> None:
     w = world()
     w.add_app("a", 2, 6, 500)
     w.add_app("b", 2, 6, 500)
@@ -209,7 +209,7 @@ def test_payment_bites_where_two_apps_want_the_same_gpus() -> None:
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain", "pause", "resume", "kill"])
-def test_operator_verbs_on_an_empty_cluster_change_no_lease(verb: str) -> None:
+def test_operator_commands_on_an_empty_cluster_change_no_lease(verb: str) -> None:
     w = world()
     w.submit(ev.OperatorCommand(verb, "nothing", "root"))
     w.run(10)
@@ -227,7 +227,7 @@ def test_leases_of_a_machine_end_together() -> None:
         assert len(ends) <= 1, (host, ends)
 
 
-def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
+def test_uncontested_leases_stay_open_until_another_app_wants_them() -> None:
     w = world(open_leases=True)
     early = w.add_app("early", 4, 3, 800)
     w.run(150)
@@ -242,7 +242,7 @@ def test_leases_that_nobody_else_wants_stay_open_until_somebody_does() -> None:
 
 
 @pytest.mark.parametrize("policy", ["themis", "isonomy"])
-def test_an_app_that_gives_everything_back_does_not_make_rounds_spin(
+def test_an_app_that_returns_everything_does_not_cause_endless_rounds(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w = World(registry.make(policy), settings=Settings(lease_s=30, round_retry_s=3, f=0.0))
@@ -260,13 +260,13 @@ def test_an_app_that_gives_everything_back_does_not_make_rounds_spin(
     assert fussy.finished
 
 
-def test_a_lease_that_no_round_can_move_does_not_make_rounds_spin() -> None:
-    w = world(last_pass=False)  # else it would renew what nobody else can have
+def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
+    w = world(last_pass=False)  # else it would renew leases that no other app can have
     w.add_app("early", 1, 12, 800)
     w.run(20)
     w.add_app("late", 1, 12, 800)
     durable = w.arbiter.durable
-    for gpu, lease in durable.leases.items():  # who holds them is to have them next, too
+    for gpu, lease in durable.leases.items():  # the holder is also the next owner
         durable.reservations[gpu] = Reservation(gpu, lease.app_id, "broken", lease.granted_s, lease.end_s)
     w.arbiter.story = None  # no state to be checked
     at_s, rounds = w.now, len(w.arbiter.receipts)
@@ -291,7 +291,7 @@ def test_a_lease_that_no_round_can_move_does_not_make_rounds_spin() -> None:
     timing=st.sampled_from(["aligned", "machine", "spread"]),
     open_leases=st.booleans(),
 )
-@example(  # a lease that is idle as its round decides is free at once, and was given to the gang of four twice
+@example(  # a lease that is idle when its round decides is free immediately, and was given to the gang of four twice
     seed=0, apps=[(1, 1, 20, 0), (1, 4, 20, 22), (4, 2, 41, 34)], foreign=[], f=0.0, crash_s=None, lost_s=None, bad=[],
     timing="aligned", open_leases=False,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What counts as service, and what the Arbiter's own choices cost of it."""
+"""Attained service, and the part of it that the Arbiter's own choices cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pycontrol.simulation.engine import Simulator
 GPU = Gpu("n1", 0)
 
 
-def test_a_slow_places_part_of_the_service_is_counted_while_it_runs_and_when_it_ended() -> None:
+def test_the_cost_of_a_slow_place_is_counted_while_it_runs_and_after_it_ended() -> None:
     d = Durable()
     for fact in (
         AppArrived("a", "a", "root.q", "ann", "job", 0.0, 0.0),
@@ -31,7 +31,7 @@ def test_a_slow_places_part_of_the_service_is_counted_while_it_runs_and_when_it_
 
 
 @pytest.mark.parametrize(("machines", "per_rack", "share"), [(1, 1, 0.0), (2, 2, 1 - 1 / 1.1), (2, 1, 1 - 1 / 1.3)])
-def test_gangs_are_charged_for_the_place_that_they_were_given(machines: int, per_rack: int, share: float) -> None:
+def test_gangs_are_charged_for_the_place_that_they_got(machines: int, per_rack: int, share: float) -> None:
     """A gang of 4: on one machine, in one rack, over two racks."""
     workload = Workload("one", (TraceApp("a", 0.0, 4, ((4000.0,),)),))
     cluster = uniform(machines, 4 // machines, per_rack)

@@ -1,4 +1,4 @@
-"""Single GPUs that go bad: nobody gets them, who is on one leaves in time, and mended ones are used again."""
+"""Single GPUs that go bad: no app gets them, gangs on them leave in time, and repaired ones are used again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_container_that_outlives_its_lease_is_killed() -> None:
     assert bad not in w.occupied
 
 
-def test_nobody_gets_a_bad_gpu_until_it_is_mended() -> None:
+def test_nobody_gets_a_bad_gpu_until_it_is_repaired() -> None:
     w = world()
     w.mark(BAD.host, BAD.index)
     w.add_app("app1", 1, 12, 4000)
@@ -73,7 +73,7 @@ def test_nobody_gets_a_bad_gpu_until_it_is_mended() -> None:
     assert len(held_by(w, "app1")) == 12
 
 
-def test_a_gang_that_needs_the_bad_gpu_is_told() -> None:
+def test_a_gang_that_needs_the_bad_gpu_gets_the_reason() -> None:
     w = world()
     w.mark(BAD.host, BAD.index)
     w.add_app("wide", 12, 1, 100)
@@ -97,7 +97,7 @@ def test_an_app_without_an_agent_stays_unless_it_is_revocable(revocable: bool) -
     assert bad not in w.occupied
 
 
-def test_a_promised_gpu_that_goes_bad_is_promised_no_more() -> None:
+def test_the_reservation_of_a_gpu_that_goes_bad_is_cancelled() -> None:
     w = world(lease_s=40)
     w.add_app("early", 4, 3, 4000)
     w.run(10)
@@ -114,7 +114,7 @@ def test_a_promised_gpu_that_goes_bad_is_promised_no_more() -> None:
     assert len(w.occupied) == 8, "the other GPUs hold two gangs"
 
 
-def test_a_gpu_known_to_be_bad_at_a_restart_is_left_after_the_recovery() -> None:
+def test_a_gpu_known_to_be_bad_at_a_restart_is_vacated_after_the_recovery() -> None:
     w = world()
     app = w.add_app("app1", 4, 1, 600)
     w.run(10)

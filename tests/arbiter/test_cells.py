@@ -107,7 +107,7 @@ def test_a_bad_gpu_takes_spare_cells_first_and_is_shown_and_lent_to_nobody() -> 
     assert bad in w.occupied
 
 
-def test_without_spare_cells_an_owner_uses_what_is_good_of_its_own_and_robs_nobody() -> None:
+def test_without_spare_cells_an_owner_uses_its_own_good_gpus_and_nobody_elses() -> None:
     w = world()
     w.add_app("a", 4, 1, 4000, "root.a")
     w.add_app("b", 2, 1, 4000, "root.b")
@@ -137,7 +137,7 @@ def test_a_crash_gives_the_same_cells_back() -> None:
     assert all(a.finished for a in w.agents.values())
 
 
-def test_another_assignment_keeps_what_runs() -> None:
+def test_a_changed_assignment_keeps_running_gangs() -> None:
     w = world()
     w.add_app("b", 2, 2, 4000, "root.b")
     w.run(20)
@@ -169,13 +169,13 @@ def test_another_assignment_keeps_what_runs() -> None:
     bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
     troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=4),
 )
-@example(  # who was promised GPUs of the machine that is drained was not told, and waited for them for ever
+@example(  # the app with a reservation on the drained machine was not told, and waited for it forever
     seed=0,
     apps=[("root.a", 1, 1, 67, 68), ("root.a", 1, 3, 133, 0), ("root.a", 2, 2, 265, 0), ("root.a", 2, 4, 169, 11),
           ("root.b", 1, 1, 20, 0)],
     crash_s=None, lost_s=None, bad=[], troubles=[(135.0, "drain")],
 )  # fmt: skip
-def test_any_mix_of_tenants_finishes_and_no_cell_is_left_behind(
+def test_any_mix_of_tenants_finishes_and_all_cells_are_free_in_the_end(
     seed: int,
     apps: list[tuple[str, int, int, int, int]],
     crash_s: int | None,

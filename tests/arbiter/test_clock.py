@@ -1,4 +1,4 @@
-"""The clock follows the machine's, forward at once and backward by running slow; no lease ends by a step."""
+"""The clock follows the machine's, forward immediately and backward by running slow; no lease ends by a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.arbiter.mini import SETTINGS, Mini
 
 
 class Machine:
-    """Its two clocks."""
+    """A machine's two clocks."""
 
     def __init__(self) -> None:
         self.wall_s, self.monotonic_s = 1e9, 50.0
@@ -32,7 +32,7 @@ def test_the_clock_follows_steady_time() -> None:
 
 @pytest.mark.parametrize("ahead_s", [0.5, STEP_S + 1, 3600.0])
 def test_a_clock_set_forward_is_followed_immediately(ahead_s: float) -> None:
-    """So is the end of a sleep, which the monotonic clock does not count."""
+    """The same holds for the end of a sleep, which the monotonic clock does not count."""
     m = Machine()
     m.wall_s += ahead_s
     assert m.passes(1.0) == m.wall_s
@@ -41,7 +41,7 @@ def test_a_clock_set_forward_is_followed_immediately(ahead_s: float) -> None:
 
 
 @pytest.mark.parametrize("back_s", [1.0, 600.0])
-def test_a_clock_set_back_is_met_by_running_slow(back_s: float) -> None:
+def test_after_a_clock_is_set_back_time_runs_slow(back_s: float) -> None:
     m = Machine()
     before_s = m.clock.now_s()
     m.wall_s -= back_s
@@ -52,8 +52,8 @@ def test_a_clock_set_back_is_met_by_running_slow(back_s: float) -> None:
     assert m.clock.step_s() == 0
 
 
-def test_a_clock_continues_where_the_control_plane_before_it_was() -> None:
-    """Else a journal runs backwards over a restart on a machine whose clock was set back meanwhile."""
+def test_a_clock_continues_from_the_previous_control_planes_time() -> None:
+    """Otherwise times in the journal would run backwards over a restart on a machine whose clock was set back."""
     m = Machine()
     before_s = m.passes(100.0)
     m.wall_s -= 147.0

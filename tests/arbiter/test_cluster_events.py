@@ -1,4 +1,4 @@
-"""What the plugin tells beside the arrival and the end of things: the Arbiter's state after each."""
+"""The plugin's events other than arrivals and ends: the Arbiter's state after each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def arbiter(*containers: Container) -> Arbiter:
     return a
 
 
-def test_an_app_that_is_moved_or_changes_its_priority_is_known_so() -> None:
+def test_an_apps_new_queue_and_priority_are_known() -> None:
     a = arbiter()
     a.handle(ev.AppUpdated(replace(APP, queue="root.b", priority=3)), 1001.0)
     assert (a.cluster.apps["app"].queue, a.cluster.apps["app"].priority) == ("root.b", 3)

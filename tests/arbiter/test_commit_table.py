@@ -1,4 +1,4 @@
-"""From a plan to leases, case by case: what is held, what the plan says, what becomes of it."""
+"""From a plan to leases, case by case: the leases before, the plan, and its outcome."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def idle() -> Mini:
     m = Mini(nodes=NODES)
     m.app("b", gang=2)
     m.app("c", gang=2)
-    m.send(ev.OperatorCommand("pause"))  # no round of its own
+    m.send(ev.OperatorCommand("pause"))  # no further round
     m.send(ev.GpusReleased("b", frozenset(m.held("b")), ""))
     m.send(ev.GpusReleased("c", frozenset(m.held("c")), ""))
     return m
 
 
 def granted() -> Mini:
-    """a was granted two GPUs of n1 and uses none; b and c have nothing."""
+    """App a was granted two GPUs of n1 and uses none; b and c have nothing."""
     m = idle()
     m.app("a", gang=2)
     for gpu in sorted(gpus("n1", 0, 1)):
@@ -46,7 +46,7 @@ def granted() -> Mini:
 
 
 def running() -> Mini:
-    """a's containers run on its two GPUs."""
+    """App a's containers run on its two GPUs."""
     m = granted()
     m.start("a")
     assert m.a.leases_of("a")[0].container_id
@@ -55,7 +55,7 @@ def running() -> Mini:
 
 @dataclass
 class Case:
-    """`ending`: whether a's gang is on offer. What is expected: GPUs, or parts of the note."""
+    """`ending`: whether a's gang is on offer. The expectations are GPUs, or parts of the note."""
 
     begins: Callable[[], Mini]
     awards: Awards
@@ -123,7 +123,7 @@ CASES = {
 
 
 def ended(m: Mini) -> Mini:
-    """a has ended, its containers have not."""
+    """App a has ended, its containers have not."""
     m.send(ev.AgentDone("a", True))
     return m
 
@@ -139,7 +139,7 @@ def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_becomes_of_a_plan(name: str) -> None:
+def test_a_plan_becomes_these_leases(name: str) -> None:
     case = CASES[name]
     m, outcome, note = carried_out(case)
     got: dict[str, set[Gpu]] = {}
@@ -156,7 +156,7 @@ def test_what_becomes_of_a_plan(name: str) -> None:
     m.a.validate(m.now)
 
 
-def test_a_renewal_lasts_from_the_end_that_the_lease_had() -> None:
+def test_a_renewal_counts_from_the_leases_previous_end() -> None:
     m, _, _ = carried_out(CASES["a winner that has the gang keeps it, and nothing restarts"])
     (grant,) = [e for e in m.a.effects if isinstance(e, ev.SendGrant)]
     assert grant.renewal
@@ -174,14 +174,14 @@ def test_a_reservation_says_when_the_gpu_is_free_at_the_latest() -> None:
     assert {x.app_id for x in m.a.durable.reservations.values()} == {"c"}
 
 
-def test_a_loan_ends_when_what_it_is_lent_from_is_due() -> None:
+def test_a_loan_ends_at_its_stated_time() -> None:
     m = idle()
     until_s = m.now + m.a.lead_s + 40
     commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N1,), True, until_s),)), m.now)
     assert {x.end_s for x in m.a.leases_of("b")} == {until_s}
 
 
-def test_a_host_that_went_away_takes_its_gang_with_it() -> None:
+def test_a_plan_for_a_gang_on_a_lost_host_is_dropped() -> None:
     m = idle()
     m.send(ev.NodeDown("n2:1", "lost"))
     outcome, note, _ = commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
@@ -190,7 +190,7 @@ def test_a_host_that_went_away_takes_its_gang_with_it() -> None:
     assert note == "b: its gang {'n2': 2} is no longer there"
 
 
-def test_an_app_without_an_agent_is_given_what_one_of_its_asks_fits_alone() -> None:
+def test_an_app_without_an_agent_gets_only_gpus_that_fit_one_of_its_asks() -> None:
     m = idle()
     m.foreign("f", 2)
     plan = Plan("r9", (Award("f", (gang_of({"n1": 1}),)), Award("f", (N1,))))

@@ -128,7 +128,7 @@ def test_a_gang_waits_until_all_its_containers_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("tag", [GANG_TAG, f"{GANG_TAG}=x", f"{GANG_TAG}=-1", f"{GANG_TAG}=0"])
-def test_a_tag_without_a_number_means_what_is_asked_for(tag: str) -> None:
+def test_a_tag_without_a_number_means_all_asked_containers(tag: str) -> None:
     w = world()
     w.add_foreign("a", 2, 1, more=[(1, 1)], tags=[tag])
     w.run(20)
@@ -156,7 +156,7 @@ def test_a_size_is_asked_for_only_where_it_may_start() -> None:
 
 
 def test_an_app_without_an_agent_owns_cells_of_its_queue() -> None:
-    """The machines of a virtual cluster are no hosts: no ask was found for them, and it could only borrow."""
+    """The machines of a virtual cluster are not hosts: no ask matched them, so the app could only borrow."""
     w = world(cells=True)
     w.add_foreign("stranger", 1, 8, "root.x")
     w.run(10)
@@ -167,7 +167,7 @@ def test_an_app_without_an_agent_owns_cells_of_its_queue() -> None:
 
 
 @given(st.lists(st.integers(1, 4), max_size=5), st.lists(st.integers(0, 6), max_size=4))
-def test_members_are_packed_where_they_can_be(members: list[int], rooms: list[int]) -> None:
+def test_members_of_a_gang_are_packed_where_possible(members: list[int], rooms: list[int]) -> None:
     members.sort(reverse=True)
     free = {f"n{k}": n for k, n in enumerate(rooms)}
     found = pack(members, free)

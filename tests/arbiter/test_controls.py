@@ -1,4 +1,4 @@
-"""What users say about which GPUs they take, and from whom: on the path from an Agent's demand to the cells."""
+"""Users' options for which GPUs they take, and from whom: on the path from an Agent's demand to the cells."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def world(
 
 
 def later(w: World, s: float) -> None:
-    """So many seconds pass."""
+    """Lets this many seconds pass."""
     w.run(w.now - 1000 + s)
 
 
 def places(w: World, app_id: str) -> dict[str, list[int]]:
-    """The GPUs of its containers, by host."""
+    """The GPUs of an app's containers, by host."""
     found: dict[str, list[int]] = {}
     for c in w.containers.values():
         if c.app_id == app_id:
@@ -66,7 +66,7 @@ def why(w: World, app_id: str) -> str:
 
 @pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias", "oef"])
 def test_a_gang_within_a_switch_waits_rather_than_spread_over_two(policy: str) -> None:
-    """Both switches of the only node are half used: two GPUs are free, and not within one."""
+    """Both switches of the only node are half used: two GPUs are free, but not in the same switch."""
     w = world("{root.a: {node: 1}, root.b: {node: 2, pinned: [corner]}}", policy)
     w.add_app("b", 4, 3, EVER, "root.b")
     ones = [w.add_app(f"one{k}", 1, 1, EVER, "root.a", within="switch") for k in range(4)]
@@ -94,7 +94,7 @@ def test_a_gang_within_a_switch_waits_rather_than_spread_over_two(policy: str) -
 @pytest.mark.parametrize("policy", ["isonomy", "themis", "worst_first", "tiresias", "yarn_cs"])
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_gang_that_won_room_within_a_switch_has_it_at_the_next_common_end(policy: str, lazy: bool) -> None:
-    """Two GPUs are free, one in each switch: whoever uses the other one of a switch moves to the free one elsewhere."""
+    """Two GPUs are free, one in each switch: the app on the other GPU of a switch moves to the free one elsewhere."""
     w = world("{root.a: {node: 1}, root.b: {node: 2, pinned: [corner]}}", policy)
     w.add_app("b", 4, 3, EVER, "root.b")
     ones = [w.add_app(f"one{k}", 1, 1, EVER, "root.a", lazy=lazy) for k in range(4)]
@@ -130,7 +130,7 @@ class GivesNothing:
 
 @pytest.mark.parametrize("owner", ["root.a", "root.nobody"])
 def test_the_last_pass_gives_no_gang_that_the_cells_would_refuse(owner: str) -> None:
-    """As above, lease after lease; its own and borrowed cells alike. When a switch is free, the gang has it."""
+    """This holds lease after lease, on own and borrowed cells. When a switch is free, the gang gets it."""
     w = world("{root.a: {node: 1}, root.b: {node: 3}}", GivesNothing())
     w.add_app("b", 4, 3 if owner == "root.a" else 4, EVER, "root.b")
     later(w, 20)
@@ -157,7 +157,7 @@ def test_the_last_pass_gives_no_gang_that_the_cells_would_refuse(owner: str) -> 
     assert sorted(found) == [0, 1]
 
 
-def test_borrowed_gpus_too_lie_within_a_switch() -> None:
+def test_borrowed_gpus_too_are_within_a_switch() -> None:
     w = world("{root.a: {node: 1}}")
     w.add_app("x", 2, 6, EVER, "root.x", within="switch", scope=Scope.MACHINE)
     later(w, 20)
@@ -166,7 +166,7 @@ def test_borrowed_gpus_too_lie_within_a_switch() -> None:
     assert all(gpus[0].index // 2 == gpus[1].index // 2 for gpus in groups)
 
 
-def test_an_app_that_no_cell_fits_is_told_so() -> None:
+def test_an_app_that_fits_no_cell_gets_that_reason() -> None:
     w = world("{root.a: {node: 1}}")
     w.add_app("large", 3, 1, EVER, "root.a", within="switch", scope=Scope.MACHINE)
     w.add_app("odd", 2, 1, EVER, "root.a", within="socket", scope=Scope.MACHINE)
@@ -240,7 +240,7 @@ def test_an_opportunistic_app_owns_nothing_after_a_lost_journal_either() -> None
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_lazy_preemption_takes_the_guarantee_and_leaves_the_gpus(lazy: bool) -> None:
-    """An app of a higher priority wins the queue's only node; another node is idle, so nobody need stop."""
+    """An app of a higher priority wins the queue's only node; another node is idle, so no app has to stop."""
     w = world("{root.a: {node: 1}, root.b: {node: 2}}")
     low = w.add_app("low", 4, 1, EVER, "root.a", lazy=lazy)
     later(w, 20)
@@ -272,7 +272,7 @@ def test_a_gang_that_was_lazily_preempted_gives_way_where_it_is_in_the_way() -> 
 
 
 def test_a_gang_within_a_rack_is_bound_to_one_rack() -> None:
-    """The queue's cells may be bound anywhere; two of them for one gang are bound in one rack."""
+    """The queue's cells may be bound anywhere, but two cells for one gang are bound in one rack."""
     w = world("{root.a: {node: 2}, root.b: {node: 1}}")
     for k in range(6):
         w.add_app(f"a{k}", 8, 1, 300, "root.a", scope=Scope.RACK)
@@ -302,8 +302,8 @@ def test_explain_tells_what_was_asked_for() -> None:
     assert (told["within"], told["opportunistic"]) == ("rack", True)
 
 
-def test_an_owner_whose_demand_grows_is_served_though_nothing_is_free() -> None:
-    """Borrowers have every GPU: a demand that comes later than the app calls for a round, too."""
+def test_an_owner_with_a_new_demand_is_served_although_no_gpu_is_free() -> None:
+    """Borrowers hold every GPU: a demand that arrives after the app also requests a round."""
     w = world("{root.a: {node: 2}}")
     owner = w.add_app("owner", 4, 1, EVER, "root.a")
     w.add_app("x", 1, 12, EVER, "root.x")

@@ -1,4 +1,4 @@
-"""What a round or a view asks of every app is worked out once for apps alike: counted in calls, not in seconds."""
+"""Rounds and views compute a value once for all equal apps: counted in calls, not in seconds."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who may start where: withheld and decommissioned machines, node labels, locality, asks that nothing can hold."""
+"""Which app may start where: withheld and decommissioned machines, node labels, locality, oversized asks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 
 def change(m: Mini, k: int, **changes: object) -> None:
-    """Something of the k-th node changes."""
+    """Changes fields of the k-th node."""
     m.nodes = tuple(dataclasses.replace(n, **changes) if i == k else n for i, n in enumerate(m.nodes))  # type: ignore[arg-type]
     m.send(ev.NodeUp(m.nodes[k]))
 
@@ -44,7 +44,7 @@ def test_a_machine_that_takes_no_container_is_not_offered(changes: dict[str, obj
     assert len(m.held("a")) == 8
 
 
-def test_what_runs_on_a_machine_that_takes_no_more_stays_and_is_renewed() -> None:
+def test_gangs_on_a_machine_that_takes_no_new_containers_stay_and_are_renewed() -> None:
     m = Mini()
     m.app("a", gang=4)
     m.run(2)
@@ -105,7 +105,7 @@ def test_a_drain_told_before_the_cluster_is_known_gives_notice_when_it_is() -> N
 
 
 def ask(m: Mini, name: str, queue: str = "root.q", **more: object) -> YarnApp:
-    """An app without an Agent, and its ask for one container of 2 GPUs."""
+    """Adds an app without an Agent, and its ask for one container of 2 GPUs."""
     app = YarnApp(name, "u", queue, name, "YARN", m.now, frozenset(), f"{name}_1")
     m.send(ev.AppAdded(app))
     m.send(ev.AskChanged(Ask(app.attempt_id, name, 0, 2, 1, **more)))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ QUEUES = (Queue("root.q"), Queue("root.ml", default_partition="ml"))
     [("root.q", None, "n1"), ("root.ml", None, "n2"), ("root.q", "ml", "n2"), ("root.ml", "", "n1")],
 )
 def test_an_ask_is_served_in_its_partition(queue: str, partition: str | None, host: str) -> None:
-    """That of its node label expression, else that of its queue."""
+    """The partition is that of its node label expression, else that of its queue."""
     m = Mini(nodes=(("n1", 4), ("n2", 4)), queues=QUEUES)
     change(m, 1, partition="ml")
     ask(m, "a", queue, partition=partition)
@@ -177,7 +177,7 @@ def test_an_ask_that_fits_no_machine_leaves_the_gpus_to_the_others(policy: str) 
     assert reason(m.a, "big", m.now).code == "NoMachineLargeEnough"
 
 
-def test_the_asks_that_fit_are_served_where_a_larger_one_does_not() -> None:
+def test_asks_that_fit_are_served_although_a_larger_one_does_not_fit() -> None:
     m = Mini()
     m.foreign("a", 9)
     m.send(ev.AskChanged(Ask("a_1", "a", 1, 2, 1)))
@@ -203,7 +203,7 @@ def two_types(policy: str, **demand: object) -> Mini:
     return m
 
 
-def test_a_gang_larger_than_each_type_is_told_so_before_any_round_and_by_it() -> None:
+def test_a_gang_larger_than_each_type_gets_that_reason_before_and_after_a_round() -> None:
     m = two_types("themis")
     early = reason(m.a, "a", m.now)
     assert (early.code, m.a.receipts) == ("ExceedsGpuType", deque())
@@ -217,7 +217,7 @@ def test_a_gang_larger_than_each_type_is_told_so_before_any_round_and_by_it() ->
 
 
 @pytest.mark.parametrize(("policy", "demand"), [("themis", {"mixes": True}), ("isonomy", {})])
-def test_a_gang_that_may_mix_types_is_not_refused_for_them(policy: str, demand: dict[str, object]) -> None:
+def test_a_gang_larger_than_each_type_that_may_mix_types_is_served(policy: str, demand: dict[str, object]) -> None:
     assert reason(two_types(policy, **demand).a, "a", 1001.0).code != "ExceedsGpuType"
 
 
@@ -230,7 +230,7 @@ def test_a_gang_larger_than_the_type_that_it_names_is_told_its_size(policy: str)
     assert said.detail == "6 GPUs in one gang, V100 has 4"
 
 
-def test_cells_that_hold_a_gang_by_mixing_types_alone_are_too_small_for_it() -> None:
+def test_cells_that_hold_a_gang_only_by_mixing_types_are_too_small_for_it() -> None:
     file = CELLS.replace("root.a: {big: 1}", "root.a: {big: 2}").replace("root.b: {pair: 1}", "root.b: {}")
     supply = CellSupply(layout(parse(file, CellsFile, "cells.yaml"), name="cells.yaml"))
     m = Mini("themis", nodes=(("n1", 4), ("n2", 4)), supply=supply)

@@ -1,4 +1,4 @@
-"""Every reason for which an app loses GPUs comes about, and the journal names it."""
+"""Every end reason occurs in a scenario, and the journal names it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ case(EndReason.CONTAINER_ENDED)(after(foreign, gone))
 
 @case(EndReason.LOST_ROUND)
 def _() -> Mini:
-    """Work that ends sooner comes first at the lease's end."""
+    """An app with less work comes first at the lease's end."""
     m = active()
     m.app("b", work=10.0)
     m.run(1300, 5)
@@ -76,7 +76,7 @@ def _() -> Mini:
 
 @case(EndReason.GUARANTEE)
 def _() -> Mini:
-    """b borrows all of a's cells until a wants them."""
+    """App b borrows all of a's cells until a wants them."""
     m = celled()
     m.app("b", 1, 8, queue="root.b")
     m.run(5)
@@ -88,7 +88,7 @@ def _() -> Mini:
 
 @case(EndReason.BORROWED_SHARE)
 def _() -> Mini:
-    """Three apps of b borrow all that is idle; at the leases' end half of it is due to another queue."""
+    """Three apps of b borrow all idle GPUs; at the leases' end half of these are due to another queue."""
     m = celled()
     for name in ("b1", "b2", "b3"):
         m.app(name, 2, 1, queue="root.b")
@@ -101,7 +101,7 @@ def _() -> Mini:
 
 @case(EndReason.MOVED)
 def _() -> Mini:
-    """q borrows while p has its queue's cells; p ends, and they cannot be bound to where q runs."""
+    """App q borrows while p has its queue's cells; p ends, and the cells cannot be bound to q's GPUs."""
     m = celled()
     m.app("p", 4, 1, queue="root.a")
     m.run(5)

@@ -1,4 +1,4 @@
-"""Cell exchange behind the Arbiter: deals move guarantees, end in time, and survive crashes; nobody is robbed."""
+"""Cell exchange behind the Arbiter: deals move guarantees, end in time, survive crashes, and harm no third queue."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_deal_lends_the_guarantee_and_the_end_gives_it_back() -> None:
     assert guaranteed_gpus(w, "owner") + guaranteed_gpus(w, "owner2") == 6, "the owner has all its cells again"
 
 
-def test_a_crash_keeps_deals_and_board_and_the_books() -> None:
+def test_deals_board_and_accounts_survive_a_crash() -> None:
     w = Trading()
     w.post("offer", "o", A, BIG, for_s=500)
     w.post("offer", "o2", A, SMALL, for_s=500)
@@ -132,7 +132,7 @@ def test_a_crash_keeps_deals_and_board_and_the_books() -> None:
     assert w.owned() == {A: 6, B: 4}
 
 
-def test_a_control_plane_elsewhere_takes_deals_and_books_over() -> None:
+def test_a_standby_control_plane_takes_over_deals_and_accounts() -> None:
     w = Trading()
     w.post("offer", "o", A)
     w.post("request", "r", B, for_s=50)
@@ -146,7 +146,7 @@ def test_a_control_plane_elsewhere_takes_deals_and_books_over() -> None:
     assert (supply.gpus_of(A), supply.gpus_of(B)) == (6, 4)
 
 
-def test_a_posting_that_comes_twice_is_carried_out_once() -> None:
+def test_a_posting_that_arrives_twice_is_carried_out_once() -> None:
     w = Trading()
     for _ in range(2):
         assert not w.post("offer", "o", A)
@@ -174,7 +174,7 @@ def test_a_posting_that_comes_twice_is_carried_out_once() -> None:
         (("offer", "r", A, SMALL), "taken by root.b"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(post: tuple, why: str) -> None:  # type: ignore[type-arg]
+def test_an_impossible_posting_is_refused_and_changes_nothing(post: tuple, why: str) -> None:  # type: ignore[type-arg]
     w = Trading()
     w.post("offer", "o", A, BIG)
     w.post("request", "r", B, BIG, 50, in_return=PAIR)
@@ -195,7 +195,7 @@ def test_withdrawn_postings_are_off_the_board() -> None:
     assert not w.service.exchange.deals
 
 
-def test_another_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
+def test_a_changed_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     w = Trading()
     w.post("offer", "o", A)
     w.post("request", "r", B, for_s=100)
@@ -250,7 +250,7 @@ def test_idle_cells_are_offered_and_a_waiting_queue_gets_them() -> None:
     assert guaranteed_gpus(w, "a2") == 2
 
 
-def test_what_nobody_took_is_offered_for_as_long_as_a_deal_is_worth() -> None:
+def test_cells_that_nobody_took_are_offered_as_long_as_a_deal_is_worthwhile() -> None:
     w = Trading(automatic=Automatic(Rules(idle_s=30, forecast_s=30, lend_s=100)))
     for until_s in range(40, 400, 7):
         w.run(until_s)

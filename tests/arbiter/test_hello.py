@@ -1,4 +1,4 @@
-"""Starts and Hellos: what is said before the cluster is known waits; a Hello again and again stops nobody."""
+"""Starts and Hellos: events before the first snapshot wait for it; repeated Hellos stop no app."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cells() -> dict[str, object]:
 
 
 def running(with_cells: bool) -> tuple[Mini, YarnApp, Container]:
-    """`a` runs on two GPUs."""
+    """App `a` runs on two GPUs."""
     m = Mini(ByVirtualCluster(Tiresias(), {}), nodes=(("n1", 4), ("n2", 4)), **(cells() if with_cells else {}))
     app = m.app("a", gang=2, queue="root.a")
     m.run(2)
@@ -38,7 +38,7 @@ def running(with_cells: bool) -> tuple[Mini, YarnApp, Container]:
 
 
 def restarted(m: Mini, with_cells: bool, **more: object) -> Mini:
-    """The control plane, killed and started again; it has heard nothing yet."""
+    """The control plane, killed and restarted; it has received no event yet."""
     durable = Durable.load(json.loads(json.dumps(m.a.durable.dump())))
     more = {**(cells() if with_cells else {}), **more}
     again = Mini(ByVirtualCluster(Tiresias(), {}), RECOVERING, (("n1", 4), ("n2", 4)), durable=durable, epoch=2, **more)  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def restarted(m: Mini, with_cells: bool, **more: object) -> Mini:
 
 @pytest.mark.parametrize("with_cells", [False, True])
 @pytest.mark.parametrize("last", ["done", "released", "done, then lost", "drain", "nothing"])
-def test_what_is_said_before_the_first_snapshot_counts_after_it(with_cells: bool, last: str) -> None:
+def test_events_before_the_first_snapshot_count_after_it(with_cells: bool, last: str) -> None:
     m, app, container = running(with_cells)
     again = restarted(m, with_cells)
     again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
@@ -74,7 +74,7 @@ def test_what_is_said_before_the_first_snapshot_counts_after_it(with_cells: bool
     assert (set(container.gpus) <= ended) == (last != "nothing")
 
 
-def test_words_of_an_app_without_a_registration_are_nothing() -> None:
+def test_messages_of_an_unregistered_app_are_ignored() -> None:
     m, _, container = running(False)
     replies = len(m.of(ev.SendUseReply))
     m.send(ev.AgentDone("b", True))
@@ -98,7 +98,7 @@ def hello(m: Mini, life: str, *apps: YarnApp) -> None:
     m.send(dataclasses.replace(m.snapshot(apps, m.a.cluster.containers.values()), rm_life=life))
 
 
-def test_a_hello_every_few_seconds_by_a_known_life_stops_no_round_and_prolongs_no_lease() -> None:
+def test_frequent_hellos_of_the_same_resource_manager_stop_no_round_and_prolong_no_lease() -> None:
     m = Mini("tiresias", RECOVERING)
     hello(m, "life 1")
     m.run(10)
@@ -118,7 +118,7 @@ def test_a_hello_every_few_seconds_by_a_known_life_stops_no_round_and_prolongs_n
 
 
 @pytest.mark.parametrize("life", ["", "life 2"])
-def test_a_new_life_of_the_resource_manager_gets_its_recovery_time(life: str) -> None:
+def test_a_restarted_resource_manager_gets_its_recovery_time(life: str) -> None:
     m = Mini("tiresias", RECOVERING)
     hello(m, life and "life 1")
     m.run(10)
@@ -130,7 +130,7 @@ def test_a_new_life_of_the_resource_manager_gets_its_recovery_time(life: str) ->
     assert m.held("a")
 
 
-def test_a_machine_that_is_missing_in_a_hello_of_a_known_life_is_lost_immediately() -> None:
+def test_a_machine_missing_in_a_hello_of_the_same_resource_manager_is_lost_immediately() -> None:
     m = Mini("tiresias", RECOVERING, (("n1", 4), ("n2", 4)))
     hello(m, "life 1")
     m.run(10)
@@ -143,7 +143,7 @@ def test_a_machine_that_is_missing_in_a_hello_of_a_known_life_is_lost_immediatel
 
 
 @pytest.mark.parametrize("event", [ev.OperatorCommand("pause"), ev.ClusterLost()])
-def test_a_round_under_way_is_given_up_when_leases_freeze(event: ev.Event) -> None:
+def test_a_round_in_progress_is_aborted_when_leases_are_suspended(event: ev.Event) -> None:
     m = Mini("tiresias")
 
     plans: list[ev.Decided] = []
@@ -174,20 +174,20 @@ def test_directives_of_two_journals_have_different_ids() -> None:
     assert len(set(ids)) == 2
 
 
-def test_what_another_control_plane_kept_is_left_alone_where_it_cannot_be_read() -> None:
+def test_an_unreadable_snapshot_of_another_control_plane_is_ignored() -> None:
     m = Mini(durable=Durable())
     for data in ({}, {"apps": 3}, {"apps": [{"app_id": 1}], "leases": [], "next": [], "switches": [], "rounds": 0}):
         m.send(ev.StandbyRestored(data))
     assert m.a.durable.is_empty
 
 
-def test_an_unknown_verb_does_nothing() -> None:
+def test_an_unknown_command_does_nothing() -> None:
     m = Mini()
     m.send(ev.OperatorCommand("dance", "n1", "root"))
     assert not m.facts
 
 
-def test_an_agent_of_an_app_that_the_operator_ended_meanwhile_is_told() -> None:
+def test_an_agent_learns_that_the_operator_ended_its_app() -> None:
     m, app, container = running(False)
     again = restarted(m, False)
     again.send(ev.OperatorCommand("kill", "a", "root"))
@@ -214,7 +214,7 @@ def test_an_app_that_is_moved_out_of_a_full_queue_is_served(told: type[ev.AppAdd
 
 
 @pytest.mark.parametrize("policy", ["isonomy", "tiresias", "oef", "themis"])
-def test_an_app_that_is_moved_into_a_smaller_queue_comes_down_to_its_limit(policy: str) -> None:
+def test_an_app_that_is_moved_into_a_smaller_queue_shrinks_to_its_limit(policy: str) -> None:
     m = Mini(policy, queues=QUEUES)
     app = m.app("a", gangs=4, queue="root.wide")
     while len(m.held("a")) < 4:
@@ -226,7 +226,7 @@ def test_an_app_that_is_moved_into_a_smaller_queue_comes_down_to_its_limit(polic
     assert sum(x.state != REVOKING for x in m.a.leases_of("a")) <= 1
 
 
-def test_a_move_to_another_virtual_cluster_is_one_of_its_clock_and_its_cells_too() -> None:
+def test_a_move_to_another_virtual_cluster_also_moves_the_apps_clock_and_cells() -> None:
     m, app, _ = running(True)
     m.run(100)
     before = m.a.durable.n_avg("a", m.now)

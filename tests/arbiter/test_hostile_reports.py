@@ -1,4 +1,4 @@
-"""No app's numbers, asks or clock stop the rounds of the others, or make them dear."""
+"""No app's numbers, asks or clock stop the others' rounds or make them expensive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.arbiter.mini import Mini
 
 @pytest.mark.parametrize("policy", registry.names())
 @pytest.mark.parametrize("huge", [(1, 1 << 20), (8, 1 << 20), (1 << 20, 1 << 20)])
-def test_a_demand_beyond_all_measure_costs_no_more_than_the_clusters_size(policy: str, huge: tuple[int, int]) -> None:
+def test_an_enormous_demand_costs_no_more_than_the_clusters_size(policy: str, huge: tuple[int, int]) -> None:
     m = Mini(policy, nodes=[(f"n{k}", 4) for k in range(4)])
     for k in range(3):
         m.app(f"honest{k}", gang=2, user=f"u{k}")
@@ -39,7 +39,7 @@ def test_a_demand_beyond_all_measure_costs_no_more_than_the_clusters_size(policy
 
 @pytest.mark.parametrize("policy", ["oef", "gavel", "gandiva_fair"])
 @pytest.mark.parametrize("speedups", [{"gpu": 1e300}, {"gpu": 1e-12, "x": 1.0}, {"gpu": 5e-324}])
-def test_speeds_beyond_all_measure_stop_nobody_elses_rounds(policy: str, speedups: Mapping[str, float]) -> None:
+def test_enormous_speeds_stop_nobody_elses_rounds(policy: str, speedups: Mapping[str, float]) -> None:
     m = Mini(policy, nodes=(("n1", 4), ("n2", 4)))
     for k in range(3):
         m.app(f"honest{k}", gangs=2, user=f"u{k}")
@@ -51,7 +51,7 @@ def test_speeds_beyond_all_measure_stop_nobody_elses_rounds(policy: str, speedup
 
 
 class Brittle(Tiresias):
-    """Fails with the app `liar`."""
+    """A policy that fails when app `liar` takes part."""
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         if any(v.app_id == "liar" for v in snapshot.apps):
@@ -59,7 +59,7 @@ class Brittle(Tiresias):
         return super().decide(snapshot, bids, rng)
 
 
-def test_an_app_that_makes_the_policy_fail_sits_out_and_is_told_why() -> None:
+def test_an_app_that_makes_the_policy_fail_is_excluded_and_gets_the_reason() -> None:
     m = Mini(Brittle(), nodes=(("n1", 4),))
     m.app("liar")
     m.app("honest")
@@ -82,7 +82,7 @@ def test_an_app_submitted_in_the_future_by_the_resource_managers_clock_stops_nob
     assert (len(m.held("honest")), len(m.held("ahead"))) == (1, 1)
 
 
-def test_asks_without_number_are_counted_not_copied() -> None:
+def test_any_number_of_asks_is_counted_not_copied() -> None:
     m = Mini(nodes=(("n1", 4), ("n2", 4)))
     begin_s = time.thread_time()
     m.foreign("many", 4, count=2**31 - 1)
@@ -92,7 +92,7 @@ def test_asks_without_number_are_counted_not_copied() -> None:
     assert m.a.durable.apps["many"].demand_gpus <= 8
 
 
-def test_thousands_of_asks_of_one_app_cost_their_number() -> None:
+def test_the_cost_of_thousands_of_asks_is_linear() -> None:
     m = Mini()
     m.foreign("f", 4)
 
@@ -106,7 +106,7 @@ def test_thousands_of_asks_of_one_app_cost_their_number() -> None:
     assert many < 40 * max(few, 0.02), "linear is 8 times as much"
 
 
-def test_an_ask_for_no_gpus_is_none() -> None:
+def test_an_ask_for_no_gpus_is_ignored() -> None:
     m = Mini()
     m.foreign("none", 0)
     m.run(2)

@@ -1,4 +1,4 @@
-"""What an Agent's reports cost: facts by what changed, memory by app, whatever is told."""
+"""The cost of an Agent's reports: facts only for changes, and bounded memory for each app."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_only_changed_counts_are_journaled_and_they_fold_to_the_same() -> None:
     assert arbiter.durable.apps[APP].restarts == 1
 
 
-def test_a_flood_of_made_up_jobs_fills_neither_journal_nor_memory() -> None:
+def test_a_flood_of_invented_jobs_fills_neither_journal_nor_memory() -> None:
     arbiter = _arbiter()
     for k in range(400):
         jobs = {f"{k % 7}-{i}": k + 1 for i in range(2048)}

@@ -1,4 +1,4 @@
-"""Nothing of an app stays with the Arbiter when it is gone, but its record and the receipts, which are bounded."""
+"""Of an app that is gone the Arbiter keeps only its record and the receipts, which are bounded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted
 BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings", "story"}
-"""Records of ended apps are dropped by their own rule (test_retention)."""
+"""Records of ended apps are dropped by a separate rule (test_retention)."""
 
 
 def sizes(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, int]]:
-    """The length of everything that has one, by its path from the Arbiter."""
+    """The length of each collection, by its path from the Arbiter."""
     seen = seen if seen is not None else set()
     if id(value) in seen or name in BOUNDED or isinstance(value, str | bytes | int | float | type(None)):
         return
@@ -43,7 +43,7 @@ def total(m: Mini) -> dict[str, int]:
 
 
 def batch(m: Mini, first: int, n: int) -> None:
-    """Apps with and without an Agent come, run, are refused and killed, and go, each in another way."""
+    """Apps with and without an Agent arrive, run, are refused or killed, and end, each in a different way."""
     for k in range(first, first + n):
         name = f"app{k:05d}"
         if k % 3 == 0:
@@ -74,7 +74,7 @@ def batch(m: Mini, first: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["themis", "isonomy", "oef", "tiresias"])
-def test_what_an_app_leaves_does_not_grow(policy: str) -> None:
+def test_state_does_not_grow_with_ended_apps(policy: str) -> None:
     m = Mini(policy, Settings(lease_s=60, recovery_s=0), nodes=(("n1", 2), ("n2", 2)))
     batch(m, 0, 12)
     before = total(m)
@@ -98,7 +98,7 @@ def test_apps_that_ended_while_the_plugin_was_away_leave_nothing() -> None:
     assert not grown
 
 
-def test_the_measure_sees_what_grows() -> None:
+def test_the_measurement_detects_growth() -> None:
     m = Mini()
     before = total(m)
     m.a.agents.terminating.update(str(k) for k in range(100))

@@ -1,4 +1,4 @@
-"""The states of a lease: the table, the code and the picture in the docs say the same."""
+"""The states of a lease: the table, the code and the diagram in the docs agree."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_transition_of_the_table_is_what_the_ledger_does(state: LeaseState 
     assert (lease.state if lease is not None else None) == TRANSITIONS[state, fact]
 
 
-def test_the_picture_in_the_docs_has_the_transitions_of_the_table() -> None:
+def test_the_diagram_in_the_docs_has_the_transitions_of_the_table() -> None:
     text = DOCS.read_text(encoding="utf-8")
     drawn = set()
     for old, new, facts in re.findall(r"^ +(\S+) --> (\S+): (.+)$", text, re.M):
@@ -83,7 +83,7 @@ def test_a_new_owner_of_the_cells_changes_the_guarantee_and_not_the_state(state:
     assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, True)
 
 
-def test_what_was_read_of_a_lease_stays_as_it_was() -> None:
+def test_a_lease_that_was_read_does_not_change() -> None:
     d = ledger(GRANTED)
     before = d.leases[GPU]
     d.apply(STARTED)

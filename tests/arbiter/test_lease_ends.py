@@ -1,4 +1,4 @@
-"""Every lease ends in bounded time, whatever its Agent says and whatever the cluster does not say."""
+"""Every lease ends in bounded time, whatever its Agent reports and whatever the cluster fails to report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.arbiter.mini import SETTINGS, Mini
 
 
 def losing() -> tuple[Mini, list[Container]]:
-    """`greedy` runs on all GPUs and is losing them to `victim`."""
+    """App `greedy` runs on all GPUs and is losing them to `victim`."""
     m = Mini()
     m.app("greedy", gang=4)
     m.run(2)
@@ -29,7 +29,7 @@ def losing() -> tuple[Mini, list[Container]]:
     return m, containers
 
 
-def test_an_agent_that_continues_giving_back_what_it_is_losing_does_not_move_the_deadline() -> None:
+def test_an_agent_that_keeps_returning_revoked_gpus_does_not_move_the_deadline() -> None:
     m, (container,) = losing()
     deadline_s = m.a.leases_of("greedy")[0].end_s
     while m.now < deadline_s + 30:
@@ -73,8 +73,8 @@ def test_an_app_that_ends_while_its_container_is_being_placed_leaves_none_behind
     assert m.a.gpus.free.count == 4
 
 
-def test_a_container_without_leases_is_killed_until_it_is_gone() -> None:
-    """It came up after its machine was given up, say."""
+def test_a_container_without_leases_is_killed_repeatedly_until_it_is_gone() -> None:
+    """For example, it started after its machine was declared lost."""
     m = Mini(nodes=(("n1", 4), ("n2", 4)))
     app = m.app("late", gang=2)
     m.run(2)
@@ -102,7 +102,7 @@ def test_a_container_on_fewer_leased_gpus_than_it_has_is_killed() -> None:
 
 
 def test_the_next_owners_plan_does_not_hide_a_container_that_is_being_placed() -> None:
-    """The GPU's lease ends only when that container is gone, or did not come."""
+    """The GPU's lease ends only when that container is gone, or its placement failed."""
     m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=20, grant_timeout_s=100))
     m.app("first", gang=4)
     m.run(2)
@@ -134,7 +134,7 @@ def test_a_placement_that_is_never_answered_is_given_up() -> None:
     assert "grant not used in time" in {r.reason for r in m.of(ev.SendRevoke)}
 
 
-def test_a_placement_carried_out_whose_container_never_comes_is_given_up() -> None:
+def test_a_placement_is_given_up_if_its_container_never_comes() -> None:
     m = Mini()
     m.app("a", gang=4)
     m.run(2)
@@ -145,7 +145,7 @@ def test_a_placement_carried_out_whose_container_never_comes_is_given_up() -> No
     assert "grant not used in time" in {r.reason for r in m.of(ev.SendRevoke)}
 
 
-def test_a_gang_is_announced_its_end_once_a_container() -> None:
+def test_the_end_of_a_gang_is_announced_once_per_container() -> None:
     m = Mini(nodes=(("n1", 4), ("n2", 2)))
     m.app("a", gang=6)
     m.run(2)
@@ -155,7 +155,7 @@ def test_a_gang_is_announced_its_end_once_a_container() -> None:
     assert sorted(p.container_id for p in m.of(ev.Preempt)) == sorted(c.container_id for c in containers)
 
 
-def test_an_ask_withdrawn_for_a_placement_under_way_frees_the_gpus_when_it_is_refused() -> None:
+def test_an_ask_withdrawn_during_its_placement_frees_the_gpus_when_it_is_refused() -> None:
     m = Mini()
     m.app("a", gang=4)
     m.run(2)
@@ -168,7 +168,7 @@ def test_an_ask_withdrawn_for_a_placement_under_way_frees_the_gpus_when_it_is_re
 
 
 class Lends:
-    """A policy all of whose awards are lent until a time."""
+    """A policy that lends all its awards until a stated time."""
 
     name, asks_agents = "lends", False
 
@@ -186,8 +186,8 @@ class Lends:
         )
 
 
-def test_what_is_lent_until_a_time_is_not_kept_longer_for_a_start() -> None:
-    """The start of its container gave it a whole lease."""
+def test_gpus_lent_until_a_time_are_not_held_longer_for_a_start() -> None:
+    """The start of its container used to give it a whole lease."""
     m = Mini(Lends(1150.0))
     m.app("a", gang=4)
     m.run(2)

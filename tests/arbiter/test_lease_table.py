@@ -1,4 +1,4 @@
-"""What happens to a GPU in each state: an event, and the state, the facts and the effects that follow."""
+"""A GPU in each state: an event, and the resulting state, facts and effects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def revoking() -> Mini:
 
 
 def reserved() -> Mini:
-    """b is next."""
+    """The GPU is reserved for b."""
     m = revoking()
     m.app("b")
     m.a.record(LeaseGranted(GPU, "b", "r9.0", m.now + 20, m.now + 620, "r9.0", after_current=True))
@@ -84,7 +84,7 @@ def free() -> Mini:
 
 
 def frozen(begins: Callable[[], Mini]) -> Callable[[], Mini]:
-    """The same, paused."""
+    """The same, but paused."""
 
     def begin() -> Mini:
         m = begins()
@@ -190,7 +190,7 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_what_happens_to_a_gpu(name: str) -> None:
+def test_each_event_changes_a_gpu_as_in_the_table(name: str) -> None:
     begins, step, state, facts, effects = TABLE[name]
     m = begins()
     m.facts += m.a.take_facts()
@@ -213,11 +213,11 @@ def names(things: Iterable[object]) -> list[str]:
         (active, S.ACTIVE), (revoking, S.REVOKING), (reserved, S.RESERVED), (foreign, S.ACTIVE),
     ],
 )  # fmt: skip
-def test_one_call_tells_the_state_of_a_gpu(begins: Callable[[], Mini], state: GpuState) -> None:
+def test_classify_returns_the_state_of_a_gpu(begins: Callable[[], Mini], state: GpuState) -> None:
     assert begins().a.classify(GPU) is state
 
 
-def test_a_gpu_that_nobody_has_heard_of_is_away() -> None:
+def test_an_unknown_gpu_is_away() -> None:
     assert free().a.classify(Gpu("n9", 0)) is S.AWAY
 
 

@@ -1,4 +1,4 @@
-"""Containers that ended, or came back, while the control plane did not hear of them: what becomes of their workers."""
+"""The workers of containers that ended or came back while the control plane received no events."""
 
 import dataclasses
 
@@ -11,9 +11,7 @@ from tests.arbiter.mini import SETTINGS, Mini
 
 @pytest.mark.parametrize("planned", ["before the snapshot", "after it"])
 @pytest.mark.parametrize("life", ["the same", "a new one"])
-def test_a_container_that_ended_while_the_plugin_was_away_keeps_no_gpu_from_the_next_plan(
-    planned: str, life: str
-) -> None:
+def test_a_container_that_ended_while_the_plugin_was_away_does_not_block_the_next_plan(planned: str, life: str) -> None:
     m = Mini("tiresias")
     m.send(dataclasses.replace(m.snapshot(), rm_life="life 1"))
     app = m.app("a", gang=2)
@@ -21,7 +19,7 @@ def test_a_container_that_ended_while_the_plugin_was_away_keeps_no_gpu_from_the_
     m.start("a")
     m.send(ev.ClusterLost())
     if planned.startswith("before"):
-        m.use("a", "next")  # the app heard of the end from YARN
+        m.use("a", "next")  # the app learned of the end from YARN
     m.send(dataclasses.replace(m.snapshot([app]), rm_life="life 1" if life == "the same" else "life 2"))
     if planned.startswith("after"):
         m.use("a", "next")
@@ -33,7 +31,7 @@ def test_a_container_that_ended_while_the_plugin_was_away_keeps_no_gpu_from_the_
     assert place.ask.allocation_request_id == plan.allocation_request_id
 
 
-def test_a_container_on_a_machine_that_is_late_to_come_back_is_still_its_workers() -> None:
+def test_a_container_on_a_machine_that_comes_back_late_still_belongs_to_its_worker() -> None:
     m = Mini("tiresias", dataclasses.replace(SETTINGS, recovery_s=5))
     app = m.app("a", gang=2)
     m.run(8)

@@ -1,11 +1,11 @@
-"""A journal that was lost: round numbers start again beside the containers whose tags name the old ones."""
+"""A lost journal: round numbers start again while tags of running containers name the old ones."""
 
 from pycontrol.model.cluster import Container
 from pycontrol.model.topology import Gpu
 from tests.arbiter.mini import Mini
 
 
-def test_no_grant_has_the_name_of_an_adopted_containers() -> None:
+def test_no_new_grant_has_the_id_of_an_adopted_containers_grant() -> None:
     first = Mini(nodes=(("n1", 8),))
     app = first.app("a", gang=2)
     first.run(2)

@@ -1,4 +1,4 @@
-"""Nodes that come and go: what is kept node by node is what a look at all of them would say."""
+"""Nodes that come and go: the incrementally updated state equals a recomputation from all nodes."""
 
 import random
 import sys
@@ -33,7 +33,7 @@ def expected(nodes: dict[str, Node]) -> dict[str, Machine]:
     return found
 
 
-def test_any_order_of_nodes_gives_the_same_as_all_together() -> None:
+def test_any_order_of_node_events_gives_the_same_state() -> None:
     for seed in range(50):
         rng = random.Random(seed)
         machines, nodes, seen = Machines(CONFIGURED), {}, set(CONFIGURED.machines)
@@ -59,7 +59,7 @@ def test_any_order_of_nodes_gives_the_same_as_all_together() -> None:
             }
 
 
-def test_of_two_nodes_on_a_host_the_other_one_stays() -> None:
+def test_when_one_of_two_nodes_on_a_host_goes_the_other_stays() -> None:
     rng = random.Random(1)
     machines = Machines(None)
     old, new = Node("h:1", "h", "r", 4), Node("h:2", "h", "r", 8)
@@ -74,7 +74,7 @@ def test_of_two_nodes_on_a_host_the_other_one_stays() -> None:
     assert machines.on("h") == [Gpu("h", i) for i in range(8)], "leases of its GPUs may still be there"
 
 
-def test_a_storm_of_new_nodes_is_not_told_to_agents_node_by_node() -> None:
+def test_agents_do_not_get_a_message_for_each_of_many_new_nodes() -> None:
     a = Arbiter(Settings(recovery_s=0.0), make("isonomy"))
     app = YarnApp("a", "u", "root.q", "a", "SUBMARINE", attempt_id="a")
     a.handle(ev.ClusterSnapshot(True, (), (), (), ()), 0.0)
@@ -88,7 +88,7 @@ def test_a_storm_of_new_nodes_is_not_told_to_agents_node_by_node() -> None:
 
 
 def test_the_cost_of_a_node_does_not_grow_with_the_cluster() -> None:
-    """Counted in calls of Python functions, which no busy machine changes."""
+    """The cost is counted in calls of Python functions, which does not depend on the machine's load."""
 
     def calls(size: int) -> int:
         a = Arbiter(Settings(recovery_s=0.0), make("isonomy"))

@@ -1,4 +1,4 @@
-"""What a policy remembers is its own: another policy after it begins afresh, and its rounds do not fail."""
+"""A policy's memory is private: a policy that replaces it begins with none, and its rounds do not fail."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tests.arbiter.mini import Mini
 
 
 def played(policy: str, durable: Durable | None = None) -> Mini:
-    """Two apps that compete for one machine, for some rounds."""
+    """Plays some rounds in which two apps compete for one machine."""
     m = Mini(policy, durable=durable, epoch=1 if durable is None else 2)
     if durable is not None:
         m.send(m.snapshot())

@@ -1,7 +1,7 @@
-"""A GPU's container is on its way, and the next container of the same app is planned there already.
+"""A GPU's container is being placed, and the next container of the same app is already planned there.
 
 An app without an Agent borrows GPUs; before its containers come, a machine is lost and the cells of its own virtual
-cluster need these very GPUs, for a further container of the app itself.
+cluster need exactly these GPUs, for a further container of the app itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTINGS = Settings(lease_s=600, lead_s=8, grant_timeout_s=20, recovery_s=0, rou
 
 
 def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
-    """The placement that is under way, its worker, and the worker that is planned on its GPU after it."""
+    """The placement in progress, its worker, and the worker planned on its GPU after it."""
     supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
     m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=supply)
     m.app("holder", gang=2, queue="root.a")
@@ -62,7 +62,7 @@ def planned(m: Mini, gpu: Gpu) -> list[PlannedWorker]:
 
 
 @pytest.mark.parametrize("told_of_first", ["its container", "its placement"])
-def test_a_container_that_comes_is_that_of_its_own_worker_however_often_it_is_told_of(told_of_first: str) -> None:
+def test_a_started_container_belongs_to_its_own_worker_even_if_reported_repeatedly(told_of_first: str) -> None:
     m, place, before, newer = superseded()
     if told_of_first == "its placement":
         m.send(ev.DirectiveDone(place.directive_id, True, "first"))
@@ -95,7 +95,7 @@ def test_a_placement_that_fails_leaves_the_gpu_to_the_newer_plan(refused: bool) 
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_a_newer_plan_that_is_given_up_gives_the_gpu_back_to_what_is_on_its_way(comes: bool) -> None:
+def test_a_cancelled_newer_plan_returns_the_gpu_to_the_placement_in_progress(comes: bool) -> None:
     m, place, before, _ = superseded()
     gpu = place.gpus[0]
     m.send(ev.OperatorCommand("drain", gpu.host, "root"))

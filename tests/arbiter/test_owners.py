@@ -1,4 +1,4 @@
-"""Each part of the Arbiter's state has one writer: its own methods. Whoever else changes it in place is found here."""
+"""Only the owner's own methods change a part of the Arbiter's state: other code that changes it is found here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES = {
 
 
 def owner_of(node: ast.AST) -> str:
-    """`gpus` of `s.gpus.free`, of `self.gpus.free[x]` and of what is called on them; empty where no owner's part is."""
+    """`gpus` for `s.gpus.free`, `self.gpus.free[x]` and calls on them; empty if no owner's part is named."""
     if isinstance(node, ast.Subscript | ast.Call | ast.Starred):
         return owner_of(node.func if isinstance(node, ast.Call) else node.value)
     if not isinstance(node, ast.Attribute):
@@ -34,7 +34,7 @@ def owner_of(node: ast.AST) -> str:
 
 
 def changed(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, owner) of each assignment to an owner's part and of each change of it in place."""
+    """(line, owner) of each assignment to an owner's part and of each in-place change."""
     for node in ast.walk(tree):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign | ast.Delete):
@@ -48,7 +48,7 @@ def changed(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, owner_of(target)
 
 
-def test_an_owner_s_parts_are_changed_in_its_own_file_alone() -> None:
+def test_an_owners_parts_are_changed_only_in_its_own_file() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line} changes a part of {owner}"
         for path in sorted(ROOT.rglob("*.py"))
@@ -71,14 +71,14 @@ def test_an_owner_s_parts_are_changed_in_its_own_file_alone() -> None:
         ("s.cluster.apps.get(a).update(b)", "cluster"),
     ],
 )
-def test_changes_from_outside_are_seen(code: str, owner: str) -> None:
+def test_changes_from_outside_are_detected(code: str, owner: str) -> None:
     assert list(changed(ast.parse(code))) == [(1, owner)]
 
 
 @pytest.mark.parametrize(
     "code", ["x = s.cluster.apps", "s.agents.forget(a)", "found.update(s.cluster.closed)", "s.cluster = x"]
 )
-def test_reading_and_asking_an_owner_are_no_changes(code: str) -> None:
+def test_reading_and_querying_an_owner_are_not_changes(code: str) -> None:
     assert not list(changed(ast.parse(code)))
 
 

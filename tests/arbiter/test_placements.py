@@ -1,4 +1,4 @@
-"""Placements under way are bounded, the rest wait in the Arbiter, and no grant lapses that was never sent."""
+"""Placements in progress are bounded, the rest wait in the Arbiter, and no grant lapses before it is sent."""
 
 import heapq
 import itertools
@@ -16,7 +16,7 @@ from pycontrol.policies.registry import make
 
 
 class Yarn:
-    """Ten machines of eight GPUs, and a plugin that needs `slow_s` for each placement, one after the other."""
+    """Ten machines of eight GPUs, and a plugin that needs `slow_s` for each placement, one at a time."""
 
     def __init__(self, slow_s: float) -> None:
         self.policy = make("isonomy")
@@ -76,32 +76,32 @@ def eighty_asks(slow_s: float) -> Yarn:
 
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small ones: 16 at first, 4 at least, 40 at most."""
+    """Small bounds: 16 at first, 4 at least, 40 at most."""
     for name, value in {"WINDOW_FIRST": 12, "WINDOW_LEAST": 4, "WINDOW_MOST": 40}.items():
         monkeypatch.setattr(worker_plans, name, value)
 
 
-def test_all_is_served_however_slow_the_resource_manager_is(bounds: None) -> None:
-    """80 placements at 4 s each take 320 s; grants are to be used within 60 s, from when they could be sent."""
+def test_all_asks_are_served_even_by_a_slow_resource_manager(bounds: None) -> None:
+    """80 placements at 4 s each take 320 s; grants must be used within 60 s of when they could be sent."""
     yarn = eighty_asks(slow_s=4.0)
     yarn.run(600.0)
     assert yarn.placed == len(yarn.a.durable.leases) == 80
 
 
-def test_fewer_placements_are_under_way_where_answers_are_late(bounds: None) -> None:
+def test_late_answers_reduce_the_placements_in_progress(bounds: None) -> None:
     yarn = eighty_asks(slow_s=4.0)
     yarn.run(100.0)
     assert (yarn.most, yarn.in_flight) == (13, 4)
 
 
-def test_more_placements_are_under_way_where_answers_are_quick(bounds: None) -> None:
+def test_quick_answers_increase_the_placements_in_progress(bounds: None) -> None:
     yarn = eighty_asks(slow_s=0.1)
     yarn.run(100.0)
     assert yarn.placed == 80
     assert 30 <= yarn.most <= 40
 
 
-def test_a_gang_larger_than_the_bound_is_placed_once_nothing_else_is_under_way(bounds: None) -> None:
+def test_a_gang_larger_than_the_bound_is_placed_when_no_other_placement_is_in_progress(bounds: None) -> None:
     yarn = Yarn(slow_s=1.0)
     yarn.say(ev.AppAdded(YarnApp("a", "u", "root.q", "a", attempt_id="a")), ev.AskChanged(Ask("a", "a", 1, 1, 20)))
     yarn.run(100.0)

@@ -1,4 +1,4 @@
-"""A promise that is taken back and given anew to the same app: what was planned for the first is not for the second."""
+"""A reservation that is cancelled and made again for the same app: the first one's plan is not the second one's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def give(m: Mini, grant_id: str) -> None:
 
 
 @pytest.mark.parametrize("agent", [False, True])
-def test_the_plan_of_the_first_promise_gives_way(agent: bool) -> None:
+def test_the_plan_of_the_first_reservation_is_dropped(agent: bool) -> None:
     m, promise = promised(agent)
     gpu, first = promise.gpu, m.a.workers.at[promise.gpu]
     leases.cancel_reservations(m.a, [promise], m.now, WHY)
@@ -63,7 +63,7 @@ def test_the_plan_of_the_first_promise_gives_way(agent: bool) -> None:
     assert [w.use_id for w in planned] == (["u2"] if agent else [])
 
 
-def test_what_is_on_its_way_does_not_give_way() -> None:
+def test_a_placement_in_progress_is_not_dropped() -> None:
     m, promise = promised(False)
     worker = m.a.workers.at[promise.gpu]
     m.a.workers.sent(worker, "d1", m.now, m.now + 60)

@@ -1,4 +1,4 @@
-"""What a queue's limit leaves: counted as leases come, go and move with their apps."""
+"""The room below a queue's limit, as leases begin, end and move with their apps."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ def rooms(m: Mini) -> list[int]:
     return [m.a.queue_room(q.path) for q in QUEUES]
 
 
-def test_what_apps_hold_is_taken_from_their_queues_room() -> None:
+def test_held_gpus_reduce_the_room_of_their_queue() -> None:
     m = Mini(nodes=(("n1", 8),), queues=QUEUES)
     assert rooms(m) == [6, 4, UNLIMITED_GPUS]
     m.app("a", gang=2)
@@ -25,7 +25,7 @@ def test_what_apps_hold_is_taken_from_their_queues_room() -> None:
     assert rooms(m) == [6, 3, UNLIMITED_GPUS]
 
 
-def test_an_app_that_is_moved_takes_its_gpus_along() -> None:
+def test_a_moved_app_takes_its_gpus_to_the_new_queue() -> None:
     m = Mini(nodes=(("n1", 8),), queues=QUEUES)
     app = m.app("a", gang=2, gangs=3)
     m.run(5)

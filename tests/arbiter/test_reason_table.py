@@ -1,4 +1,4 @@
-"""Each reason of the closed list, brought about through the Arbiter's own events."""
+"""Each reason of the closed list, caused by the Arbiter's own events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 TWO = (("n1", 4), ("n2", 4))
 CASES: dict[Pending, Callable[[], Mini]] = {}
-"""For each reason a state of things in which app `a` has it."""
+"""For each reason a scenario in which app `a` has it."""
 
 
 def case(code: Pending) -> Callable[[Callable[[], Mini]], Callable[[], Mini]]:
@@ -33,7 +33,7 @@ def case(code: Pending) -> Callable[[Callable[[], Mini]], Callable[[], Mini]]:
 
 
 class Says:
-    """A policy that asks, and says of each bidder what the test wants said; it gives nothing."""
+    """A policy that asks for bids, gives nothing, and notes for each bidder what the test sets."""
 
     name, asks_agents = "says", True
 
@@ -48,7 +48,7 @@ class Says:
 
 
 class Holds:
-    """A policy that gives nothing and holds machine n1 for the gang of an app, too short a time to lend it."""
+    """A policy that gives nothing and holds machine n1 for an app's gang, for too short a time to lend it."""
 
     name, asks_agents = "holds", False
 
@@ -94,7 +94,7 @@ def one(m: Mini, gang: int = 1, gangs: int = 1, seconds: float = 5.0) -> Mini:
 
 
 def two_types(policy: str) -> Mini:
-    """Four GPUs of each."""
+    """Four GPUs of each of two types."""
     m = Mini(policy, nodes=TWO)
     for node, kind in zip(m.nodes, ("K80", "V100"), strict=True):
         m.send(ev.NodeUp(dataclasses.replace(node, attributes={"gpu_type": kind})))
@@ -403,7 +403,7 @@ def _() -> Mini:
 
 
 ELSEWHERE = {Pending.SHADOW}
-"""What a shadow control plane says is tested with it (tests/cli/test_shadow.py)."""
+"""The reason of a shadow control plane is tested with it (tests/cli/test_shadow.py)."""
 
 
 def test_every_reason_has_its_case() -> None:
@@ -411,7 +411,7 @@ def test_every_reason_has_its_case() -> None:
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_an_app_is_told_why_it_waits(code: Pending) -> None:
+def test_an_app_gets_the_reason_why_it_waits(code: Pending) -> None:
     m = CASES[code]()
     found = reason(m.a, "a", m.now)
     assert found.code is code, found

@@ -34,7 +34,7 @@ class NoBid(Mini):
 
 
 @pytest.mark.parametrize("policy", ["themis", "worst_first"])
-def test_an_app_that_bids_nothing_is_told_so(policy: str) -> None:
+def test_an_app_that_bids_nothing_gets_that_reason(policy: str) -> None:
     m = NoBid(policy, Settings(lease_s=30, recovery_s=0, last_pass=False))
     m.app("a")
     m.run(5)
@@ -45,7 +45,7 @@ def test_an_app_that_bids_nothing_is_told_so(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["themis", "worst_first"])
 def test_an_app_that_bids_nothing_on_an_idle_cluster_is_served_nevertheless(policy: str) -> None:
-    """It wants GPUs that nobody else does: it never started, for ever."""
+    """It wants GPUs that no other app wants; without this rule it would never start."""
     m = NoBid(policy, Settings(lease_s=30, recovery_s=0))
     m.app("a")
     m.run(5)

@@ -1,4 +1,4 @@
-"""Who keeps off a machine that refuses: the table, and apps that are served elsewhere."""
+"""Which apps avoid a machine that refuses: the table, and apps that are served elsewhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STEP_S = REFUSED_S / (REFUSALS - 1)
 
 
 def refuse(r: Refusals, host: str, app_id: str, user: str, at_s: float, times: int = REFUSALS) -> float:
-    """So many refusals in a row; returns the time of the last."""
+    """Records some refusals in a row and returns the time of the last."""
     for k in range(times):
         r.refused(host, app_id, user, "too little memory", at_s + k * STEP_S)
     return at_s + (times - 1) * STEP_S
 
 
-def test_an_app_keeps_off_a_machine_after_some_refusals_in_a_row() -> None:
+def test_an_app_avoids_a_machine_after_some_refusals_in_a_row() -> None:
     r = Refusals()
     refuse(r, "n1", "a", "u", 0.0, REFUSALS - 1)
     assert not r.avoided("a")
@@ -33,12 +33,12 @@ def test_an_app_keeps_off_a_machine_after_some_refusals_in_a_row() -> None:
     assert r.next_end_s() == REFUSED_S + AVOIDED_S
 
 
-def test_refusals_in_a_hurry_do_not_count() -> None:
+def test_refusals_in_quick_succession_do_not_count() -> None:
     r = Refusals()
     assert not any(r.refused("n1", "a", "u", "busy", 0.1 * k) for k in range(3 * REFUSALS))
 
 
-def test_a_container_that_came_up_forgives() -> None:
+def test_a_started_container_resets_the_refusals() -> None:
     r = Refusals()
     last_s = refuse(r, "n1", "a", "u", 0.0, REFUSALS - 1)
     r.placed("n1", "a")
@@ -46,7 +46,7 @@ def test_a_container_that_came_up_forgives() -> None:
     assert not r.refused("n1", "a", "u", "x", last_s + STEP_S)
 
 
-def test_each_time_it_keeps_off_for_twice_as_long() -> None:
+def test_each_time_the_app_avoids_the_machine_twice_as_long() -> None:
     r = Refusals()
     now_s, spans = refuse(r, "n1", "a", "u", 0.0), []
     for _ in range(7):
@@ -72,7 +72,7 @@ def test_a_machine_is_closed_where_it_refuses_apps_of_several_users(users: list[
     assert not r.closed()
 
 
-def test_what_ended_is_forgotten() -> None:
+def test_refusals_of_ended_apps_and_lost_machines_are_forgotten() -> None:
     r = Refusals()
     refuse(r, "n1", "a", "u", 0.0)
     refuse(r, "n2", "a", "u", 0.0)
@@ -87,7 +87,7 @@ def test_what_ended_is_forgotten() -> None:
 
 
 def serve(m: Mini, names: list[str], seconds: float, refusing: set[str]) -> None:
-    """Agents use what they get; machines in `refusing` refuse."""
+    """Agents use their grants; machines in `refusing` refuse."""
     end = m.now + seconds
     while m.now < end:
         m.run(0.5)
@@ -111,7 +111,7 @@ def test_an_app_that_a_machine_refuses_is_placed_elsewhere(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", registry.names())
 def test_an_app_with_nowhere_else_to_go_does_not_keep_others_from_the_machine(policy: str) -> None:
-    """And says why it waits."""
+    """The waiting app has its reason."""
     m = Mini(policy, nodes=(("n1", 4),))
     m.app("a", gang=4, work=1.0, user="u")
     m.rho["a"] = 9.0

@@ -1,4 +1,4 @@
-"""Records of ended apps do not pile up, and none goes that is still needed."""
+"""Records of ended apps do not pile up, and no record is dropped while it is needed."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def go(a: Arbiter, app_id: str, now_s: float) -> None:
     a.handle(ev.AppRemoved(app_id, "FINISHED"), now_s)
 
 
-def test_records_go_after_their_time() -> None:
+def test_records_are_dropped_after_the_retention_time() -> None:
     a = arbiter(ended_apps_s=DAY_S)
     for k in range(10):
         come(a, f"a{k}", k * DAY_S / 4)
@@ -41,7 +41,7 @@ def test_records_go_after_their_time() -> None:
     assert list(Durable.load(a.durable.dump()).ended) == list(a.durable.ended)
 
 
-def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "ENDED_APPS_MAX", 5)
     a = arbiter()
     for k in range(20):
@@ -55,7 +55,7 @@ def test_there_are_never_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
-    """It would arrive again, as new, with its next ask."""
+    """Otherwise it would arrive again, as a new app, with its next ask."""
     a = arbiter(ended_apps_s=DAY_S)
     come(a, "a0", 0.0)
     apps.end(a, "a0", "", 10.0)
@@ -69,7 +69,7 @@ def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
 
 
 @pytest.mark.interpreted
-def test_nothing_is_kept_for_apps_that_came_and_went() -> None:
+def test_no_state_remains_of_apps_that_came_and_went() -> None:
     """Every container of the Arbiter's own is as large after 300 apps as after 100."""
 
     def sizes(a: Arbiter) -> dict[str, int]:

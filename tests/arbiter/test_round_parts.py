@@ -1,4 +1,4 @@
-"""Rounds of virtual clusters: what is a tenant's own, what it may borrow, and what it gets back."""
+"""Rounds of virtual clusters: a tenant's own GPUs, what it may borrow, and what it gets back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWNERS = {"n1": "root.a", "n2": "root.a", "n3": "root.b", "n4": "root.b"}
 
 
 class Fixed:
-    """Virtual clusters that own whole machines for good: the simplest cells there are."""
+    """Virtual clusters that own whole machines permanently: the simplest possible cells."""
 
     def __init__(self) -> None:
         self.up: dict[str, Collection[int]] = {}
@@ -127,7 +127,7 @@ def world(seed: int = 0, **changes: object) -> World:
     return World(Themis(), seed, Settings(**how), Fixed())  # type: ignore[arg-type]
 
 
-def test_a_tenant_borrows_what_is_idle_and_gives_it_back_within_the_grace() -> None:
+def test_a_tenant_borrows_idle_gpus_and_returns_them_within_the_grace() -> None:
     w = world()
     greedy = w.add_app("greedy", 2, 6, 5000, "root.b")
     w.run(10)
@@ -145,7 +145,7 @@ def test_a_tenant_borrows_what_is_idle_and_gives_it_back_within_the_grace() -> N
     assert greedy.finished
 
 
-def test_borrowers_share_what_is_idle() -> None:
+def test_borrowers_share_idle_gpus() -> None:
     w = world()
     w.add_app("first", 1, 12, 2000, "root.x")
     w.run(30)

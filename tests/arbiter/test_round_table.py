@@ -1,4 +1,4 @@
-"""How a round continues: what it waits for, what ends the wait, and what its receipt says."""
+"""The phases of a round: what it waits for, what ends the wait, and its receipt."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pycontrol.model.topology import Scope
 from tests.arbiter.mini import SETTINGS, Mini
 
 EVERYBODY = dataclasses.replace(SETTINGS, f=0.0)
-"""All are sent the offer."""
+"""A policy that sends the offer to all apps."""
 DEMAND = Demand(1, 1, 1, 1e6, 1e6, 0.0)
 
 
 class Silent(Mini):
-    """Agents and the solver say only what the test says for them."""
+    """Agents and the solver send only what the test sends for them."""
 
     def send(self, event: ev.Event) -> None:
         for effect in self.a.handle(event, self.now):
@@ -35,7 +35,7 @@ class Silent(Mini):
 
     @property
     def phase(self) -> RoundPhase | None:
-        """What the round under way waits for."""
+        """What the round in progress waits for."""
         return self.a.rounds.current.phase if self.a.rounds.current is not None else None
 
     @property
@@ -45,7 +45,7 @@ class Silent(Mini):
 
 
 def asked() -> Silent:
-    """An auction among a and b, whose rho is asked for."""
+    """An auction between a and b, who have been asked for rho."""
     m = Silent("themis", EVERYBODY)
     m.app("a")
     m.app("b")
@@ -60,7 +60,7 @@ def rho(m: Silent, *app_ids: str) -> None:
 
 
 def offered() -> Silent:
-    """Both were sent the offer."""
+    """Both have been sent the offer."""
     m = asked()
     rho(m, "a", "b")
     assert m.phase is RoundPhase.BIDS
@@ -74,7 +74,7 @@ def bid(m: Silent, *app_ids: str, rho: float = 1.0) -> None:
 
 
 def solving() -> Silent:
-    """The policy decides."""
+    """The policy is deciding."""
     m = offered()
     bid(m, "a", "b")
     assert m.phase is RoundPhase.PLAN
@@ -125,7 +125,7 @@ GOES_ON: dict[str, tuple[Callable[[], Silent], Step, RoundPhase | None, dict[str
 
 
 @pytest.mark.parametrize("name", GOES_ON)
-def test_what_a_round_waits_for_after(name: str) -> None:
+def test_after_each_event_a_round_waits_for_this(name: str) -> None:
     begins, step, phase, out = GOES_ON[name]
     m = begins()
     before = m.a.rounds.current
@@ -148,7 +148,7 @@ ENDS: dict[str, tuple[Step, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_a_round_without_a_plan_says_why_and_grants_nothing(name: str) -> None:
+def test_a_round_without_a_plan_gives_the_reason_and_grants_nothing(name: str) -> None:
     step, note = ENDS[name]
     m = solving()
     step(m)
@@ -167,7 +167,7 @@ def test_after_a_failed_round_the_next_one_waits_a_little() -> None:
     assert m.phase is RoundPhase.RHO
 
 
-def test_the_late_are_left_out_of_what_the_policy_decides_on() -> None:
+def test_the_policy_decides_without_late_apps() -> None:
     m = offered()
     bid(m, "a")
     m.wait(SETTINGS.bid_s)
@@ -185,7 +185,7 @@ def test_a_policy_that_asks_nobody_decides_immediately() -> None:
     assert not m.of(ev.SendOffer)
 
 
-def test_nothing_is_under_way_while_nobody_wants_anything() -> None:
+def test_no_round_is_held_while_nobody_wants_gpus() -> None:
     m = Silent("themis")
     m.wait(1000)
     assert m.phase is None

@@ -1,4 +1,4 @@
-"""When the next round may be held: times and counts alone."""
+"""When the next round may be held, by times and counts only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_next_round_is_due(
     assert timer.due_s(first_end_s) == due_s
 
 
-def test_a_round_that_began_is_wanted_no_more() -> None:
+def test_a_round_that_began_is_no_longer_requested() -> None:
     timer = RoundTimer(5.0)
     timer.request(10.0)
     timer.begun()
@@ -45,7 +45,7 @@ def test_after_a_round_without_a_plan_the_next_one_waits_a_retry() -> None:
     assert timer.due_s(90.0) == 105.0
 
 
-def test_rounds_that_move_nothing_follow_ever_more_slowly_and_the_wait_is_bounded() -> None:
+def test_the_wait_after_rounds_without_effect_grows_and_is_bounded() -> None:
     timer, now_s, waits = RoundTimer(5.0), 0.0, []
     for _ in range(7):
         timer.begun()
@@ -61,7 +61,7 @@ def test_rounds_that_move_nothing_follow_ever_more_slowly_and_the_wait_is_bounde
     assert timer.due_s(None) == now_s + 5.0, "a round that moved something begins the count again"
 
 
-def test_leases_that_no_round_can_move_do_not_call_for_the_same_round_immediately() -> None:
+def test_leases_that_no_round_can_move_do_not_request_the_same_round_immediately() -> None:
     timer = RoundTimer(5.0)
     timer.held(100.0, moved=False, more_to_do=False, same_again=True)
     assert timer.due_s(99.0) == 105.0
@@ -70,13 +70,13 @@ def test_leases_that_no_round_can_move_do_not_call_for_the_same_round_immediatel
     assert timer.due_s(99.0) == 99.0
 
 
-def test_a_round_that_leaves_nothing_to_do_asks_for_no_other() -> None:
+def test_a_round_that_leaves_nothing_to_do_requests_no_other() -> None:
     timer = RoundTimer(5.0)
     timer.held(100.0, moved=True, more_to_do=False, same_again=False)
     assert timer.due_s(None) is None
 
 
-def test_apps_that_give_back_whatever_they_get_make_rounds_wait() -> None:
+def test_rounds_wait_for_apps_that_return_everything() -> None:
     timer, now_s, waits = RoundTimer(5.0), 100.0, []
     for _ in range(9):
         timer.begun()
@@ -88,7 +88,7 @@ def test_apps_that_give_back_whatever_they_get_make_rounds_wait() -> None:
     assert not timer.grants_used(False, now_s), "one that was used begins the count again"
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     timer = RoundTimer(5.0)
     timer.request(10.0)
     other = timer.copy()

@@ -1,4 +1,4 @@
-"""An app without an Agent bids for what it has, also when it asks for nothing more."""
+"""An app without an Agent bids for the GPUs that it has, even when it asks for no more."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What holds within one virtual cluster: its policy, f and lease length, also after the cells file is read again."""
+"""A virtual cluster's own policy, f and lease length, also after the cells file is read again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(text: str) -> Layout:
     return layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
 
 
-def test_leases_and_f_are_the_virtual_clusters_own_and_are_read_again() -> None:
+def test_lease_length_and_f_are_the_virtual_clusters_own_and_are_read_again() -> None:
     w = world()
     own = CELLS.replace("small: 1, policy: themis", "small: 1, policy: themis, f: 0.3, lease_s: 100")
     w.arbiter.reconfigure(read(own), w.now, w.policy.policies)  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ def plane(tmp_path: Path) -> ControlPlane:
         ("policy_options: {leftovers: worst_first}", "tiresias has no option leftovers"),
     ],
 )
-def test_a_file_with_anything_wrong_is_refused_whole(plane: ControlPlane, wrong: str, says: str) -> None:
+def test_a_file_with_any_error_is_refused_whole(plane: ControlPlane, wrong: str, says: str) -> None:
     path = plane.config.cells
     assert path is not None
     path.write_text(CELLS.replace("policy: themis", wrong))
@@ -105,12 +105,12 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
 
 
 def raised(w: World, app_id: str, priority: int) -> None:
-    """`yarn application -updatePriority`."""
+    """Raises a priority as `yarn application -updatePriority` does."""
     w.apps[app_id] = dataclasses.replace(w.apps[app_id], priority=priority)
     w.submit(AppUpdated(w.apps[app_id]))
 
 
-def test_yarns_priority_is_the_order_inside_a_virtual_cluster_also_when_it_is_raised_while_apps_run() -> None:
+def test_yarns_priority_orders_apps_in_a_virtual_cluster_also_when_raised_while_they_run() -> None:
     w = world(lease_s=60)
     w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
     for name, at_s in (("first", 3), ("second", 10), ("third", 17)):

@@ -42,7 +42,7 @@ TYPE = {"s": "K80", "f": "V100"}
 
 
 class TypedAgent(FakeAgent):
-    """Bids by the speed that it has on each type."""
+    """An Agent that bids by its speed on each type."""
 
     fast = 1.0
 
@@ -71,7 +71,7 @@ def world() -> World:
 
 
 def add(w: World, app_id: str, gang: int, gangs: int, work: float, queue: str, fast: float) -> TypedAgent:
-    """An app whose Agent says how fast it is on the fast type."""
+    """Adds an app whose Agent reports its speed on the fast type."""
     agent = w.add_app(app_id, gang, gangs, work, queue)
     agent.__class__ = TypedAgent
     agent.fast = fast  # type: ignore[attr-defined]
@@ -87,8 +87,8 @@ def gangs_of(w: World, app_id: str) -> list[set[str]]:
     return [{TYPE[x.gpu.host[0]] for x in gang} for gang in w.arbiter.gangs_of(app_id)]
 
 
-def test_idle_gpus_go_by_oef_s_shares_and_owned_ones_by_cells() -> None:
-    """a gains most by the fast type, so of what is idle it has the fast GPUs and b the slow ones."""
+def test_idle_gpus_are_shared_by_oef_and_owned_ones_by_cells() -> None:
+    """App a gains most from the fast type, so of the idle GPUs it gets the fast ones and b the slow ones."""
     w = world()
     s = w.arbiter
     for app_id, queue, fast in (("a1", "root.a", 5.0), ("b1", "root.b", 1.2)):
@@ -105,15 +105,15 @@ def test_idle_gpus_go_by_oef_s_shares_and_owned_ones_by_cells() -> None:
     assert sum(heavy["root.b"].values()) > sum(found["root.b"].values())
 
 
-def test_a_virtual_clusters_speeds_are_its_apps_by_what_they_want() -> None:
+def test_a_virtual_clusters_speeds_are_those_of_its_apps_weighted_by_demand() -> None:
     fast, flat = (Demand(1, 1, speedups={"K80": 1.0, "V100": v}) for v in (5.0, 1.0))
     assert speed_vector([(fast, 3), (flat, 1)], ["K80", "V100"]) == [1.0, 4.0]
     assert speed_vector([(dataclasses.replace(fast, gpu_type="V100"), 1)], ["K80", "V100"]) == [0.0, 5.0]
 
 
 @pytest.mark.parametrize("order", [("cnn", "rnn"), ("rnn", "cnn")])
-def test_the_auction_gives_the_fast_machine_to_whom_it_helps_most(order: tuple[str, str]) -> None:
-    """Both want one gang of four; a type-blind auction gave the first name the slow machine, always."""
+def test_the_auction_gives_the_fast_machine_to_the_app_that_it_helps_most(order: tuple[str, str]) -> None:
+    """Both want one gang of four; a type-blind auction always gave the slow machine to the first name."""
     w = world()
     for app_id in order:
         add(w, app_id, 4, 1, 4000, "root.a", {"cnn": 5.0, "rnn": 1.2}[app_id])
@@ -125,7 +125,7 @@ def test_the_auction_gives_the_fast_machine_to_whom_it_helps_most(order: tuple[s
 
 
 def test_three_policies_on_two_types_with_loans_and_recall() -> None:
-    """b and c are idle at first, so a borrows; when they come they have their own; all finish; no gang mixes types."""
+    """At first b and c are idle, so a borrows; later b and c get their own GPUs; all finish; no gang mixes types."""
     w = world()
     apps = [add(w, "a1", 4, 6, 3000, "root.a", 5.0)]
     w.run(40)
@@ -142,8 +142,8 @@ def test_three_policies_on_two_types_with_loans_and_recall() -> None:
     assert all(a.finished for a in apps)
 
 
-def test_a_round_s_snapshot_knows_the_types() -> None:
-    """What an auction sees of a virtual cluster's machines."""
+def test_a_rounds_snapshot_has_the_types() -> None:
+    """The auction's view of a virtual cluster's machines."""
     seen: list[Snapshot] = []
 
     class Watching(Themis):

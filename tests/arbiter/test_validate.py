@@ -1,4 +1,4 @@
-"""What must hold in the Arbiter, broken on purpose; what a GPU is in; and the story that a failure tells."""
+"""The Arbiter's invariants, broken on purpose; the state of a GPU; and the history in a failure's message."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _bad_and_leased(m: Mini) -> None:
         (_bad_and_leased, GPU),
     ],
 )
-def test_what_contradicts_itself_is_found(breaks: Callable[[Mini], None], about: Gpu | str) -> None:
+def test_contradictions_are_found(breaks: Callable[[Mini], None], about: Gpu | str) -> None:
     m = running()
     breaks(m)
     with pytest.raises(Inconsistent) as found:
@@ -89,7 +89,7 @@ def test_what_contradicts_itself_is_found(breaks: Callable[[Mini], None], about:
     assert found.value.about == about
 
 
-def test_a_failure_tells_the_story_of_the_gpu_in_order() -> None:
+def test_a_failure_shows_the_history_of_the_gpu_in_order() -> None:
     m = running()
     _free_though_leased(m)
     with pytest.raises(Inconsistent) as found:
@@ -101,7 +101,7 @@ def test_a_failure_tells_the_story_of_the_gpu_in_order() -> None:
     assert list(dict.fromkeys(x for x in told if x in wanted)) == wanted, told
 
 
-def test_the_story_of_an_app_has_nothing_of_another() -> None:
+def test_the_history_of_an_app_has_nothing_of_another() -> None:
     m = running()
     m.app("b", gang=2)
     m.run(5)
@@ -112,14 +112,14 @@ def test_the_story_of_an_app_has_nothing_of_another() -> None:
     assert "'a'" not in story
 
 
-def test_nothing_is_remembered_or_checked_unless_it_is_asked_for() -> None:
+def test_nothing_is_recorded_or_checked_unless_requested() -> None:
     m = running()
     m.a.story = None
     _free_though_leased(m)
     m.send(ev.Tick())
 
 
-def test_a_gpus_state_is_one_call_through_its_whole_life() -> None:
+def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
     m = Mini(settings=Settings(lease_s=600, grant_timeout_s=60, recovery_s=0))
     a, seen = m.a, []
 
@@ -153,7 +153,7 @@ def test_a_gpus_state_is_one_call_through_its_whole_life() -> None:
     ]  # fmt: skip
 
 
-def test_a_gpu_that_is_given_back_and_promised_is_reserved() -> None:
+def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:
     m = running()
     m.send(ev.OperatorCommand("drain", "n1", "root"))
     m.a.record(LeaseGranted(GPU, "a", "r9.0", m.now, m.now + 600, after_current=True))

@@ -29,7 +29,7 @@ NODES = (("n1", "a", 4), ("n2", "a", 4), ("n3", "b", 2), ("n4", "b", 2))
 
 
 def node(host: str, rack: str, gpus: int, gpu_type: str = "gpu") -> Node:
-    """A machine's NodeManager."""
+    """The simulated NodeManager of a machine."""
     return Node(f"{host}:1", host, rack, gpus, attributes={} if gpu_type == "gpu" else {"gpu_type": gpu_type})
 
 
@@ -67,7 +67,7 @@ class World:
         self.occupied: dict[Gpu, str] = {}
         self.history: list[tuple[str, str]] = []
         self.depth = 0
-        """How many events wait for what follows from them."""
+        """How many events' follow-ups are pending."""
         self.submit(self.snapshot())
 
     def snapshot(self) -> ev.ClusterSnapshot:
@@ -118,7 +118,7 @@ class World:
             self.check_agents()
 
     def check_agents(self) -> None:
-        """An Agent that was told all counts on no GPU that is not its app's, now or next."""
+        """Asserts that an up-to-date Agent relies only on GPUs that its app has now or next."""
         a = self.arbiter
         for app_id, agent in self.agents.items():
             if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
@@ -127,7 +127,7 @@ class World:
                 assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:
-        """kill -9 of the control plane, and its restart: journal and snapshot give the state back."""
+        """Kills the control plane (as by kill -9) and restarts it from journal and snapshot."""
         before = self.arbiter.durable.dump()
         durable = Durable()
         for fact in self.journal:
@@ -143,7 +143,7 @@ class World:
                 self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
 
     def check(self) -> None:
-        """No GPU in two containers or leased beyond the node; gangs whole; a container inside its lease."""
+        """Asserts: no GPU in two containers or leased beyond the node; gangs whole; containers inside their leases."""
         a = self.arbiter
         for app_id in self.agents:
             assert all(x.app_id == app_id for gang in a.gangs_of(app_id) for x in gang)
@@ -302,13 +302,13 @@ class World:
             return
         job = next((j for j, gpus in agent.running.items() if set(container.gpus) <= set(gpus)), None)
         if job is None or container.allocation_request_id not in agent.current[job]:
-            self.at(0.1, lambda: self.container_ends(container.container_id))  # it came too late: nobody waits for it
+            self.at(0.1, lambda: self.container_ends(container.container_id))  # it came too late: no Agent waits for it
         elif job not in agent.since:
             agent.since[job] = self.now
             self.tick_job(agent, job, agent.launches[job])
 
     def tick_job(self, agent: FakeAgent, job: str, launch: int) -> None:
-        """One second of training."""
+        """Trains a job for one second."""
         if agent.launches.get(job) != launch or job not in agent.running or agent.finished:
             return
         live = {g for c in self.containers.values() if c.app_id == agent.app_id for g in c.gpus}
@@ -359,7 +359,7 @@ class World:
         priority: int = 0,
         **wishes: Any,
     ) -> FakeAgent:
-        """A Submarine app with an Agent; `wishes`: fields of its Demand."""
+        """Adds a Submarine app with an Agent; `wishes`: fields of its Demand."""
         app = YarnApp(name, "u", queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1", priority)
         self.apps[name] = app
         agent = of(name, gang_gpus, {f"j{i}": work for i in range(jobs)}, self.now, work * jobs, wishes=wishes)
@@ -379,7 +379,7 @@ class World:
         tags: Sequence[str] = (),
         priority: int = 0,
     ) -> None:
-        """An app that knows nothing of Isonomy; `more`: (GPUs, count) of further asks."""
+        """Adds an unmanaged app; `more`: (GPUs, count) of further asks."""
         app = YarnApp(name, "u", queue, name, "YARN", self.now, frozenset(tags), f"{name}_1", priority)
         self.apps[name] = app
         self.submit(ev.AppAdded(app))
@@ -387,7 +387,7 @@ class World:
             self.ask_more(name, size, n)
 
     def ask_more(self, name: str, gpus: int, count: int, only_on: tuple[str, ...] = ()) -> None:
-        """So many more containers of an app without an Agent."""
+        """Asks for more containers of an app without an Agent."""
         app = self.apps[name]
         ask = Ask(app.attempt_id, name, 0, gpus, count, only_on=only_on)
         before = self.asks.get(ask.key)
@@ -397,7 +397,7 @@ class World:
         self.submit(ev.AskChanged(ask))
 
     def lose_node(self, host: str) -> None:
-        """A NodeManager is lost with its containers."""
+        """Loses a NodeManager with its containers."""
         node_id = f"{host}:1"
         if node_id not in self.nodes:
             return
@@ -407,25 +407,25 @@ class World:
             self.container_ends(c.container_id)
 
     def node_back(self, host: str) -> None:
-        """The NodeManager registers again."""
+        """Lets the NodeManager register again."""
         back = next(node(*m) for m in self.machines if m[0] == host)
         self.nodes[back.node_id] = back
         self.submit(ev.NodeUp(back))
 
     def mark(self, host: str, *bad: int) -> None:
-        """The node's attributes name these GPUs as bad, and no others."""
+        """Sets the node's attribute to exactly these bad GPUs."""
         node = dataclasses.replace(self.nodes[f"{host}:1"], bad_gpus=frozenset(bad))
         self.nodes[node.node_id] = node
         self.submit(ev.NodeUp(node))
 
     def marks(self, bad: Sequence[tuple[float, str, int]], heal_s: float = 60.0) -> None:
-        """GPUs 0 to n - 1 of a host go bad at a time and are mended later."""
+        """Schedules GPUs 0 to n - 1 of a host to go bad and to be repaired later."""
         for at_s, host, n in bad:
             self.at(at_s, lambda host=host, n=n: f"{host}:1" in self.nodes and self.mark(host, *range(n)))
             self.at(at_s + heal_s, lambda host=host: f"{host}:1" in self.nodes and self.mark(host))
 
     def trouble(self, kind: str) -> None:
-        """Something that goes wrong, or an operator does, now; it has ended a while later."""
+        """Starts a fault or an operator's action now, and ends it after a while."""
         agents = [a for a in self.agents.values() if not a.finished]
         agent = self.rng.choice(agents) if agents else None
         if kind in ("pause", "drain"):
@@ -448,15 +448,15 @@ class World:
             self.at(2.5, lambda: self.use(agent))
 
     def troubles(self, troubles: Sequence[tuple[float, str]]) -> None:
-        """Each of these kinds at its time."""
+        """Schedules troubles of these kinds at their times."""
         for at_s, kind in troubles:
             self.at(at_s, lambda kind=kind: self.trouble(kind))
 
     def agent_back(self, agent: FakeAgent) -> None:
-        """Its Agent registers again."""
+        """Lets an app's Agent register again."""
         self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
         self.use(agent)
 
     def revoking(self) -> int:
-        """Leases that are being revoked."""
+        """The leases that are being revoked."""
         return sum(x.state == REVOKING for x in self.arbiter.durable.leases.values())
