@@ -29,7 +29,7 @@ WAIT_S = 10.0
 
 
 class Arbiter(agent_pb2_grpc.ArbiterServicer):
-    """Hands what comes to the test; `say` sends on the present stream."""
+    """Passes received messages to the test; `say` sends on the present stream."""
 
     def __init__(self) -> None:
         self.heard: queue.Queue[pb.AgentMessage] = queue.Queue()
@@ -70,14 +70,14 @@ class Arbiter(agent_pb2_grpc.ArbiterServicer):
 
 
 class Disk(LocalFiles):
-    """Deletes files too, as HDFS does."""
+    """A store that also deletes files, as HDFS does."""
 
     def delete(self, path: str) -> None:
         (self.root / path).unlink()
 
 
 class MemoryShell:
-    """What the AM shell would do."""
+    """The AM shell, in memory."""
 
     def __init__(self) -> None:
         self.events: queue.Queue[am.AmEvent] = queue.Queue()
@@ -137,7 +137,7 @@ def spec_for(arbiter: Arbiter, root: Path) -> AppSpec:
     return spec
 
 
-def test_from_a_grant_to_done_over_a_broken_stream(arbiter: Arbiter, tmp_path: Path) -> None:
+def test_an_app_trains_from_its_grant_to_its_end_over_a_broken_stream(arbiter: Arbiter, tmp_path: Path) -> None:
     spec, shell, files = spec_for(arbiter, tmp_path), MemoryShell(), LocalFiles(tmp_path / "agent")
     agent = entry.Agent(spec, shell, 1, "secret", files)  # type: ignore[arg-type]
     join = run(agent)
@@ -206,10 +206,10 @@ def test_a_model_is_published_when_hdfs_is_back(
     assert (tmp_path / "model" / f"results-{agent.spec.app_id}" / "trials.csv").read_text() == "job000"
 
 
-def test_a_second_attempt_waits_for_an_hdfs_that_is_away(
+def test_a_second_attempt_waits_for_an_unreachable_hdfs(
     arbiter: Arbiter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An attempt that ended at once would cost the app one of few, again and again."""
+    """An attempt that ended immediately would use up one of the app's few attempts each time."""
     caplog.set_level("INFO", "isonomy.agent")
     monkeypatch.setattr("submarine_patch.worker.checkpoints.time.sleep", lambda _: None)
 
@@ -229,7 +229,7 @@ def test_a_second_attempt_waits_for_an_hdfs_that_is_away(
     assert "attempt 2 continues with 0 jobs" in caplog.text
 
 
-def test_of_a_pair_the_other_one_is_asked_when_a_stream_ends(arbiter: Arbiter, tmp_path: Path) -> None:
+def test_when_a_stream_ends_the_other_address_of_a_pair_is_tried(arbiter: Arbiter, tmp_path: Path) -> None:
     other = Arbiter()
     spec = replace(spec_for(arbiter, tmp_path), arbiter=f"{arbiter.address},{other.address}")
     agent = entry.Agent(spec, MemoryShell(), 1, "secret", LocalFiles(tmp_path / "agent"))  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_of_a_pair_the_other_one_is_asked_when_a_stream_ends(arbiter: Arbiter, t
     other.server.stop(0)
 
 
-def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> None:
+def test_a_second_attempt_starts_from_the_newest_complete_state(tmp_path: Path) -> None:
     files = Disk(tmp_path)
     store = StateStore(files)
     store.start()
@@ -259,7 +259,7 @@ def test_a_second_attempt_starts_from_the_newest_whole_state(tmp_path: Path) -> 
     assert StateStore(files).load() == {"k": 6}
 
 
-def test_what_a_killed_attempt_left_half_written_is_deleted(tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_attempt_are_deleted(tmp_path: Path) -> None:
     files = Disk(tmp_path)
     files.write(f"_{'0a' * 16}", b"{ half")
     store = StateStore(files, 2)
@@ -317,7 +317,7 @@ def test_an_attempt_that_was_cut_off_does_not_overtake_the_next_one(tmp_path: Pa
         first._write(json.dumps({"first": k}).encode())
     assert second.load() == {"first": 4}
     second._write(b'{"second": 0}')
-    for k in range(5, 10):  # the old attempt knows nothing of it and continues
+    for k in range(5, 10):  # the old attempt does not know of it and continues
         first._write(json.dumps({"first": k}).encode())
     assert StateStore(files, 3).load() == {"second": 0}
     for k in range(1, 4):

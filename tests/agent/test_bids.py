@@ -1,4 +1,4 @@
-"""Bids: what they offer for, and that the Arbiter accepts them."""
+"""The rows of an Agent's bids, and that the Arbiter accepts them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_more_gangs_and_closer_ones_are_worth_more() -> None:
 
 
 @pytest.mark.parametrize("restart_s", [10.0, 599.0, 600.0, 601.0, 3000.0])
-def test_an_app_that_holds_nothing_bids_however_long_a_start_takes(restart_s: float) -> None:
-    """It has to start at some time."""
+def test_an_app_without_gpus_bids_even_if_a_start_takes_long(restart_s: float) -> None:
+    """It has to start eventually."""
     bid = bidder(restart_s=restart_s).bid("app")
     assert any(row.new_gangs for row in bid.rows)
     assert bid.restart_s == restart_s
@@ -51,8 +51,8 @@ def test_an_app_that_holds_nothing_bids_however_long_a_start_takes(restart_s: fl
 
 
 @pytest.mark.parametrize(("gang_gpus", "closest"), [(4, Scope.MACHINE), (6, Scope.RACK), (12, Scope.CLUSTER)])
-def test_an_app_that_fits_no_machine_bids_however_much_work_it_has(gang_gpus: int, closest: Scope) -> None:
-    """Waiting would not bring it closer together than the machines allow."""
+def test_an_app_that_fits_no_machine_bids_with_any_amount_of_work(gang_gpus: int, closest: Scope) -> None:
+    """Waiting would not place it closer together than the machines allow."""
     bid = bidder(jobs=1, gang_gpus=gang_gpus, work=1e6).bid("app")
     assert [(row.new_gangs, row.scope) for row in bid.rows] == [(1, closest)]
 
@@ -65,7 +65,7 @@ def test_keeping_a_gang_is_worth_more_than_a_new_one() -> None:
     assert kept < moved
 
 
-def test_scopes_that_make_no_difference_are_said_once_and_the_widest() -> None:
+def test_of_scopes_with_equal_rho_only_the_widest_has_a_row() -> None:
     assert {r.scope for r in bidder(slowdown=(1.0, 1.0, 1.0)).bid("app").rows} == {Scope.CLUSTER}
 
 
@@ -73,12 +73,12 @@ def test_a_gang_larger_than_any_machine_is_bid_for_across_machines() -> None:
     assert {r.scope for r in bidder(jobs=1, gang_gpus=6).bid("app").rows} == {Scope.RACK, Scope.CLUSTER}
 
 
-def test_nothing_is_bid_where_nothing_can_be_used() -> None:
+def test_the_bid_is_empty_if_no_gpu_can_be_used() -> None:
     assert not bidder(jobs=2, kept=2).bid("app").rows
     assert not bidder(offered={"a1": 1}).bid("app").rows
 
 
-def test_a_bid_travels_whole() -> None:
+def test_a_bid_survives_the_wire() -> None:
     bid = bidder(ending=(OwnGang(gang_of({"a1": 2}), 1.0),)).bid("app")
     sent = message(bid, "r1")
     assert (sent.round_id, sent.rho_nothing) == ("r1", bid.rho_nothing)

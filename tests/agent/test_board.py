@@ -1,4 +1,4 @@
-"""TensorBoard beside the Agent: event files that TensorFlow reads, what is told of it, and a server on loopback."""
+"""TensorBoard next to the Agent: event files that TensorFlow reads, its reported state, and a server on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite over all app schedulers of ours."""
+"""The conformance suite over all built-in app schedulers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from submarine_patch.agent.spec import APP_SCHEDULERS
 
 @pytest.mark.parametrize("name", APP_SCHEDULERS)
 class TestEveryAppScheduler(AppSchedulerConformance):
-    """Each, by its name."""
+    """Each app scheduler, by its name."""
 
 
 @pytest.mark.parametrize("name", ["asha", "median", "curve"])
-def test_those_that_stop_jobs_early_save_iterations(name: str) -> None:
+def test_schedulers_that_stop_jobs_early_save_iterations(name: str) -> None:
     trainer = trained(spec_of(name, jobs=16, max_iterations=60))
     assert sum(trainer.steps.values()) < 0.75 * 16 * 60
 

@@ -1,4 +1,4 @@
-"""The Agent's mind, event by event: gangs from their plan to their end."""
+"""`AgentCore`, event by event: gangs from their plan to their end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_virtual_gpus_are_paced_by_scope() -> None:
     assert json.loads(start.pacing) == {"serial_iter_s": 1.0, "slowdown": 1.3, "gpus": 2, "gpu_bound": 1.0}
 
 
-def test_a_machine_that_came_after_the_app_is_known_by_its_rack_and_type() -> None:
+def test_a_machine_that_registers_after_the_app_has_its_rack_and_type() -> None:
     world = World(virtual=True)
     world.register()
     new = pb.Host(host="b3", rack="b", gpus=2, virtual_gpus=True, gpu_type="k80")
@@ -70,7 +70,7 @@ def test_a_job_prefers_one_machine_then_one_rack() -> None:
     assert {c.plan.host for c in world.gang("job001")} == {"a2", "b1"}
 
 
-def test_what_the_user_asked_for_is_in_every_demand() -> None:
+def test_the_users_options_are_in_every_demand() -> None:
     world = World(spec_of(within="switch", pinned="corner", lazy_preemption=True))
     demand = reported(world.brain).demand
     assert (demand.scope, demand.within, demand.pinned) == (pb.MACHINE, "switch", "corner")
@@ -81,7 +81,7 @@ def test_what_the_user_asked_for_is_in_every_demand() -> None:
 
 
 def test_a_gang_with_a_limit_is_one_grant_as_the_arbiter_gave_it() -> None:
-    """GPUs of two grants may lie on one machine and yet in two switches."""
+    """GPUs of two grants may be on one machine and yet in two switches."""
     world = World(hyperband(within="switch"))
     world.register()
     world.grant(A[0], A[2])
@@ -98,7 +98,7 @@ def test_gpus_beyond_whole_gangs_or_runnable_jobs_go_back_immediately() -> None:
     assert len(world.held) == 2
 
 
-def test_the_end_of_a_single_job_publishes_then_says_done_then_finishes() -> None:
+def test_a_single_job_at_its_end_publishes_then_reports_done_then_finishes() -> None:
     world = started(World(), *A[:2])
     world.finish_gang("job000", accuracy=0.9)
     assert world.done is None
@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_copied_fails_the_app_but_no_checkpoint_does_not(
     assert world.done.succeeded
 
 
-def test_the_last_words_may_come_after_the_container_is_gone() -> None:
+def test_the_exit_message_may_come_after_the_container_is_gone() -> None:
     world = started(World(hyperband()), *A[:2])
     (c,) = world.gang("job000")
     world.end(c, 0, say=False)
@@ -139,7 +139,7 @@ def test_the_last_words_may_come_after_the_container_is_gone() -> None:
     assert world.brain.scheduler.scores["job000"] == (1, pytest.approx(0.7))  # type: ignore[attr-defined]
 
 
-def test_last_words_are_waited_for_only_so_long_but_as_long_as_the_arbiter_is_away() -> None:
+def test_the_wait_for_an_exit_message_is_bounded_except_while_the_arbiter_is_away() -> None:
     world = started(World(), *A[:2])
     world.lose_link()
     world.end(world.gang("job000")[0], 0, say=False)
@@ -156,7 +156,7 @@ def test_a_revoked_gang_stops_whole_and_resumes_on_the_next_gpus() -> None:
     world.revoke(A[0])
     assert all(c.stop and c.stop.deadline_s == world.now_s + 30 for c in world.containers.values())
     world.obey_stops()
-    assert world.held == set()  # the other half is no gang
+    assert world.held == set()  # the other half is not a gang
     assert world.brain.jobs["job000"].failures == 0
     world.grant(*A2[:2])
     world.rise()
@@ -180,7 +180,7 @@ def test_gpus_that_come_while_a_revoked_gang_still_ends_wait_for_it() -> None:
     world = started(World(), *A[:2])
     world.revoke(*A[:2])
     world.grant(*A2[:3])
-    assert len(world.held) == 2  # the third is no use
+    assert len(world.held) == 2  # the third is useless
     world.obey_stops()
     world.rise()
     assert world.running() == ["job000"]
@@ -213,7 +213,7 @@ def test_a_failed_worker_takes_its_gang_along_and_is_retried_on_the_same_gpus() 
     assert "job000/2/1 on b1 ended with 137: why" in world.done.message
 
 
-def test_a_container_killed_by_yarn_is_no_failure_of_the_job() -> None:
+def test_a_container_killed_by_yarn_does_not_count_as_a_failure_of_the_job() -> None:
     world = started(World(spec_of(max_retries=0)), *A[:2])
     world.end(world.gang("job000")[0], 0, status=-102, say=False)
     world.rise()
@@ -221,7 +221,7 @@ def test_a_container_killed_by_yarn_is_no_failure_of_the_job() -> None:
     assert world.running() == ["job000"]
 
 
-def test_a_group_continues_without_a_job_that_fails_for_good() -> None:
+def test_a_group_continues_without_a_job_that_fails_permanently() -> None:
     world = started(World(hyperband(max_retries=0)), *A[:2])
     world.end(world.gang("job000")[0], 1)
     world.rise()
@@ -248,7 +248,7 @@ def test_promotion_continues_from_the_checkpoint_of_the_same_job() -> None:
     assert set(world.done.best_configuration) == {"rate"}
 
 
-def test_a_plan_refused_for_a_moment_is_sent_again_and_gives_way_in_the_end() -> None:
+def test_a_temporarily_refused_plan_is_sent_again_and_finally_dropped() -> None:
     world = World()
     world.refuse_plans = 2
     started(world, *A[:2])
@@ -266,7 +266,7 @@ def test_a_plan_refused_for_a_moment_is_sent_again_and_gives_way_in_the_end() ->
     assert world.messages("released")[-1].reason.startswith("plan refused")
 
 
-def test_a_gang_that_does_not_come_together_is_given_up() -> None:
+def test_an_incomplete_gang_is_given_up() -> None:
     world = World()
     world.register()
     world.grant(A[0], B[0], available_s=world.now_s + 60)
@@ -293,7 +293,7 @@ def test_a_silent_worker_fails_its_gang_but_not_while_the_arbiter_is_away() -> N
     assert world.gang("job000")[0].stop is not None
 
 
-def test_a_job_that_its_scheduler_stops_on_its_way_gives_its_gpus_to_the_next() -> None:
+def test_a_job_that_its_scheduler_stops_early_gives_its_gpus_to_the_next() -> None:
     spec = hyperband(app_scheduler="median", jobs=5, max_iterations=40, min_iterations=4)
     world = World(spec)
     started(world, *A, *A2[:4])

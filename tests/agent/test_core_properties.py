@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: gangs whole, no GPU outside its lease, none idle, and the app ends."""
+"""Under any sequence of events gangs are whole, no GPU is used outside its lease, none is idle, and the app ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.agent.world import ALL, World, hyperband, spec_of
 
 
 class AgentMachine(RuleBasedStateMachine):
-    """The world does what it likes to one Agent; the world's own assertions check each command."""
+    """The world sends random events to one Agent; the world's own assertions check each command."""
 
     @initialize(group=st.booleans(), gang=st.integers(1, 4), retries=st.integers(0, 3))
     def begin(self, group: bool, gang: int, retries: int) -> None:
@@ -31,7 +31,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.alive)
     @rule()
     def over(self) -> None:
-        """Nothing happens any more."""
+        """A step without an event."""
 
     def pick(self, which: int) -> str | None:
         running = self.world.running()
@@ -130,7 +130,7 @@ class AgentMachine(RuleBasedStateMachine):
                 assert set(job.gpus) <= set(brain.held), "a gang continues outside its leases"
 
     def teardown(self) -> None:
-        """From anywhere, a world that works brings the app to its end."""
+        """From any state, a fault-free world brings the app to its end."""
         if not hasattr(self, "world"):
             return
         world = self.world

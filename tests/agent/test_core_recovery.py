@@ -1,4 +1,4 @@
-"""The Agent's mind while the Arbiter is away, where containers vanish, and in a second attempt."""
+"""`AgentCore` while the Arbiter is away, when containers vanish, and in a second attempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_nothing_is_released_or_planned_while_the_arbiter_is_away() -> None:
     assert world.running() == ["job001"]
 
 
-def test_what_a_lost_stream_may_not_have_carried_is_said_again() -> None:
+def test_messages_that_a_lost_stream_may_not_have_carried_are_sent_again() -> None:
     world = World()
     world.register()
     world.grant(*A[:2])
@@ -60,7 +60,7 @@ def test_the_operator_ends_the_app() -> None:
     assert not world.to_shell[-1].finish.succeeded
 
 
-def test_an_attempt_that_must_end_says_nothing_of_the_app() -> None:
+def test_an_attempt_that_must_end_does_not_report_the_app_as_ended() -> None:
     world = started(World(), *A[:2])
     world.tell(am.AmEvent(shutdown="resync"))
     assert world.ended is not None
@@ -68,7 +68,7 @@ def test_an_attempt_that_must_end_says_nothing_of_the_app() -> None:
     assert world.done is None
 
 
-def test_a_container_that_is_not_what_was_planned_is_given_back() -> None:
+def test_a_container_that_differs_from_its_plan_is_released() -> None:
     world = World()
     world.register()
     world.grant(*A[:2])
@@ -92,9 +92,9 @@ def test_a_worker_whose_stream_broke_before_the_start_came_is_started_again() ->
 
 
 class TestUntoldEnd:
-    """A machine does not come back, and the ResourceManager that knew of its containers died before it told."""
+    """A machine does not come back, and the ResourceManager died before it reported the end of its containers."""
 
-    def test_a_container_that_nobody_speaks_of_is_given_up(self) -> None:
+    def test_a_container_without_reports_is_given_up(self) -> None:
         world = started(World(), *A[:2])
         (c,) = world.gang("job000")
         del world.containers[c.container_id]
@@ -105,7 +105,7 @@ class TestUntoldEnd:
         assert world.brain.jobs["job000"].launches == 2
         assert world.brain.jobs["job000"].failures == 1
 
-    def test_not_while_its_worker_is_heard(self) -> None:
+    def test_a_container_with_an_active_worker_is_not_given_up(self) -> None:
         world = started(World(), *A[:2])
         (c,) = world.gang("job000")
         world.arbiter(revoke=pb.Revoke(gpus=machines(A[:2]), deadline_s=world.now_s + 10))
@@ -119,7 +119,7 @@ class TestUntoldEnd:
 
 
 @pytest.mark.parametrize("ahead_s", [-147.0, 0.0, 511.0])
-def test_what_is_left_of_a_lease_does_not_depend_on_the_arbiter_s_clock(ahead_s: float) -> None:
+def test_the_time_left_of_a_lease_does_not_depend_on_the_arbiters_clock(ahead_s: float) -> None:
     world = started(World(), *A[:2])
     world.revoke(*A[:2], in_s=30.0, ahead_s=ahead_s)
     (told,) = [m.stop for m in world.messages("to_worker") if m.HasField("stop")]
@@ -127,7 +127,7 @@ def test_what_is_left_of_a_lease_does_not_depend_on_the_arbiter_s_clock(ahead_s:
 
 
 class TestSecondAttempt:
-    def test_adopted_workers_train_on_and_what_was_lost_is_launched_again(self) -> None:
+    def test_adopted_workers_continue_and_lost_ones_are_launched_again(self) -> None:
         world = started(World(hyperband(gang_gpus=2)), *A)
         kept, lost = world.gang("job000")[0], world.gang("job001")[0]
         world.train(kept, 1)
@@ -145,7 +145,7 @@ class TestSecondAttempt:
         world.finish_gang("job000")
         assert world.brain.jobs["job000"].state == "paused"
 
-    def test_a_container_whose_id_was_not_saved_is_known_by_its_request(self) -> None:
+    def test_a_container_whose_id_was_not_saved_is_recognised_by_its_request(self) -> None:
         world = started(World(), *A[:2])
         (c,) = world.gang("job000")
         world.brain.jobs["job000"].workers[0].container_id = ""
@@ -157,7 +157,7 @@ class TestSecondAttempt:
         world.ready()
         assert c.start is not None
 
-    def test_a_container_of_which_nothing_is_known_is_stopped(self) -> None:
+    def test_an_unknown_container_is_stopped(self) -> None:
         world = World()
         world.restart()
         world.tell(am.AmEvent(adopted=am.AmContainer(container_id="x", allocation_request_id=7)))

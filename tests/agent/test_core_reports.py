@@ -1,4 +1,4 @@
-"""What the Agent answers in rounds, and what it tells its user of losses, results and the app's end."""
+"""The Agent's answers in rounds, and its reports to the user about losses, results and the app's end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, 
 
 
 class TestRounds:
-    def test_rho_counts_gangs_whose_leases_continue_only(self) -> None:
+    def test_rho_counts_only_gangs_whose_leases_continue(self) -> None:
         world = started(World(hyperband(max_iterations=9)), *A[:2])
         world.arbiter(ask_rho=pb.AskRho(round_id="r", contention=world.contention()))
         world.arbiter(ask_rho=pb.AskRho(round_id="s", contention=world.contention(), ending=machines(A[:2])))
@@ -43,7 +43,7 @@ class TestRounds:
         best = min(bid.rows, key=lambda r: r.rho)
         assert (len(best.keep), best.new_gangs) == (1, 2)
 
-    def test_a_gang_that_the_arbiter_did_not_know_when_the_round_began_is_not_named(self) -> None:
+    def test_a_bid_names_only_gangs_that_the_arbiter_knew_when_the_round_began(self) -> None:
         world = World(hyperband())
         world.register()
         world.grant(*A[:2])
@@ -55,7 +55,7 @@ class TestRounds:
         (bid,) = world.messages("bid")
         assert all(not row.keep for row in bid.rows)
 
-    def test_progress_is_said_at_most_once_a_second(self) -> None:
+    def test_progress_is_reported_at_most_once_a_second(self) -> None:
         world = started(World(), *A[:2])
         before = len(world.messages("progress"))
         world.train(world.gang("job000")[0], 5)
@@ -66,7 +66,7 @@ class TestRounds:
         assert job.iter_time_s == pytest.approx(0.5)
 
 
-def test_the_demand_tells_slowdown_loss_and_gpu_types() -> None:
+def test_the_demand_reports_slowdown_loss_and_gpu_types() -> None:
     spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
     world = World(spec, types={"a1": "V100"})
     started(world, *A[:2])
@@ -96,7 +96,7 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
     assert translate.event_of("application_1_0001", report, {}) is not None
 
 
-def test_a_script_without_checkpoints_starts_again_and_its_user_is_told() -> None:
+def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() -> None:
     world = started(World(), *A[:2])
     (worker,) = world.gang("job000")
     world.train(worker, 5)
@@ -112,7 +112,7 @@ def test_a_script_without_checkpoints_starts_again_and_its_user_is_told() -> Non
     assert job.step == 1
 
 
-def test_a_checkpoint_that_fails_is_told_until_one_is_whole() -> None:
+def test_a_failed_checkpoint_is_reported_until_one_is_complete() -> None:
     world = started(World(), *A[:2])
     (worker,) = world.gang("job000")
     world.train(worker, 5)
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_fails_is_told_until_one_is_whole() -> None:
     assert (told.checkpoints_failed, told.note) == (0, "")
 
 
-def test_the_user_hears_of_a_tokens_end_before_it() -> None:
+def test_the_user_is_warned_before_a_token_ends() -> None:
     world = started(World(), *A[:2])
     world.brain.has_token(world.now_s, world.now_s + 400.0)
     world.pass_time(290)
@@ -155,7 +155,7 @@ def test_jobs_are_compared_by_any_metric() -> None:
     assert world.brain.scheduler.runnable() == ["job001"]
 
 
-def test_what_came_of_all_jobs_goes_beside_the_model() -> None:
+def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
     world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
     for job_id, value in (("job000", 0.3), ("job001", 0.8)):
         (worker,) = world.gang(job_id)
@@ -186,7 +186,7 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])
 
 
-def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
+def test_a_webhook_gets_start_revocation_and_end() -> None:
     world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
     world.revoke(*A[:2])
     world.rise()
@@ -204,7 +204,7 @@ def test_a_webhook_is_told_of_start_revocation_and_end() -> None:
     assert not silent.notified
 
 
-def test_a_webhook_is_told_of_a_failure_and_once_of_the_start_over_attempts() -> None:
+def test_a_webhook_gets_a_failure_and_over_all_attempts_one_start() -> None:
     world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
     saved = world.brain.dump()
     assert AgentCore(SPEC, 2, saved).start_told

@@ -1,4 +1,4 @@
-"""Elastic jobs in the Agent: sizes of gangs, growth by a restart, what is asked for and measured."""
+"""Elastic jobs in the Agent: sizes of gangs, growth by a restart, demands and measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def renewed(world: World) -> None:
     world.arbiter(grant=grant)
 
 
-def test_a_job_takes_all_that_it_is_given_and_asks_for_as_much_as_it_may_have() -> None:
+def test_a_job_takes_all_granted_gpus_and_asks_for_its_maximum() -> None:
     world = elastic()
     world.register()
     asked = demand(world)
@@ -52,7 +52,7 @@ def test_more_gpus_stop_the_gang_and_it_continues_on_all_of_them_from_its_checkp
     assert again.start.checkpoint_dir == worker.start.checkpoint_dir  # type: ignore[union-attr]
 
 
-def test_what_would_not_pay_goes_back_and_is_asked_for_again_with_the_next_lease() -> None:
+def test_gpus_that_would_not_pay_are_returned_and_requested_again_with_the_next_lease() -> None:
     """Growing must save twice what a restart costs."""
     world = started(elastic(max_iterations=100), *A[:2])
     (worker,) = world.gang("job000")
@@ -88,7 +88,7 @@ def test_jobs_of_a_phase_share_the_gpus() -> None:
     assert sorted(len(j.gpus) for j in world.brain.jobs.values() if j.active) == [2, 2, 4]
 
 
-def test_efficiency_is_measured_kept_and_used() -> None:
+def test_efficiency_is_measured_stored_and_used() -> None:
     """Two GPUs take 0.5 s an iteration, four of them 0.35 s: E(4) = 0.71."""
     world = started(elastic(), *A[:2])
     world.train(world.gang("job000")[0], 8, iter_s=0.5)
@@ -129,6 +129,6 @@ def test_a_range_is_read(text: str, found: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["0:8", "8:1", "2:7", "1:", ":8", "a:b", "1:8:9"])
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         gpus_range(text)

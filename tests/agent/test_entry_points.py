@@ -18,7 +18,7 @@ from tests.documented import check_documented_suite, installed_package
 
 @pytest.fixture
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The document's code and entry point, on the path; another that is gone, and one that takes a name of ours."""
+    """The document's code and entry point, on the path; a missing one, and one with the name of a built-in one."""
     more = "acme.gone = acme.nowhere:Gone\nasha = acme.waves:Waves\n"
     forget = schedulers._others.cache_clear
     with installed_package(tmp_path, monkeypatch, "acme/waves.py", "isonomy.app_schedulers", more, forget):
@@ -49,17 +49,17 @@ def test_submitting_accepts_its_name_and_any_key_of_a_search(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("_installed")
-def test_one_that_cannot_be_loaded_is_named() -> None:
+def test_an_app_scheduler_that_cannot_be_loaded_is_named() -> None:
     with pytest.raises(SchedulerError, match=r"app_scheduler=acme\.gone: acme\.nowhere:Gone cannot be loaded"):
         schedulers.create(hyperband(app_scheduler="acme.gone"))
 
 
 @pytest.mark.usefixtures("_installed")
-def test_nobody_takes_the_name_of_one_of_ours() -> None:
+def test_an_entry_point_cannot_replace_a_built_in_app_scheduler() -> None:
     spec = hyperband(app_scheduler="asha", search_space=SPACE)
     assert type(schedulers.create(spec)).__module__ == "submarine_patch.agent.schedulers.asha"
 
 
-def test_what_is_not_installed_is_refused_with_the_names_that_are() -> None:
+def test_an_app_scheduler_that_is_not_installed_is_refused_with_the_known_names() -> None:
     with pytest.raises(SchedulerError, match="must be one of single, hyperband"):
         schedulers.create(hyperband(app_scheduler="acme.waves"))

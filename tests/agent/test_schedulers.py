@@ -1,4 +1,4 @@
-"""App schedulers: rungs, budgets, promotions, determinism; configurations inside their space."""
+"""App schedulers: rungs, budgets, promotions, determinism, and configurations within their search space."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def quality(job_id: str) -> float:
 
 
 def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tuple[int, list[str]]:
-    """Iterations trained in all, and the story."""
+    """The total number of trained iterations, and the history of events."""
     rng, steps, story = random.Random(seed), dict[str, int](), list[str]()
     while not scheduler.finished:
         job_id = rng.choice(scheduler.runnable())
@@ -58,7 +58,7 @@ def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tu
     [
         (9, 1, 9, [9, 3, 1], [1, 3, 9]),
         (27, 9, 27, [27, 9], [9, 27]),
-        (4, 1, 27, [4, 1], [1, 27]),  # one job alone has nobody to be compared with
+        (4, 1, 27, [4, 1], [1, 27]),  # a single job cannot be compared
         (1, 1, 27, [1], [27]),
         (10, 1, 9, [10, 3, 1], [1, 3, 9]),
     ],
@@ -97,7 +97,7 @@ def test_the_best_of_a_rung_continue_and_the_best_of_all_wins() -> None:
     assert scheduler.best() == "job006", "its last result still counts"
 
 
-def test_a_loss_that_is_no_number_is_the_worst() -> None:
+def test_a_loss_of_nan_is_the_worst() -> None:
     scheduler = schedulers.create(hyperband(metric="loss", jobs=2, eta=2, max_iterations=2))
     scheduler.on_result("job000", float("nan"))
     scheduler.on_result("job001", 9.0)
@@ -108,14 +108,14 @@ def test_a_loss_that_is_no_number_is_the_worst() -> None:
     ("metric", "mode", "best"),
     [("f1", "", "job001"), ("f1", "max", "job001"), ("val_loss", "min", "job000"), ("loss", "", "job000")],
 )
-def test_the_better_job_continues_whichever_way_the_metric_points(metric: str, mode: str, best: str) -> None:
+def test_the_better_job_continues_under_either_mode_of_the_metric(metric: str, mode: str, best: str) -> None:
     scheduler = schedulers.create(hyperband(metric=metric, mode=mode, jobs=2, eta=2, max_iterations=2))
     scheduler.on_result("job000", 0.2)
     scheduler.on_result("job001", 0.4)
     assert scheduler.runnable() == [best]
 
 
-def test_figure_7_tells_phases_and_jobs() -> None:
+def test_figure_7_gives_phases_and_jobs() -> None:
     scheduler = schedulers.create(hyperband())
     profile = JobProfile(Profiler(2.0, (1.0, 1.1, 1.3)), {"job000": 0})
     assert scheduler.num_phases() == 3
@@ -145,7 +145,7 @@ def test_iterations_spent_are_those_planned(spec: AppSpec) -> None:
 
 
 @given(st.integers(0, 1000))
-def test_samples_lie_in_the_space_and_depend_on_the_seed_alone(seed: int) -> None:
+def test_samples_are_in_the_space_and_depend_only_on_the_seed(seed: int) -> None:
     space = {
         "parameters": {
             "rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True},
@@ -160,7 +160,7 @@ def test_samples_lie_in_the_space_and_depend_on_the_seed_alone(seed: int) -> Non
     assert drawn == sample(space, random.Random(seed))
 
 
-def test_a_launch_command_gets_the_configuration_where_it_says_or_at_its_end() -> None:
+def test_a_launch_command_gets_the_configuration_at_its_placeholders_or_at_its_end() -> None:
     configuration = {"rate": "0.1", "name": "a b"}
     assert spec_of(launch_cmd="x --lr %rate%").command(configuration) == "x --lr 0.1"
     assert spec_of(launch_cmd="x %hyperparameters% y").command(configuration) == "x --rate 0.1 --name 'a b' y"
@@ -180,7 +180,7 @@ class TestAsha:
         assert (scheduler.until_step("job001"), scheduler.rung("job001")) == (3, 1)
         assert scheduler.until_step("job003") == 1
 
-    def test_the_best_one_continues_where_too_few_are_left(self) -> None:
+    def test_the_best_job_continues_if_too_few_are_left(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha", jobs=3))
         scheduler.on_result("job000", 0.5)
         scheduler.on_failure("job001")
@@ -191,11 +191,11 @@ class TestAsha:
         assert scheduler.finished
         assert scheduler.best() == "job002"
 
-    def test_the_budget_holds_where_there_is_one_rung(self) -> None:
+    def test_the_budget_holds_with_one_rung(self) -> None:
         spec = hyperband(app_scheduler="asha", eta=4, max_iterations=3, min_iterations=0, jobs=17, budget_iterations=50)
         assert len(schedulers.create(spec).runnable()) == 16
 
-    def test_the_budget_holds_though_each_job_beats_those_before(self) -> None:
+    def test_the_budget_holds_if_each_job_beats_the_previous_ones(self) -> None:
         def spent(budget: int) -> int:
             scheduler, steps, good = (
                 schedulers.create(hyperband(app_scheduler="asha", budget_iterations=budget)),
@@ -219,7 +219,7 @@ class TestAsha:
 
 
 def train_together(scheduler: AppScheduler, ends: dict[str, float], steps: int) -> dict[str, int]:
-    """All jobs train in step, towards these accuracies; the steps that each was given."""
+    """Trains all jobs in step towards these accuracies; returns the steps that each was given."""
     given_steps = dict.fromkeys(ends, 0)
     for step in range(1, steps + 1):
         for job_id in scheduler.runnable():
@@ -241,7 +241,7 @@ def test_median_stopping_ends_the_worse_half_after_the_grace() -> None:
     assert scheduler.best() == "job005"
 
 
-def test_a_curve_that_cannot_win_is_left_and_a_late_one_that_can_is_not() -> None:
+def test_a_job_whose_curve_cannot_win_is_stopped_and_a_late_one_that_can_is_not() -> None:
     scheduler = schedulers.create(hyperband(app_scheduler="curve", jobs=3, max_iterations=60))
     slow = {"job000": (0.5, 3), "job001": (0.95, 25), "job002": (0.3, 3)}
     steps = dict.fromkeys(slow, 0)
@@ -257,7 +257,7 @@ def test_a_curve_that_cannot_win_is_left_and_a_late_one_that_can_is_not() -> Non
     assert scheduler.best() == "job001"
 
 
-def test_a_job_is_not_left_for_falling_behind_its_own_best() -> None:
+def test_a_job_is_not_stopped_for_falling_behind_its_own_best() -> None:
     scheduler = schedulers.create(hyperband(app_scheduler="curve", jobs=2, max_iterations=60))
     for step in range(1, 40):
         for job_id, good in {"job000": 0.9 if step >= 37 else 0.2, "job001": 0.1}.items():

@@ -1,4 +1,4 @@
-"""Speedups: tried type by type, kept by job type, moved by running jobs; what is asked for is what is used."""
+"""Speedups: tried type by type, stored by job type, updated by running jobs; an app uses only the type it asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.agent.world import World, hyperband, spec_of
 TYPES = {"a1": "K80", "a2": "P100", "b1": "V100", "b2": "V100"}
 HOST_OF = {"K80": "a1", "P100": "a2", "V100": "b1"}
 SECONDS = {"K80": 1.0, "P100": 0.5, "V100": 0.2}
-"""Of an iteration of a gang of two."""
+"""Seconds of an iteration of a gang of two."""
 
 
 def demand(world: World) -> pb.Demand:
@@ -26,7 +26,7 @@ def demand(world: World) -> pb.Demand:
 
 
 def run_on(world: World, gpu_type: str, steps: int = 8) -> None:
-    """The Arbiter gives what is asked for, and the job runs there; its first step takes long."""
+    """Grants GPUs of the type and runs the job there; its first step takes long."""
     if not world.running():
         world.grant(*(Gpu(HOST_OF[gpu_type], i) for i in (0, 1)))
         world.rise()
@@ -64,7 +64,7 @@ def test_apps_begin_their_trials_on_different_types() -> None:
     assert first == set(TYPES.values())
 
 
-def test_what_was_learnt_is_kept_for_later_apps_of_the_job_type() -> None:
+def test_measured_speeds_are_stored_for_later_apps_of_the_job_type() -> None:
     spec = hyperband(gang_gpus=2, trial_steps=5, job_type="vgg")
     world = World(spec, types=TYPES)
     world.register()
@@ -80,7 +80,7 @@ def test_what_was_learnt_is_kept_for_later_apps_of_the_job_type() -> None:
     assert dict(demand(later).speedups) == {"K80": 1.0, "P100": 2.0, "V100": 5.0}
 
 
-def test_a_type_that_is_not_to_be_had_is_not_tried() -> None:
+def test_an_unavailable_type_is_not_tried() -> None:
     world = World(spec_of(trial_steps=5), types=TYPES)
     world.register()
     first = demand(world).gpu_type
@@ -118,7 +118,7 @@ def test_small_changes_are_not_reported() -> None:
     assert speeds.vector() == {"K80": 1.0, "V100": 4.0}
 
 
-def test_gpus_of_another_type_than_asked_for_go_back() -> None:
+def test_gpus_of_another_type_than_requested_are_returned() -> None:
     world = World(spec_of(gpu_type="V100"), types=TYPES)
     world.register()
     world.grant(Gpu("a1", 0), Gpu("a1", 1), Gpu("b1", 0), Gpu("b1", 1))
@@ -126,14 +126,14 @@ def test_gpus_of_another_type_than_asked_for_go_back() -> None:
     assert world.messages("released")[0].reason == "not of the type V100"
 
 
-def test_alike_gpus_say_nothing_and_are_not_tried() -> None:
+def test_with_one_gpu_type_no_speedups_are_reported_or_tried() -> None:
     world = World(spec_of(trial_steps=5))
     world.register()
     assert not demand(world).gpu_type
     assert not demand(world).speedups
 
 
-def test_slowdowns_are_kept_for_later_apps_of_the_job_type_and_what_is_declared_goes_before() -> None:
+def test_slowdowns_are_stored_for_later_apps_and_declared_ones_take_precedence() -> None:
     profiler = Profiler()
     for _ in range(ENOUGH):
         profiler.add("job000", 1.0, 2, Scope.MACHINE)
@@ -153,7 +153,7 @@ def test_slowdowns_are_kept_for_later_apps_of_the_job_type_and_what_is_declared_
             AgentCore(spec_of(slowdown=SLOWDOWN_PRIOR)).recall({"times": {}, "slowdowns": wrong})
 
 
-def test_an_app_that_measured_slowdowns_keeps_them_at_its_end() -> None:
+def test_an_app_stores_its_measured_slowdowns_at_its_end() -> None:
     world = World(spec_of(slowdown=SLOWDOWN_PRIOR, iteration_s=None))
     for _ in range(ENOUGH):
         world.brain.profiler.add("job000", 1.0, 2, Scope.MACHINE)

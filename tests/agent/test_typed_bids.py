@@ -1,4 +1,4 @@
-"""Bids by GPU type: rho by the measured speed there, a row for each type, and no mixture unless the app says so."""
+"""Bids by GPU type: rho by the measured speed, a row for each type, and no mixture unless the app allows it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(b: Bidder) -> dict[tuple[str, int, Scope], BidRow]:
     return {(r.gpu_type, r.new_gangs, r.scope): r for r in b.bid("app").rows}
 
 
-def test_a_row_is_worth_what_its_type_is_to_the_app() -> None:
+def test_the_rho_of_a_row_follows_the_speed_of_its_type() -> None:
     found = rows(bidder())
     slow, fast = (found[t, 1, Scope.MACHINE] for t in ("K80", "V100"))
     assert fast.rho < slow.rho
@@ -38,7 +38,7 @@ def test_a_row_is_worth_what_its_type_is_to_the_app() -> None:
     assert same["K80", 1, Scope.MACHINE].rho == pytest.approx(same["V100", 1, Scope.MACHINE].rho)
 
 
-def test_only_an_app_that_mixes_types_bids_for_a_mixture_and_at_the_slowest_speed() -> None:
+def test_only_an_app_that_mixes_types_bids_for_a_mixture_at_its_slowest_speed() -> None:
     assert not any(r.mixes for r in bidder(gang=12, jobs=1).bid("app").rows)
     (row,) = bidder(gang=12, jobs=1, mixes=True).bid("app").rows
     assert (row.mixes, row.gpu_type, row.scope) == (True, "", Scope.CLUSTER)
@@ -52,7 +52,7 @@ def test_single_gpus_may_be_more_than_one_type_has() -> None:
     assert max(n for t, n, _ in found if t == "V100") == 4
 
 
-def test_a_gang_that_it_has_counts_by_its_type() -> None:
+def test_a_retained_gang_counts_by_its_type() -> None:
     """Keeping the fast gang is worth more than keeping the slow one."""
     b = bidder()
     values = {}
@@ -70,7 +70,7 @@ def test_the_ideal_counts_the_clusters_mix_of_types() -> None:
     assert mixed.t_id_s == pytest.approx(plain.t_id_s / 2)
 
 
-def test_types_travel_with_the_bid() -> None:
+def test_the_types_of_a_bid_survive_the_wire() -> None:
     bid = bidder(mixes=True).bid("app")
     assert any(r.gpu_type for r in bid.rows)
     assert any(r.mixes for r in bid.rows)

@@ -1,4 +1,4 @@
-"""An Arbiter, a YARN and workers around one AgentCore, all in memory, with every rule of theirs checked."""
+"""An Arbiter, a YARN and workers around one AgentCore, all in memory; the world checks all their rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hyperband(**changes: Any) -> AppSpec:
 
 
 def machines(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
-    """GPUs as messages name them."""
+    """These GPUs as messages, one for each machine."""
     gpus = sorted(gpus)
     return [
         pb.MachineGpuIds(host=h, gpu_ids=[g.index for g in gpus if g.host == h]) for h in sorted({g.host for g in gpus})
@@ -64,12 +64,12 @@ class Container:
 
     @property
     def gpus(self) -> set[Gpu]:
-        """Its GPUs."""
+        """The container's GPUs."""
         return {Gpu(self.plan.host, i) for i in self.plan.gpu_ids}
 
 
 class World:
-    """`held`: GPUs leased to the app. Nothing happens by itself but what `settle` carries out."""
+    """`held`: GPUs leased to the app. Only `settle` makes anything happen by itself."""
 
     def __init__(self, spec: AppSpec = SPEC, virtual: bool = False, types: Mapping[str, str] | None = None) -> None:
         """`types`: GPU type by host, where it is not "gpu"."""
@@ -99,7 +99,7 @@ class World:
     # ---- the AgentCore
 
     def tell(self, event: Event) -> list[Command]:
-        """One event, its commands carried out."""
+        """Sends an event and carries out its commands."""
         if self.ended is not None:
             return []
         commands = self.brain.handle(event, self.now_s)
@@ -109,11 +109,11 @@ class World:
         return commands
 
     def arbiter(self, **kind: Any) -> list[Command]:
-        """A message of the Arbiter's."""
+        """Sends a message of the Arbiter."""
         return self.tell(pb.ArbiterMessage(**kind))
 
     def pass_time(self, seconds: float = 1.0) -> None:
-        """Time passes."""
+        """Lets time pass."""
         self.now_s += seconds
         self.tell(TimePassed())
 
@@ -189,7 +189,7 @@ class World:
     # ---- what the world does
 
     def register(self) -> None:
-        """The Agent's stream is up."""
+        """Opens the Agent's stream."""
         grants = [pb.Grant(grant_id="g", gpus=machines(self.held), end_s=self.now_s + 600)] if self.held else []
         hosts = [
             pb.Host(host=h, rack=r, gpus=n, virtual_gpus=self.virtual, gpu_type=self.types.get(h, ""))
@@ -198,18 +198,18 @@ class World:
         self.arbiter(registered=pb.Registered(contention=self.contention(), hosts=hosts, grants=grants))
 
     def contention(self) -> pb.Contention:
-        """12 GPUs, two apps."""
+        """The contention message: 12 GPUs and two apps."""
         return pb.Contention(cluster_gpus=12, n_avg=2.0, now_s=self.now_s, submitted_s=900.0, lease_s=600.0)
 
     def grant(self, *gpus: Gpu, available_s: float = 0.0) -> None:
-        """A lease on each GPU."""
+        """Grants a lease on each GPU."""
         self.held |= set(gpus)
         self._ids += 1
         grant = pb.Grant(grant_id=f"g{self._ids}", gpus=machines(gpus), end_s=self.now_s + 600, available_s=available_s)
         self.arbiter(grant=grant)
 
     def revoke(self, *gpus: Gpu, in_s: float = 30.0, ahead_s: float = 0.0) -> None:
-        """The leases end; the Arbiter's clock may be ahead of the Agent's."""
+        """Revokes the leases; the Arbiter's clock may be ahead of the Agent's."""
         self.held -= set(gpus)
         self.asks = {k: a for k, a in self.asks.items() if not self._gpus(k) & set(gpus)}
         due_s = self.now_s + in_s + ahead_s
@@ -220,13 +220,13 @@ class World:
         return {Gpu(plan.host, i) for i in plan.gpu_ids}
 
     def answer_plans(self) -> None:
-        """UseReply to each Use."""
+        """Answers each Use with a UseReply."""
         replies, self.replies = self.__dict__.get("replies", []), []
         for reply in replies:
             self.arbiter(use_reply=reply)
 
     def allocate(self) -> None:
-        """A container for each ask whose GPUs are free."""
+        """Allocates a container for each ask whose GPUs are free."""
         for request_id in list(self.asks):
             gpus = self._gpus(request_id)
             if gpus <= self.held and not any(c.gpus & gpus for c in self.containers.values()):
@@ -237,30 +237,30 @@ class World:
                 self.tell(am.AmEvent(allocated=self.described(c)))
 
     def described(self, c: Container) -> am.AmContainer:
-        """As the AM shell tells of it."""
+        """The container as the AM shell reports it."""
         return am.AmContainer(
             container_id=c.container_id, host=c.plan.host, gpu_ids=c.plan.gpu_ids,
             allocation_request_id=c.plan.allocation_request_id,
         )  # fmt: skip
 
     def ready(self) -> None:
-        """Launched workers register."""
+        """Lets launched workers register."""
         for c in list(self.containers.values()):
             if c.launch and not c.start and not c.stop:
                 self.worker(c, ready=pb.WorkerReady(host=c.plan.host, port=2000 + len(c.container_id)))
 
     def worker(self, c: Container, **kind: Any) -> None:
-        """A worker's message."""
+        """Sends a worker's message."""
         self.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, **kind))
 
     def rise(self) -> None:
-        """All that is planned starts."""
+        """Starts everything that is planned."""
         self.answer_plans()
         self.allocate()
         self.ready()
 
     def train(self, c: Container, steps: int, accuracy: float = 0.5, iter_s: float = 0.5) -> None:
-        """The worker does steps, one message each."""
+        """Lets a worker train some steps, with one message each."""
         assert c.start is not None
         for _ in range(steps):
             step = self.steps.get(c.plan.job_id, 0) + 1
@@ -270,7 +270,7 @@ class World:
             )
 
     def end(self, c: Container, code: int, status: int | None = None, say: bool = True) -> None:
-        """A worker ends, and its container."""
+        """Ends a worker and its container."""
         if say:
             self.worker(c, exit=pb.WorkerExit(code=code, message="why", step=self.steps.get(c.plan.job_id, 0)))
         del self.containers[c.container_id]
@@ -279,13 +279,13 @@ class World:
         self.tell(am.AmEvent(completed=gone))
 
     def obey_stops(self) -> None:
-        """Workers that were told to stop do."""
+        """Stops the workers that were told to stop."""
         for c in list(self.containers.values()):
             if c.stop or c.container_id in self.__dict__.get("killed", []):
                 self.end(c, STOPPED)
 
     def finish_gang(self, job_id: str, accuracy: float = 0.5) -> None:
-        """The gang of a job trains as far as it was told."""
+        """Trains a job's gang to its target step and ends it."""
         gang = self.gang(job_id)
         assert gang[0].start is not None
         self.steps[job_id] = gang[0].start.until_step - 1
@@ -294,25 +294,25 @@ class World:
             self.end(c, 0)
 
     def gang(self, job_id: str) -> list[Container]:
-        """The containers of a job, chief first."""
+        """The containers of a job, the chief's first."""
         return sorted((c for c in self.containers.values() if c.plan.job_id == job_id), key=lambda c: c.plan.worker_id)
 
     def running(self) -> list[str]:
-        """Jobs that train."""
+        """The jobs that are training."""
         return sorted({c.plan.job_id for c in self.containers.values() if c.start and not c.stop})
 
     def publish(self) -> None:
-        """The copy of the model is done."""
+        """Reports that the model has been copied."""
         event, self.later = self.later, None
         if event is not None:
             self.tell(event)
 
     def lose_link(self) -> None:
-        """The stream breaks."""
+        """Breaks the stream."""
         self.tell(LinkLost())
 
     def restart(self) -> None:
-        """The AM's JVM and the Agent are killed; the next attempt has the state as JSON."""
+        """Kills the AM's JVM and the Agent; the next attempt gets the state as JSON."""
         self.attempt += 1
         saved = json.loads(json.dumps(self.brain.dump()))
         self.brain = AgentCore(self.spec, self.attempt, saved)
@@ -320,13 +320,13 @@ class World:
         self.asks.clear()
 
     def messages(self, kind: str) -> list[Any]:
-        """What was sent to the Arbiter, of one kind."""
+        """The messages of one kind that were sent to the Arbiter."""
         return [getattr(m, kind) for m in self.sent if m.WhichOneof("kind") == kind]
 
     # ---- the rules
 
     def check(self) -> None:
-        """Invariants of the AgentCore."""
+        """Checks the invariants of the AgentCore."""
         used = [g for j in self.brain.jobs.values() for g in j.gpus]
         assert len(used) == len(set(used)), "a GPU in two launches"
         for job in self.brain.jobs.values():
@@ -337,7 +337,7 @@ class World:
 
 
 def started(world: World, *gpus: Gpu) -> World:
-    """Registered, with these GPUs leased and its containers up."""
+    """A registered app with these GPUs leased and its containers running."""
     world.register()
     world.grant(*gpus)
     world.rise()

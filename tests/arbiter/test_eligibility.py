@@ -217,7 +217,7 @@ def test_a_gang_larger_than_each_type_gets_that_reason_before_and_after_a_round(
 
 
 @pytest.mark.parametrize(("policy", "demand"), [("themis", {"mixes": True}), ("isonomy", {})])
-def test_a_gang_larger_than_each_type_that_may_mix_types_is_served(policy: str, demand: dict[str, object]) -> None:
+def test_a_gang_that_may_mix_types_does_not_exceed_a_gpu_type(policy: str, demand: dict[str, object]) -> None:
     assert reason(two_types(policy, **demand).a, "a", 1001.0).code != "ExceedsGpuType"
 
 

@@ -1,4 +1,4 @@
-"""What each baseline is for: one table of cases a policy, and where DRF and LAS fail (Themis, section 3.1)."""
+"""The order of each baseline: a table of cases for each policy, and where DRF and LAS fail (Themis, section 3.1)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ FLAT, SHARP = (1.0, 1.0, 1.0), (1.0, 1.5, 2.5)
 
 
 def gang(**gpus: int) -> Gang:
-    """A gang by host."""
+    """GPUs of a gang by host."""
     return tuple(sorted(gpus.items()))
 
 
 def gangs_of(name: str, s: Snapshot, seed: int = 0, **options: Any) -> dict[str, list[Gang]]:
-    """Who gets what."""
+    """The gangs that each app gets."""
     plan: Plan = registry.make(name, **options).decide(s, {}, random.Random(seed))
     return {a.app_id: list(a.gangs) for a in plan.awards}
 
 
 def gpus_of(name: str, *apps: AppView, **options: Any) -> dict[str, int]:
-    """GPUs by app where two are free."""
+    """GPUs by app when two are free."""
     got = gangs_of(name, snapshot(*apps, free={"n3": 2}), **options)
     return {a: sum(n for g in gangs for _, n in g) for a, gangs in got.items()}
 
@@ -117,7 +117,7 @@ HELD = (gang(n1=2), gang(n2=2), gang(n3=2))
     ],
 )  # fmt: skip
 def test_yarn_cs_takes_back_at_a_leases_end(waits: list[AppView], expected: dict[str, list[Gang]]) -> None:
-    """Queue b holds 6 GPUs of the 5.2 that are its own."""
+    """Queue b holds 6 GPUs; its capacity is 5.2."""
     b = app("b", 2, 3, queue="root.b", ending_gangs=HELD)
     assert gangs_of("yarn_cs", in_queues(b, *waits, free={"n1": 2, "n2": 2, "n3": 2})) == expected
 
@@ -138,8 +138,8 @@ def test_gandiva_moves_a_badly_placed_gang(free: dict[str, int], options: dict[s
     assert gangs_of("gandiva", snapshot(view, free={**free, "n3": 1, "n4": 1}), **options) == {"a": [where]}
 
 
-def test_what_a_move_frees_is_given_on() -> None:
-    """b needs two GPUs of one machine: there are none while a lies across both."""
+def test_gpus_that_a_move_frees_go_to_another_app() -> None:
+    """App b needs two GPUs of one machine: there are none while a is spread over both."""
     a = app("a", 2, 1, ending_gangs=(gang(n3=1, n4=1),), slowdown=SHARP)
     b = app("b", 2, 1, scope=Scope.MACHINE, slowdown=FLAT)
     s = snapshot(a, b, free={"n3": 2, "n4": 2})
@@ -148,7 +148,7 @@ def test_what_a_move_frees_is_given_on() -> None:
 
 
 @pytest.mark.parametrize(("packing", "where"), [("tight", gang(n2=4)), ("first", gang(n1=1, n2=3)), ("random", None)])
-def test_packed_and_not(packing: str, where: Gang | None) -> None:
+def test_packing_options_place_gangs_differently(packing: str, where: Gang | None) -> None:
     s = snapshot(app("a", 4, 1), free={"n1": 1, "n2": 4, "n3": 2})
     places = {gangs_of("drf", s, seed, packing=packing)["a"][0] for seed in range(20)}
     assert places == {where} if where else len(places) > 2
@@ -160,7 +160,7 @@ def test_random_ties_differ_by_seed() -> None:
 
 
 class TestStaysInPlace:
-    """Restarts are rare: the order decides who runs, not who moves."""
+    """Restarts are rare: the order decides which apps run, not which ones move."""
 
     def test_a_job_late_in_the_order_that_is_entitled_stays(self) -> None:
         late = app("late", 2, 1, ending_gangs=(gang(n3=2),), attained_gpu_s=9000.0)
@@ -181,7 +181,7 @@ class TestStaysInPlace:
 
 
 VGG, INCEPTION = (1.0, 1.29, 1.29), FLAT
-"""Slowdown of VGG16 on two servers (Themis, Table 1: 103.6 and 80.4 images a second), none of Inception-v3."""
+"""Slowdown of VGG16 on two servers (Themis, Table 1: 103.6 and 80.4 images/s); Inception-v3 has none."""
 
 
 @pytest.mark.parametrize("name", ["drf", "tiresias"])
@@ -198,7 +198,7 @@ def test_drf_and_las_split_both_apps_over_both_machines(name: str) -> None:
     ("name", "vgg16"), [("drf", gang(n2=2, n3=2)), ("tiresias", gang(n2=2, n3=2)), ("gandiva", gang(n1=4))]
 )
 def test_drf_and_las_ignore_which_app_needs_the_large_machine(name: str, vgg16: Gang) -> None:
-    """Second example: one machine of 4 and two of 2. Inception-v3 came first and does not care where it runs."""
+    """Second example: one machine of 4 and two of 2. Inception-v3 came first and is insensitive to placement."""
     top = Topology.of([Machine("n1", "a", 4), Machine("n2", "a", 2), Machine("n3", "a", 2)])
     inception = app("inception", 4, 1, slowdown=INCEPTION)
     got = gangs_of(name, snapshot(inception, app("vgg16", 4, 1, slowdown=VGG, submitted_s=1.0), top=top))
@@ -237,19 +237,19 @@ class TestRegistry:
 
 
 class TestUnsavedLast:
-    """Apps that keep no checkpoints, where the operator spares them."""
+    """Apps without checkpoints, if the operator's `unsaved_last` spares them."""
 
     def served(self, spared: str = "", waits: str = "") -> set[str]:
-        """Of three equals whom drf gives the two machines that there are; a and b run there, but for whoever waits."""
+        """The apps among three equal ones that get drf's two machines; those not waiting run there."""
         runs = [app(n, 4, 1, ending_gangs=() if n == waits else (gang(**{h: 4}),), submitted_s=s, spared=n == spared)
                 for n, h, s in (("a", "n1", 1.0), ("b", "n2", 2.0))]  # fmt: skip
         return set(gangs_of("drf", snapshot(app("first", 4, 1), *runs, free={"n1": 4, "n2": 4})))
 
-    def test_among_equals_who_begins_anew_keeps_its_gpus(self) -> None:
+    def test_among_equals_an_app_without_checkpoints_keeps_its_gpus(self) -> None:
         assert self.served() == {"first", "a"}
         assert self.served(spared="b") == {"first", "b"}
 
-    def test_who_has_nothing_to_lose_is_not_put_ahead(self) -> None:
+    def test_a_waiting_app_without_checkpoints_is_not_preferred(self) -> None:
         assert self.served(spared="b", waits="b") == {"first", "a"}
 
     @pytest.mark.parametrize(("spared", "moves"), [("middle", "last"), ("last", "middle")])

@@ -1,4 +1,4 @@
-"""Priorities under policies that hold auctions: class by class, the highest first."""
+"""Priorities under policies that hold auctions: one decision for each priority, the highest first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = ("themis", "worst_first")
 
 
 def bid_of(view: AppView, better: float = 0.5) -> Bid:
-    """For one gang and for all of its gangs, each of which halves its rho; what it has it would keep."""
+    """A bid for one gang and for all its gangs, each of which halves its rho; it keeps its present gangs."""
     rho, size = view.rho or 1.0, view.demand.gang_gpus
     rows = [BidRow(rho * better**k, (), k, size, Scope.CLUSTER) for k in range(1, view.demand.gangs + 1)]
     rows += [BidRow(rho * better, view.ending_gangs)] if view.ending_gangs else []
@@ -47,7 +47,7 @@ def test_a_higher_priority_is_served_though_its_rho_is_better(name: str) -> None
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_what_a_higher_priority_leaves_goes_to_the_others(name: str) -> None:
+def test_gpus_that_a_higher_priority_leaves_go_to_the_others(name: str) -> None:
     high = app("high", 2, 1, rho=2.0, priority=9)
     low = app("low", 2, 9, rho=3.0)
     plan = decided(make(name), replace(snapshot(high, low, free={"n1": 4, "n3": 2}), f=0.0))
@@ -55,8 +55,8 @@ def test_what_a_higher_priority_leaves_goes_to_the_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_higher_priority_stops_nobody_where_other_gpus_would_do(name: str) -> None:
-    """It chose among all GPUs on offer and did not see where lower classes run."""
+def test_a_higher_priority_stops_nobody_if_other_gpus_suffice(name: str) -> None:
+    """It used to choose among all GPUs on offer, without regard to where lower priorities run."""
     for home in ("n1", "n2"):
         gang = ((home, 4),)
         low = app("low", 4, 1, rho=3.0, ending_gangs=(gang,))
@@ -88,7 +88,7 @@ def test_one_priority_is_one_decision() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(snapshots(), st.data(), st.sampled_from(POLICIES))
-def test_classes_together_give_no_gpu_twice_and_keep_all_limits(s: Snapshot, data: st.DataObject, name: str) -> None:
+def test_priorities_together_give_no_gpu_twice_and_keep_all_limits(s: Snapshot, data: st.DataObject, name: str) -> None:
     levels = [data.draw(st.integers(0, 2)) for _ in s.apps]
     views = tuple(replace(v, priority=p, rho=v.rho or 1.0) for v, p in zip(s.apps, levels, strict=True))
     s = replace(s, apps=views)

@@ -27,9 +27,9 @@ every_policy = pytest.mark.parametrize(
 
 @every_policy
 class TestEveryPolicy(PolicyConformance):
-    """Each, also with options."""
+    """Each policy of the registry, also with options."""
 
 
-def test_the_cluster_of_the_suite_has_what_it_tests() -> None:
+def test_the_suites_cluster_covers_the_tested_cases() -> None:
     assert {m.gpu_type for m in CLUSTER.machines.values()} == {"V100", "K80"}
     assert len(CLUSTER.racks) == 3

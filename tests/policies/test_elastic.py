@@ -1,4 +1,4 @@
-"""Elastic apps in a round: gangs as large as there is room, side by side where that is faster."""
+"""Elastic apps in a round: gangs as large as there is room, or smaller and closer together if that is faster."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_a_gang_is_as_large_as_its_job_may_have() -> None:
     assert found == ((("n1", 4), ("n2", 4)),)
 
 
-def test_a_smaller_gang_on_one_machine_where_that_is_faster() -> None:
+def test_a_smaller_gang_on_one_machine_is_chosen_if_it_is_faster() -> None:
     far = gangs(Isonomy(), elastic("a", gangs=4, most=4, slowdown=(1.0, 3.0, 4.0)), free={"n1": 3, "n3": 2})["a"]
     assert far[0] in ((("n1", 2),), (("n3", 2),))
 
 
-def test_all_that_is_left_is_used_beside_what_it_keeps() -> None:
+def test_an_app_uses_all_free_gpus_in_addition_to_those_it_keeps() -> None:
     home = (("n1", 2),)
     found = gangs(Isonomy(), elastic("a", ending_gangs=(home,)), free={"n1": 4, "n5": 1})["a"]
     assert found[0] == home
@@ -45,7 +45,7 @@ def test_a_policy_that_counts_gpus_gives_them_one_by_one() -> None:
 
 
 def test_the_last_app_in_the_order_shrinks() -> None:
-    """n1 is all that exist: b, first in the order, takes two of the four that a runs on, and a continues with two."""
+    """The only machine is n1: b, first in the order, takes two of a's four GPUs, and a continues with two."""
     a = elastic("a", ending_gangs=((("n1", 4),),), work_total_gpu_s=9e9)
     b = app("b", 2, 1, work_total_gpu_s=1.0)
     found = gangs(Isonomy(), a, b, free={"n1": 4})

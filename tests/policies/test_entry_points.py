@@ -41,7 +41,7 @@ def test_the_documents_policy_passes_the_conformance_suite(installed: Path) -> N
 
 
 @pytest.mark.usefixtures("installed")
-def test_nobody_takes_the_name_of_one_of_ours() -> None:
+def test_an_entry_point_cannot_replace_a_built_in_policy() -> None:
     assert type(registry.make("isonomy")).__module__ == "pycontrol.policies.isonomy"
 
 

@@ -1,4 +1,4 @@
-"""The ideal behind the default policy: max-min shares by queue, user and app, and what splitting does to them."""
+"""The ideal of the default policy: max-min shares by queue, user and app, and the effect of splitting on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def app(user: str = "u", work: float = 1200.0, width: int = GPUS, queue: str = "
 
 
 def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> dict[str, float]:
-    """When the ideal has really done each: it is run until all is done."""
+    """When the ideal finishes each app, by running it until all are done."""
     weights = weights or Weights(GPUS)
     return {a: e.done_s or 0.0 for a, e in Fluid(0.0, apps).at(1e9, weights).apps.items()}
 
@@ -54,7 +54,7 @@ def test_rates_are_weighted_max_min_of_queues_users_and_apps(
     parts=st.lists(st.tuples(st.floats(0.1, 10), st.floats(0, 1e4)), min_size=1, max_size=8),
 )
 def test_shares_are_max_min(total: float, parts: Sequence[tuple[float, float]]) -> None:
-    """Feasible, all of it used where it can be, and who has less than its cap has as much by weight as anybody."""
+    """Feasible and work-conserving; an app below its cap has as large a weighted share as any other."""
     weights, caps = [w for w, _ in parts], [c for _, c in parts]
     shares = max_min(total, weights, caps)
     assert all(0 <= s <= c * (1 + 1e-9) for s, c in zip(shares, caps, strict=True))
@@ -65,7 +65,7 @@ def test_shares_are_max_min(total: float, parts: Sequence[tuple[float, float]]) 
 
 
 def test_work_done_in_the_ideal_is_done_at_its_time() -> None:
-    """a and b share until b is done at 200 s; then a has all."""
+    """Apps a and b share until b is done at 200 s; then a has everything."""
     assert finish({"a": app("u", 2400.0), "b": app("v", 1200.0)}) == pytest.approx({"a": 300.0, "b": 200.0})
 
 
@@ -75,14 +75,14 @@ def test_work_done_in_the_ideal_is_done_at_its_time() -> None:
     others=st.lists(st.floats(1, 1e5), max_size=4),
     hops=st.lists(st.floats(0, 1e4), max_size=5),
 )
-def test_splitting_an_app_changes_nobodys_virtual_finish(
+def test_splitting_an_app_changes_no_other_virtual_finish_time(
     works: list[float], others: list[float], hops: list[float]
 ) -> None:
-    """Pieces of one user against the whole: the last piece ends with the whole, the others end as before."""
+    """One user's pieces against the whole: the last piece ends when the whole would, and other apps end as before."""
     rest = {f"o{i}": app(f"v{i}", w) for i, w in enumerate(others)}
     whole = finish({"whole": app("u", sum(works)), **rest})
     split = Fluid(0.0, {**{f"p{i}": app("u", w) for i, w in enumerate(works)}, **rest})
-    for hop_s in hops:  # looked at in between or not
+    for hop_s in hops:  # with and without reads in between
         split = split.at(split.at_s + hop_s, Weights(GPUS))
     done = {a: e.done_s or 0.0 for a, e in split.at(1e9, Weights(GPUS)).apps.items()}
     assert max(done[f"p{i}"] for i in range(len(works))) == pytest.approx(whole["whole"])
@@ -91,8 +91,8 @@ def test_splitting_an_app_changes_nobodys_virtual_finish(
 
 @settings(max_examples=100, deadline=None)
 @given(first=st.floats(10, 1e4), second=st.floats(10, 1e4), ahead=st.floats(0, 1))
-def test_one_app_after_the_other_is_no_better_than_both_as_one(first: float, second: float, ahead: float) -> None:
-    """The first is served ahead of its share and ends early; the ideal serves what it owes before the second."""
+def test_submitting_apps_one_by_one_is_no_better_than_as_one(first: float, second: float, ahead: float) -> None:
+    """The first is served ahead of its share and ends early; the ideal first serves its debt, then the second."""
     weights, other = Weights(GPUS), {"o": app("v", 1e6)}
     as_one = finish({"both": app("u", first + second), **other})["both"]
     fluid = Fluid(0.0, {"1": app("u", first), **other}).at(ahead * first / (GPUS / 2), weights)
@@ -104,18 +104,18 @@ def test_one_app_after_the_other_is_no_better_than_both_as_one(first: float, sec
 
 @settings(max_examples=60, deadline=None)
 @given(works=st.lists(st.floats(1, 1e4), min_size=1, max_size=6))
-def test_the_forecast_of_a_users_apps_is_what_comes(works: list[float]) -> None:
+def test_the_forecast_of_a_users_apps_comes_true(works: list[float]) -> None:
     fluid = Fluid(0.0, {f"a{i}": app("u", w) for i, w in enumerate(works)})
     assert fluid.finish_s(fluid.rates(Weights(GPUS))) == pytest.approx(finish(fluid.apps))
 
 
-def test_the_ideal_survives_being_written_down() -> None:
+def test_the_ideal_survives_serialization() -> None:
     fluid = Fluid(3.0, {"a": app("u", 100.0, served_gpu_s=7.0), "b": app("v", 9.0, served_gpu_s=9.0, done_s=2.0)})
     assert Fluid.from_json(fluid.to_json()) == fluid
     assert Fluid.from_json({"clock": [1.0, 2.0, 3]}) is None, "what the policy remembered in 0.1"
 
 
-def test_time_passes_in_the_ideal_however_it_is_cut() -> None:
+def test_the_ideal_does_not_depend_on_the_length_of_time_steps() -> None:
     fluid = Fluid(1.7e9, {"a": app("u", 1e-3), "b": app("v", 5e5), "c": app("w", 3e5, width=1)})
     at_once = fluid.at(1.7e9 + 40_000.3, Weights(GPUS))
     for i in range(400):

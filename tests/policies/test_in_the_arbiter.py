@@ -1,4 +1,4 @@
-"""The baselines in the Arbiter itself: apps finish, no GPU is in two containers, and no gang restarts for nothing."""
+"""The baselines in the Arbiter itself: apps finish, no GPU is in two containers, and no gang restarts needlessly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = [n for n in registry.names() if not registry.make(n).asks_agents]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_contending_apps_all_finish(name: str) -> None:
-    """12 GPUs; three apps that want 24. The world checks after every event what must hold."""
+    """12 GPUs; three apps that want 24. The world checks its invariants after every event."""
     w = World(registry.make(name), 1, SETTINGS)
     apps = [w.add_app("wide", 4, 2, 200)]
     w.run(20)

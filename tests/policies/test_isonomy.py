@@ -1,4 +1,4 @@
-"""Isonomy: the order of equal sharing, what is remembered, what a lie about work does, how long anybody waits."""
+"""Policy `isonomy`: the order of equal sharing, its memory, the effect of lies about work, and bounds on waiting."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def decide(s: Snapshot) -> Plan:
 
 
 def later(s: Snapshot, plan: Plan, by_s: float, apps: Sequence[AppView]) -> Snapshot:
-    """The next round: other apps, the memory of the last one."""
+    """The next round: other apps, with the memory of the previous round."""
     return replace(s, now_s=s.now_s + by_s, apps=tuple(apps), memory=plan.memory)
 
 
 def first(s: Snapshot) -> str:
-    """Who gets the only GPU."""
+    """The app that gets the only GPU."""
     return decide(replace(s, free=ONE)).awards[0].app_id
 
 
-def test_the_least_work_goes_first_among_those_that_come_together() -> None:
+def test_among_apps_that_arrive_together_the_least_work_goes_first() -> None:
     s = snapshot(app("big", work_total_gpu_s=9000.0), app("small", work_total_gpu_s=3000.0))
     assert first(s) == "small"
 
@@ -52,7 +52,7 @@ def test_an_app_nearly_done_under_equal_sharing_goes_before_a_smaller_newcomer()
 
 
 def test_a_users_apps_share_what_another_user_has_alone() -> None:
-    """Each of the three has a third of a half of the cluster: the lone one is served first although it is larger."""
+    """Each of the three has a third of half the cluster: the single app is served first although it is larger."""
     three = [app(f"a{i}", 1, ALL, user="ann", work_total_gpu_s=1000.0) for i in range(3)]
     lone = app("b", 1, ALL, user="bob", work_total_gpu_s=2000.0)
     assert first(snapshot(*three, lone)) == "b"
@@ -67,14 +67,14 @@ def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
     assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
 
 
-def test_users_share_by_weight_where_one_is_given() -> None:
+def test_users_with_weights_share_by_them() -> None:
     s = snapshot(app("a", 1, ALL, user="ann"), app("b", 1, ALL, user="bob"))
     weighted = Isonomy(user_weights={"bob": 1.5})
     assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
 
 
-def test_a_user_who_returns_immediately_waits_for_what_its_last_app_got_ahead_of_its_share() -> None:
-    """ann's first app had its 6,000 GPU-s within 10 s of the ideal's clock; bob's larger app goes before her second."""
+def test_a_user_who_returns_immediately_first_repays_service_ahead_of_the_share() -> None:
+    """Ann's first app got its 6,000 GPU-s within 10 s of the ideal's clock; Bob's larger app goes before her second."""
     one = app("a1", 1, ALL, user="ann", work_total_gpu_s=6000.0)
     bob = app("b", 1, ALL, user="bob", work_total_gpu_s=6500.0)
     again = app("a2", 1, ALL, user="ann", work_total_gpu_s=1000.0, submitted_s=10.0)
@@ -86,8 +86,8 @@ def test_a_user_who_returns_immediately_waits_for_what_its_last_app_got_ahead_of
 
 @settings(max_examples=60, deadline=None)
 @given(s=snapshots(), data=st.data())
-def test_what_apps_say_after_their_submission_changes_nothing(s: Snapshot, data: st.DataObject) -> None:
-    """All of them at once: rho, loss, and work total, left and done. The whole plan is the same."""
+def test_reports_after_the_first_round_change_nothing(s: Snapshot, data: st.DataObject) -> None:
+    """All reports together: rho, loss, and work total, left and done. The whole plan is the same."""
     number = st.floats(0.0, 1e6)
     s = replace(s, memory=decide(s).memory)
     said = [
@@ -101,7 +101,7 @@ def test_what_apps_say_after_their_submission_changes_nothing(s: Snapshot, data:
 
 
 def test_service_beyond_what_was_declared_counts_four_times() -> None:
-    """1,000 GPU-s declared and 1,400 served have the turn of 2,600."""
+    """An app with 1,000 GPU-s declared and 1,400 served is ordered like one with 2,600."""
     liar, honest = app("liar", work_total_gpu_s=1000.0), app("honest", work_total_gpu_s=2500.0)
     s = snapshot(liar, honest)
     plan = decide(s)
@@ -110,7 +110,7 @@ def test_service_beyond_what_was_declared_counts_four_times() -> None:
 
 
 def test_slow_places_and_restarts_that_the_arbiter_chose_are_not_overrun() -> None:
-    """500 beyond the declared 1000: 300 lost to slow places, 5 GPUs taken back at 40 s each."""
+    """500 GPU-s beyond the declared 1000: 300 lost to slow places, 5 revoked GPUs at 40 s each."""
     one, other = app("one", work_total_gpu_s=1000.0), app("other", work_total_gpu_s=1100.0)
     s = snapshot(one, other)
     plan = decide(s)
@@ -121,7 +121,7 @@ def test_slow_places_and_restarts_that_the_arbiter_chose_are_not_overrun() -> No
 
 @settings(max_examples=40, deadline=None)
 @given(truth=st.floats(100, 1e6), said=st.floats(0.01, 10.0))
-def test_the_virtual_finish_at_the_end_is_the_earliest_for_the_truth(truth: float, said: float) -> None:
+def test_the_truth_gives_the_earliest_final_virtual_finish_time(truth: float, said: float) -> None:
     def finish_s(declared_gpu_s: float) -> float:
         view = app("a", work_total_gpu_s=declared_gpu_s)
         s = snapshot(view)
@@ -131,8 +131,8 @@ def test_the_virtual_finish_at_the_end_is_the_earliest_for_the_truth(truth: floa
     assert finish_s(truth) <= finish_s(said * truth) * (1 + 1e-9)
 
 
-def test_an_app_that_was_away_is_taken_up_where_it_was() -> None:
-    """Moved to another virtual cluster's queue and back: what it declared counts on, and it is served."""
+def test_an_app_that_returns_continues_with_its_declaration() -> None:
+    """It moves to another virtual cluster's queue and back: its declaration still counts, and it is served."""
     one, other = app("one", work_total_gpu_s=1000.0), app("other", work_total_gpu_s=3000.0)
     s = snapshot(one, other)
     s = later(s, decide(s), 10.0, [other])
@@ -155,10 +155,10 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
     work=st.floats(1, 1e6), others=st.integers(0, 5), newcomer=st.floats(0, 1e6), gangs=st.integers(1, 99),
     extra_s=st.floats(1, 1e5),
 )  # fmt: skip
-def test_no_app_that_arrives_after_anothers_virtual_finish_goes_before_it(
+def test_an_app_that_arrives_after_anothers_virtual_finish_time_goes_later(
     work: float, others: int, newcomer: float, gangs: int, extra_s: float
 ) -> None:
-    """The bound on waiting: with n others the ideal has done its work within work / (its GPUs / (n + 1))."""
+    """The bound on waiting: with n other users the ideal does an app's work within work / (GPUs / (n + 1))."""
     old = app("old", 1, ALL, work_total_gpu_s=work)
     rest = [app(f"o{i}", 1, ALL, work_total_gpu_s=1e9) for i in range(others)]
     s = snapshot(old, *rest)
@@ -168,7 +168,7 @@ def test_no_app_that_arrives_after_anothers_virtual_finish_goes_before_it(
 
 
 def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
-    """4 GPUs, an app that needs all of them, and small apps for more than the cluster, without end."""
+    """There are 4 GPUs, an app that needs all of them, and an endless stream of small apps that exceeds the cluster."""
     small = [TraceApp(f"s{i:03d}", 20.0 * i, 1, ((100.0,),)) for i in range(150)]
     large = TraceApp("large", 300.0, 4, ((400.0,),))
     apps = tuple(sorted([*small, large], key=lambda a: a.submitted_s))

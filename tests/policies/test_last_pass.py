@@ -1,4 +1,4 @@
-"""No round leaves GPUs free that an app of it wants and could use, whatever the policy; what is held is lent."""
+"""No round leaves GPUs free that one of its apps wants and could use, under any policy; held GPUs are lent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anywhere(_: str) -> Collection[str]:
 
 
 def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str]]) -> list[str]:
-    """Written again: app by app, whether one more gang of one type would fit on what is left."""
+    """An independent check: for each app, whether one more gang of one type would fit on the free GPUs."""
     left = dict(s.free)
     got = dict.fromkeys((v.app_id for v in s.apps), 0)
     for award in plan.awards:
@@ -59,7 +59,7 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
 @every_policy
 @settings(max_examples=25, deadline=None)
 @given(s=snapshots(), data=st.data())
-def test_nothing_that_anybody_wants_stays_free(policy: Policy, s: Snapshot, data: st.DataObject) -> None:
+def test_no_wanted_gpu_stays_free(policy: Policy, s: Snapshot, data: st.DataObject) -> None:
     hosts = st.frozensets(st.sampled_from(sorted(s.topology.machines)), max_size=2)
     closed = {v.app_id: data.draw(hosts) for v in s.apps}
     before = decide(policy, s)
@@ -80,14 +80,14 @@ def give(*apps: AppView, awards: tuple[Award, ...] = (), **more: object) -> dict
     return {a.app_id: a.gangs for a in last_pass(plan, snapshot(*apps, top=ONE), anywhere).awards}
 
 
-def test_apps_that_paid_come_last_and_those_with_least_first() -> None:
+def test_apps_with_the_fewest_gpus_come_first_and_apps_that_paid_last() -> None:
     bids = (BidReceipt("payer", 1.0, 1, paid_gangs=1),)
     apps = [app("payer", 4, 2), app("rich", 4, 3, retained_gpus=4), app("poor", 4, 1)]
     assert give(*apps, bids=bids) == {"poor": ((("n1", 4),),), "rich": ((("n2", 4),),)}
     assert len(give(apps[0], bids=bids)["payer"]) == 2, "nobody else could use them"
 
 
-def test_a_gang_that_runs_is_kept_before_a_new_one_is_started() -> None:
+def test_a_running_gang_is_kept_before_a_new_one_starts() -> None:
     runs = app("a", 2, 1, ending_gangs=((("n2", 2),),))
     assert give(runs) == {"a": ((("n2", 2),),)}
 
@@ -111,8 +111,8 @@ def test_gpus_held_for_a_gang_are_lent_to_other_apps_until_its_deadline() -> Non
     assert last_pass(Plan("r1", (), holds=(hold,)), late, anywhere).awards == (), "too short for a start"
 
 
-def test_oef_holds_for_the_app_that_waited_longest_until_one_time() -> None:
-    """Half of what its gang needs is free; the same end is named as long as it is not over."""
+def test_oef_holds_gpus_for_the_longest_waiting_app_until_a_fixed_time() -> None:
+    """Half of its gang's GPUs are free; until its end time has passed, the hold keeps the same end."""
     big = app("big", 8, 1, user="u", work_left_gpu_s=1e6)
     busy = app("busy", 4, 1, user="v", retained_gpus=4, retained_gangs=((("n2", 4),),))
     user = "u (gpu 1)"
@@ -128,7 +128,7 @@ def test_oef_holds_for_the_app_that_waited_longest_until_one_time() -> None:
 
 
 class Conserving(World):
-    """A world in which each round is held against what is free and wanted right after it."""
+    """A world that compares each round with the GPUs that are free and wanted right after it."""
 
     held_to = ""
     rounds = 0
@@ -140,9 +140,9 @@ class Conserving(World):
         if r is None or r.round_id == self.held_to or r.outcome is None or a.cluster.recovering_until_s > r.at_s:
             return
         if any(x.app_id not in a.durable.live for x in r.done.awards):
-            return  # it ended during the round: the next one gives what it was awarded
+            return  # it ended during the round: the next round gives away its award
         self.held_to, self.rounds = r.round_id, self.rounds + 1
-        # What came free after the offer was made is the next round's.
+        # GPUs that became free after the offer belong to the next round.
         free = {h: min(n, r.offered.get(h, 0)) for h, n in r.done.unused_gpus.items()}
         for host, n in (pair for hold in r.done.holds for pair in hold.gang):
             free[host] = free.get(host, 0) - n
@@ -175,8 +175,8 @@ ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Oef(placer="p
 @pytest.mark.parametrize("policy", ARBITRATED, ids=[*registry.names(), "oef-paper", "stubborn"])
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())
-def test_no_round_of_the_arbiter_leaves_what_is_wanted(policy: Policy, data: st.DataObject) -> None:
-    """Some Agents bid for nothing, say, since a start costs them more than a lease; all may be in the auction."""
+def test_no_round_of_the_arbiter_leaves_wanted_gpus_free(policy: Policy, data: st.DataObject) -> None:
+    """Some Agents bid for nothing, for example because a start costs more than a lease; all may be in the auction."""
     timing = data.draw(st.sampled_from(["aligned", "spread"]))
     f = data.draw(st.sampled_from([0.0, 0.8]))
     terms = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, lease_timing=timing, f=f)

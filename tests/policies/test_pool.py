@@ -1,4 +1,4 @@
-"""The indexed pool against the plain way to place a gang."""
+"""The indexed pool against the direct way to place a gang."""
 
 from __future__ import annotations
 

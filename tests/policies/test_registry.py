@@ -1,4 +1,4 @@
-"""What isonomy.yaml may name as its policy: checked by those who know the policies, with the file and the key."""
+"""The policy named in isonomy.yaml: every entry point checks it, and errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_each_mistake_is_one_line(text: str, line: str) -> None:
     assert said.startswith(line)
 
 
-def test_a_policy_that_is_known_passes_unchanged() -> None:
+def test_a_known_policy_passes_unchanged() -> None:
     config = parse("{policy: gandiva, policy_options: {ties: random}}", Config, "x")
     assert registry.checked(config, "x") is config
 
 
 @pytest.mark.parametrize(("text", "line"), WRONG)
-def test_nothing_is_served_with_a_policy_that_is_not_known(tmp_path: Path, text: str, line: str) -> None:
+def test_serve_refuses_an_unknown_policy(tmp_path: Path, text: str, line: str) -> None:
     file = tmp_path / "isonomy.yaml"
     file.write_text(text)
     done = CliRunner().invoke(main, ["serve", "--config", str(file)])
@@ -46,14 +46,14 @@ def test_nothing_is_served_with_a_policy_that_is_not_known(tmp_path: Path, text:
     assert [p.name for p in tmp_path.iterdir()] == ["isonomy.yaml"]
 
 
-def test_config_check_names_the_policy_that_is_not_known(tmp_path: Path) -> None:
+def test_config_check_names_the_unknown_policy(tmp_path: Path) -> None:
     (tmp_path / "isonomy.yaml").write_text("policy: themsi")
     done = CliRunner().invoke(main, ["config", "check", str(tmp_path / "isonomy.yaml")])
     assert done.exit_code != 0
     assert "there is no policy themsi" in done.output
 
 
-def test_nothing_is_rendered_with_a_policy_that_is_not_known(tmp_path: Path) -> None:
+def test_render_refuses_an_unknown_policy(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = CliRunner().invoke(main, ["config", "render", "--out", str(out), "--set", "isonomy.policy=themsi"])
     assert (done.exit_code, out.exists()) == (1, False)

@@ -1,4 +1,4 @@
-"""Rounds continue without the app that makes their policy fail, and find it in few trials."""
+"""Rounds continue without the app that makes the policy fail, and find it in few trials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pycontrol.policies import salvage
 
 @dataclass
 class Brittle:
-    """Raises if all apps of one of the sets are there."""
+    """A policy that raises if all apps of one of the sets take part."""
 
     bad: list[set[str]]
     trials: int = 0
@@ -56,7 +56,7 @@ def snapshot(n: int) -> Snapshot:
         ([{f"a{k}"} for k in range(salvage.OFFENDERS_MAX)], salvage.OFFENDERS_MAX),
     ],
 )
-def test_the_others_are_decided_on(bad: list[set[str]], out: int) -> None:
+def test_the_round_decides_on_the_other_apps(bad: list[set[str]], out: int) -> None:
     policy = Brittle(bad)
     bids = {"a0": Bid("a0", 1.0), "a99": Bid("a99", 1.0)}
     outcome = salvage.decide(policy, snapshot(100), bids, 7)
@@ -66,13 +66,13 @@ def test_the_others_are_decided_on(bad: list[set[str]], out: int) -> None:
     assert policy.trials <= 1 + out * (2 + math.ceil(math.log2(101)))
 
 
-def test_a_policy_that_always_fails_is_not_blamed_on_anybody() -> None:
+def test_no_app_is_blamed_for_a_policy_that_always_fails() -> None:
     outcome = salvage.decide(Brittle([set()]), snapshot(100), {}, 7)
     assert (outcome.plan, outcome.left_out) == (None, {})
     assert "math domain error" in outcome.problem
 
 
-def test_a_policy_that_fails_with_too_many_is_given_up() -> None:
+def test_the_round_fails_if_too_many_apps_make_the_policy_fail() -> None:
     policy = Brittle([{f"a{k}"} for k in range(100)])
     assert salvage.decide(policy, snapshot(100), {}, 7).plan is None
     assert policy.trials < 100

@@ -1,4 +1,4 @@
-"""A policy with a shadow: what the private cluster would do, kept in the policy's memory, and who goes first by it."""
+"""A policy with a shadow: the private cluster's schedule in the policy's memory, and the order that follows from it."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def ends_s(plan: Plan) -> dict[str, float | None]:
     return {a: row["ended_s"] for a, row in plan.memory["shadow"]["apps"].items()}
 
 
-def test_the_shadow_runs_what_the_private_cluster_would_and_ends_it_by_declared_work() -> None:
+def test_the_shadow_runs_the_private_clusters_apps_and_ends_them_by_declared_work() -> None:
     first = decide(snapshot(0.0, 4, app("a", 4, 400.0, 0.0), app("b", 4, 80.0, 1.0)))
     assert won(first) == ["a"]
     later = decide(snapshot(150.0, 0, app("b", 4, 80.0, 1.0), memory=first.memory, present="a"))
     assert ends_s(later) == {"a": 100.0, "b": 120.0}
 
 
-def test_between_two_moments_at_which_something_happens_nothing_is_remembered_again() -> None:
+def test_the_memory_changes_only_at_events() -> None:
     first = decide(snapshot(0.0, 4, app("a", 4, 40_000.0, 0.0), app("b", 4, 80.0, 0.0)))
     again = decide(snapshot(20.0, 0, app("b", 4, 80.0, 0.0), memory=first.memory, present="a"))
     assert again.memory == first.memory
 
 
 def test_an_app_that_would_have_ended_privately_goes_before_an_earlier_one() -> None:
-    """b ends first there; here others of its queue, which had borrowed less, held the cells."""
+    """App b ends first there; here other apps of its queue, which had borrowed less, held the cells."""
     memory = decide(snapshot(0.0, 4, app("b", 4, 80.0, 0.0))).memory
     found = decide(snapshot(50.0, 4, app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0), memory=memory))
     assert won(make("yarn_cs").decide(snapshot(50.0, 4, *found_apps()), {}, random.Random(0))) == ["a"]
@@ -71,9 +71,9 @@ def found_apps() -> tuple[AppView, AppView]:
     return app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0)
 
 
-def test_a_round_before_the_leases_end_goes_by_who_has_the_next_ones() -> None:
-    """By the shadow of that moment who runs there would stay here for a lease more, which the private cluster, whose
-    rounds also take leases that end soon, does not give."""
+def test_a_round_before_the_leases_end_uses_the_shadow_after_their_end() -> None:
+    """By the shadow of the round's own time an app that runs there would stay here for another lease. The private
+    cluster would not give that lease, since its rounds also take leases that end soon."""
     tiresias = Shadowed(make("tiresias"))
     home = (("m0", 4),)
     first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), lead_s=10.0)
@@ -83,8 +83,8 @@ def test_a_round_before_the_leases_end_goes_by_who_has_the_next_ones() -> None:
     assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["b"]
 
 
-def test_leases_that_nobody_waited_for_were_renewed_at_their_ends() -> None:
-    """Not at the next arrival, with an end by its time: the next app would get its turn a lease late."""
+def test_uncontested_leases_are_renewed_at_their_ends() -> None:
+    """They are not renewed at the next arrival, with an end relative to it: the next app would be a lease late."""
     tiresias = make("tiresias")
     shadow = Shadow.load({}, 0.0)
     shadow.advance(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), tiresias)
@@ -94,7 +94,7 @@ def test_leases_that_nobody_waited_for_were_renewed_at_their_ends() -> None:
     assert [bool(shadow.apps[name].gangs) for name in "ab"] == [False, True]
 
 
-def test_a_round_that_takes_leases_early_stops_nobody_who_ends_before_their_end() -> None:
+def test_a_round_that_takes_leases_early_stops_no_app_that_ends_before_their_end() -> None:
     tiresias = Shadowed(make("tiresias"))
     first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 352.0, 0.0)), lead_s=10.0)
     memory = tiresias.decide(first, {}, random.Random(0)).memory
@@ -104,8 +104,8 @@ def test_a_round_that_takes_leases_early_stops_nobody_who_ends_before_their_end(
     assert won(tiresias.decide(round_s, {}, random.Random(0))) == ["a"]
 
 
-def test_an_app_that_would_have_ended_comes_before_those_who_run_where_they_are() -> None:
-    """However many of these would stay: they have their machines from it."""
+def test_an_app_that_would_have_ended_comes_before_apps_that_would_stay() -> None:
+    """This holds for any number of apps that would stay: they took their machines from it."""
     two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
     wide = Demand(8, 1, 8, 80.0, 80.0, 0.0, slowdown=(1.0, 1.0, 1.0))
     over = AppView("w", "root.a", None, wide, submitted_s=0.0)
@@ -130,7 +130,7 @@ def test_a_gang_stays_where_it_runs() -> None:
     assert not found.unused_gpus
 
 
-def test_nobody_gets_more_than_is_on_offer_or_than_it_can_use() -> None:
+def test_no_app_gets_more_than_the_offer_or_than_it_can_use() -> None:
     rng = random.Random(3)
     memory: object = {}
     for now_s in range(0, 1000, 40):
@@ -172,7 +172,7 @@ def test_the_policys_own_memory_is_kept_beside_the_shadow() -> None:
     assert "a" in plan.memory["apps"]
 
 
-def test_a_machine_that_is_gone_takes_nobody_along() -> None:
+def test_the_loss_of_a_machine_drops_no_app_from_the_shadow() -> None:
     two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
     s = dataclasses.replace(snapshot(0.0, 0, app("a", 4, 4000.0, 0.0), app("b", 4, 4000.0, 0.0)), topology=two)
     shadow = Shadow.load({}, 0.0)

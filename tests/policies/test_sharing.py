@@ -1,4 +1,4 @@
-"""The policies by shares in rounds: who gets which type, renewals in place, memory, explanations."""
+"""Policies by shares in rounds: the types that apps get, renewals in place, memory, explanations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tenant_app(app_id: str, user: str, fast: float, gang: int = 1, gangs: int = 
 
 
 class Rounds:
-    """Round after round with every lease ending in each, through JSON as the journal would."""
+    """Plays rounds at whose ends all leases end, and passes the memory through JSON as the journal does."""
 
     def __init__(self, policy: Sharing, *apps: AppView, top: Topology = TOP) -> None:
         self.policy, self.apps, self.top = policy, apps, top
@@ -41,12 +41,12 @@ class Rounds:
         self.moved = 0
 
     def snapshot(self) -> Snapshot:
-        """What the next round begins with."""
+        """The snapshot of the next round."""
         views = [replace(v, ending_gangs=self.held.get(v.app_id, ())) for v in self.apps]
         return replace(snapshot(*views, top=self.top), memory=self.memory, now_s=self.now_s)
 
     def step(self) -> Plan:
-        """One round."""
+        """Plays one round."""
         plan = self.policy.decide(self.snapshot(), {}, random.Random(0))
         self.memory = json.loads(json.dumps(plan.memory))
         now = {a.app_id: a.gangs for a in plan.awards}
@@ -60,14 +60,14 @@ class Rounds:
         return plan
 
     def run(self, rounds: int) -> Plan:
-        """So many."""
+        """Plays this many rounds."""
         for _ in range(rounds):
             plan = self.step()
         return plan
 
 
 def test_gpus_converge_to_the_shares_of_the_programme() -> None:
-    """The paper's example, eight of each type: u1 has 8 and 2, u2 0 and 6."""
+    """The paper's example, eight GPUs of each type: u1 gets 8 and 2, u2 gets 0 and 6."""
     world = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16))
     world.run(10)
     assert world.total == {"a": {"K80": 80, "V100": 20}, "b": {"V100": 60}}
@@ -87,7 +87,7 @@ def test_fractional_shares_are_met_over_rounds(policy: Sharing) -> None:
 
 
 def test_a_gang_has_one_type_and_stays() -> None:
-    """Each can use all of what it is due, and no more: the whole of one type."""
+    """Each tenant can use exactly its share: all GPUs of one type."""
     world = Rounds(Oef(mode="noncooperative"), tenant_app("a", "u1", 1.0, 4, 2), tenant_app("b", "u2", 1.0, 4, 2))
     for _ in range(12):
         world.step()
@@ -97,7 +97,7 @@ def test_a_gang_has_one_type_and_stays() -> None:
     assert sum(gang_gpus(g) for gangs in world.held.values() for g in gangs) == 16
 
 
-def test_no_app_waits_for_ever() -> None:
+def test_no_app_waits_forever() -> None:
     """Gangs of 4 and of 1 of many tenants on two hosts of four."""
     apps = [tenant_app(f"a{i}", f"u{i % 3}", 1.5, 4 if i % 2 else 1, 2) for i in range(9)]
     world = Rounds(Oef(patience=4.0), *apps)
@@ -129,7 +129,7 @@ def test_weights_and_capacities_count() -> None:
     assert {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards} == {"a": 4, "b": 12}
 
 
-def test_a_wish_for_a_type_is_honoured() -> None:
+def test_an_app_that_asks_for_a_type_gets_that_type() -> None:
     world = Rounds(Oef(), tenant_app("a", "u1", 3.0, gpu_type="K80"), tenant_app("b", "u2", 2.0))
     world.run(5)
     assert set(world.total["a"]) == {"K80"}
@@ -141,7 +141,7 @@ def test_why_says_type_share_deviation_and_speedup() -> None:
 
 
 def test_shares_accrue_with_time() -> None:
-    """A round soon after the last one is worth as much less, so that what is given is charged once."""
+    """A round soon after the last one accrues proportionally less, so that GPUs are charged once."""
     world = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16))
     world.step()
     world.now_s -= 540.0
@@ -155,7 +155,7 @@ def test_shares_accrue_with_time() -> None:
     assert plan.memory["deviation"] == {"u1 (K80 1, V100 2)": {"K80": 0.8, "V100": 0.8}}, "a tenth of a lease"
 
 
-def test_the_papers_placer_mixes_types_and_leaves_gpus_idle_where_the_other_does_not() -> None:
+def test_only_the_papers_placer_mixes_types_and_leaves_gpus_idle() -> None:
     apps = tenant_app("a", "u1", 2.0, 4, 2), tenant_app("b", "u2", 2.0, 4, 2), tenant_app("c", "u3", 2.0, 4, 2)
     mixed, used = {"whole": 0, "paper": 0}, {"whole": 0, "paper": 0}
     for placer in mixed:
@@ -178,7 +178,7 @@ def test_shares_are_met_by_the_papers_placer_too() -> None:
 
 
 def test_the_papers_placer_decides_once_a_lease() -> None:
-    """Between two leases it gives nothing and remembers what it knew, so that idle GPUs call for no restarts."""
+    """Between two leases it gives nothing and keeps its memory, so that idle GPUs cause no restarts."""
     policy = replace(Oef(), placer="paper")
     rounds = Rounds(policy, tenant_app("a", "u1", 2.0, gang=4), tenant_app("b", "u2", 5.0, gang=4))
     assert rounds.step().awards
@@ -191,7 +191,7 @@ def test_the_papers_placer_decides_once_a_lease() -> None:
 
 @pytest.mark.parametrize("placer", ["priority", "unpacked"])
 def test_a_share_below_a_gang_runs_it_now_and_then(placer: str) -> None:
-    """A fifth of 16 GPUs, in gangs of 8."""
+    """The share is a fifth of 16 GPUs, the gangs have 8."""
     apps = (tenant_app("a", "u1", 2.0, gang=8, gangs=1), *(tenant_app(f"b{i}", f"v{i}", 2.0) for i in range(4)))
     rounds = Rounds(replace(Oef(), placer=placer), *apps)
     rounds.run(60)
@@ -199,7 +199,7 @@ def test_a_share_below_a_gang_runs_it_now_and_then(placer: str) -> None:
 
 
 @pytest.mark.parametrize("placer", ["priority", "unpacked"])
-def test_by_priority_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starves(placer: str) -> None:
+def test_under_gavels_placer_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starves(placer: str) -> None:
     apps = [tenant_app(f"a{i}", f"u{i}", 1.0 + i / 4, (1, 2, 4)[i % 3], 1) for i in range(12)]
     world = Rounds(replace(GandivaFair(), placer=placer), *apps)
     waits = dict.fromkeys(world.total, 0)
@@ -214,7 +214,7 @@ def test_by_priority_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starves(place
 
 
 @pytest.mark.parametrize("placer", ["priority", "whole"])
-def test_priority_counts_inside_a_tenant_and_nowhere_else(placer: str) -> None:
+def test_priority_counts_only_inside_a_tenant(placer: str) -> None:
     low, high = (tenant_app(a, "u1", 2.0, 4, 4, priority=p) for a, p in (("low", 0), ("high", 5)))
     world = Rounds(replace(Oef(), placer=placer), low, high, tenant_app("other", "u2", 2.0, 4, 4))
     world.run(12)
@@ -224,7 +224,7 @@ def test_priority_counts_inside_a_tenant_and_nowhere_else(placer: str) -> None:
 
 
 def test_kinds_of_a_tenant_share_its_weight_by_their_priority() -> None:
-    """u1's two kinds of apps have 3 : 1 of its half (OEF 4.2.4), by the non-cooperative form in throughput."""
+    """The two kinds of u1's apps split its half 3 : 1 (OEF 4.2.4), in throughput in the non-cooperative scheme."""
     apps = (tenant_app("a", "u1", 2.0, priority=2, gangs=16), tenant_app("b", "u1", 5.0, gangs=16),
             tenant_app("c", "u2", 2.0, gangs=16))  # fmt: skip
     shared = _Shared(Oef(mode="noncooperative"), Rounds(Oef(), *apps).snapshot())
@@ -236,7 +236,7 @@ def test_kinds_of_a_tenant_share_its_weight_by_their_priority() -> None:
 
 
 def test_nobody_has_a_share_beyond_its_demand_and_the_rest_goes_to_the_others() -> None:
-    """u1 wants two GPUs and would be due eight: it has its two on the fast ones, and 14 are not idle."""
+    """Tenant u1 wants two GPUs and would be due eight: it gets two fast ones, and the other 14 are used."""
     small, large = tenant_app("a", "u1", 5.0, gangs=2), tenant_app("b", "u2", 2.0, gangs=16)
     for policy in (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel()):
         shared = _Shared(policy, Rounds(policy, small, large).snapshot())
@@ -247,7 +247,7 @@ def test_nobody_has_a_share_beyond_its_demand_and_the_rest_goes_to_the_others() 
 
 
 def test_deviations_outlive_speedups_that_are_measured_again() -> None:
-    """Whenever a vector changes the tenant is another virtual user, with what the old one was owed."""
+    """When a vector changes the tenant becomes another virtual user, which inherits the old one's deviations."""
     apps = [tenant_app(f"a{i}", f"u{i}", 1.5 + i, gangs=16, gang=4) for i in range(3)]
     world = Rounds(Oef(), *apps)
     world.step()
@@ -261,7 +261,7 @@ def test_deviations_outlive_speedups_that_are_measured_again() -> None:
     assert sorted(map(str, shared.carried.values())) == sorted(map(str, before.values()))  # type: ignore[attr-defined]
 
 
-def test_an_app_that_leaves_a_virtual_user_takes_nothing_from_those_who_stay() -> None:
+def test_an_app_that_leaves_a_virtual_user_takes_no_deviation_from_the_others() -> None:
     apps = [tenant_app(f"a{i}", "u", 2.0, gang=4) for i in range(2)]
     world = Rounds(Oef(), *apps, tenant_app("b", "v", 3.0, gang=4))
     world.step()
@@ -269,8 +269,8 @@ def test_an_app_that_leaves_a_virtual_user_takes_nothing_from_those_who_stay() -
     assert _Shared(Oef(), world.snapshot()).carried == world.memory["deviation"]
 
 
-def test_gavel_by_finish_times_helps_who_is_late_and_by_duration_who_has_most_left() -> None:
-    """Equal apps on four GPUs of one type: one came long ago; one has three times the work of the other."""
+def test_gavel_helps_the_latest_by_finish_times_and_the_largest_by_duration() -> None:
+    """Equal apps on four GPUs of one type: one arrived long ago; one has three times the other's work."""
     top = Topology.of([Machine("h", "r", 4, "V100")])
 
     def share(objective: Objective, *apps: AppView) -> float:
@@ -286,7 +286,7 @@ def test_gavel_by_finish_times_helps_who_is_late_and_by_duration_who_has_most_le
     assert share("finish_time", long, short) == pytest.approx(2.0)
 
 
-def test_an_app_that_sits_a_round_out_keeps_its_deviations_and_accrues_over_the_gap() -> None:
+def test_an_app_that_misses_a_round_keeps_its_deviations_and_accrues_over_the_gap() -> None:
     world = Rounds(Oef(), tenant_app("a", "u", 2.0, gang=4), tenant_app("b", "v", 5.0, gang=4))
     world.step()
     before = {u: own for u, own in world.memory["deviation"].items() if u.startswith("v ")}  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Themis as a policy: who is offered, what a round gives, and its receipt."""
+"""Themis as a policy: the offer, the awards of a round, and its receipt."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ TOP = topology([4, 4, 2, 2], ("a", "a", "b", "b"))
 
 
 def view(app_id: str, rho: float | None = 1.0, gang: int = 1, gangs: int = 2, **more: object) -> AppView:
-    """An app that could use so many gangs."""
+    """An app that could use some gangs."""
     return replace(AppView(app_id, "root.q", rho, Demand(gang, gangs)), **more)  # type: ignore[arg-type]
 
 
 def snapshot(*apps: AppView, f: float = 0.8, top: Topology = TOP) -> Snapshot:
-    """All GPUs on offer."""
+    """A snapshot with all GPUs on offer."""
     return Snapshot("r1", 0.0, top, free_of(top), apps, f)
 
 
 @pytest.mark.parametrize(("f", "n"), [(0.0, 10), (0.5, 5), (0.8, 2), (0.9, 1), (0.95, 1), (1.0, 1)])
-def test_the_worst_part_is_offered_worst_first(f: float, n: int) -> None:
+def test_the_offer_goes_to_the_worst_part_worst_first(f: float, n: int) -> None:
     offer = Themis().offer(snapshot(*(view(f"a{i}", float(i)) for i in range(10)), f=f))
     assert offer is not None
     assert offer.app_ids == tuple(f"a{i}" for i in range(9, 9 - n, -1))
 
 
-def test_only_who_can_use_the_offer_is_asked() -> None:
+def test_only_apps_that_can_use_the_offer_are_asked() -> None:
     silent = view("silent", None)
     sated = view("sated", 9.0, retained_gpus=2)
     no_room = view("no_room", 9.0, gang=4, queue="root.small", queue_room_gpus=3)
@@ -80,7 +80,7 @@ def test_a_receipt_explains_the_round() -> None:
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Bid]]:
-    """A few apps, some of which hold gangs on offer; those offered bid truthfully enough."""
+    """A few apps, some of which hold gangs on offer; the asked ones bid nearly truthfully."""
     left = free_of(TOP)
     apps = []
     for i in range(draw(st.integers(1, 5))):
@@ -143,7 +143,7 @@ def test_any_round_is_feasible_whole_and_repeatable(
     assert all(0 < r.c <= 1 for r in plan.bids)
     open_ = [v for v in s.apps if v.app_id not in bids or policy.participants]
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards}
-    for v in open_:  # work-conserving: nobody outside the auction could use what is unused
+    for v in open_:  # work-conserving: no app outside the auction could use the unused GPUs
         more = got.get(v.app_id, 0) + v.demand.gang_gpus
         if more <= min(v.demand.gpus, v.queue_room_gpus):
             assert sum(left.values()) < v.demand.gang_gpus
@@ -169,7 +169,7 @@ def trains(app_id: str, slowdown: tuple[float, float, float]) -> Bid:
     ],
     ids=["two VGG16 on two machines of 4", "Inception-v3 and VGG16 on 4 + 2 + 2"],
 )
-def test_where_drf_and_las_fail(engine: str, gpus: list[int], apps: dict[str, tuple[float, float, float]],
+def test_themis_avoids_drf_and_las_failures(engine: str, gpus: list[int], apps: dict[str, tuple[float, float, float]],
                                 wins: list[tuple[Gang, ...]]) -> None:  # fmt: skip
     top = topology(gpus, ("a",))
     s = snapshot(*(view(a, 100.0, 4, 1) for a in apps), f=0.0, top=top)
@@ -205,7 +205,7 @@ def test_cached_tables_decide_the_next_offer() -> None:
     bid = Bid("a", 3.0, (BidRow(1.0, (), 1, 4, Scope.MACHINE),))
     plan = policy.decide(snapshot(*apps), {"a": bid}, random.Random(0))
     assert plan.memory == {"tables": {"a": [[0, 3.0], [4, 1.0]]}}
-    liar = view("a", 99.0, 4, retained_gpus=4)  # says that it is still badly off with what it won
+    liar = view("a", 99.0, 4, retained_gpus=4)  # reports that it is still badly off with its winnings
     later = replace(snapshot(liar, apps[1]), memory=plan.memory)
     assert policy.offer(later) == Offer(("b",))
     assert Themis().offer(later) == Offer(("a",))
@@ -213,7 +213,7 @@ def test_cached_tables_decide_the_next_offer() -> None:
     assert gone.memory == {"tables": {}}, "an app that ended is forgotten"
 
 
-def test_ties_can_fall_at_random_but_the_same_for_a_round() -> None:
+def test_ties_can_be_random_but_are_repeatable_for_a_round() -> None:
     apps = [view(f"a{i}", 1.0) for i in range(10)]
     first = {Themis(ties="random").offer(replace(snapshot(*apps), round_id=f"r{i}")) for i in range(8)}
     assert len(first) > 3

@@ -1,4 +1,4 @@
-"""Worst rho first, gang by gang: who is asked, who gets the next gang, and when it ends."""
+"""Worst rho first, gang by gang: which apps are asked, which one gets the next gang, and when it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.policies.test_themis import snapshot, view
 
 
 def bid(app_id: str, nothing: float, work: float, gangs: int = 3, size: int = 1, own: tuple[Gang, ...] = ()) -> Bid:
-    """rho = 1 + work / gangs; kept gangs are as good as new ones."""
+    """A bid with rho = 1 + work / gangs; kept gangs are as good as new ones."""
     rows = [
         BidRow(1 + work / (kept + new), own[:kept], new, size)
         for kept in range(len(own) + 1)
@@ -27,7 +27,7 @@ def got(plan_awards: object) -> dict[str, int]:
     return {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan_awards}  # type: ignore[attr-defined]
 
 
-def test_everybody_who_could_use_it_is_asked() -> None:
+def test_every_app_that_could_use_the_offer_is_asked() -> None:
     s = snapshot(view("a", 1.0), view("b", 3.0), view("silent", None), view("sated", 9.0, retained_gpus=2))
     offer = WorstFirst().offer(s)
     assert offer is not None
@@ -42,7 +42,7 @@ def test_each_gang_goes_to_the_worst_rho_by_then() -> None:
     assert {r.app_id: r.rho_won for r in plan.bids} == {"a": 4.5, "b": 4.0}
 
 
-def test_a_gang_that_runs_is_kept_and_nobody_takes_what_does_not_help() -> None:
+def test_a_running_gang_is_kept_and_no_app_takes_useless_gpus() -> None:
     home: Gang = (("n3", 2),)
     s = snapshot(view("a", 9.0, 2, 5, ending_gangs=(home,)))
     plan = WorstFirst().decide(s, {"a": bid("a", 9.0, 4.0, 2, 2, (home,))}, random.Random(0))
@@ -51,7 +51,7 @@ def test_a_gang_that_runs_is_kept_and_nobody_takes_what_does_not_help() -> None:
     assert sum(plan.unused_gpus.values()) == 8
 
 
-def test_between_two_rows_rho_is_a_line_and_wide_gangs_count_as_wide() -> None:
+def test_rho_is_interpolated_between_rows_and_large_gangs_count_by_their_size() -> None:
     top = topology([2, 1, 1], ("a",))
     rows = (BidRow(1.0, (), 2, 2, Scope.MACHINE), BidRow(3.0, (), 2, 2, Scope.RACK), BidRow(4.0, (), 1, 2, Scope.RACK))
     s = snapshot(view("a", 9.0, 2, 2), top=top)
@@ -60,7 +60,7 @@ def test_between_two_rows_rho_is_a_line_and_wide_gangs_count_as_wide() -> None:
     assert plan.bids[0].rho_won == 3.0
 
 
-def test_what_bidders_leave_goes_to_the_others() -> None:
+def test_gpus_that_bidders_leave_go_to_the_others() -> None:
     s = snapshot(view("a", 9.0, 1, 1), view("late", None, 2, 3))
     plan = WorstFirst().decide(s, {"a": bid("a", 9.0, 1.0, 1)}, random.Random(0))
     assert got(plan.awards) == {"a": 1, "late": 6}
