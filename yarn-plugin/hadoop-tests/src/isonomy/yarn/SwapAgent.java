@@ -11,7 +11,7 @@ import org.objectweb.asm.MethodVisitor;
 import org.objectweb.asm.Opcodes;
 import org.objectweb.asm.Type;
 
-/** Where Hadoop's tests and the ResourceManager make or name a CapacityScheduler, they get the plugin. */
+/** Replaces CapacityScheduler by the plugin wherever Hadoop's tests and the ResourceManager create or name it. */
 public final class SwapAgent implements ClassFileTransformer {
   private static final String STOCK =
       "org/apache/hadoop/yarn/server/resourcemanager/scheduler/capacity/CapacityScheduler";

@@ -2,7 +2,7 @@ package isonomy.yarn;
 
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** The plugin as Hadoop's tests get it: switched on, with no control plane to talk to and no need for GPUs. */
+/** The plugin in Hadoop's tests: switched on, without a control plane and without GPUs. */
 public class SwappedScheduler extends IsonomyScheduler {
   private static final AtomicInteger MADE = new AtomicInteger();
 

@@ -14,8 +14,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The append-only record of which container had which GPUs when: a line of JSON for each start and each end. The file
- * is opened for each line, so whoever rotates it renames it and is done.
+ * The append-only record of which container had which GPUs, and when: one JSON line per start and end. The file is
+ * opened for each line, so renaming it is enough to rotate it.
  */
 final class Evidence {
   private static final JsonFactory JSON = new JsonFactory();
@@ -24,7 +24,7 @@ final class Evidence {
   private final Path path;
   private final String node;
 
-  /** Raises IOException where the file cannot be written. */
+  /** Throws IOException if the file cannot be written. */
   Evidence(Path path, String node) throws IOException {
     if (path.getParent() != null) {
       Files.createDirectories(path.getParent());
@@ -68,7 +68,7 @@ final class Evidence {
     return line.toString();
   }
 
-  /** A line that cannot be written is logged: a full disk must not stop containers. */
+  /** Appends a line; a failure is only logged, because a full disk must not stop containers. */
   private synchronized void append(GpuUse use, String event, Integer exitCode) {
     try (FileChannel file = open()) {
       ByteBuffer bytes = ByteBuffer.wrap((line(use, event, exitCode) + "\n").getBytes(StandardCharsets.UTF_8));

@@ -13,13 +13,13 @@ import org.apache.hadoop.yarn.server.nodemanager.nodelabels.NodeAttributesProvid
 import org.apache.hadoop.yarn.server.nodemanager.nodelabels.ScriptBasedNodeAttributesProvider;
 
 /**
- * Reports, beside what the configured provider does, that this NodeManager has an executor of ours: the plugin places
- * nothing on nodes that have none. The executor puts it into the NodeManager's configuration before providers are made.
+ * Reports, besides the configured provider's attributes, that this NodeManager has an Isonomy executor: the plugin
+ * places nothing on nodes without one. The executor adds it to the NodeManager's configuration before providers exist.
  */
 public final class ExecutorAttributes extends NodeAttributesProvider {
   static final String NAME = "isonomy-executor";
   private static final String CONFIGURED = "isonomy.nm.attributes-provider";
-  /** What the plugin needs of an executor; grows when that changes. */
+  /** Version of the contract between plugin and executor; increases when it changes. */
   private static final String VERSION = "2";
 
   private NodeAttributesProvider configured;

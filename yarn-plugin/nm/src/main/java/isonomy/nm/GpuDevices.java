@@ -25,11 +25,11 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps a container from the GPUs that are not its own, by a devices cgroup (v1): what CUDA_VISIBLE_DEVICES only asks
- * of a program, the kernel enforces. The value of
+ * Denies a container the GPUs that are not its own, by a devices cgroup (v1): CUDA_VISIBLE_DEVICES is only a request to
+ * the program, but the kernel enforces the cgroup. The value of
  * {@code yarn.nodemanager.linux-container-executor.resources-handler.class}.
  *
- * <p>The NodeManager makes a cgroup for each container; only root may deny devices in it, which is what the setuid
+ * <p>The NodeManager makes a cgroup for each container. Only root may deny devices in it, so that is done by the setuid
  * binary's {@code --module-gpu} is for (YARN's own GPU plugin calls it in the same way).
  */
 @SuppressWarnings("deprecation")  // the interface has no successor that is public
@@ -103,7 +103,7 @@ public class GpuDevices implements LCEResourcesHandler {
     return found;
   }
 
-  /** The container's cgroup, without the GPUs of others; a container that cannot be confined does not start. */
+  /** Makes the container's cgroup and denies it all other GPUs; a container that cannot be confined does not start. */
   @Override
   public void preExecute(ContainerId id, Resource resource) throws IOException {
     GpuUse use = uses.apply(id);
@@ -133,13 +133,13 @@ public class GpuDevices implements LCEResourcesHandler {
     }
   }
 
-  /** What container-executor does with the container's first process before it becomes the user's. */
+  /** The option by which container-executor moves the container's first process into its cgroup. */
   @Override
   public String getResourcesOption(ContainerId id) {
     return "cgroups=" + (confined.contains(id) ? cgroup(id).resolve("tasks") : "none");
   }
 
-  /** Its processes may need a moment to be gone; who overstays keeps the cgroup, as it keeps its GPUs. */
+  /** Deletes the cgroup once the processes have ended; a surviving process keeps the cgroup, as it keeps its GPUs. */
   @Override
   public void postExecute(ContainerId id) {
     confined.remove(id);
@@ -159,7 +159,7 @@ public class GpuDevices implements LCEResourcesHandler {
     }
   }
 
-  /** A cgroup's directory can be removed though its files cannot; while it has processes it is busy. */
+  /** Removes a cgroup's directory, which needs no removal of its files; false while it has processes. */
   private static boolean delete(Path cgroup) {
     try {
       return Files.deleteIfExists(cgroup);

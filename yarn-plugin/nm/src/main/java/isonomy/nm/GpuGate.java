@@ -5,16 +5,16 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * One container a GPU: the ResourceManager may give a GPU to a new container while the old one's processes are still
- * being cleaned up, so the new one waits here until they are gone.
+ * Admits one container per GPU: the ResourceManager may give a GPU to a new container while the old one's processes are
+ * still ending, so the new one waits here until they are gone.
  */
 final class GpuGate {
   private final Map<Integer, String> holders = new HashMap<>();
 
   /**
-   * Takes all GPUs of a container at once.
+   * Takes all GPUs of a container, or none.
    *
-   * @return the container that still held one of them when the time was over; null on success
+   * @return the container that still held one of them at the timeout; null on success
    */
   synchronized String enter(GpuUse use, long timeoutMs) throws InterruptedException {
     long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);

@@ -17,40 +17,40 @@ import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Cont
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** What both executors do around a container: its GPUs into the environment, one container a GPU, evidence. */
+/** Shared by both executors: sets a container's visible GPUs, admits one container per GPU, and records evidence. */
 final class GpuLaunches {
   static final String EVIDENCE_FILE = "isonomy.nm.evidence-file";
   static final String GPU_WAIT_MS = "isonomy.nm.gpu-wait-ms";
   static final String VISIBLE = "CUDA_VISIBLE_DEVICES";
   static final String LEASE = "ISONOMY_LEASE";
   private static final long GPU_WAIT_MS_DEFAULT = 30_000;
-  /** A container's processes get this much longer than YARN gives them between SIGTERM and SIGKILL. */
+  /** Extra time for a container's processes after YARN's delay between SIGTERM and SIGKILL. */
   private static final long GRACE_MS = 5_000;
   private static final long POLL_MS = 50;
-  /** The exit code of a container that did not start for no fault of its own; the Agent knows it, too. */
+  /** Exit code of a container that could not start through no fault of its own; the Agent knows it too. */
   static final int NOT_STARTED = 76;
   private static final Logger LOG = LoggerFactory.getLogger(GpuLaunches.class);
 
-  /** A launch as the executor's parent class does it. */
+  /** The launch of the executor's parent class. */
   interface Launch {
     int run() throws IOException, ConfigurationException;
   }
 
-  /** Waiting for a container that runs already. */
+  /** Waits for a container that already runs. */
   interface Wait {
     int run() throws IOException, InterruptedException;
   }
 
-  /** The executor's hand on the processes of containers. */
+  /** The executor's access to containers' processes. */
   interface Processes {
-    /** The first process of a container, which leads its session; null where that is not known (any more). */
+    /** The first process of a container, which leads its session; null if unknown. */
     String leader(ContainerId id);
 
     /** Sends SIGKILL to a process group. */
     void kill(Container container, String group) throws IOException;
   }
 
-  /** The GPUs of a container were not freed in time by the one before it. */
+  /** The previous container did not free the GPUs in time. */
   private static final class GpusHeldException extends IOException {
     private static final long serialVersionUID = 1L;
 
@@ -75,7 +75,7 @@ final class GpuLaunches {
   private final Processes processes;
   private final Evidence evidence;
   private final GpuGate gate = new GpuGate();
-  /** Containers whose processes did not even end when they were killed, by id: they keep their GPUs. */
+  /** By id, containers whose processes survived SIGKILL: they keep their GPUs. */
   private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
   private final long waitMs;
   private final long graceMs;
@@ -99,7 +99,7 @@ final class GpuLaunches {
     return Path.of(local.replaceFirst("^file:", "")).resolveSibling("isonomy-evidence.jsonl");
   }
 
-  /** Overrides what the AM wrote: only the token, signed by the ResourceManager, says which GPUs are visible. */
+  /** Sets the visible GPUs from the token that the ResourceManager signed; overrides the AM's value. */
   void visible(Map<String, String> environment, LinkedHashSet<String> nmVars) {
     String id = environment.get("CONTAINER_ID");
     GpuUse use = id == null ? null : use(ContainerId.fromString(id));
@@ -128,7 +128,7 @@ final class GpuLaunches {
     try {
       enter(use);
     } catch (GpusHeldException e) {
-      // A failed launch would exit with -1 and count against the job, whose fault it is not.
+      // A failed launch would exit with -1 and count as the job's failure, which it is not.
       LOG.warn("{} does not start: {}", use.container(), e.getMessage());
       container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), e.getMessage() + "\n"));
       return NOT_STARTED;
@@ -143,7 +143,7 @@ final class GpuLaunches {
     }
   }
 
-  /** After a restart of the NodeManager the container holds its GPUs as before. */
+  /** Reserves the container's GPUs again after a restart of the NodeManager, and waits for it. */
   int reacquire(ContainerId id, Wait wait) throws IOException, InterruptedException {
     Container container = nm.getContainers().get(id);
     if (container == null || use(container).gpuIds().isEmpty()) {
@@ -180,7 +180,7 @@ final class GpuLaunches {
     LOG.info("{} has GPUs {} by lease {}", use.container(), use.visibleDevices(), use.lease());
   }
 
-  /** The parent class is done when the container's shell has ended; the GPUs are free when all its processes have. */
+  /** Frees the GPUs once all processes have ended; the parent class waits only for the container's shell. */
   private void leave(Container container, GpuUse use, int exitCode) {
     String leader = processes.leader(container.getContainerId());
     if (!awaitEnd(leader, use.container(), graceMs)) {

@@ -8,7 +8,7 @@ import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 
-/** What the RM-signed container token says of a container's GPUs. */
+/** A container's GPUs according to its RM-signed token. */
 final class GpuUse {
   private final String container;
   private final List<Integer> gpuIds;
@@ -54,7 +54,7 @@ final class GpuUse {
     return lease;
   }
 
-  /** Placed with GPUs by plain CapacityScheduler: which ones it may see is not ours to say. */
+  /** Whether plain CapacityScheduler placed it with GPUs, so that Isonomy does not set which ones it sees. */
   boolean isUnmanaged() {
     return unmanaged;
   }

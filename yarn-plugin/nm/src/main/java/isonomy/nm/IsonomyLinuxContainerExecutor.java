@@ -26,7 +26,7 @@ public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor implem
     ExecutorAttributes.addTo(getConf());
   }
 
-  /** What a container may use of the GPUs; null where it is not known. */
+  /** The GPUs that a container may use; null if unknown. */
   GpuUse use(ContainerId id) {
     return gpus.use(id);
   }

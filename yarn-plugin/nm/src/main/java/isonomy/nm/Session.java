@@ -10,19 +10,19 @@ import java.util.TreeSet;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 
 /**
- * The processes of a container, by Linux's /proc: those of the session that its first process leads, and those that left
- * it but still name the container in their environment, which the NodeManager can read of its own user's processes only.
+ * The processes of a container, from Linux's /proc: those in its first process's session, and those that left it
+ * but name the container in their environment, which the NodeManager can read only for its own user's processes.
  */
 final class Session {
   private static final Path PROC = Path.of("/proc");
-  // Fields of /proc/PID/stat behind the name, which may hold blanks and brackets.
+  // Fields of /proc/PID/stat after the name, which may contain blanks and brackets.
   private static final int STATE = 0;
   private static final int GROUP = 2;
   private static final int LEADER = 3;
 
   private Session() {}
 
-  /** The container's process groups that still have a process; empty where there is no /proc. */
+  /** The container's process groups that still have a process; empty without /proc. */
   static Set<String> groups(String leader, String container) {
     String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
     Set<String> groups = new TreeSet<>();
@@ -45,7 +45,7 @@ final class Session {
     return stat.substring(stat.lastIndexOf(')') + 1).trim().split(" ");
   }
 
-  /** Empty where the process has ended, or belongs to another user. */
+  /** The file's text; empty if the process has ended or belongs to another user. */
   private static String text(Path file) {
     try {
       return new String(Files.readAllBytes(file), StandardCharsets.ISO_8859_1);

@@ -20,18 +20,18 @@ import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 /**
  * The outstanding asks for GPUs, held back from the queues.
  *
- * <p>As in YARN, an ask is known by attempt, priority and allocationRequestId, its count is absolute, and the
- * latest capability replaces an earlier one. Each change goes to the sink, and what is outstanding to the queue's
+ * <p>As in YARN, an ask is identified by attempt, priority and allocationRequestId, its count is absolute, and the
+ * latest capability replaces an earlier one. Each change goes to the sink, and outstanding containers to the queue's
  * metrics, under the book's lock so that changes keep their order; neither may block. Holders of scheduler locks may
  * call this class, it calls nobody else.
  */
 final class AskBook {
-  /** An attempt may ask under so many different keys at a time. */
+  /** The most keys under which an attempt may ask at a time. */
   static final int KEYS_MAX = 4096;
-  /** At most so many containers of one ask are told at a time; the others follow as these are served. */
+  /** The most containers of one ask that are reported at a time; the others follow as these are served. */
   static final int TOLD_MAX = 65_536;
 
-  /** What makes it one ask of an attempt. */
+  /** Identifies an ask of an attempt. */
   static final class Key {
     private final int priority;
     private final long allocationRequestId;
@@ -73,7 +73,7 @@ final class AskBook {
     final int count;
     /** The node label that its nodes must have; empty: the default partition. */
     final String partition;
-    /** Hosts and racks that it is limited to; empty: any. */
+    /** The hosts and racks to which it is limited; empty: any. */
     final List<String> onlyOn;
     /** Set if it came through the constraint API. */
     final SchedulingRequest original;
@@ -89,7 +89,7 @@ final class AskBook {
     }
   }
 
-  /** Counts what an attempt waits for in the metrics of its queue. */
+  /** Counts an attempt's pending containers in the metrics of its queue. */
   interface Pending {
     /** `containers` may be negative. */
     void add(String partition, int containers, Resource each);
@@ -98,15 +98,15 @@ final class AskBook {
   private static final class Entry {
     final Resource capability;
     int count;
-    /** How often the AM has asked: after its first ask, what was recovered may be what it asks for. */
+    /** How often the AM has asked; its first ask may still count recovered containers. */
     int asks;
-    /** Null: that of its queue. */
+    /** The node label; null: the queue's default. */
     String label;
     SchedulingRequest original;
     List<String> onlyOn = List.of();
     final Map<String, ResourceRequest> locations = new HashMap<>();
     Ask told;
-    /** What the queue's metrics count of it, and in which partition. */
+    /** Its containers that the queue's metrics count, and their partition. */
     int pending;
     String pendingIn = "";
 
@@ -153,12 +153,12 @@ final class AskBook {
     this.sink = sink;
   }
 
-  /** Asks of an attempt are taken from now on. */
+  /** Accepts an attempt's asks from now on. */
   synchronized void open(ApplicationAttemptId id, Pending pending) {
     attempts.computeIfAbsent(id, a -> new Attempt(pending));
   }
 
-  /** An attempt ended: its asks are void. */
+  /** Drops the asks of an attempt that has ended. */
   synchronized void close(ApplicationAttemptId id) {
     Attempt attempt = attempts.remove(id);
     if (attempt != null) {
@@ -177,7 +177,7 @@ final class AskBook {
     attempt.entries.values().forEach(e -> attempt.count(e, e.toldCount()));
   }
 
-  /** Forgets an attempt; what it asks goes into the lists, for CapacityScheduler. */
+  /** Forgets an attempt and adds its asks to the lists, for CapacityScheduler. */
   synchronized void giveBack(
       ApplicationAttemptId id, List<ResourceRequest> asks, List<SchedulingRequest> constrained) {
     Attempt attempt = attempts.get(id);
@@ -193,7 +193,7 @@ final class AskBook {
     close(id);
   }
 
-  /** Like the request, for another number of containers. */
+  /** A copy of the request with another number of containers. */
   static ResourceRequest copy(ResourceRequest r, int containers) {
     return ResourceRequest.newBuilder().priority(r.getPriority()).resourceName(r.getResourceName())
         .capability(r.getCapability()).numContainers(containers).relaxLocality(r.getRelaxLocality())
@@ -201,7 +201,7 @@ final class AskBook {
         .allocationRequestId(r.getAllocationRequestId()).build();
   }
 
-  /** Why an attempt may not ask so, too; null where it may. `keys`: of asks for GPUs that are not withdrawn. */
+  /** Why an attempt may not ask under these keys too; null if it may. `keys`: those with a count above 0. */
   synchronized String refusal(ApplicationAttemptId id, Set<Key> keys) {
     Attempt attempt = attempts.get(id);
     Set<Key> all = new HashSet<>(keys);
@@ -214,8 +214,8 @@ final class AskBook {
   }
 
   /**
-   * Takes an AM's asks with GPUs. `notPulled`: how many containers for a key are allocated and the AM cannot know
-   * of yet, so that it still counts them in its ask.
+   * Records an AM's asks with GPUs. `notPulled`: by key, the allocated containers that the AM has not yet fetched
+   * and therefore still counts in its ask.
    */
   synchronized void ask(
       ApplicationAttemptId id,
@@ -266,7 +266,7 @@ final class AskBook {
     }
   }
 
-  /** What an attempt asks for in all, with GPUs: what is not among these is asked for no more. */
+  /** Replaces all asks of an attempt with GPUs; those not in the list are withdrawn. */
   synchronized void replace(ApplicationAttemptId id, List<ResourceRequest> asks) {
     Attempt attempt = attempts.get(id);
     if (attempt == null) {
@@ -284,7 +284,7 @@ final class AskBook {
     ask(id, all, List.of(), Map.of());
   }
 
-  /** The entry of a key; null where the ask only withdraws what is not there any more. */
+  /** The entry of a key; null if the ask only withdraws an entry that does not exist. */
   private Entry entry(ApplicationAttemptId id, Attempt attempt, Key key, Resource capability, int count) {
     Entry entry = attempt.entries.get(key);
     if (entry != null && entry.capability.equals(capability)) {
@@ -310,8 +310,8 @@ final class AskBook {
   }
 
   /**
-   * A container of before a restart of the ResourceManager is back. An AM that repeats its asks after such a
-   * restart may still count it, so its first ask is reduced by it; only where the allocationRequestId tells.
+   * Notes a container recovered after a restart of the ResourceManager. An AM that repeats its asks after the
+   * restart may still count it, so its first ask is reduced by it, if it has an allocationRequestId.
    */
   synchronized void recovered(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
@@ -326,7 +326,7 @@ final class AskBook {
     }
   }
 
-  /** A container was allocated for this ask, which YARN has taken out of the queue's metrics. */
+  /** Counts down an ask for an allocated container, which YARN has already removed from the queue's metrics. */
   synchronized void placed(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
     Entry entry = attempt == null ? null : attempt.entries.get(key);
@@ -336,7 +336,7 @@ final class AskBook {
     }
   }
 
-  /** A container ended before its AM had it: the ask is outstanding again. */
+  /** Reopens an ask whose container ended before its AM received it. */
   synchronized void restored(ApplicationAttemptId id, Key key) {
     Attempt attempt = attempts.get(id);
     if (attempt != null && attempt.entries.containsKey(key)) {
@@ -350,7 +350,7 @@ final class AskBook {
     publish(id, attempt, key, entry);
   }
 
-  /** Tells and counts what has changed since the last time. */
+  /** Sends an ask to the sink and the metrics if it has changed since the last time. */
   private void publish(ApplicationAttemptId id, Attempt attempt, Key key, Entry entry) {
     attempt.count(entry, entry.toldCount());
     Ask message = message(id, key, entry);
@@ -400,7 +400,7 @@ final class AskBook {
     return ask.build();
   }
 
-  /** Hosts and racks that the ask is limited to: none if its locality may be relaxed. */
+  /** The hosts and racks to which the ask is limited; empty if its locality may be relaxed. */
   private static List<String> onlyOn(Entry entry) {
     ResourceRequest any = entry.locations.get(ResourceRequest.ANY);
     if (entry.original != null || any == null || any.getRelaxLocality()) {

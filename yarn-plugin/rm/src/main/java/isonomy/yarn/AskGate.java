@@ -32,9 +32,9 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.YarnScheduler;
 
 /**
- * What masters may not ask of GPUs is refused where they hear why, before anybody else serves it: opportunistic
- * containers (which no scheduler places), other GPUs or another execution type for a container that runs, and asks
- * under too many keys.
+ * Refuses requests for GPUs that are not allowed, early enough that application masters get the reason: opportunistic
+ * containers (which no scheduler places), a change of a running container's GPUs or execution type, and asks under
+ * too many keys.
  */
 public final class AskGate implements ApplicationMasterServiceProcessor {
   private static final Set<ContainerUpdateType> RESIZES =
@@ -42,7 +42,7 @@ public final class AskGate implements ApplicationMasterServiceProcessor {
   private ApplicationMasterServiceProcessor next;
   private RMContext rm;
 
-  /** Puts this first in the master service's chain, which is made after the scheduler. */
+  /** Adds this class as the first processor of the master service, which is created after the scheduler. */
   static void addTo(Configuration conf) {
     List<String> processors =
         new ArrayList<>(conf.getTrimmedStringCollection(YarnConfiguration.RM_APPLICATION_MASTER_SERVICE_PROCESSORS));
@@ -113,7 +113,7 @@ public final class AskGate implements ApplicationMasterServiceProcessor {
     }
   }
 
-  /** The GPUs of a running container are its lease: neither they nor its execution type can be changed. */
+  /** Refuses changes of a running container's GPUs, which are its leases, or of its execution type. */
   private static List<UpdateContainerError> takeUpdates(IsonomyScheduler scheduler, AllocateRequest request) {
     List<UpdateContainerError> errors = new ArrayList<>();
     List<UpdateContainerRequest> others = new ArrayList<>();

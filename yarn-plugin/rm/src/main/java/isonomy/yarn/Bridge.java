@@ -22,9 +22,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Talks to the control plane from two daemon threads: one sends events, one waits for directives. Neither is ever
- * under a lock of the scheduler while it talks. A request that fails is repeated under its id until it is answered;
- * whenever the control plane does not know this life of the plugin, a snapshot goes first.
+ * Talks to the control plane from two daemon threads: one sends events, one waits for directives. Neither holds a
+ * scheduler lock during a call. A failed request is repeated with the same id until it is answered. If the control
+ * plane does not know this run of the plugin, a snapshot is sent first.
  */
 final class Bridge implements AutoCloseable {
   static final int EXCHANGE_MS = 10_000;
@@ -38,9 +38,9 @@ final class Bridge implements AutoCloseable {
   private static final int QUERIES_AT_ONCE = 32;
   private static final Logger LOG = LoggerFactory.getLogger(Bridge.class);
 
-  /** What the bridge needs of the scheduler. */
+  /** The scheduler as the bridge uses it. */
   interface Cluster {
-    /** What YARN knows now; contains all events up to `lastSeq`. */
+    /** YARN's present state, which includes all events up to `lastSeq`. */
     Snapshot snapshot(long lastSeq);
 
     /** Whether recovery has ended. */
@@ -49,7 +49,7 @@ final class Bridge implements AutoCloseable {
     DirectiveResult.Builder carryOut(Directive directive);
   }
 
-  /** The ways to the control plane: each has its own deadline and connections. */
+  /** The links to the control plane, each with its own deadline and connections. */
   static final class Links implements AutoCloseable {
     private final ControlPlane events;
     private final ControlPlane directives;
@@ -88,7 +88,7 @@ final class Bridge implements AutoCloseable {
   private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
   private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
   private volatile boolean stopped;
-  /** Guarded by this: the number of the snapshot that is wanted, and of the one that the control plane has. */
+  /** Guarded by this: the numbers of the snapshot that is wanted, and of the one that the control plane has. */
   private long wanted = 1;
 
   private long taken;
@@ -114,7 +114,7 @@ final class Bridge implements AutoCloseable {
     links.close();
   }
 
-  /** Tells the control plane, in due time; never blocks. */
+  /** Queues an event for the control plane; never blocks. */
   void emit(Event.Builder event) {
     queue.add(event);
   }
@@ -153,7 +153,7 @@ final class Bridge implements AutoCloseable {
     }
   }
 
-  /** Waits a little after a failure; false where the bridge is being closed. */
+  /** Waits a little after a failure; false if the bridge is being closed. */
   private static boolean paused() {
     try {
       Thread.sleep(BACKOFF_MIN_MS);
@@ -163,7 +163,7 @@ final class Bridge implements AutoCloseable {
     }
   }
 
-  /** Says hello until it is heard, each time with what YARN knows then; whether recovery was over by then. */
+  /** Sends a snapshot of the present state until it is accepted; returns whether recovery had ended by then. */
   private boolean hello() throws InterruptedException {
     if (queue.overflowed()) {
       LOG.warn("Too many events waited for the control plane (isonomy.bridge.queue-size): a snapshot replaces them");
@@ -171,7 +171,7 @@ final class Bridge implements AutoCloseable {
     Retries retries = new Retries();
     while (!stopped) {
       try {
-        // Whether anybody listens is asked first: a snapshot is expensive.
+        // Check first that the control plane answers, because a snapshot is expensive.
         once(links.events, request().setEvents(Events.getDefaultInstance()).build());
         long number = wanted();
         Snapshot snapshot = cluster.snapshot(queue.restart()).toBuilder().setRmLife(epoch).build();
@@ -256,7 +256,7 @@ final class Bridge implements AutoCloseable {
 
   // ---- queries
 
-  /** Forwards a call of the REST resource; from any thread without locks. */
+  /** Forwards a REST call; from any thread that holds no lock. */
   QueryReply query(Query query) {
     if (!queries.tryAcquire()) {
       throw new BridgeException("the control plane is busy with " + QUERIES_AT_ONCE + " other queries; try again");
@@ -303,7 +303,7 @@ final class Bridge implements AutoCloseable {
     }
   }
 
-  /** Repeats the request until it is answered; null where a snapshot has to go first. */
+  /** Repeats the request until it is answered; null if a snapshot must be sent first. */
   private Response exchange(ControlPlane link, Request request) throws InterruptedException {
     Retries retries = new Retries();
     while (!stopped) {
@@ -319,7 +319,7 @@ final class Bridge implements AutoCloseable {
     throw new InterruptedException();
   }
 
-  /** Waits longer after each failure, and says each reason once. */
+  /** Waits longer after each failure, and logs each reason once. */
   private static final class Retries {
     private long backoffMs = BACKOFF_MIN_MS;
     private String said = "";

@@ -61,7 +61,7 @@ final class BridgeConfig {
     return new BridgeConfig(conf.getTrimmed(HOST, "127.0.0.1"), port, Path.of(tokenFile), queueSize);
   }
 
-  /** The secret that both sides share, read again as the control plane may have made it only now. */
+  /** The shared secret; read at each call, because the control plane may create it late. */
   String token() throws IOException {
     if (!Files.isReadable(tokenFile)) {
       throw new IOException(TOKEN_FILE + ": " + tokenFile + " cannot be read; has the control plane been started?");

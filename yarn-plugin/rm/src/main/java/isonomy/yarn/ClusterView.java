@@ -17,11 +17,11 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 
-/** What the scheduler knows, as messages of bridge.proto. */
+/** The scheduler's state as messages of bridge.proto. */
 final class ClusterView {
   private final IsonomyScheduler scheduler;
   private final EndingContainers ending;
-  /** The GPUs of each node before it was decommissioned: its capacity shrinks to what is in use then. */
+  /** The GPUs of each node before its decommissioning, which reduces the capacity to what is in use. */
   private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
 
   ClusterView(IsonomyScheduler scheduler, EndingContainers ending) {
@@ -49,7 +49,7 @@ final class ClusterView {
         .setWithheld(scheduler.withheld(message.getAttributesMap())).build();
   }
 
-  /** One more than the highest id of its GPUs. */
+  /** One more than the container's highest GPU id; 0 without known GPUs. */
   private static int ids(RMContainer container) {
     return !Gpus.has(container) || Gpus.untagged(container) ? 0
         : Gpus.tag(container).gpuIds().stream().mapToInt(id -> id + 1).max().orElse(0);
@@ -59,7 +59,7 @@ final class ClusterView {
     gpus.remove(node);
   }
 
-  /** Null where the scheduler does not know it. */
+  /** The application; null if the scheduler does not know it. */
   Application application(ApplicationId id) {
     RMApp app = scheduler.getRMContext().getRMApps().get(id);
     SchedulerApplication<FiCaSchedulerApp> scheduled = scheduler.getSchedulerApplications().get(id);
@@ -67,12 +67,12 @@ final class ClusterView {
       return null;
     }
     FiCaSchedulerApp attempt = scheduled.getCurrentAppAttempt();
-    // YARN changes the priority of the attempt alone.
+    // YARN changes only the attempt's priority.
     Priority priority = attempt == null ? scheduled.getPriority() : attempt.getPriority();
     return Messages.application(app, (CSQueue) scheduled.getQueue(), priority, attempt);
   }
 
-  /** Under the scheduler's lock, but for the asks. */
+  /** The whole state, read under the scheduler's lock except for the asks. */
   Snapshot.Builder snapshot() {
     Snapshot.Builder snapshot = Snapshot.newBuilder().setReady(scheduler.ready()).setShadow(scheduler.isShadow());
     scheduler.underReadLock(() -> {

@@ -5,7 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.Supplier;
 
-/** How directives ended, by id: each is carried out once, however often it arrives. Keeps the newest ones. */
+/** Results of the newest directives by id, so that a repeated directive is carried out only once. */
 final class DirectiveLog {
   private final Map<String, DirectiveResult> results;
 
@@ -20,7 +20,7 @@ final class DirectiveLog {
     };
   }
 
-  /** The result of the directive, which is carried out now unless it has been already. */
+  /** The result of the directive; carries it out unless that has been done. */
   synchronized DirectiveResult once(String id, Supplier<DirectiveResult.Builder> carryOut) {
     DirectiveResult known = results.get(id);
     if (known != null) {

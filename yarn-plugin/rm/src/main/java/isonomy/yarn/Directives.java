@@ -32,7 +32,7 @@ import org.apache.hadoop.yarn.util.resource.Resources;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Carries out what the control plane decided, or says why not. */
+/** Carries out the control plane's directives, or reports why not. */
 final class Directives {
   private static final Logger LOG = LoggerFactory.getLogger(Directives.class);
 
@@ -149,7 +149,7 @@ final class Directives {
     return node;
   }
 
-  /** Never two containers on one GPU, whatever the control plane believes. */
+  /** Refuses a second container on a GPU, even if the control plane asks for it. */
   private void checkGpusFree(FiCaSchedulerNode node, List<Integer> gpuIds) throws Refused {
     int gpus = Gpus.of(node.getTotalResource());
     if (gpuIds.isEmpty() || new HashSet<>(gpuIds).size() < gpuIds.size()
@@ -173,7 +173,7 @@ final class Directives {
     }
   }
 
-  /** As CapacityScheduler would: the ask's partition, open to its queue, and the hosts and racks that it names. */
+  /** Checks, as CapacityScheduler would, the ask's partition, the queue's access to it, and its hosts and racks. */
   private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) throws Refused {
     if (!ask.partition.equals(node.getPartition())) {
       throw new Refused("the ask is for " + partition(ask.partition) + ", node " + node.getNodeID() + " is in "
@@ -244,13 +244,13 @@ final class Directives {
     return container;
   }
 
-  /** The AM reads a PreemptionMessage with its next heartbeat. */
+  /** Marks the container; the AM gets a PreemptionMessage with its next heartbeat. */
   private void preempt(String containerId) throws Refused {
     RMContainer container = live(containerId);
     scheduler.markContainerForPreemption(container.getApplicationAttemptId(), container);
   }
 
-  /** Ends the container now, with lazy preemption too. */
+  /** Ends the container immediately, even with lazy preemption. */
   private void kill(String containerId, String reason) throws Refused {
     RMContainer container = live(containerId);
     String diagnostics = SchedulerUtils.PREEMPTED_CONTAINER + ": " + reason;

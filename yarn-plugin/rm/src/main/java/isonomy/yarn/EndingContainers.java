@@ -12,14 +12,14 @@ import java.util.function.Predicate;
 import java.util.stream.Collectors;
 
 /**
- * Containers that the ResourceManager has ended (killed, released, expired) while their processes may still run:
- * their GPUs are in use until the NodeManager says otherwise. The sink hears of each container's real end, under
+ * Containers that the ResourceManager has ended (killed, released, expired) but whose processes may still run.
+ * Their GPUs are in use until the NodeManager reports the end. The sink gets each container's real end under
  * this object's lock; it must not block.
  */
 final class EndingContainers {
-  /** A NodeManager that is alive and says nothing for so long has forgotten the container. */
+  /** A live NodeManager that does not report a container for this long has forgotten it. */
   static final long PATIENCE_MS = 60_000;
-  /** After so many heartbeats a NodeManager has had the order to end a container that it never reported. */
+  /** Heartbeats after which a NodeManager has received the order to end a container that it never reported. */
   private static final int HEARTBEATS = 2;
 
   private static final class Ending {
@@ -50,7 +50,7 @@ final class EndingContainers {
         .put(container.getContainerId(), new Ending(container.toBuilder().setEnding(true).build(), end, started, nowMs));
   }
 
-  /** A NodeManager reports a container that has been ended as started: wait for it. */
+  /** A NodeManager reports an ended container as started: wait for its end. */
   synchronized void started(String nodeId, String containerId) {
     Ending ending = byNode.getOrDefault(nodeId, Map.of()).get(containerId);
     if (ending != null) {
@@ -69,7 +69,7 @@ final class EndingContainers {
     return byNode.isEmpty();
   }
 
-  /** A NodeManager's heartbeat. */
+  /** A NodeManager's heartbeat; gives up on containers that it has forgotten or never started. */
   synchronized void heartbeat(String nodeId, long nowMs) {
     finish(nodeId, e -> ++e.heartbeats >= HEARTBEATS && !e.started || nowMs - e.sinceMs > PATIENCE_MS);
   }

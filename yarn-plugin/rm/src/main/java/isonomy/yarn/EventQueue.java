@@ -12,15 +12,15 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The bounded queue between the scheduler and the control plane. Adding never blocks. An event that says a thing's whole
- * state takes the place of a waiting one of the same thing. A full queue is emptied and remembers that it overflowed,
- * for a snapshot has to take the events' place then.
+ * The bounded queue between the scheduler and the control plane. Adding never blocks. An event with an object's whole
+ * state replaces a waiting one of the same object. A full queue is emptied and remembers the overflow, because a
+ * snapshot must then replace the events.
  */
 final class EventQueue {
   private final int capacity;
   /** By sequence number, in its order. */
   private final Map<Long, Event> events = new LinkedHashMap<>();
-  /** Of the things whose state waits to be told, the event's number. */
+  /** By object whose whole state waits: the event's number. */
   private final Map<Object, Long> waiting = new HashMap<>();
   private long lastSeq;
   private boolean overflowed;
@@ -52,7 +52,7 @@ final class EventQueue {
     notifyAll();
   }
 
-  /** What the event tells the whole state of; null where it tells of a change. */
+  /** The object whose whole state the event has; null if the event is a change. */
   private static Object thing(EventOrBuilder event) {
     switch (event.getKindCase()) {
       case ASK:
@@ -87,7 +87,7 @@ final class EventQueue {
     return oldest;
   }
 
-  /** Forgets the events up to this sequence number. */
+  /** Removes the events up to this sequence number. */
   synchronized void discard(long upToSeq) {
     Iterator<Event> oldest = events.values().iterator();
     while (oldest.hasNext()) {
@@ -103,7 +103,7 @@ final class EventQueue {
     }
   }
 
-  /** Starts again: what happened until now is told by a snapshot taken after this call. */
+  /** Empties the queue, because a snapshot taken after this call replaces its events; returns the last number. */
   synchronized long restart() {
     clear();
     overflowed = false;

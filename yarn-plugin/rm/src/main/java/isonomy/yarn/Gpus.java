@@ -41,7 +41,7 @@ final class Gpus {
     return container.getState() != RMContainerState.RESERVED && of(container.getAllocatedResource()) > 0;
   }
 
-  /** What the plugin wrote into a container's token; null where it was not the plugin that placed it. */
+  /** The plugin's tag in a container's token; null if the plugin did not place the container. */
   static GpuTag tag(RMContainer container) {
     return GpuTag.read(container.getAllocationTags(), of(container.getAllocatedResource()));
   }
@@ -52,12 +52,12 @@ final class Gpus {
     return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
   }
 
-  /** Whether it has GPUs, and which ones is unknown: the plugin did not place it. */
+  /** Whether it has GPUs with unknown ids, because the plugin did not place it. */
   static boolean untagged(RMContainer container) {
     return has(container) && tag(container) == null;
   }
 
-  /** Takes out of a master's request the tags that only the plugin may write. */
+  /** Removes from an application master's request the tags that only the plugin may write. */
   static void strip(SchedulingRequest request) {
     Set<String> tags = request.getAllocationTags();
     if (tags == null || tags.stream().noneMatch(Gpus::reserved)) {
@@ -73,7 +73,7 @@ final class Gpus {
     return tag != null && GpuTag.isReserved(tag);
   }
 
-  /** The tags of a container that is placed: ours, and the master's own. */
+  /** The tags of a container to place: the plugin's, and those of the application master. */
   static Set<String> tags(List<Integer> gpuIds, String leaseId, SchedulingRequest original) {
     Set<String> tags = new TreeSet<>(GpuTag.of(gpuIds, leaseId));
     if (original != null && original.getAllocationTags() != null) {

@@ -48,18 +48,18 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * CapacityScheduler without a say over GPUs: asks with GPUs are held back and told to the control plane, which
- * answers with the node and the GPU ids of each container. All else flows through the queues as usual.
+ * CapacityScheduler with GPUs left to the control plane: asks with GPUs are held back and reported to it, and it
+ * answers with the node and the GPU ids of each container. All other asks go through the queues as usual.
  *
- * <p>In the mode `shadow` nothing is held back and no directive is carried out: the control plane only hears what
- * CapacityScheduler does. To it the ResourceManager never becomes ready to place anything.
+ * <p>In mode `shadow` nothing is held back and no directive is carried out: the control plane only sees what
+ * CapacityScheduler does, and the ResourceManager never reports that it is ready to place containers.
  *
  * <p>An AM that asks for GPUs in its own container is held back too: no container has a GPU without a lease. With
- * `isonomy.scheduler.mode` off this is plain CapacityScheduler, and so it is for queues that `isonomy.scheduler.queues`
- * does not name.
+ * `isonomy.scheduler.mode` off this is plain CapacityScheduler, as it always is for queues that
+ * `isonomy.scheduler.queues` does not name.
  *
- * <p>Whatever fails here is logged, and the control plane gets a snapshot in place of what it was not told: nothing of
- * ours is thrown into the ResourceManager, which would end.
+ * <p>Failures of this class are logged and never thrown into the ResourceManager, which they would end; the control
+ * plane then gets a snapshot instead of the events that it missed.
  */
 public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluster {
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
@@ -122,7 +122,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     super.serviceStop();
   }
 
-  /** The ways to the control plane. */
+  /** The links to the control plane. */
   Bridge.Links links(BridgeConfig config) {
     return Bridge.Links.py4j(config);
   }
@@ -179,7 +179,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  /** What an attempt asks of GPUs goes to whom its queue's asks belong. */
+  /** Moves an attempt's asks for GPUs to the control plane or to CapacityScheduler, whichever serves its queue. */
   private void handOver(FiCaSchedulerApp app) {
     ApplicationAttemptId id = app.getApplicationAttemptId();
     if (manages(id)) {
@@ -205,7 +205,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   // ---- guarding the ResourceManager
 
-  /** Does what must not end the ResourceManager, however it fails. */
+  /** Runs an action; a failure is logged and does not end the ResourceManager. */
   private void guarded(String what, Runnable action) {
     try {
       action.run();
@@ -222,7 +222,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  /** While there is no bridge nobody listens: the first snapshot tells everything. */
+  /** Sends an event if there is a bridge; before that the first snapshot will contain it. */
   void emit(Supplier<Event.Builder> event) {
     Bridge to = bridge;
     Event.Builder made = to == null ? null : event.get();
@@ -288,7 +288,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return super.allocate(id, others, otherConstrained, release, blacklistAdditions, blacklistRemovals, updates);
   }
 
-  /** In the mode shadow the control plane hears what waits; else it hears what is held. */
+  /** In mode shadow, reports the asks that wait at CapacityScheduler. */
   private void shadow(FiCaSchedulerApp app) {
     if (app != null && managed.isShadow()) {
       shadowAsks.look(app);
@@ -297,14 +297,14 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  /** The outstanding asks that the control plane knows, or is to know. */
+  /** The outstanding asks for the control plane. */
   List<Ask> outstanding() {
     return managed.isShadow() ? shadowAsks.all() : asks.all();
   }
 
   private void hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
     normalizeResourceRequests(held);
-    // Nothing is placed between the look at the attempt's containers and the book's taking the ask.
+    // No container may be placed between reading the attempt's containers and recording the ask.
     readLock.lock();
     try {
       FiCaSchedulerApp app = getApplicationAttempt(id);
@@ -323,7 +323,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  /** Counts what an attempt waits for where CapacityScheduler would, had it been asked. */
+  /** Counts an attempt's pending containers in the metrics, as CapacityScheduler would. */
   AskBook.Pending pendingOf(ApplicationAttemptId id) {
     FiCaSchedulerApp app = getApplicationAttempt(id);
     if (app == null) {
@@ -340,7 +340,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     };
   }
 
-  /** The placement processor's way past the asks: not for GPUs. */
+  /** The placement processor bypasses the asks; not allowed for GPUs. */
   @Override
   public boolean attemptAllocationOnNode(
       SchedulerApplicationAttempt app, SchedulingRequest request, SchedulerNode node) {
@@ -362,7 +362,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       return;
     }
     if (event instanceof NodeAddedSchedulerEvent) {
-      // Nothing is placed on a node between its registration and the recovery of its containers.
+      // No container may be placed on a node between its registration and the recovery of its containers.
       writeLock.lock();
       try {
         super.handle(event);
@@ -439,7 +439,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     events.drained(container, end);
   }
 
-  /** Also hears of the end of containers that are unknown by now. */
+  /** Also handles the end of containers that the scheduler no longer knows. */
   @Override
   public void completedContainer(RMContainer container, ContainerStatus status, RMContainerEventType event) {
     super.completedContainer(container, status, event);
@@ -465,7 +465,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return view.snapshot().setLastSeq(lastSeq).build();
   }
 
-  // ---- for our own classes, which work under the scheduler's locks
+  // ---- for the plugin's classes, which run under the scheduler's locks
 
   void underReadLock(Runnable action) {
     readLock.lock();
@@ -485,7 +485,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  /** Allocates one container past the queues' order, but within their limits. */
+  /** Allocates one container outside the queues' order, but within their limits. */
   boolean allocateNow(FiCaSchedulerApp app, SchedulingRequest request, FiCaSchedulerNode node) {
     return super.attemptAllocationOnNode(app, request, node);
   }
@@ -494,7 +494,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return getNode(id);
   }
 
-  /** For what is placed past the scheduler's own events. */
+  /** The events, for containers that are placed without the scheduler's own events. */
   SchedulerEvents events() {
     return events;
   }

@@ -6,19 +6,19 @@ import java.util.Locale;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
 
-/** Whose asks for GPUs the control plane serves; CapacityScheduler serves all others. */
+/** The mode, and the queues whose asks for GPUs the control plane serves; CapacityScheduler serves the others. */
 final class Managed {
   static final String MODE = "isonomy.scheduler.mode";
   static final String QUEUES = "isonomy.scheduler.queues";
-  /** What version 0.1 had in the mode's place; true is off. */
+  /** Version 0.1's key instead of the mode; true means off. */
   static final String BYPASS = "isonomy.scheduler.bypass";
 
-  /** Whether nodes whose NodeManager has no executor of ours get no leases. */
+  /** Whether nodes without an Isonomy executor get no leases. */
   static final String REQUIRE_EXECUTOR = "isonomy.scheduler.require-executor";
-  /** The node attribute that our executors report. */
+  /** The node attribute that Isonomy's executors report. */
   static final String EXECUTOR = "nm.yarn.io/isonomy-executor";
 
-  /** What the plugin does: nothing, tell what happens (CapacityScheduler continues placing GPUs), or serve. */
+  /** What the plugin does: nothing, report only (CapacityScheduler places GPUs), or place GPUs. */
   private enum Mode {
     OFF,
     SHADOW,
@@ -35,7 +35,7 @@ final class Managed {
     this.requireExecutor = requireExecutor;
   }
 
-  /** Raises IllegalArgumentException where a key cannot be understood. */
+  /** Reads the configuration; throws IllegalArgumentException for a malformed key. */
   static Managed of(Configuration conf) {
     String named = conf.getTrimmed(MODE, conf.getBoolean(BYPASS, false) ? "off" : "on").toUpperCase(Locale.ROOT);
     for (Mode mode : Mode.values()) {
@@ -58,17 +58,17 @@ final class Managed {
     return new Managed(Mode.OFF, List.of(), true);
   }
 
-  /** Whether the control plane hears what happens. */
+  /** Whether events are reported to the control plane. */
   boolean isOn() {
     return mode != Mode.OFF;
   }
 
-  /** Whether it hears, and nothing that it says is done. */
+  /** Whether events are reported but no directive is carried out. */
   boolean isShadow() {
     return mode == Mode.SHADOW;
   }
 
-  /** Whether asks of this queue are the control plane's: it or a parent is named, or none is. */
+  /** Whether the control plane serves this queue: it or a parent is named, or no queue is. */
   boolean has(String queue) {
     return mode == Mode.ON && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
   }

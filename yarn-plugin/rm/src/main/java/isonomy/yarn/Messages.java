@@ -27,11 +27,11 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueue;
 import org.apache.hadoop.yarn.util.resource.Resources;
 
-/** YARN's objects as messages of bridge.proto. */
+/** Converts YARN's objects to messages of bridge.proto. */
 final class Messages {
   private Messages() {}
 
-  /** `attributes`: of its host, with the values in force (a key may still carry the value that it was made with). */
+  /** `attributes`: the host's, with present values (a map's key may still contain the original value). */
   static Node.Builder node(RMNode node, Map<NodeAttribute, AttributeValue> attributes) {
     Resource total = node.getTotalCapability();
     Node.Builder message = Node.newBuilder()

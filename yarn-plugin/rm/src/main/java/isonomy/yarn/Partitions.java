@@ -9,7 +9,7 @@ import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
 final class Partitions {
   private Partitions() {}
 
-  /** Empty: it names none, so it is for the default partition. */
+  /** The partition; empty if the request names none, so it is for the default partition. */
   static String of(SchedulingRequest request) {
     PlacementConstraint constraint = request.getPlacementConstraint();
     return constraint == null ? "" : of(constraint.getConstraintExpr());

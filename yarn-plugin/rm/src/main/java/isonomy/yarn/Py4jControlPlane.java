@@ -14,12 +14,12 @@ import py4j.Protocol;
 import py4j.Py4JNetworkException;
 
 /**
- * The control plane over py4j, as a client only: nothing listens here. Each concurrent call has its own connection;
- * connections are made when they are needed and dropped when a call fails.
+ * The control plane over py4j, as a client only, without a listening port. Each concurrent call has its own connection;
+ * connections are opened on demand and closed when a call fails.
  */
 final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   private static final int CONNECT_MS = 2_000;
-  /** py4j logs whole messages, which carry secrets. Held here, for the log manager holds loggers weakly. */
+  /** py4j logs whole messages, which contain secrets. A strong reference, as the log manager's is weak. */
   private static final Logger PY4J_LOG = Logger.getLogger(CallbackClient.class.getPackageName());
 
   static {
@@ -88,7 +88,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
     }
   }
 
-  /** Why a call failed, in one line; never the message sent, which py4j puts into its exceptions. */
+  /** The cause of a failed call in one line, without the sent message that py4j puts into its exceptions. */
   private String rootOf(Throwable e) {
     Throwable root = e;
     while (root.getCause() != null) {
@@ -105,7 +105,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
     return root instanceof Py4JNetworkException ? "the connection was closed" : "the call was refused";
   }
 
-  /** Sockets that send at once: otherwise Nagle's algorithm and delayed acknowledgements cost 40 ms a call. */
+  /** Sockets with TCP_NODELAY: Nagle's algorithm with delayed acknowledgements would cost 40 ms per call. */
   static final class NoDelay extends SocketFactory {
     @Override
     public Socket createSocket(InetAddress host, int port) throws IOException {

@@ -20,11 +20,11 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
 /**
  * Forwards calls of the RM's web app to the control plane.
  *
- * <p>Who calls is what the RM's authentication filter says: the Kerberos principal's short name with SPNEGO, the
- * name of an RM delegation token's owner, or with simple authentication the parameter user.name (or the signed
- * cookie that it gave). Nobody, where the filter knows nobody or only the static user (hadoop.http.staticuser.user).
- * With yarn.acl.enable the query says which apps the caller may look into, by YARN's VIEW_APP.
- * Admins are those that the RM accepts as admins of YARN: yarn.admin.acl as last refreshed, and the RM's own user.
+ * <p>The caller is whom the RM's authentication filter names: the Kerberos principal's short name with SPNEGO, the
+ * owner of an RM delegation token, or with simple authentication the parameter user.name (or the signed cookie for
+ * it). There is no caller if the filter knows nobody or only the static user (hadoop.http.staticuser.user).
+ * With yarn.acl.enable the query lists the apps that the caller may view, by YARN's VIEW_APP.
+ * Admins are the RM's admins: yarn.admin.acl as last refreshed, and the RM's own user.
  */
 final class QueryForwarder {
   private static final int BODY_MAX = 1 << 20;

@@ -43,9 +43,9 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeResourc
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
 
-/** Tells the control plane of what the scheduler has handled. */
+/** Reports the events that the scheduler has handled to the control plane. */
 final class SchedulerEvents {
-  /** Where events go; what is not listened to is not made. */
+  /** Receives events; calls the supplier only if someone listens. */
   interface Sink {
     void emit(Supplier<Event.Builder> event);
   }
@@ -55,7 +55,7 @@ final class SchedulerEvents {
   private final AskBook asks;
   private final EndingContainers ending;
   private final Sink sink;
-  /** Nodes that were told as being decommissioned. */
+  /** Nodes that were reported as decommissioning. */
   private final Set<NodeId> decommissioning = ConcurrentHashMap.newKeySet();
 
   SchedulerEvents(
@@ -184,7 +184,7 @@ final class SchedulerEvents {
         .setAppId(event.getApplicationID().toString()).setFinalState(finalState(event))));
   }
 
-  /** YARN calls an application FINISHED that told of its failure: its own word counts, where it gave one. */
+  /** The final state: the application's own report if it made one, for YARN says FINISHED even after a failure. */
   private String finalState(AppRemovedSchedulerEvent event) {
     RMApp app = scheduler.getRMContext().getRMApps().get(event.getApplicationID());
     if (event.getFinalState() != RMAppState.FINISHED || app == null) {
@@ -226,7 +226,7 @@ final class SchedulerEvents {
     }
   }
 
-  /** A container ended, which was in state `before` until then. */
+  /** A container ended; `before` is its state before that. */
   void completed(RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
     GpuContainer message = Messages.container(container);
     ContainerCompleted end = Messages.completed(message, status);
@@ -243,7 +243,7 @@ final class SchedulerEvents {
     }
   }
 
-  /** The processes of a container that YARN had ended are gone. */
+  /** The processes of a container that YARN has ended are gone. */
   void drained(GpuContainer container, ContainerCompleted end) {
     sink.emit(() -> Event.newBuilder().setContainerCompleted(end));
     if (container.getGpuIdsCount() == 0) {

@@ -9,9 +9,9 @@ import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 
 /**
- * In the mode shadow: what applications wait for in GPUs at CapacityScheduler. It is told and never held.
+ * The asks for GPUs that wait at CapacityScheduler in mode shadow; they are reported and never held back.
  *
- * <p>Not told are asks that came through the constraint API: the scheduler gives out no copy of them.
+ * <p>Asks through the constraint API are not reported, because the scheduler does not expose them.
  */
 final class ShadowAsks {
   private static final AskBook.Pending COUNTED_BY_YARN = (partition, containers, each) -> { };
@@ -21,7 +21,7 @@ final class ShadowAsks {
     book = new AskBook(sink);
   }
 
-  /** Tells what has changed of an attempt's asks; any thread, with or without the scheduler's lock. */
+  /** Reports what has changed in an attempt's asks; any thread, with or without the scheduler's lock. */
   synchronized void look(FiCaSchedulerApp app) {
     ApplicationAttemptId id = app.getApplicationAttemptId();
     if (app.isStopped()) {

@@ -11,7 +11,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.security.ApplicationACLsManager;
 
-/** Which apps a caller may look into: those that the ResourceManager's own REST shows the caller in full. */
+/** The apps that a caller may view: those that the ResourceManager's own REST shows the caller in full. */
 final class Viewers {
   private final ApplicationACLsManager acls;
   private final BiPredicate<UserGroupInformation, RMApp> administersQueue;
@@ -26,12 +26,12 @@ final class Viewers {
         QueueACL.ADMINISTER_QUEUE, app, remoteAddress, List.of()));
   }
 
-  /** yarn.acl.enable. */
+  /** Whether YARN checks ACLs (yarn.acl.enable). */
   boolean enforced() {
     return acls.areACLsEnabled();
   }
 
-  /** Of these apps; nobody, where the caller is not known. */
+  /** The ids of those apps that the caller may view; none if the caller is unknown. */
   List<String> viewable(UserGroupInformation caller, Collection<RMApp> apps) {
     List<String> found = new ArrayList<>();
     if (caller == null) {

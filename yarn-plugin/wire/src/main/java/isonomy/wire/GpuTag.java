@@ -13,10 +13,10 @@ import java.util.stream.Collectors;
 
 /**
  * The GPU ids and the lease of a container, as allocation tags in the token that the ResourceManager signs: "gpu=0,2" and
- * "lease=L". Masters and NodeManagers of every version since 0.1 read this form; one tag, "gpu=0,2;lease=L", is read, too.
+ * "lease=L". Every version since 0.1 reads this form; the single tag "gpu=0,2;lease=L" is also read.
  *
- * <p>Masters may give their containers allocation tags, too. So the plugin takes tags that look like ours
- * ({@link #isReserved}) out of everything that masters ask for, and tags count only if there is one of each and they name
+ * <p>Application masters may give their containers allocation tags too. So the plugin removes tags like its own
+ * ({@link #isReserved}) from all requests, and tags are valid only if there is one of each kind and they name
  * as many GPUs as the container's resource has.
  */
 public final class GpuTag {
@@ -34,7 +34,7 @@ public final class GpuTag {
     this.lease = lease;
   }
 
-  /** The tags of a container to be placed. Raises IllegalArgumentException where they could not be read again. */
+  /** The tags of a container to place. Throws IllegalArgumentException if they could not be read back. */
   public static Set<String> of(Collection<Integer> gpuIds, String lease) {
     Set<String> tags = Set.of(GPU + joined(gpuIds.stream().sorted().collect(Collectors.toList())), LEASE + lease);
     if (read(tags, gpuIds.size()) == null) {
@@ -48,13 +48,13 @@ public final class GpuTag {
     return tag.startsWith(GPU) || tag.startsWith(LEASE);
   }
 
-  /** What the tags of a container with so many GPUs say; null where they do not name exactly so many. */
+  /** The GPUs and lease in a container's tags; null unless they name exactly this number of GPUs. */
   public static GpuTag read(Set<String> tags, int gpus) {
     GpuTag tag = read(tags);
     return tag == null || tag.gpuIds.size() != gpus ? null : tag;
   }
 
-  /** The same where the container's resource is not known; null where they name no GPUs. */
+  /** The GPUs and lease in the tags of a container of unknown resource; null if they name no GPUs. */
   public static GpuTag read(Set<String> tags) {
     String tag = only(tags, GPU);
     Matcher parts = tag == null || tag.length() > LENGTH_MAX ? null : TAG.matcher(tag);
@@ -79,7 +79,7 @@ public final class GpuTag {
     return tag == null ? "" : tag.substring(LEASE.length());
   }
 
-  /** The one tag that begins so; null without one or with several. */
+  /** The only tag with this prefix; null without one or with several. */
   private static String only(Set<String> tags, String beginning) {
     String found = null;
     for (String tag : tags == null ? Set.<String>of() : new TreeSet<>(tags)) {
@@ -93,7 +93,7 @@ public final class GpuTag {
     return found;
   }
 
-  /** In order, each once. */
+  /** The GPU ids, sorted and unique. */
   public List<Integer> gpuIds() {
     return gpuIds;
   }
@@ -102,12 +102,12 @@ public final class GpuTag {
     return lease;
   }
 
-  /** The ids as CUDA_VISIBLE_DEVICES has them. */
+  /** The ids in the form of CUDA_VISIBLE_DEVICES. */
   public String joined() {
     return joined(gpuIds);
   }
 
-  /** Ids as CUDA_VISIBLE_DEVICES and the tag have them. */
+  /** Ids in the form of CUDA_VISIBLE_DEVICES and the tag. */
   public static String joined(Collection<Integer> ids) {
     return ids.stream().map(String::valueOf).collect(Collectors.joining(","));
   }

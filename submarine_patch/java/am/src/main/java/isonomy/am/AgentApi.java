@@ -10,7 +10,7 @@ import java.util.Map;
 import java.util.function.Consumer;
 import java.util.function.IntConsumer;
 
-/** What the Agent may call: {@code poll} for events, {@code call} for commands. Both are bytes of am.proto. */
+/** The Agent's API: {@code poll} for events, {@code call} for commands; both use bytes of am.proto. */
 public final class AgentApi {
   private static final int REPLIES_KEPT = 4096;
 
@@ -37,12 +37,12 @@ public final class AgentApi {
     this.board = board;
   }
 
-  /** The events that wait; if there are none, those of the next {@code waitMs} milliseconds. */
+  /** The waiting events; if there are none, waits up to {@code waitMs} milliseconds for the next. */
   public byte[] poll(int waitMs) throws InterruptedException {
     return events.take(waitMs).toByteArray();
   }
 
-  /** Carries out a command, once for each id however often it arrives. */
+  /** Carries out a command; a repeated id gets the first reply. */
   public synchronized byte[] call(byte[] bytes) throws InvalidProtocolBufferException {
     AmCommand command = AmCommand.parseFrom(bytes);
     AmReply reply = replies.get(command.getId());

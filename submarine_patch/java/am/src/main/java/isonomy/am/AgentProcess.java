@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 
-/** The Agent: a child that learns over its standard input, and nowhere else, how to reach this shell. */
+/** The Agent, a child process that gets this shell's port and token only over its standard input. */
 final class AgentProcess {
   private static final int LINES_KEPT = 15;
   private static final int LINE_CHARS = 200;
@@ -40,12 +40,12 @@ final class AgentProcess {
     try (OutputStream stdin = agent.process.getOutputStream()) {
       stdin.write((greeting + "\n").getBytes(StandardCharsets.UTF_8));
     } catch (IOException e) {
-      // It has ended already: its exit code says why.
+      // The child has already ended: its exit code says why.
     }
     return agent;
   }
 
-  /** Tells how the attempt fails if the child ends. */
+  /** Passes the attempt's failure to the consumer when the child ends. */
   void onExit(Consumer<Outcome> consumer) {
     process.onExit().thenAccept(ended -> {
       awaitPump();
@@ -53,7 +53,7 @@ final class AgentProcess {
     });
   }
 
-  /** Asks the child to end, then makes it. */
+  /** Asks the child to end, then kills it. */
   void stop() {
     process.destroy();
     try {

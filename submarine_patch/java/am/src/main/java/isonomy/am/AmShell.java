@@ -22,7 +22,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The application master: carries YARN's callbacks to the Agent and the Agent's commands to YARN. It decides nothing.
+ * The application master: passes YARN's callbacks to the Agent and the Agent's commands to YARN. It makes no decisions.
  *
  * <p>Usage: {@code AmShell PYTHON}. The Agent is the child {@code PYTHON -m submarine_patch.agent}; its standard
  * input is one line of JSON (port, token, app_id, attempt), then end of file. If the Agent ends before it has
@@ -94,7 +94,7 @@ public final class AmShell {
     }
   }
 
-  /** Containers of previous attempts are the first events. */
+  /** Registers with the ResourceManager; containers of previous attempts become the first events. */
   private void register() throws IOException, YarnException {
     String given = System.getenv(Environment.NM_HOST.name());
     String host = given == null ? InetAddress.getLocalHost().getHostName() : given;
@@ -103,7 +103,7 @@ public final class AmShell {
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
   }
 
-  /** Opens a page and says its port. */
+  /** Opens a page and returns its port. */
   interface Opening {
     int port() throws IOException;
   }
@@ -115,7 +115,7 @@ public final class AmShell {
     });
   }
 
-  /** A page is worth a line in the log, never an app; a reduced Java runtime may lack its module, jdk.httpserver. */
+  /** The page's URL; a failure is only logged, as a reduced Java runtime may lack the module jdk.httpserver. */
   static String trackingUrl(String host, Opening page) {
     try {
       return "http://" + host + ":" + page.port() + "/";
@@ -159,7 +159,7 @@ public final class AmShell {
     return how.exitCode();
   }
 
-  /** YARN sends browsers there itself once the app has ended: its page again, as long as the control plane knows it. */
+  /** The URL to which YARN sends browsers once the app has ended: by default its page in the ResourceManager. */
   private String finalUrl(Outcome how) {
     String own = how.trackingUrl();
     return own == null || own.isEmpty() ? ProxyHosts.finalPageOf(appId, conf) : own;

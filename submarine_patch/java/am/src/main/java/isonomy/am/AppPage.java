@@ -12,11 +12,11 @@ import java.util.concurrent.Executors;
 import java.util.function.Predicate;
 
 /**
- * The tracking URL of an app: one small page that sends the browser on to the app's page in the ResourceManager.
+ * The tracking URL of an app: a small page that sends the browser to the app's page in the ResourceManager.
  *
- * <p>YARN's proxy fetches it without the user's ticket, so a redirect of the request would fetch the app's page as
- * nobody; a link and a meta refresh have the browser itself go there. Below it is TensorBoard, if the job has one
- * ({@link Board}). Whoever is not admitted gets 403.
+ * <p>YARN's proxy fetches it without the user's ticket, so an HTTP redirect would make the proxy fetch the app's page
+ * as an unknown user; a link and a meta refresh make the browser go there itself. TensorBoard is below it, if the job
+ * has one ({@link Board}). Clients that are not admitted get 403.
  */
 final class AppPage {
   static final String UI = "/ws/v1/cluster/isonomy/ui/app/";
@@ -30,7 +30,7 @@ final class AppPage {
   private final Board board = new Board();
 
   private AppPage(InetAddress address, String target, Predicate<InetAddress> admitted) throws IOException {
-    // Of whoever sends half a request, and reads no answer; the JDK's server has no other place for them.
+    // Timeouts for incomplete requests and unread answers; the JDK's server has no other setting for them.
     System.setProperty("sun.net.httpserver.maxReqTime", "10");
     System.setProperty("sun.net.httpserver.maxRspTime", "10");
     this.admitted = admitted;
@@ -40,14 +40,14 @@ final class AppPage {
     server.createContext("/", this::answer);
   }
 
-  /** Begins to listen on a free port of this address. */
+  /** Starts to listen on a free port of this address. */
   static AppPage start(InetAddress address, String target, Predicate<InetAddress> admitted) throws IOException {
     AppPage page = new AppPage(address, target, admitted);
     page.server.start();
     return page;
   }
 
-  /** TensorBoard is part of the page from now on. */
+  /** Adds TensorBoard, which listens on this port, to the page. */
   void board(int port) {
     board.at(port);
   }

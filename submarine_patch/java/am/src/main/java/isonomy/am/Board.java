@@ -14,11 +14,11 @@ import java.util.List;
 import java.util.stream.Collectors;
 
 /**
- * TensorBoard, which listens on loopback beside the application master, as a part of the app's page.
+ * Serves TensorBoard, which listens on loopback in the application master's container, below the app's page.
  *
- * <p>YARN's proxy carries GET alone, and TensorBoard asks for curves by POST. A script that goes into its page makes of
- * such a request a GET with the form as {@value #POSTED} in the query, in base64, since the proxy takes braces for a
- * template; and this makes a POST of it again.
+ * <p>YARN's proxy passes only GET, but TensorBoard requests curves by POST. A script that is added to its page turns
+ * such a request into a GET with the form as {@value #POSTED} in the query, in base64 because the proxy takes braces
+ * for a template; this class turns it back into a POST.
  */
 final class Board {
   static final String PATH = "/tensorboard/";
@@ -54,12 +54,12 @@ final class Board {
 
   private volatile int port;
 
-  /** It listens now. */
+  /** Sets the port on which TensorBoard listens. */
   void at(int newPort) {
     port = newPort;
   }
 
-  /** Answers a GET or HEAD below {@link #PATH} from whoever may read the app's page. */
+  /** Answers a GET or HEAD below {@link #PATH} from a client that may read the app's page. */
   void answer(HttpExchange http) throws IOException {
     if (http.getRequestURI().getPath().equals(PATH + SCRIPT)) {
       http.getResponseHeaders().set("Content-Type", "text/javascript; charset=utf-8");
@@ -135,7 +135,7 @@ final class Board {
     }
   }
 
-  /** The script goes before all others; its address is relative, for the page is below YARN's proxy. */
+  /** The page with the script before all others; its URL is relative because the page is below YARN's proxy. */
   static byte[] withScript(byte[] page) {
     String text = new String(page, StandardCharsets.UTF_8);
     int head = text.indexOf("<head>");

@@ -20,10 +20,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The asks that are open and the containers that are held.
+ * The open asks and the held containers.
  *
- * <p>Invariants: an allocation request id is asked for at most once at a time; a container answers exactly one open
- * ask (any other is given back unseen); the end of a container is told once.
+ * <p>Invariants: an allocation request id has at most one open ask; a container answers exactly one open ask (any other
+ * container is released without telling the Agent); the end of a container is reported once.
  */
 final class Containers {
   private static final Logger LOG = LoggerFactory.getLogger(Containers.class);
@@ -71,7 +71,7 @@ final class Containers {
     }
   }
 
-  /** Whether the container answers an open ask; if not it is given back. */
+  /** Whether the container answers an open ask; if not, releases it. */
   boolean allocated(Container container) {
     ContainerRequest request = asks.remove(container.getAllocationRequestId());
     if (request == null) {
@@ -85,13 +85,13 @@ final class Containers {
     return true;
   }
 
-  /** Whether the container of a previous attempt was not known yet. */
+  /** Adds a container of a previous attempt; returns whether it is new. */
   boolean adopt(Container container) {
     adopted.add(container.getId().toString());
     return held.putIfAbsent(container.getId().toString(), container) == null;
   }
 
-  /** Whether the end of this container concerns the Agent. */
+  /** Removes a container that has ended; returns whether the Agent knows it. */
   boolean completed(String id) {
     held.remove(id);
     adopted.remove(id);
@@ -125,7 +125,7 @@ final class Containers {
     }
   }
 
-  /** The asynchronous client knows only containers that it started. */
+  /** Stops a container with the synchronous client, as the asynchronous one knows only those that it started. */
   private void stopAdopted(Container container) {
     try {
       nm.getClient().stopContainer(container.getId(), container.getNodeId());

@@ -9,7 +9,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 
-/** What happened and was not fetched by the Agent yet; bounded. */
+/** The bounded queue of events for the Agent. */
 final class EventQueue {
   private static final int BATCH_MAX = 500;
 
@@ -18,9 +18,9 @@ final class EventQueue {
   private final Consumer<String> onStuck;
 
   /**
-   * @param capacity events held at most
-   * @param fullWaitMs how long a full queue is waited for
-   * @param onStuck told why, when the Agent did not make room in time
+   * @param capacity the most events in the queue
+   * @param fullWaitMs how long to wait for room in a full queue
+   * @param onStuck called with the reason if there was no room in time
    */
   EventQueue(int capacity, long fullWaitMs, Consumer<String> onStuck) {
     this.events = new ArrayBlockingQueue<>(capacity);
@@ -38,7 +38,7 @@ final class EventQueue {
     }
   }
 
-  /** Waits for the first event, then takes what else is there. */
+  /** Waits for the first event, then takes all that are waiting. */
   AmEvents take(int waitMs) throws InterruptedException {
     AmEvents.Builder batch = AmEvents.newBuilder();
     AmEvent first = events.poll(Math.max(0, waitMs), TimeUnit.MILLISECONDS);

@@ -9,7 +9,7 @@ import java.security.SecureRandom;
 import javax.net.ServerSocketFactory;
 import py4j.GatewayServer;
 
-/** py4j on a free port of the loopback interface, for whoever knows the token. */
+/** A py4j server on a free port of the loopback interface, protected by a token. */
 final class LoopbackGateway {
   private static final int TOKEN_BYTES = 32;
 

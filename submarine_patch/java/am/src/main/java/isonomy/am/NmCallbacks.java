@@ -45,7 +45,7 @@ final class NmCallbacks extends NMClientAsync.AbstractCallbackHandler {
 
   @Override
   public void onContainerStopped(ContainerId id) {
-    // The ResourceManager tells of its end.
+    // The ResourceManager reports its end.
   }
 
   @Override

@@ -4,7 +4,7 @@ import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 
 /** How this attempt ends. */
 final class Outcome {
-  /** EX_SOFTWARE: used where the Agent's own exit code would not tell of a failure. */
+  /** EX_SOFTWARE: used if the Agent's own exit code does not show the failure. */
   static final int SOFTWARE = 70;
 
   private final FinalApplicationStatus status;
@@ -19,7 +19,7 @@ final class Outcome {
     this.exitCode = exitCode;
   }
 
-  /** What the ResourceManager is told; null: nothing, so that another attempt may follow. */
+  /** The status to report to the ResourceManager; null: none, so that another attempt may follow. */
   FinalApplicationStatus status() {
     return status;
   }
@@ -32,7 +32,7 @@ final class Outcome {
     return trackingUrl;
   }
 
-  /** Of this process. */
+  /** The exit code of this process. */
   int exitCode() {
     return exitCode;
   }

@@ -18,8 +18,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The machines of YARN's web proxy, the only ones that may read an application master's page: what YARN's own
- * AmIpFilter admits. Names are looked up again when a stranger comes, every five minutes at most.
+ * The machines of YARN's web proxy, which are the only ones that may read an application master's page, as in YARN's
+ * own AmIpFilter. Names are resolved again when an unknown client connects, at most every five minutes.
  */
 final class ProxyHosts implements Predicate<InetAddress> {
   private static final Logger LOG = LoggerFactory.getLogger(ProxyHosts.class);
@@ -35,7 +35,7 @@ final class ProxyHosts implements Predicate<InetAddress> {
     this.nanos = nanos;
   }
 
-  /** YARN replaces a loopback address by the machine's name; on one machine the address itself counts, too. */
+  /** The hosts in the configuration. YARN replaces a loopback address by the machine's name, so it is added itself. */
   static ProxyHosts of(Configuration conf) {
     return new ProxyHosts(() -> {
       List<String> addresses = new ArrayList<>(WebAppUtils.getProxyHostsAndPortsForAmFilter(conf));
@@ -58,7 +58,7 @@ final class ProxyHosts implements Predicate<InetAddress> {
     return isKnown(from);
   }
 
-  /** A connection to another loopback address comes from 127.0.0.1: they all are this machine. */
+  /** Whether the address is known; all loopback addresses count as equal, as they are this machine. */
   private boolean isKnown(InetAddress from) {
     return known.contains(from) || from.isLoopbackAddress() && known.stream().anyMatch(InetAddress::isLoopbackAddress);
   }
@@ -76,22 +76,22 @@ final class ProxyHosts implements Predicate<InetAddress> {
   }
 
   /**
-   * Where a browser finds an app's page: below the host that it is on, for YARN's proxy is part of the
-   * ResourceManager; with a proxy of its own ({@code yarn.web-proxy.address}) at the ResourceManager's address.
+   * The URL of an app's page for a browser: relative to its host if YARN's proxy is part of the
+   * ResourceManager; with a separate proxy ({@code yarn.web-proxy.address}) at the ResourceManager's address.
    */
   static String pageOf(String appId, Configuration conf) {
     String proxy = conf.get(YarnConfiguration.PROXY_ADDRESS, "");
     return proxy.isEmpty() ? AppPage.UI + appId : finalPageOf(appId, conf);
   }
 
-  /** The same for whoever has no proxy between; empty where the configuration does not name the ResourceManager. */
+  /** The absolute URL of an app's page; empty if the configuration does not name the ResourceManager. */
   static String finalPageOf(String appId, Configuration conf) {
     String address = rmAddress(conf);
     String scheme = YarnConfiguration.useHttps(conf) ? "https://" : "http://";
     return address.isEmpty() ? "" : scheme + address + AppPage.UI + appId;
   }
 
-  /** HOST:PORT of the ResourceManager's web app, of a pair the first one's: who stands by sends browsers on. */
+  /** HOST:PORT of the ResourceManager's web app; of a pair the first one's, because the standby redirects browsers. */
   private static String rmAddress(Configuration conf) {
     String key = YarnConfiguration.useHttps(conf) ? YarnConfiguration.RM_WEBAPP_HTTPS_ADDRESS
         : YarnConfiguration.RM_WEBAPP_ADDRESS;

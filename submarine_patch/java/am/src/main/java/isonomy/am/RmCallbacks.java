@@ -25,7 +25,7 @@ final class RmCallbacks extends AMRMClientAsync.AbstractCallbackHandler {
     this.end = end;
   }
 
-  /** To be called before the first heartbeat. */
+  /** Sets the containers; call it before the first heartbeat. */
   void connect(Containers known) {
     this.containers = known;
   }
@@ -105,6 +105,6 @@ final class RmCallbacks extends AMRMClientAsync.AbstractCallbackHandler {
 
   @Override
   public void onNodesUpdated(List<NodeReport> updated) {
-    // The control plane tells the Agent about machines.
+    // The Agent gets the machines from the control plane.
   }
 }

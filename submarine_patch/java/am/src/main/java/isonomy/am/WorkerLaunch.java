@@ -22,7 +22,7 @@ import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
 import org.apache.hadoop.yarn.api.records.URL;
 import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 
-/** Turns a launch command of the Agent into what a NodeManager runs. */
+/** Turns a launch command of the Agent into a container launch context. */
 final class WorkerLaunch {
   private final Configuration conf;
   private final Credentials own;
@@ -45,7 +45,7 @@ final class WorkerLaunch {
     return ContainerLaunchContext.newInstance(resources, env, List.of(command), null, workerCredentials(), null);
   }
 
-  /** A worker may use HDFS and prove its app to the control plane; it may not speak to YARN as this master. */
+  /** A worker's credentials: for HDFS and the control plane, but without the master's token for YARN. */
   private ByteBuffer workerCredentials() throws IOException {
     DataOutputBuffer buffer = new DataOutputBuffer();
     withoutMasterToken(own).writeTokenStorageToStream(buffer);
@@ -81,7 +81,7 @@ final class WorkerLaunch {
     return found;
   }
 
-  /** The NodeManager runs {@code bash -c "command"}: what the outer shell would touch is escaped. */
+  /** Escapes a command, because the NodeManager runs {@code bash -c "command"}. */
   static String inDoubleQuotes(String command) {
     return command.replaceAll("[\\\\\"$`]", "\\\\$0");
   }

@@ -8,7 +8,7 @@ import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 
 /**
- * Who the Agent is, and whom it talks to.
+ * The Agent's identity, and the control plane's address.
  *
  * @param secret the Isonomy token; in the application's credentials only, never in a file of ours or a log
  * @param arbiter host:port of the control plane

@@ -11,7 +11,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 import org.apache.submarine.client.cli.param.Quicklink;
 
-/** isonomy-app.json: all that the Agent needs to know of its app. */
+/** isonomy-app.json: the app's specification for the Agent. */
 final class AppSpec {
   static final String FILE_NAME = "isonomy-app.json";
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -19,7 +19,7 @@ final class AppSpec {
   private AppSpec() {
   }
 
-  /** What is known of the submission beside the user's options. */
+  /** The submission's data besides the user's options. */
   record Submission(String appId, String user, String queue, String staging, String webhdfs,
       String webhdfsCa, String python, AgentToken token, List<Map<String, Object>> resources) {
   }
@@ -85,7 +85,7 @@ final class AppSpec {
     return worker;
   }
 
-  /** The input stays as written (it may mean a place on each machine); what the job writes is on HDFS. */
+  /** The job's paths: the input as given (it may be local to each machine), output paths on HDFS. */
   static Map<String, Object> paths(JobSpec job, Configuration conf) throws IOException {
     Map<String, Object> paths = new LinkedHashMap<>();
     paths.put("input", job.input());

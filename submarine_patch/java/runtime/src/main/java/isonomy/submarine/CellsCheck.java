@@ -10,12 +10,12 @@ import java.util.TreeSet;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
-/** Whether the cluster's cells can be what a job asks for, before an application is created. */
+/** Checks, before an application is created, whether the cluster's cells can serve a job. */
 final class CellsCheck {
   private CellsCheck() {
   }
 
-  /** Refuses a priority that YARN would cut, and cells that the queue does not own or that are too small. */
+  /** Refuses a priority above YARN's limit, and cells that the queue does not own or that are too small. */
   static void check(RmRest rest, String queue, JobSpec job, GroupOptions group, Configuration conf)
       throws IOException {
     checkPriority(group.priority(), conf);
@@ -32,7 +32,7 @@ final class CellsCheck {
     return value == null || value.isEmpty() ? null : value;
   }
 
-  /** Only where the client's own configuration says which the highest is: it is the ResourceManager's to know. */
+  /** Checks the priority only if the client's own configuration sets the limit, which is the ResourceManager's. */
   static void checkPriority(Long priority, Configuration conf) throws UserError {
     String[] sources = conf.getPropertySources(YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY);
     boolean own = sources != null && sources.length > 0 && !sources[sources.length - 1].contains("yarn-default.xml");
@@ -75,7 +75,7 @@ final class CellsCheck {
     }
   }
 
-  /** Cell types below machines that the cells file knows, with the GPUs of the largest of each. */
+  /** The cells file's types below a machine, with the GPUs of the largest cell of each. */
   private static Map<String, Long> types(JsonNode cells) {
     Map<String, Long> found = new TreeMap<>();
     cells.path("cell_types").fields().forEachRemaining(type -> found.put(type.getKey(), type.getValue().asLong()));

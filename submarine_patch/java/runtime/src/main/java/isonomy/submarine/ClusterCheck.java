@@ -13,7 +13,7 @@ import org.apache.hadoop.yarn.client.api.YarnClient;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 
 /**
- * What the cluster could hold at all, asked of YARN before an application is created.
+ * The cluster's queues and nodes, read from YARN to check a job before an application is created.
  *
  * @param leafQueues full paths of the leaf queues
  * @param nodes capabilities of the running nodes
@@ -33,7 +33,7 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
     return new ClusterCheck(leaves, parents, nodes);
   }
 
-  /** Full paths of the queues below one; Hadoop 3.3's QueueInfo does not know its own. */
+  /** Collects the full paths of the queues below a parent, as Hadoop 3.3's QueueInfo lacks them. */
   private static void sort(String parent, List<QueueInfo> queues, List<String> leaves, List<String> parents) {
     for (QueueInfo queue : queues) {
       String name = queue.getQueueName();
@@ -48,9 +48,9 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
   }
 
   /**
-   * Refuses what could never run; returns the full path of the queue.
+   * Refuses a job that could never run; returns the full path of its queue.
    *
-   * <p>Where no machine runs, as right after a start of the ResourceManager, nothing is known of their sizes.
+   * <p>Sizes are not checked while no machine runs, as right after a start of the ResourceManager.
    */
   String check(JobSpec job) throws UserError {
     String queue = leafQueue(job.queue());

@@ -9,17 +9,17 @@ import java.util.regex.Pattern;
 import org.apache.commons.text.similarity.LevenshteinDistance;
 
 /**
- * A group of jobs as given by {@code --conf isonomy.*}. Null: not given.
+ * The options of a group of jobs, from {@code --conf isonomy.*}; null if not given.
  *
  * @param appScheduler one of {@link #APP_SCHEDULERS}
  * @param searchSpace the parameters of the search space file
- * @param gpusPerJob GPUs of one job (its gang), the fewest where it is elastic: 1:8
+ * @param gpusPerJob GPUs of one job (its gang); for an elastic job (1:8) the fewest
  * @param maxIterations most iterations of one job (R of Hyperband)
  * @param minIterations iterations of the lowest rung (r)
  * @param eta one of eta jobs continues to the next rung
  * @param jobs configurations to try
  * @param budgetIterations iterations of all jobs together
- * @param metric what jobs are compared by: a name that the training reports; isonomy.mode says which way is better
+ * @param metric the reported value that ranks jobs; isonomy.mode says which direction is better
  * @param maxRetries how often a failed worker is started again
  * @param iterationS serial GPU-seconds of one iteration
  * @param slowdown S on one machine, in one rack, across racks
@@ -43,7 +43,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
       "curve", "optuna");
   private static final List<String> SEARCHES = APP_SCHEDULERS.subList(1, APP_SCHEDULERS.size());
-  /** Keys that mean something to these app schedulers only. */
+  /** Keys that only these app schedulers use. */
   private static final Map<String, List<String>> KEYS_OF = Map.of("search_space", SEARCHES, "min_iterations", SEARCHES,
       "jobs", SEARCHES, "budget", SEARCHES, "eta", List.of("hyperband", "successive_halving", "asha"),
       "target", List.of("curve"), "sampler", List.of("optuna"), "parallel", List.of("optuna"));
@@ -52,7 +52,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   private static final List<String> MODES = List.of("min", "max");
   private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
   private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack");
-  /** Those of them that are cells of a virtual cluster. */
+  /** The values of within that name a cell type. */
   private static final List<String> CELL_TYPES = List.of("socket", "switch");
   private static final List<String> SWITCH = List.of("true", "false");
   private static final int PIN_CHARS = 256;
@@ -63,8 +63,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   }
 
   /**
-   * Reads {@code key=value} pairs; every mistake is a {@link UserError} that names the key. The command {@code submarine}
-   * has the same rules in checks.py, to be quick; both are held to tests/submarine/options.txt.
+   * Reads {@code key=value} pairs; a mistake throws a {@link UserError} that names the key. For speed the command
+   * {@code submarine} has the same rules in checks.py; tests/submarine/options.txt tests both.
    */
   static GroupOptions parse(List<String> pairs) throws UserError {
     Map<String, String> isonomy = new LinkedHashMap<>();
@@ -124,7 +124,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         .orElseThrow();
   }
 
-  /** The values of the keys, with their types and ranges. */
+  /** Reads values and checks their types and ranges. */
   private record Values(Map<String, String> conf) {
     String text(String key) {
       String value = conf.get(PREFIX + key);
@@ -137,7 +137,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       }
     }
 
-    /** One of ours, or one of another distribution, whose name has a dot: those the Agent knows. */
+    /** A built-in app scheduler, or one of another distribution, which has a dot and is checked by the Agent. */
     String appScheduler() throws UserError {
       String value = text("app_scheduler");
       return value != null && value.matches("\\w+(\\.\\w+)+") ? value : oneOf("app_scheduler", APP_SCHEDULERS, "single");
@@ -163,7 +163,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
           return number;
         }
       } catch (NumberFormatException e) {
-        // reported below, with the range
+        // reported below, together with the range
       }
       throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
     }
@@ -239,7 +239,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       }
     }
 
-    /** Which GPUs it takes, and from whom. */
+    /** Checks the keys that limit which GPUs a job takes. */
     private void checkCells() throws UserError {
       oneOf("within", WITHIN, null);
       oneOf("lazy_preemption", SWITCH, null);

@@ -14,10 +14,10 @@ import org.apache.submarine.commons.runtime.api.JobStatus;
 import org.apache.submarine.commons.runtime.exception.SubmarineException;
 import org.apache.submarine.commons.runtime.fs.StorageKeyConstants;
 
-/** Follows a job by name, also one that another process submitted. */
+/** Follows a job by name, even if another process submitted it. */
 final class IsonomyJobMonitor extends JobMonitor {
   private static final Duration POLL = Duration.ofSeconds(2);
-  /** A ResourceManager may be away this long (restart, failover) before waiting is given up. */
+  /** How long to wait for a ResourceManager that is away (restart, failover). */
   private static final Duration AWAY_MAX = Duration.ofMinutes(15);
 
   IsonomyJobMonitor(ClientContext context) {
@@ -80,7 +80,7 @@ final class IsonomyJobMonitor extends JobMonitor {
     return new IsonomyJobStatus(jobName, report, running ? progress(app) : "");
   }
 
-  /** Progress is worth a look, never an error: the control plane may be away. */
+  /** A line of progress; empty on an error, because the control plane may be away. */
   private String progress(ApplicationId app) {
     try {
       return Progress.line(new RmRest(clientContext.getYarnConfig()).get("explain", app.toString()));

@@ -26,7 +26,7 @@ final class IsonomyJobStatus extends JobStatus {
     line = jobName + " " + report.getApplicationId() + " " + states + (progress.isEmpty() ? "" : ": " + progress);
   }
 
-  /** What changes from one status to the next; no time in it. */
+  /** The status as one line without a time, to compare with the last one. */
   String line() {
     return line;
   }

@@ -31,9 +31,9 @@ import org.apache.submarine.commons.runtime.JobSubmitter;
 import org.apache.submarine.commons.runtime.param.Parameter;
 
 /**
- * One YARN application for a group of jobs; a plain job is a group of one.
+ * Submits one YARN application for a group of jobs; a plain job is a group of one.
  *
- * <p>Everything is checked first; only then is an application created, its token fetched, its files staged.
+ * <p>Checks everything first; only then creates an application, fetches its token and stages its files.
  */
 final class IsonomyJobSubmitter implements JobSubmitter {
   static final String APPLICATION_TYPE = "SUBMARINE";
@@ -138,7 +138,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     return path.toString();
   }
 
-  /** The Isonomy token, and HDFS's delegation tokens where security is on. */
+  /** The Isonomy token, and with security HDFS's delegation tokens. */
   private static ByteBuffer credentials(AgentToken token, Path folder, Configuration conf) throws IOException {
     Credentials credentials = new Credentials();
     token.addTo(credentials);
@@ -150,7 +150,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
   }
 
-  /** The NodeManager puts the command between double quotes. */
+  /** The text in single quotes, as the NodeManager puts the command in double quotes; refuses special characters. */
   private static String singleQuoted(String text) throws UserError {
     if (!text.matches("[^'\"$`\\\\\\s]+")) {
       throw new UserError("isonomy.python " + text + ": a path without blanks, quotes, '$' and '\\'");

@@ -15,7 +15,7 @@ import org.apache.submarine.commons.runtime.fs.SubmarineStorage;
 
 /** Plugs Isonomy into the stock command line: {@code submarine.runtime.class} in submarine-site.xml. */
 public final class IsonomyRuntimeFactory extends RuntimeFactory {
-  /** How long the command line looks for a ResourceManager that does not answer, in milliseconds. */
+  /** How long to retry a ResourceManager that does not answer, in milliseconds. */
   private static final long RM_WAIT_MS = 30_000;
 
   public IsonomyRuntimeFactory(ClientContext clientContext) {
@@ -48,7 +48,7 @@ public final class IsonomyRuntimeFactory extends RuntimeFactory {
     }
   }
 
-  /** {@code -worker_resources gpu=1} is understood even where the client has no resource-types.xml. */
+  /** Registers the resource of {@code -worker_resources gpu=1} if the client has no resource-types.xml. */
   static void registerGpuType() {
     if (ResourceUtils.getResourceTypes().containsKey(ResourceInformation.GPU_URI)) {
       return;

@@ -13,7 +13,7 @@ import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
 import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
 
 /**
- * The stock options of {@code job run} as far as Isonomy carries them out; the others are refused, never ignored.
+ * The stock options of {@code job run} that Isonomy supports; the others are refused, never ignored.
  *
  * @param workers number of workers of one job, each in its own container
  * @param memoryMb memory of one worker, MiB
@@ -48,7 +48,7 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
         parameters.getSavedModelPath(), hasBoard(parameters, group), parameters.getQuicklinks());
   }
 
-  /** TensorBoard runs beside the application master. */
+  /** Whether TensorBoard runs in the application master's container. */
   private static boolean hasBoard(RunJobParameters parameters, GroupOptions group) {
     return "true".equals(group.isonomyConf().get(GroupOptions.PREFIX + "tensorboard"))
         || parameters instanceof TensorFlowRunJobParameters

@@ -15,7 +15,7 @@ import org.apache.submarine.commons.runtime.ClientContext;
 import org.apache.submarine.commons.runtime.fs.RemoteDirectoryManager;
 import org.apache.submarine.commons.runtime.fs.SubmarineStorage;
 
-/** What {@code job show} knows: a JSON file in the job's staging area, and one for each version of a model. */
+/** The storage for {@code job show}: a JSON file in the job's staging area, and one for each version of a model. */
 final class JsonStorage extends SubmarineStorage {
   private static final String JOB_FILE = "job.json";
   private static final String DEFAULT_VERSION = "default";
@@ -62,7 +62,7 @@ final class JsonStorage extends SubmarineStorage {
     return context.getRemoteDirectoryManager();
   }
 
-  /** Written beside and renamed: a reader never sees half a file. */
+  /** Writes a temporary file and renames it, so that a reader never sees half a file. */
   private void write(Path file, Map<String, String> content) throws IOException {
     FileSystem fs = file.getFileSystem(context.getYarnConfig());
     Path part = file.suffix(".part");

@@ -6,9 +6,9 @@ import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.submarine.commons.runtime.exception.SubmarineException;
 
 /**
- * What ends the command line is printed as one line.
+ * Prints the exception that ends the command line as one line.
  *
- * <p>The stock command line lets every exception leave {@code main}, which shows users a stack trace. The exit
+ * <p>The stock command line lets every exception escape {@code main}, which shows users a stack trace. The exit
  * status is 2 for a mistake in the options, else 1 as usual. Exceptions that no user can cause keep their trace.
  */
 final class OneLineErrors implements Thread.UncaughtExceptionHandler {
@@ -40,7 +40,7 @@ final class OneLineErrors implements Thread.UncaughtExceptionHandler {
         || error instanceof IllegalArgumentException;
   }
 
-  /** The message without line breaks and a server's stack trace; the class name where there is no message. */
+  /** The message without line breaks and without a server's stack trace; the class name if there is no message. */
   static String oneLine(Throwable error) {
     String message = error.getMessage();
     if (message == null || message.isBlank()) {

@@ -33,7 +33,7 @@ final class Progress {
     return line.toString();
   }
 
-  /** When it starts, or once it has GPUs ends: the middle of what is likely, and its bounds. */
+  /** The estimated start, or once it has GPUs the estimated end: the median and its bounds. */
   private static String estimate(JsonNode explain) {
     boolean runs = explain.path("app").path("gpus_held").asInt(0) > 0;
     JsonNode likely = explain.path("estimate").path(runs ? "end_s" : "start_s");

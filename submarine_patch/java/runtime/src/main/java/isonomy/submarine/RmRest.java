@@ -34,7 +34,7 @@ final class RmRest {
     return ask(path + "?app=" + URLEncoder.encode(app, StandardCharsets.UTF_8));
   }
 
-  /** A view that is about no app. */
+  /** GET of a view that takes no app. */
   JsonNode get(String path) throws IOException {
     return ask(path);
   }
@@ -42,7 +42,7 @@ final class RmRest {
   private JsonNode ask(String view) throws IOException {
     String query = "/ws/v1/cluster/isonomy/" + view;
     try {
-      // SPNEGO takes the ticket of the thread's Subject: outside of doAs that is a ticket cache, not a keytab's login
+      // SPNEGO uses the thread's Subject: outside of doAs that is the ticket cache, not a keytab's login
       UserGroupInformation user = UserGroupInformation.getCurrentUser();
       return WebAppUtils.execOnActiveRM(conf,
           (base, asked) -> user.doAs((PrivilegedExceptionAction<JsonNode>) () -> fetch(base, asked)), query);
@@ -88,7 +88,7 @@ final class RmRest {
     throw new IOException(reason);
   }
 
-  /** The JSON in the text, null where there is none. */
+  /** The JSON in the text; null if it is not JSON. */
   private static JsonNode parse(String text) {
     try {
       JsonNode node = JSON.readTree(text);

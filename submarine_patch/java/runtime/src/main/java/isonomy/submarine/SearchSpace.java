@@ -102,7 +102,7 @@ final class SearchSpace {
     }
   }
 
-  /** YAML reads 1e-3 as a string: it is taken as the number that it is. */
+  /** A number, also from a string, because YAML reads 1e-3 as one. */
   private static double number(String where, String key, boolean whole, Object value) throws UserError {
     double number;
     try {

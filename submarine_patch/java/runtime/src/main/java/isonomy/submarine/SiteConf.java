@@ -13,11 +13,11 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hdfs.HdfsConfiguration;
 
 /**
- * What submarine-site.xml says of Isonomy, and the Hadoop configuration under it.
+ * Isonomy's settings in submarine-site.xml, and the Hadoop configuration.
  *
  * <p>Keys: {@code isonomy.am.jar} (local path or URI of isonomy-am.jar), {@code isonomy.python} (Python on the
  * NodeManagers), {@code isonomy.webhdfs.address} (by default from dfs.namenode.http-address),
- * {@code isonomy.webhdfs.ca} (PEM file here by which containers know an https WebHDFS).
+ * {@code isonomy.webhdfs.ca} (local PEM file with which containers verify an https WebHDFS).
  */
 final class SiteConf {
   private static final String AM_JAR = "isonomy.am.jar";
@@ -68,7 +68,7 @@ final class SiteConf {
     return new Path(file.toURI());
   }
 
-  /** The certificates by which containers know an https WebHDFS; empty: those that each machine trusts. */
+  /** The certificates with which containers verify an https WebHDFS; empty: those that each machine trusts. */
   String webhdfsCa() throws UserError {
     String file = site.getTrimmed(WEBHDFS_CA, "");
     if (file.isEmpty()) {

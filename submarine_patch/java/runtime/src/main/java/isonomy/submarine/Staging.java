@@ -24,7 +24,7 @@ import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
 import org.apache.hadoop.yarn.api.records.URL;
 import org.apache.submarine.client.cli.param.Localization;
 
-/** The application's folder in the staging area: what its containers need is put there, readable by its user. */
+/** The application's folder in the staging area, with its containers' files, readable only by its user. */
 final class Staging {
   private static final FsPermission PRIVATE = new FsPermission((short) 0700);
 
@@ -42,7 +42,7 @@ final class Staging {
     return folder;
   }
 
-  /** The job's staging area is private, too: by default its checkpoints and its model lie there. */
+  /** Creates the folder and makes the job's staging area private, as it has checkpoints and models by default. */
   void create() throws IOException {
     fs.mkdirs(folder, PRIVATE);
     fs.setPermission(folder, PRIVATE);
@@ -68,7 +68,7 @@ final class Staging {
     return path;
   }
 
-  /** A path on the cluster's file system stays; a local one is copied into the folder. */
+  /** Copies a local file into the folder; returns a path on the cluster's file system unchanged. */
   Path place(Path source, String name) throws IOException {
     if (!"file".equals(source.toUri().getScheme())) {
       return source;
@@ -85,7 +85,7 @@ final class Staging {
         LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
   }
 
-  /** Refuses localizations that cannot be carried out, before anything is written. */
+  /** Refuses localizations that are not possible, before anything is written. */
   static void check(List<Localization> localizations, Configuration conf) throws IOException {
     for (Localization localization : localizations) {
       String name = localization.getLocalPath();

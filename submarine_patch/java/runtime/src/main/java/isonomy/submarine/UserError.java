@@ -2,7 +2,7 @@ package isonomy.submarine;
 
 import java.io.IOException;
 
-/** A mistake that the user can put right: one clear line, no stack trace. Nothing was submitted. */
+/** A mistake that the user can correct: a one-line message without a stack trace; nothing was submitted. */
 final class UserError extends IOException {
   private static final long serialVersionUID = 1L;
 
