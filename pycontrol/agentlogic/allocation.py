@@ -1,4 +1,4 @@
-"""Which waiting jobs get an app's free GPUs, and which GPUs it has no use for."""
+"""Assigns an app's free GPUs to its waiting jobs, and finds the GPUs that it has no use for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
 Launch = tuple[str, tuple[Gpu, ...]]
-"""A job and the GPUs of its gang, sorted."""
+"""(job, the GPUs of its gang, sorted)."""
 
 
 NO_GRANTS: Mapping[Gpu, str] = {}
@@ -17,7 +17,7 @@ NO_GRANTS: Mapping[Gpu, str] = {}
 
 @value
 class Allocation:
-    """What becomes of an app's free GPUs; those in neither list are kept for jobs that are about to wait."""
+    """The use of an app's free GPUs; those in neither list are kept for jobs that are about to wait."""
 
     launches: tuple[Launch, ...]
     unused: tuple[Gpu, ...]
@@ -33,14 +33,13 @@ def allocate(
     topology: Topology,
     grants: Mapping[Gpu, str] = NO_GRANTS,
 ) -> Allocation:
-    """Whole gangs to the jobs that wait, the longest first, for a phase ends with its last job; each as close together
-    as the free GPUs allow and never wider than `scope`.
+    """Gives whole gangs to the waiting jobs, those with the most work left first, as a phase ends with its last job.
 
-    `waiting`: jobs without a gang, with the serial GPU-seconds that they have left. `stopping`: the gangs that are
-    about to end before their job is done, which loses some of their GPUs; each such job will need a gang again, for
-    which the GPUs that it does not lose count, too. `held`: the app's GPUs, with when their previous owner is gone.
-    `grants`: the grant of each of its GPUs, where a gang must be of one: these lie as close together as the app asked
-    for, those of two may not.
+    Each gang lies as close together as the free GPUs allow, and within `scope`. `waiting`: job without a gang -> serial
+    GPU-seconds left. `stopping`: gangs that are about to end before their job is done, as they lose some of their GPUs;
+    GPUs are reserved for each such job, including those that it does not lose. `held`: the app's GPU -> when its
+    previous owner is gone. `grants`: GPU -> its grant, if each gang must lie within one grant: the GPUs of one grant
+    lie as close together as the app asked for, those of two may not.
     """
     free, launches = list(idle), []
     for job_id in sorted(waiting, key=lambda j: -waiting[j]):
@@ -60,7 +59,7 @@ def allocate(
 
 
 def _of_one_grant(gpus: list[Gpu], grants: Mapping[Gpu, str], gang_gpus: int) -> list[Gpu]:
-    """Those of the first grant that has enough for a gang, where gangs must be of one; else all."""
+    """The GPUs of the first grant that has enough for a gang; all of them if there are no `grants`."""
     if not grants:
         return gpus
     found: dict[str, list[Gpu]] = {}
@@ -76,12 +75,12 @@ def _without(gpus: list[Gpu], taken: Sequence[Gpu]) -> list[Gpu]:
 def gang_near(
     free: list[Gpu], held: Mapping[Gpu, float], gang_gpus: int, scope: Scope, topology: Topology
 ) -> tuple[Gpu, ...] | None:
-    """The GPUs of one gang, on each machine those that are free soonest; None where no gang fits."""
+    """The GPUs of one gang, on each machine those that are free soonest; None if no gang fits."""
     if len(free) < gang_gpus:
         return None
     if len(free) == gang_gpus and topology.scope_of(g.host for g in free) <= scope:
         return tuple(sorted(free))  # the usual case, without a search
-    types = [*topology.types, ""] if len(topology.types) > 1 else [""]  # of one type if there are as many
+    types = [*topology.types, ""] if len(topology.types) > 1 else [""]  # GPUs of one type first
     place = TypedRoom(count_by_host(free), topology).place(gang_gpus, scope, types)
     if place is None:
         return None

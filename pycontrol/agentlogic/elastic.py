@@ -1,6 +1,6 @@
-"""What becomes of an elastic app's free GPUs: gangs of which size, and which running gang grows.
+"""Assigns an elastic app's free GPUs: the sizes of new gangs, and which running gangs grow.
 
-A gang changes its size by a restart from its checkpoint, so it grows only where it regains that.
+A gang changes its size by a restart from its checkpoint, so it grows only if it regains the restart's cost.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.model.value import value
 
 REGAINS = 2.0
-"""A gang grows where that saves so many times what the restart costs."""
+"""A gang grows if that saves more than this many times the restart's cost."""
 
 
 @value
 class Running:
-    """A gang under way, with the serial GPU-seconds that its job has left; not `settled`: it may grow."""
+    """A running gang, with the serial GPU-seconds that its job has left; a `settled` one may not grow."""
 
     job_id: str
     gpus: tuple[Gpu, ...]
@@ -29,7 +29,7 @@ class Running:
 
 @value
 class Composition:
-    """What becomes of an app's free GPUs; `grow`: gangs that are to end, so that their jobs start on more."""
+    """The use of an app's free GPUs; `grow`: jobs with gangs to be stopped, so that they start on more GPUs."""
 
     allocation: Allocation
     grow: tuple[str, ...] = ()
@@ -45,10 +45,10 @@ def compose(
     scope: Scope,
     topology: Topology,
 ) -> Composition:
-    """Gangs for the jobs that wait, of sizes that let them end together; then growth of what ends last.
+    """Gives gangs to the waiting jobs, with sizes that let them end together; then lets the jobs that end last grow.
 
-    `waiting`: jobs without a gang, with the serial GPU-seconds left; `stopping`: gangs about to end before their job is
-    done, for which free GPUs are kept; `held`: the app's GPUs, with when their previous owner is gone.
+    `waiting`: job without a gang -> serial GPU-seconds left. `stopping`: number of gangs that are about to end before
+    their job is done; free GPUs are kept for them. `held`: the app's GPU -> when its previous owner is gone.
     """
     free = list(idle)
     launches = []
@@ -69,8 +69,8 @@ def compose(
 
 
 def wanted_gpus(waiting: int, running: Sequence[Running], elastic: Elastic, topology: Topology) -> int:
-    """GPUs that an app of elastic jobs could use at once: all that a job may have, where a running one regains what its
-    restart costs."""
+    """GPUs that an app of elastic jobs could use at the same time: the most for each waiting job and for each running
+    one that would regain its restart's cost."""
     most = elastic.sizes[-1]
     wanted = waiting * most
     for r in running:
@@ -85,12 +85,12 @@ def _speed(gpus: Sequence[Gpu], elastic: Elastic, topology: Topology) -> float:
 
 
 def _pays(left_gpu_s: float, now: float, then: float, elastic: Elastic) -> bool:
-    """Whether a restart saves enough, by the speeds before it and after it."""
+    """Whether a restart saves enough, given the speeds before and after it."""
     return left_gpu_s / now - left_gpu_s / then > REGAINS * elastic.restart_s
 
 
 def _sizes(jobs: Sequence[tuple[float, str]], gpus: int, elastic: Elastic) -> list[tuple[str, int]]:
-    """GPUs of each job, the most first: the next ones go to whoever would end last."""
+    """(job, its GPUs), the most first: GPUs go one step at a time to the job that would end last."""
     sizes = elastic.sizes
     rank = {job_id: 0 for _, job_id in jobs}
     gpus -= len(jobs) * sizes[0]
@@ -109,7 +109,7 @@ def _sizes(jobs: Sequence[tuple[float, str]], gpus: int, elastic: Elastic) -> li
 def _fastest(
     free: list[Gpu], held: Mapping[Gpu, float], gpus: int, elastic: Elastic, scope: Scope, topology: Topology
 ) -> tuple[Gpu, ...] | None:
-    """The GPUs of a gang, fewer where that is faster, as it lies closer together."""
+    """The GPUs of the fastest gang of at most `gpus` GPUs; fewer may be faster, if they lie closer together."""
     best: tuple[Gpu, ...] | None = None
     for n in reversed(elastic.sizes):
         if n <= gpus and (best is None or elastic.speed(n) > _speed(best, elastic, topology)):
@@ -122,7 +122,7 @@ def _fastest(
 def _growth(
     r: Running, free: Sequence[Gpu], held: Mapping[Gpu, float], elastic: Elastic, scope: Scope, topology: Topology
 ) -> tuple[Gpu, ...]:
-    """The gang on which a running one would continue, and regain what the restart costs; empty where there is none."""
+    """The larger gang on which a running one would regain its restart's cost; empty if there is none."""
     now = len(r.gpus)
     able = [*r.gpus, *free]
     if not free or len(able) < elastic.least_gpus or any(g not in held for g in r.gpus):

@@ -1,4 +1,4 @@
-"""What an app answers when a round asks: its rho, and its one bid (Themis, sections 4.3 and 4.4)."""
+"""An app's answers in a round: its rho and its bid (Themis, sections 4.3 and 4.4)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
 ALIKE: Mapping[str, float] = {}
-"""Speedups where types do not matter."""
+"""Speedups of an app that is equally fast on all types."""
 
 
 @value
 class RunningGang:
-    """A gang under way: its GPUs, and its slowdown there: S over the app's speed on their type, and of an elastic job
-    over how many smallest gangs it is as fast as.
+    """A running gang: its GPUs and its slowdown there.
 
-    `known`: the Arbiter knew it when the round began.
+    `slowdown` is S over the app's speed on the GPUs' type, and for an elastic job also over its speed relative to the
+    smallest gang. `known`: whether the Arbiter knew the gang when the round began.
     """
 
     gpus: tuple[Gpu, ...]
@@ -29,7 +29,7 @@ class RunningGang:
 
 
 def rho(work: AppWork, gangs: Sequence[RunningGang], held: Collection[Gpu], ending: Set[Gpu], lease_s: float) -> float:
-    """rho with the gangs that stay whatever becomes of the GPUs that end; the projected one if there are none."""
+    """rho with only the gangs that have no ending GPUs; the projected rho if there are none."""
     return rho_of(work, _staying(gangs, held, ending), lease_s)
 
 
@@ -49,9 +49,12 @@ def bid_for(
     mixes: bool = False,
     elastic: Elastic | None = None,
 ) -> Bid:
-    """The one bid. `open_jobs`: jobs that could run now, those under way included; `offered`: GPUs by host;
-    `slowdowns`: S of each scope within which a gang may lie; `speedups`: its speed by GPU type, 1 where it has none;
-    `mixes`: a gang may have GPUs of several types; `elastic`: how its jobs run on more GPUs, where they may."""
+    """The app's bid for an offer.
+
+    `open_jobs`: jobs that could run now, including running ones. `offered`: host -> GPUs. `slowdowns`: S for each scope
+    that a gang may have. `speedups`: GPU type -> the app's speed, 1 if missing. `mixes`: whether a gang may mix GPU
+    types. `elastic`: how its jobs scale, if they are elastic.
+    """
     retained_gpus = sum(g not in ending for g in held)
     own = [OwnGang(gang_of(count_by_host(g.gpus)), g.slowdown) for g in gangs if g.known and ending >= set(g.gpus)]
     room_gangs = max(0, (open_jobs * work.gang_gpus - retained_gpus) // work.gang_gpus)

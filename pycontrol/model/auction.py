@@ -14,7 +14,7 @@ SLOWDOWN_PRIOR = (1.0, 1.1, 1.3)
 """S on one machine, across machines of a rack, across racks, until measured (Themis, section 4.3.1)."""
 
 Gang = tuple[tuple[str, int], ...]
-"""GPUs by host of one gang, sorted by host: (("n1", 2), ("n2", 2))."""
+"""The GPUs of one gang counted by host, sorted by host: (("n1", 2), ("n2", 2))."""
 
 
 def gang_of(machines: Mapping[str, int]) -> Gang:
@@ -23,12 +23,12 @@ def gang_of(machines: Mapping[str, int]) -> Gang:
 
 
 def as_gang(gpus: Iterable[Gpu]) -> Gang:
-    """GPUs counted by host."""
+    """The gang of these GPUs: counted by host."""
     return gang_of(count_by_host(gpus))
 
 
 def gangs_by_host(gangs: Iterable[Gang]) -> dict[str, int]:
-    """How many GPUs these gangs have on each host."""
+    """Host -> GPUs that these gangs have there."""
     counts: dict[str, int] = {}
     for gang in gangs:
         for host, n in gang:
@@ -37,12 +37,13 @@ def gangs_by_host(gangs: Iterable[Gang]) -> dict[str, int]:
 
 
 def gang_gpus(gang: Gang) -> int:
-    """GPUs of a gang."""
+    """The number of GPUs of a gang."""
     return sum(gpus for _, gpus in gang)
 
 
 def gang_sizes(least: int, most: int) -> tuple[int, ...]:
-    """GPUs that a gang of an elastic job may have: twice as many each time, and the most; whole smallest gangs."""
+    """GPUs that a gang of an elastic job may have: `least`, doubled repeatedly, and the largest multiple of `least` up
+    to `most`."""
     if least < 1:
         return ()
     found, most = [least], most // least * least
@@ -53,13 +54,13 @@ def gang_sizes(least: int, most: int) -> tuple[int, ...]:
 
 @value
 class Demand:
-    """What an app could use at once. Work is in serial GPU-seconds; `gangs` includes those it holds."""
+    """What an app could use at the same time. Work is in serial GPU-seconds; `gangs` includes those it holds."""
 
     gang_gpus: int
     gangs: int
     job_demand_max: int = 0
-    """GPUs that one job can use. Where that is more than `gang_gpus` its jobs are elastic: a gang may have any of
-    `sizes`, `gangs` counts smallest ones, and the app itself makes of its GPUs what gangs it likes."""
+    """The most GPUs that one job can use. If larger than `gang_gpus`, jobs are elastic: a gang may have any of `sizes`,
+    `gangs` counts gangs of the smallest size, and the app divides its GPUs into gangs itself."""
     work_left_gpu_s: float = 0.0
     work_total_gpu_s: float = 0.0
     work_done_gpu_s: float = 0.0
@@ -69,9 +70,9 @@ class Demand:
     slowdown: tuple[float, float, float] = SLOWDOWN_PRIOR
     """S by scope: on one machine, in one rack, anywhere."""
     loss_rate: float = 0.0
-    """Decrease of its loss per GPU-second at present (SLAQ); 0 where unknown."""
+    """Present decrease of its loss per GPU-second (SLAQ); 0 if unknown."""
     speedups: Mapping[str, float] = field(default_factory=dict)
-    """GPU type -> its speed there, relative to the slowest type (OEF's w); empty: all alike."""
+    """GPU type -> its speed there, relative to the slowest type (OEF's w); empty: the same on all."""
     gpu_type: str = ""
     """The only GPU type that it takes; empty: any."""
     within: str = ""
@@ -79,32 +80,34 @@ class Demand:
     pinned: str = ""
     """The pinned cell of its virtual cluster in which all its gangs must lie; empty: any place."""
     opportunistic: bool = False
-    """It uses nothing that its virtual cluster owns, and gives way to whoever does own it."""
+    """Whether it only borrows: it uses none of its virtual cluster's own cells, and is evicted when an owner needs the
+    GPUs."""
     lazy: bool = False
-    """What it owned runs on as borrowed, where the GPUs are idle, rather than being stopped (lazy preemption)."""
+    """Whether gangs that lose their guaranteed cells continue as borrowed while their GPUs are idle, instead of being
+    revoked (lazy preemption)."""
     mixes: bool = False
     """Whether one of its gangs may have GPUs of several types."""
     unsaved: bool = False
-    """Its scripts keep no checkpoints: what is revoked starts again."""
+    """Whether its scripts write no checkpoints, so that a revoked job starts from the beginning."""
     members: tuple[int, ...] = ()
-    """GPUs of each container of a gang, the largest first, where each needs one machine; empty: split as it comes."""
+    """GPUs of each container of a gang, the largest first, if none may be split over machines; empty: any split."""
 
     @property
     def gpus(self) -> int:
-        """GPUs the app could use at once."""
+        """GPUs that the app could use at the same time."""
         return self.gang_gpus * self.gangs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """GPUs that a new gang may have, the fewest first."""
+        """GPUs that a new gang may have, ascending."""
         return gang_sizes(self.gang_gpus, max(self.gang_gpus, self.job_demand_max))
 
 
 @value
 class BidRow:
-    """One alternative of a bid: keep these gangs of mine, add `new_gangs` gangs, each within `scope`.
+    """One alternative of a bid: keep the gangs in `keep` and add `new_gangs` gangs, each within `scope`.
 
-    `rho` is the app's finish-time fairness with the GPUs that are not on offer plus this row.
+    `rho` is the app's finish-time fairness with its GPUs that are not on offer and those of this row.
     A row wins as a whole or not at all, before the hidden payment.
     """
 
@@ -114,9 +117,9 @@ class BidRow:
     gang_gpus: int = 1
     scope: Scope = Scope.CLUSTER
     gpu_type: str = ""
-    """Of the new gangs' GPUs; empty: all of one type, whichever."""
+    """GPU type of the new gangs; empty: any one type, the same for all."""
     mixes: bool = False
-    """The new gangs may have GPUs of several types, anywhere: `gpu_type` is empty and `scope` the cluster."""
+    """Whether new gangs may mix GPU types; then `gpu_type` is empty and `scope` is CLUSTER."""
 
     @property
     def gpus(self) -> int:
@@ -126,23 +129,23 @@ class BidRow:
 
 @value
 class Bid:
-    """An app's answer to an offer. `rho_nothing` is its (projected) rho if it wins none of it."""
+    """An app's answer to an offer. `rho_nothing` is its rho if it wins nothing; projected if it then has no GPUs."""
 
     app_id: str
     rho_nothing: float
     rows: tuple[BidRow, ...] = ()
     restart_s: float = 0.0
-    """What it reckons that a start costs, seconds; for explanations only."""
+    """The app's estimate of the cost of a start, seconds; used only in explanations."""
 
 
 @value
 class AppView:
-    """An app as a policy sees it when a round begins."""
+    """A policy's view of an app when a round begins."""
 
     app_id: str
     queue: str
     rho: float | None
-    """Reported for this round; None where it is not known (late, or no Agent)."""
+    """Its rho as reported; None if it is not known."""
     demand: Demand
     ending: frozenset[Gpu] = frozenset()
     """Its GPUs on offer in this round."""
@@ -151,55 +154,55 @@ class AppView:
     retained_gpus: int = 0
     """GPUs it holds that are not on offer."""
     queue_room_gpus: int = 1 << 30
-    """GPUs it may still get, ending ones included, before its queue's limit is met."""
+    """GPUs, including ending ones, that it may get before its queue reaches its limit."""
     submitted_s: float = 0.0
     user: str = ""
     attained_gpu_s: float = 0.0
-    """GPU-seconds of service so far, running gangs included."""
+    """Attained service in GPU-seconds, including running gangs."""
     priority: int = 0
-    """YARN's application priority, within a virtual cluster: the highest comes first; 0 where there are none."""
+    """YARN's application priority within a virtual cluster, the highest first; 0 without virtual clusters."""
     retained_gangs: tuple[Gang, ...] = ()
-    """The gangs that it holds and that are not on offer."""
+    """The gangs that it holds and that are not on offer, with reserved ones."""
     slowed_gpu_s: float = 0.0
-    """Of its service, what the places that were chosen for its gangs cost, by the prior of S."""
+    """The part of its attained service lost to slow placements, by the prior of S, GPU-s."""
     revoked_gpus: int = 0
-    """How often a GPU was taken back from it."""
+    """The number of its revocations, counted by GPU."""
     spared: bool = False
-    """Among equals it is revoked last, for it keeps no checkpoints and the operator allows it."""
+    """Whether it is revoked last among equals: it writes no checkpoints and the operator allows that."""
 
     @property
     def unmet_gpus(self) -> int:
-        """GPUs it could use of an offer."""
+        """GPUs of an offer that it could use."""
         return max(0, min(self.demand.gpus - self.retained_gpus, self.queue_room_gpus))
 
 
 @value
 class Snapshot:
-    """A round's input."""
+    """The input of a policy for a round."""
 
     round_id: str
     now_s: float
     topology: Topology
     free: Mapping[str, int]
-    """GPUs on offer by host: free ones and those whose leases end in this round."""
+    """GPUs on offer by host: free ones and those with leases that end in this round."""
     apps: tuple[AppView, ...]
     f: float = 0.8
     lease_s: float = 600.0
     queues: Mapping[str, Queue] = field(default_factory=dict)
     vc: str = ""
-    """The virtual cluster whose round this is; empty where there are none."""
+    """The virtual cluster of the round; empty without virtual clusters."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy's last plan asked to be remembered (`Plan.memory`), as plain JSON values."""
+    """The memory of the policy's last plan (`Plan.memory`), as JSON values."""
     present: frozenset[str] = frozenset()
-    """All apps in the virtual cluster, those that want nothing now included."""
+    """All active apps of the virtual cluster, including those that want nothing now."""
     ended: Mapping[str, float] = field(default_factory=dict)
-    """App id -> GPU-seconds of service that it had: those that `memory` names under `apps` and that are not present."""
+    """App id -> attained service in GPU-s, for apps that `memory["apps"]` names and that are not present."""
     owned_gpus: int = 0
-    """R_C: GPUs of the virtual cluster, whatever this round is about; 0 stands for all machines' GPUs."""
+    """R_C: all GPUs of the virtual cluster, also if it shares out borrowed ones; 0: the GPUs of all machines."""
     private: bool = False
-    """Whether the machines are those that the virtual cluster's own cells are, rather than hosts."""
+    """Whether the machines are the virtual cluster's own, rather than hosts."""
     lead_s: float = 0.0
-    """How long before leases end their round is held."""
+    """The lead, seconds."""
 
     @property
     def cluster_gpus(self) -> int:
@@ -209,25 +212,25 @@ class Snapshot:
 
 @value
 class Offer:
-    """Who is asked for bids on `Snapshot.free`, worst rho first."""
+    """The apps that are asked for bids on `Snapshot.free`, worst rho first."""
 
     app_ids: tuple[str, ...]
 
 
 @value
 class Award:
-    """What one app gets of a round, gang by gang; a gang equal to one of its `ending_gangs` keeps it there."""
+    """The gangs that one app gets in a round; a gang equal to one of its `ending_gangs` is kept in place."""
 
     app_id: str
     gangs: tuple[Gang, ...]
     leftover: bool = False
     until_s: float | None = None
-    """Lent: its lease ends then at the latest."""
+    """The latest end of its leases, for a loan of held GPUs; None: the usual end."""
 
 
 @value
 class Hold:
-    """GPUs that stay with nobody until then, or are lent until then, so that a named app's gang comes together."""
+    """GPUs kept free, or lent, until a time, so that enough are free together for an app's gang."""
 
     app_id: str
     gang: Gang
@@ -236,40 +239,40 @@ class Hold:
 
 @value
 class BidReceipt:
-    """How one bidder fared."""
+    """The result of one bidder."""
 
     app_id: str
     rho_nothing: float
     rows: int
     won: Mapping[str, int] = field(default_factory=dict)
-    """GPUs by host in G_pf, before the payment."""
+    """GPUs by host that it won, before the payment (its part of G_pf)."""
     rho_won: float | None = None
     c: float = 1.0
-    """Fraction it keeps; 1 - c is the hidden payment."""
+    """The fraction that it keeps; 1 - c is the hidden payment."""
     kept_gangs: int = 0
     paid_gangs: int = 0
 
 
 @value
 class Plan:
-    """A policy's decision for a round, with all that is needed to explain it."""
+    """A policy's decision for a round, with everything needed to explain it."""
 
     round_id: str
     awards: tuple[Award, ...]
     bids: tuple[BidReceipt, ...] = ()
     leftover_gpus: Mapping[str, int] = field(default_factory=dict)
-    """GPUs by host left after payments, before leftovers were given to apps outside the auction."""
+    """GPUs by host after payments, before leftovers are given to apps outside the auction."""
     unused_gpus: Mapping[str, int] = field(default_factory=dict)
     objective_log: float = 0.0
-    """Sum of -log rho at G_pf."""
+    """The sum of -log rho at G_pf."""
     proved_optimal: bool = True
     gap: float = 0.0
     solve_s: float = 0.0
     seed: int = 0
     note: str = ""
     why: Mapping[str, str] = field(default_factory=dict)
-    """App id -> one sentence on why it got what it got, for policies whose bids do not say it."""
+    """App id -> one sentence on why it got GPUs, for policies without bids that explain it."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values that the next round's snapshot brings back; journaled, so they survive a restart."""
+    """JSON values for the next round's `Snapshot.memory`; journaled, so they survive a restart."""
     holds: tuple[Hold, ...] = ()
-    """What is not given away though it is free."""
+    """Free GPUs that are held for gangs."""

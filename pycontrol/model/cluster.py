@@ -1,4 +1,4 @@
-"""What YARN says: nodes, applications, asks and containers, as plain values."""
+"""YARN's nodes, queues, applications, asks and containers, as plain values."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Node:
     memory_mb: int = 0
     vcores: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """YARN's node attributes; their names may have a prefix, as in `rm.yarn.io/NAME`."""
+    """YARN's node attributes; names may have a prefix, as in `rm.yarn.io/NAME`."""
     bad_gpus: frozenset[int] = frozenset()
-    """Indices of GPUs that are out of order: nobody gets them."""
+    """Indices of GPUs that are out of order; no app gets them."""
     note: str = ""
-    """What an operator should know of it."""
+    """A note for the operator."""
     decommissioning: bool = False
-    """It is being taken out of the cluster: its containers may end, YARN starts no more on it."""
+    """Whether it is being decommissioned: running containers may end, YARN starts no new ones."""
     partition: str = ""
     """YARN's node label; empty: the default partition."""
     untagged_gpus: int = 0
     """GPUs of containers that the control plane did not place; which ones they use is unknown."""
     withheld: str = ""
-    """Why the plugin places nothing on it; empty: it does."""
+    """Why the plugin places nothing on it; empty if it does."""
 
     @property
     def good_gpus(self) -> Sequence[int]:
@@ -41,13 +41,13 @@ class Node:
 
 
 def attribute(attributes: Mapping[str, str], name: str) -> list[str]:
-    """The values of a node attribute, under whichever prefixes it was set."""
+    """The values of a node attribute, under any prefix."""
     return [value for key, value in sorted(attributes.items()) if key.rpartition("/")[2] == name]
 
 
 @value
 class PartitionCapacity:
-    """What a queue has of a partition: fractions of it, or GPUs where absolute resources are configured."""
+    """A queue's capacity in a partition: as fractions, and in GPUs if absolute resources are configured."""
 
     capacity: float = 1.0
     max_capacity: float = 1.0
@@ -64,21 +64,21 @@ class Queue:
     max_capacity: float = 1.0
     leaf: bool = True
     user_limit: float = 1.0
-    """The least share of the queue that each of its users can count on, 0 to 1."""
+    """The share of the queue that each of its users is guaranteed, 0 to 1."""
     user_limit_factor: float = -1.0
-    """How many times the queue's capacity one user may have; negative: no limit."""
+    """The limit of one user, as a multiple of the queue's capacity; negative: no limit."""
     partitions: Mapping[str, PartitionCapacity] = field(default_factory=dict)
-    """By node label, the default partition under "": those that the queue may use."""
+    """Node label -> capacity, for the partitions that the queue may use; "" is the default partition."""
     default_partition: str = ""
-    """Where asks without a node label expression go."""
+    """The partition of asks without a node label expression."""
     stopped: bool = False
     unmanaged: bool = False
-    """CapacityScheduler serves its asks for GPUs, not the control plane."""
+    """Whether CapacityScheduler serves its asks for GPUs, instead of the control plane."""
 
 
 @value
 class YarnApp:
-    """An application as the ResourceManager knows it. `attempt_id` is empty while none runs."""
+    """An application in the ResourceManager; `attempt_id` is empty while no attempt runs."""
 
     app_id: str
     user: str
@@ -105,15 +105,15 @@ class Ask:
     memory_mb: int = 0
     vcores: int = 0
     only_on: tuple[str, ...] = ()
-    """Hosts or racks that it is limited to; empty: any."""
+    """Hosts or racks to which it is limited; empty: any."""
     partition: str | None = None
-    """Its node label expression; None: that of its queue."""
+    """Its node label expression; None: the queue's default."""
     placement_constraint: str = ""
     """As YARN prints it; empty: none."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:
-        """What makes it one ask: a later one with this key replaces it."""
+        """The key of the ask; a later ask with the same key replaces it."""
         return (self.attempt_id, self.allocation_request_id, self.priority, self.gpus)
 
 
@@ -129,6 +129,6 @@ class Container:
     allocation_request_id: int = 0
     attempt_id: str = ""
     gpu_count: int = 0
-    """GPUs of its resource, also where `gpus` does not name them: nobody but YARN placed it."""
+    """GPUs of its resource, also if `gpus` does not name them because the control plane did not place it."""
     ending: bool = False
-    """YARN has ended it, its NodeManager has not said so yet: its GPUs are in use."""
+    """Whether YARN has ended it and its NodeManager has not confirmed that yet; its GPUs are still in use."""

@@ -1,7 +1,7 @@
-"""Everything that can happen to the Arbiter (events) and everything it can ask for (effects).
+"""The inputs (events) and the outputs (effects) of the Arbiter.
 
-The Arbiter is a pure state machine: `handle(event, now) -> [effect]`. The cluster and the simulator
-both feed it these values and carry out the effects.
+The Arbiter is a pure state machine: `handle(event, now) -> [effect]`. Its driver on a cluster and the simulator send
+it events and carry out the effects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pycontrol.model.value import value
 
 @value
 class ClusterSnapshot:
-    """The whole truth about what runs, after either side started."""
+    """The whole state of the cluster, sent after the ResourceManager or the control plane started."""
 
     ready: bool
     nodes: tuple[Node, ...]
@@ -29,14 +29,14 @@ class ClusterSnapshot:
     containers: tuple[Container, ...]
     queues: tuple[Queue, ...] = ()
     rm_life: str = ""
-    """One life of the ResourceManager's scheduler; empty: not known."""
+    """Id of this run of the ResourceManager's scheduler; empty: not known."""
     shadow: bool = False
-    """CapacityScheduler places GPUs, and nothing that is decided here is done; never ready."""
+    """Whether the plugin only watches: CapacityScheduler places GPUs, and the cluster is never ready."""
 
 
 @value
 class NodeUp:
-    """A node registered, or something of it changed: resources, health, partition, decommissioning, use."""
+    """A node registered, or its resources, health, partition, decommissioning or use changed."""
 
     node: Node
 
@@ -113,7 +113,7 @@ class ContainerGone:
 
 @value
 class DirectiveDone:
-    """How a directive ended. `container_id`: of a carried-out Place."""
+    """The result of a directive. `container_id`: the container of a successful Place."""
 
     directive_id: str
     ok: bool
@@ -128,7 +128,7 @@ class ClusterReady:
 
 @value
 class ClusterLost:
-    """The plugin has not been heard of: leases are frozen."""
+    """The connection to the plugin is lost: leases are suspended."""
 
 
 # ---- events: Agents
@@ -144,7 +144,7 @@ class AgentUp:
     demand: Demand
     grant_ids: tuple[str, ...] = ()
     user: str = ""
-    """Whom its token was issued to."""
+    """The user to whom its token was issued."""
 
 
 @value
@@ -156,7 +156,7 @@ class AgentLost:
 
 @value
 class RhoReported:
-    """Answer to AskRho."""
+    """Answer to `SendAskRho`."""
 
     app_id: str
     round_id: str
@@ -166,7 +166,7 @@ class RhoReported:
 
 @value
 class BidReceived:
-    """Answer to Offer; `bid` is None where it could not be read, and `problem` says why."""
+    """Answer to `SendOffer`; `bid` is None if it could not be read, and `problem` says why."""
 
     app_id: str
     round_id: str
@@ -176,7 +176,7 @@ class BidReceived:
 
 @value
 class WorkerPlan:
-    """One worker of a gang: a job's tasks on one machine, with its GPUs and the ask that will carry it."""
+    """One worker of a gang: a job's tasks on one machine, with its GPUs and the ask for its container."""
 
     worker_id: str
     job_id: str
@@ -191,7 +191,7 @@ class WorkerPlan:
 
 @value
 class UsePlanned:
-    """How an Agent will use GPUs it holds: whole gangs."""
+    """An Agent's plan for GPUs that it holds: the workers of whole gangs."""
 
     app_id: str
     use_id: str
@@ -200,7 +200,7 @@ class UsePlanned:
 
 @value
 class GpusReleased:
-    """GPUs that the app gives back before their leases end."""
+    """GPUs that the app releases before their leases end."""
 
     app_id: str
     gpus: frozenset[Gpu]
@@ -209,7 +209,7 @@ class GpusReleased:
 
 @value
 class JobProgress:
-    """How far a job is. `launches` counts gang launches, restarts are launches - 1."""
+    """The progress of a job. `launches` counts gang launches; restarts are launches - 1."""
 
     job_id: str
     state: str
@@ -224,13 +224,13 @@ class JobProgress:
     worker_failures: int = 0
     configuration: Mapping[str, str] = field(default_factory=dict)
     metric: float | None = None
-    """What jobs are compared by."""
+    """The value by which jobs are compared."""
     until_step: int = 0
-    """How far it trains now; 0: only its script knows."""
+    """The step until which it trains now; 0: only its script knows."""
     note: str = ""
-    """What its user should know."""
+    """A note for its user."""
     checkpoints_failed: int = 0
-    """Since the newest complete one."""
+    """Failed checkpoints since the newest complete one."""
 
 
 @value
@@ -258,7 +258,7 @@ class AgentDone:
     work_done_gpu_s: float = 0.0
     model_path: str = ""
     metric: str = ""
-    """The name of what jobs were compared by."""
+    """The name of the value by which jobs were compared."""
     best_metric: float | None = None
 
 
@@ -267,7 +267,7 @@ class AgentDone:
 
 @value
 class OperatorCommand:
-    """A verb of the command line: kill APP, drain HOST, undrain HOST, pause, resume."""
+    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume."""
 
     verb: str
     target: str = ""
@@ -276,7 +276,7 @@ class OperatorCommand:
 
 @value
 class ExchangePosted:
-    """A virtual cluster offers or requests cells, or withdraws that (`verb`). A lot is (chain, cell type, count)."""
+    """A virtual cluster offers or requests cells, or withdraws one (`verb`). A lot is (chain, cell type, count)."""
 
     verb: str
     posting_id: str
@@ -286,16 +286,16 @@ class ExchangePosted:
     in_return: tuple[str, str, int] | None = None
     price: float = 0.0
     expires_s: float | None = None
-    """When a request that nobody served lapses; at its end at the latest."""
+    """When a request that was not matched lapses; None: at its end."""
 
 
 @value
 class StandbyRestored:
-    """What the control plane of another ResourceManager kept elsewhere (`Durable.kept`)."""
+    """The state that the active control plane stored for its standby (`Durable.kept`)."""
 
     data: Mapping[str, Any]
     epoch: int = 1
-    """That of the control plane that continues from it."""
+    """The epoch of the control plane that continues."""
 
 
 @value
@@ -305,25 +305,25 @@ class Tick:
 
 @value
 class ClockStepped:
-    """The clock was set forward, or the machine slept: nobody could use the time that passed meanwhile."""
+    """The clock was set forward, or the machine slept: no app could use the time that passed."""
 
 
 @value
 class ClusterTime:
-    """The ResourceManager's clock when it sent what follows; Unix seconds."""
+    """The ResourceManager's clock when it sent the following events, Unix seconds."""
 
     at_s: float
 
 
 @value
 class Decided:
-    """The policy has decided a round; `problem` where it failed."""
+    """The policy has decided a round; `problem` says how it failed."""
 
     round_id: str
     plan: Plan | None
     problem: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """App id -> how the policy failed with it: the plan does without."""
+    """App id -> the policy's failure with it, for apps left out of the plan."""
 
 
 Event = (
@@ -338,7 +338,7 @@ Event = (
 
 @value
 class Contention:
-    """What an Agent needs to compute rho (Themis, 4.3)."""
+    """What an Agent needs to compute rho (Themis, section 4.3)."""
 
     cluster_gpus: int
     n_avg: float
@@ -349,7 +349,7 @@ class Contention:
 
 @value
 class HeldGrant:
-    """GPUs held by an app under one grant, with the end of their leases."""
+    """The GPUs that an app holds under one grant, with the end of their leases and when they are available."""
 
     grant_id: str
     gpus: tuple[Gpu, ...]
@@ -359,7 +359,7 @@ class HeldGrant:
 
 @value
 class SendRegistered:
-    """Answer to Register: every GPU that the app holds."""
+    """Answer to `AgentUp`: every GPU that the app holds."""
 
     app_id: str
     contention: Contention
@@ -368,14 +368,14 @@ class SendRegistered:
 
 @value
 class SendHosts:
-    """The machines are not as they were when the Agent registered."""
+    """Tells an Agent that the machines changed."""
 
     app_id: str
 
 
 @value
 class SendAskRho:
-    """Ask for the rho with the GPUs that are not ending."""
+    """Asks an Agent for the app's rho without its ending GPUs."""
 
     app_id: str
     round_id: str
@@ -386,7 +386,7 @@ class SendAskRho:
 
 @value
 class SendOffer:
-    """Offer all GPUs of the round; ask for one bid."""
+    """Offers an Agent all GPUs of the round and asks for one bid."""
 
     app_id: str
     round_id: str
@@ -398,7 +398,7 @@ class SendOffer:
 
 @value
 class SendGrant:
-    """A lease for each GPU. `renewal`: already held, nothing restarts."""
+    """Grants an app a lease for each GPU, or renews its leases (`renewal`): then nothing restarts."""
 
     app_id: str
     round_id: str
@@ -409,7 +409,7 @@ class SendGrant:
 
 @value
 class SendRevoke:
-    """Give these GPUs back by the deadline, which is `left_s` off."""
+    """Tells an Agent to give these GPUs back by the deadline, in `left_s` seconds."""
 
     app_id: str
     gpus: tuple[Gpu, ...]
@@ -420,7 +420,7 @@ class SendRevoke:
 
 @value
 class SendUseReply:
-    """Whether a Use lies inside the app's leases."""
+    """Accepts or refuses an Agent's `UsePlanned`."""
 
     app_id: str
     use_id: str
@@ -430,7 +430,7 @@ class SendUseReply:
 
 @value
 class SendFinish:
-    """The operator wants this app to end."""
+    """Tells an Agent to end its app."""
 
     app_id: str
     reason: str
@@ -441,7 +441,7 @@ class SendFinish:
 
 @value
 class Place:
-    """Allocate a container for an ask, on this node with these GPUs."""
+    """Allocates a container for an ask, on this node with these GPUs."""
 
     directive_id: str
     ask: Ask
@@ -452,7 +452,7 @@ class Place:
 
 @value
 class Preempt:
-    """Announce the container's end at the deadline (YARN's PreemptionMessage)."""
+    """Announces the container's end at the deadline (YARN's PreemptionMessage)."""
 
     directive_id: str
     container_id: str
@@ -461,7 +461,7 @@ class Preempt:
 
 @value
 class Kill:
-    """End the container now."""
+    """Ends the container now."""
 
     directive_id: str
     container_id: str
@@ -473,7 +473,7 @@ class Kill:
 
 @value
 class Solve:
-    """Run the policy's `decide` and report with Decided."""
+    """Runs the policy's `decide`; the answer is `Decided`."""
 
     snapshot: Snapshot
     bids: Mapping[str, Bid]

@@ -1,4 +1,4 @@
-"""The two closed lists of reasons: why an app waits, and why GPUs are taken from one."""
+"""The two closed lists of reasons: why an app has no more GPUs, and why an app loses a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.model.value import value
 
 
 class Pending(enum.StrEnum):
-    """Why an app does not have more GPUs now."""
+    """Why an app has no more GPUs than it has."""
 
     RUNNING = "Running"
     IDLE = "Idle"
@@ -94,18 +94,18 @@ SENTENCES = {
 
 @value
 class Reason:
-    """A code of the closed list, and what fills it in for one app at one time."""
+    """A code of the closed list, with details for one app at one time."""
 
     code: Pending
     detail: str = ""
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The reason as a sentence for users."""
         return f"{SENTENCES[self.code]}: {self.detail}" if self.detail else SENTENCES[self.code]
 
     def __str__(self) -> str:
-        """As receipts have it in JSON; `read_reason` is the inverse."""
+        """The form in receipts' JSON; `read_reason` is the inverse."""
         return f"{self.code}: {self.detail}"
 
 
@@ -113,35 +113,35 @@ _CODES = {str(code): code for code in Pending}
 
 
 def read_reason(text: str) -> Reason:
-    """A reason out of a receipt's JSON; a code that is not of the list was said of a bid."""
+    """A reason from a receipt's JSON; text without a known code is the problem of a bid."""
     code, _, detail = text.partition(": ")
     return Reason(_CODES.get(code, Pending.BAD_BID), detail)
 
 
 class EndReason(enum.StrEnum):
-    """Why GPUs are taken from an app."""
+    """Why an app loses a GPU."""
 
     LOST_ROUND = "lost_round"
-    """Others came first in the round of its lease's end."""
+    """Other apps won the GPU in the round of its lease's end."""
     GUARANTEE = "guarantee"
-    """Borrowed cells are needed by the virtual cluster that owns them."""
+    """The virtual cluster that owns the borrowed cells needs them."""
     BORROWED_SHARE = "borrowed_share"
     """It borrowed more than its virtual cluster's share of the idle GPUs."""
     MOVED = "moved"
-    """It borrowed this, and goes to cells of its own virtual cluster instead."""
+    """It borrowed the GPU, and moves to its own virtual cluster's cells."""
     DRAINED = "drained"
     BAD_GPU = "bad_gpu"
     NODE_LOST = "node_lost"
     REFUSED = "refused"
     """The machine refuses its containers."""
     RELEASED = "released"
-    """The app gave it back itself."""
+    """The app released it."""
     LAPSED = "lapsed"
     """The grant was not used in time."""
     APP_ENDED = "app_ended"
     CONTAINER_ENDED = "container_ended"
     UNKNOWN = ""
-    """In journals of 0.1, which have the text alone."""
+    """From a journal of 0.1, which has only the text."""
 
 
 PREEMPTIONS = frozenset(
@@ -150,12 +150,12 @@ PREEMPTIONS = frozenset(
         EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED,
     }
 )  # fmt: skip
-"""Those that the app did not bring about itself."""
+"""The end reasons that the app did not cause itself."""
 
 
 @value
 class Cause:
-    """Why a lease ends, and a sentence that says more."""
+    """Why a lease ends, with a text that says more."""
 
     kind: EndReason
     text: str
@@ -165,5 +165,5 @@ _END_REASONS = {str(reason): reason for reason in EndReason}
 
 
 def end_reason(name: str) -> EndReason:
-    """The reason of this name; UNKNOWN for any other."""
+    """The end reason with this value; UNKNOWN if there is none."""
     return _END_REASONS.get(name, EndReason.UNKNOWN)

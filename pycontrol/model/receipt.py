@@ -1,7 +1,7 @@
-"""A round's receipt: what was on offer, who took part, what was decided and what became of it.
+"""A round's receipt: what was on offer, who took part, what was decided and what was carried out.
 
-`dump` and `load` are its form in the journal and in REST (docs/receipt.md names the fields). A receipt of an older
-version, which lacks fields, is read with their defaults.
+`dump` and `load` convert it to and from its form in the journal and in REST (docs/receipt.md names the fields). Fields
+that a receipt of an older version lacks get their defaults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Granted:
 
 @value
 class Revoked:
-    """A GPU that an app must give back, by a time."""
+    """A GPU that an app must give back by a deadline."""
 
     gpu: Gpu
     app_id: str
@@ -38,16 +38,16 @@ class Revoked:
 
 @value
 class Outcome:
-    """What the policy decided, and what was made of it. Gangs and GPUs are counted by host."""
+    """What the policy decided, and what was carried out. Gangs and GPUs are counted by host."""
 
     bids: tuple[BidReceipt, ...] = ()
     awards: tuple[Award, ...] = ()
     owned: tuple[Gpu, ...] = ()
-    """Borrowed until now, the virtual cluster's own from now on."""
+    """GPUs that changed from borrowed to guaranteed."""
     lent: tuple[Gpu, ...] = ()
-    """The virtual cluster's own until now, borrowed from now on (lazy preemption)."""
+    """GPUs that changed from guaranteed to borrowed (lazy preemption)."""
     refused: tuple[str, ...] = ()
-    """Apps that were awarded a gang that is not there any more."""
+    """Apps that were awarded a gang for which there was no place."""
     leftover_gpus: Mapping[str, int] = field(default_factory=dict)
     unused_gpus: Mapping[str, int] = field(default_factory=dict)
     objective_log: float = 0.0
@@ -56,16 +56,16 @@ class Outcome:
     solve_s: float = 0.0
     seed: int = 0
     why: Mapping[str, str] = field(default_factory=dict)
-    """App -> one sentence of a policy whose bids do not say it."""
+    """App -> one sentence on why it got GPUs (`Plan.why`)."""
     renewed: tuple[Gpu, ...] = ()
     granted: tuple[Granted, ...] = ()
     revoked: tuple[Revoked, ...] = ()
     holds: tuple[Hold, ...] = ()
-    """GPUs that are free and held for a named gang until a time; lent meanwhile where somebody can use them."""
+    """Free GPUs held for an app's gang until a time; they may be lent until then."""
 
     @property
     def moved(self) -> bool:
-        """Whether any GPU's lease began, continued or was taken back."""
+        """Whether any lease was granted, renewed or revoked, or changed between guaranteed and borrowed."""
         return bool(self.granted or self.renewed or self.revoked or self.owned or self.lent)
 
 
@@ -74,7 +74,7 @@ NOTHING = Outcome()
 
 @value
 class Receipt:
-    """`outcome`: None where the round was given up."""
+    """The receipt of one round; `outcome` is None if the round was given up."""
 
     round_id: str
     at_s: float
@@ -95,23 +95,24 @@ class Receipt:
     rho: Mapping[str, float | None] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     out: Mapping[str, Reason] = field(default_factory=dict)
-    """App -> why it sat the round out."""
+    """App -> why it took no part."""
     bid_s: Mapping[str, float] = field(default_factory=dict)
     restart_s: Mapping[str, float] = field(default_factory=dict)
-    """App that bid for nothing -> what a start would have cost it."""
+    """App that bid for nothing -> its estimated cost of a start, seconds."""
     asked_s: Mapping[str, float] = field(default_factory=dict)
-    """App that was granted GPUs -> since when it had wanted more than it held, with leases not standing still."""
+    """App that was granted GPUs -> since when it had wanted more than it held, not counting time before leases were
+    last suspended."""
     f: float = 0.0
     note: str = ""
     outcome: Outcome | None = None
 
     @property
     def done(self) -> Outcome:
-        """The outcome; an empty one where the round was given up."""
+        """The outcome; an empty one if the round was given up."""
         return NOTHING if self.outcome is None else self.outcome
 
     def dump(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The receipt as JSON values."""
         data: dict[str, Any] = {
             "round_id": self.round_id,
             "at_s": self.at_s,
@@ -139,7 +140,7 @@ class Receipt:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Receipt:
-        """The inverse of dump(); raises AttributeError, KeyError, TypeError or ValueError for what is no receipt."""
+        """The inverse of dump(); raises AttributeError, KeyError, TypeError or ValueError for other data."""
         return Receipt(
             round_id=str(data.get("round_id", "")),
             at_s=float(data.get("at_s", 0.0)),

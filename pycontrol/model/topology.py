@@ -1,4 +1,4 @@
-"""The cluster as the policies see it: machines with GPUs, in racks."""
+"""The cluster as policies see it: machines with GPUs, in racks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gpu(NamedTuple):
 
 
 class Scope(enum.IntEnum):
-    """How far the GPUs of one gang lie apart; a larger value is a slower interconnect (Themis, 4.3)."""
+    """The distance of the GPUs of one gang; a larger value is a slower interconnect (Themis, section 4.3)."""
 
     MACHINE = 1
     RACK = 2
@@ -54,7 +54,7 @@ class Topology:
 
     @classmethod
     def of(cls, machines: Iterable[Machine]) -> Topology:
-        """A topology of these machines, in host order."""
+        """A topology of these machines, sorted by host."""
         return cls({m.host: m for m in sorted(machines, key=lambda m: m.host)})
 
     @cached_property
@@ -69,7 +69,7 @@ class Topology:
 
     @cached_property
     def racks(self) -> Mapping[str, tuple[str, ...]]:
-        """Hosts by rack."""
+        """Rack -> its hosts."""
         by_rack: dict[str, list[str]] = {}
         for machine in self.machines.values():
             by_rack.setdefault(machine.rack, []).append(machine.host)
@@ -77,26 +77,26 @@ class Topology:
 
     @cached_property
     def rack_by_host(self) -> Mapping[str, str]:
-        """The rack of each host."""
+        """Host -> its rack."""
         return {host: m.rack for host, m in self.machines.items()}
 
     @cached_property
     def gpus_by_host(self) -> Mapping[str, int]:
-        """The GPUs of each host."""
+        """Host -> its number of GPUs."""
         return {host: m.gpus for host, m in self.machines.items()}
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """GPU types, by name."""
+        """GPU types, sorted by name."""
         return tuple(sorted({m.gpu_type for m in self.machines.values()}))
 
     def type_of(self, host: str) -> str:
-        """The GPU type of a host; empty where the host is not known."""
+        """The GPU type of a host; empty if the host is not known."""
         machine = self.machines.get(host)
         return machine.gpu_type if machine else ""
 
     def rack_of(self, host: str) -> str:
-        """The rack of a host; a host that is not known is a rack of its own."""
+        """The rack of a host; an unknown host is a rack of its own."""
         machine = self.machines.get(host)
         return machine.rack if machine else host
 
@@ -109,7 +109,7 @@ class Topology:
 
 
 def count_by_host(gpus: Iterable[Gpu]) -> dict[str, int]:
-    """How many of these GPUs each host has."""
+    """Host -> how many of these GPUs it has."""
     counts: dict[str, int] = {}
     for gpu in gpus:
         counts[gpu.host] = counts.get(gpu.host, 0) + 1

@@ -1,4 +1,4 @@
-"""Immutable values that are made by the million: events, effects, facts, bids."""
+"""A decorator for immutable values that are created by the million: events, effects, facts, bids."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """A dataclass with slots and a hash that nobody may assign to.
+    """A dataclass with slots and a hash, immutable for the type checker only.
 
-    The type checker sees to that, not the interpreter: a frozen dataclass of five fields takes four times as
-    long to make, which was a seventh of the Arbiter's time.
+    A frozen dataclass of five fields takes four times as long to create, which was a seventh of the Arbiter's time.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
