@@ -1,1 +1,1 @@
-"""The cluster in virtual time: workloads, simulated Agents and YARN around the production Arbiter."""
+"""The simulator: workloads, simulated Agents and a simulated YARN in virtual time around the production Arbiter."""

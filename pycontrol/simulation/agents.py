@@ -1,4 +1,4 @@
-"""A simulated Agent: what it knows of its app, put to the code by which all Agents decide; and what liars report."""
+"""A simulated Agent: passes its app's state to the logic of all Agents, with the app's misreports applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING = Composition(Allocation((), ()))
 
 
 def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
-    """The app as its Agent's rho sees it."""
+    """The app's work for rho, as its Agent reports it."""
     phases = tuple(PhaseWork(jobs) for jobs in app.phases_left(c.now_s) if jobs)
     widest = app.trace.demand_gpus // app.trace.widest_gang_gpus
     left_gpu_s = app.left_gpu_s(c.now_s)
@@ -35,13 +35,13 @@ def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
 
 
 def gangs(app: SimApp, topology: Topology) -> list[RunningGang]:
-    """Its gangs under way, with the slowdown that it reports."""
+    """The app's active gangs, with the slowdown that it reports."""
     active = (j for j in app.jobs if j.state in ACTIVE)
     return [RunningGang(j.gpus, _slowdown(app, [g.host for g in j.gpus], topology)) for j in active]
 
 
 def elastic(app: SimApp, restart_s: float) -> Elastic:
-    """How its jobs run on more GPUs, as it reports it."""
+    """How the app's elastic jobs scale, as it reports it."""
     trace = app.trace
     efficiency = {n: trace.efficiency(n) for n in gang_sizes(trace.gang_gpus, trace.job_gpus_max)}
     slowdown = app.slowdown(Scope.MACHINE), app.slowdown(Scope.RACK), app.slowdown(Scope.CLUSTER)
@@ -49,7 +49,7 @@ def elastic(app: SimApp, restart_s: float) -> Elastic:
 
 
 def demand(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> Demand:
-    """What it could use now, as it reports it."""
+    """The app's present demand, as it reports it."""
     if not app.trace.elastic:
         return app.demand(now_s)
     waiting = sum(j.state in (IDLE, STOPPING) for j in app.jobs)
@@ -69,12 +69,12 @@ def _slowdown(app: SimApp, hosts: Collection[str], topology: Topology) -> float:
 
 
 def rho(app: SimApp, c: Contention, ending: Set[Gpu], topology: Topology) -> float:
-    """rho as it reports it."""
+    """The app's rho without the GPUs in `ending`, as it reports it."""
     return offers.rho(work(app, c, topology), gangs(app, topology), app.held, ending, c.lease_s) * app.report.rho
 
 
 def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
-    """The one bid."""
+    """The app's bid for an offer."""
     said = offers.bid_for(
         app.trace.app_id,
         work(app, e.contention, topology),
@@ -99,7 +99,7 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
 
 
 def assign(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> Composition:
-    """What becomes of its free GPUs."""
+    """The launches, growths and releases for the app's idle GPUs."""
     idle = [g for g in app.held if g not in app.job_at] if app.job_at else list(app.held)
     if not idle:
         return NOTHING

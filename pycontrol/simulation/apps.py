@@ -1,4 +1,4 @@
-"""What a workload is made of: apps with arrivals, gangs and work, as traces and generators give them."""
+"""Workloads: apps with arrivals, gangs and work, from traces and generators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pycontrol.model.value import value
 class TraceApp:
     """One app: a hyper-parameter exploration of many jobs, or a single job.
 
-    A phase begins when all jobs of the one before have ended (successive halving keeps the best of them; a
-    plain app has one phase). Its jobs are gangs of `gang_gpus` GPUs, one GPU a task.
+    A phase begins when all jobs of the previous one have ended (successive halving keeps the best of them; a
+    plain app has one phase). Its jobs are gangs of `gang_gpus` GPUs, one GPU per task.
     """
 
     app_id: str
@@ -31,15 +31,15 @@ class TraceApp:
     scope: Scope = Scope.CLUSTER
     """The widest scope in which a gang can run."""
     speedups: Mapping[str, float] = field(default_factory=dict)
-    """GPU type -> speed relative to the slowest type; empty: all alike."""
+    """{GPU type: speed relative to the slowest type}; empty: all equal."""
     loss_decay: float = 3.0
-    """Its loss is exp(-loss_decay x fraction of the work done): what SLAQ looks at."""
+    """Its loss, which SLAQ uses, is exp(-loss_decay x fraction of the work done)."""
     mixes: bool = False
     """Whether a gang may have GPUs of several types."""
     job_gpus_max: int = 0
-    """Where it is more than `gang_gpus`, its jobs are elastic: a gang has `gang_gpus` to so many GPUs."""
+    """The most GPUs of a gang; if it is more than `gang_gpus`, the jobs are elastic."""
     scaling: float = 1.0
-    """A gang of an elastic job with k times its fewest GPUs is k^scaling times as fast."""
+    """An elastic job's gang with k times the fewest GPUs is k^scaling times as fast."""
 
     @property
     def work_gpu_s(self) -> float:
@@ -48,21 +48,21 @@ class TraceApp:
 
     @property
     def demand_gpus(self) -> int:
-        """GPUs that it can use at once, at most."""
+        """The most GPUs that it can use at the same time."""
         return self.widest_gang_gpus * max((len(jobs) for jobs in self.phases), default=0)
 
     @property
     def widest_gang_gpus(self) -> int:
-        """GPUs of one of its gangs, at most."""
+        """The most GPUs of one gang."""
         return max(self.gang_gpus, self.job_gpus_max)
 
     @property
     def elastic(self) -> bool:
-        """Whether its jobs run on more GPUs or fewer."""
+        """Whether its jobs can run on a varying number of GPUs."""
         return self.job_gpus_max > self.gang_gpus
 
     def efficiency(self, gpus: int) -> float:
-        """E of a gang of so many GPUs: what each does, of what each of the fewest does."""
+        """E of a gang: the speed per GPU relative to that in the smallest gang."""
         return float((gpus / self.gang_gpus) ** (self.scaling - 1.0)) if self.elastic else 1.0
 
 

@@ -1,9 +1,9 @@
-"""How wrong estimates were, and ranges widened (or narrowed) by it: split-conformal prediction.
+"""Calibrates ranges of estimates by the errors of past ones: split-conformal prediction.
 
-Conformalized quantile regression (Romano, Patterson, Candes, NeurIPS 2019, sections 4 and 6), either side for itself: a
-range of 10 % to 90 % of the runs misses on the lower side by log(low) - log(real) and on the upper one by log(real) -
-log(high), of times from now; the range that is given is moved by such a quantile of the misses seen in the past that a
-tenth lies beyond it on either side. Pure: no clock, no I/O.
+Conformalized quantile regression (Romano, Patterson, Candes, NeurIPS 2019, sections 4 and 6), for each side separately.
+A range from 10 % to 90 % of the runs misses by log(low) - log(real) on the lower side and by log(real) - log(high) on
+the upper one, where times count from now. Each end of the range is moved by the quantile of the past misses that
+leaves a tenth of them beyond it. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 Range = Sequence[float | None]
-"""When something happens: 10 %, 50 % and 90 % quantile, seconds; None: not in sight."""
+"""The 10 %, 50 % and 90 % quantiles of an event's time, seconds; None: not within the horizon."""
 OFFSET_S = 60.0
-"""Added before logarithms are taken: a minute more or less is no miss of an estimate of minutes."""
+"""Added before taking logarithms, so that an error of a minute counts little in an estimate of minutes."""
 BOUNDS_S = (300.0, 1800.0, 7200.0)
-"""Classes of waits by their middle: minutes, up to half an hour, up to two hours, longer."""
+"""Upper bounds of the classes of waits, by the median estimate; the last class has none."""
 BEYOND = 0.1
-"""Of what really happens, before the range and behind it."""
+"""Share of the real times that may be before the range, and after it."""
 KEPT = 200
-"""Misses of a class."""
+"""The most misses kept per class."""
 FEWEST = 12
-"""With fewer of its class, those of all classes count."""
+"""With fewer misses in a class, the misses of all classes are used."""
 FAR_S = 7 * 86400.0
-"""What is not in sight is taken to be so far away."""
+"""The assumed wait for what is not within the horizon."""
 
 
 class Calibration:
-    """Of one kind of estimate (starts, or ends) under one policy. One estimate of each app counts for each class."""
+    """Calibrates one kind of estimate (starts or ends) under one policy; one estimate per app and class counts."""
 
     def __init__(self) -> None:
         self._open: dict[str, dict[int, tuple[float, float, float, float]]] = {}
-        """App -> class -> (when it was made, low, middle, high), seconds from then."""
+        """By app and class: (when it was made, low, median, high), in seconds from then."""
         self._misses: dict[int, deque[tuple[float, float, float]]] = {}
         self._number = 0
 
     def said(self, key: str, now_s: float, found: Range) -> None:
-        """An estimate, as the runs gave it."""
+        """Record an estimate as the runs gave it."""
         low, middle, high = (max(0.0, (FAR_S if x is None else x - now_s)) for x in found)
         if found[1] is not None:
             self._open.setdefault(key, {}).setdefault(class_of(middle), (now_s, low, middle, high))
 
     def happened(self, key: str, at_s: float) -> None:
-        """What was estimated has happened."""
+        """Record that the estimated event has happened, and its misses."""
         for kind, (made_s, low, middle, high) in self._open.pop(key, {}).items():
             real = _log(max(0.0, at_s - made_s))
             miss = (_log(low) - real, real - _log(middle), real - _log(high))
             self._misses.setdefault(kind, deque(maxlen=KEPT)).append(miss)
 
     def forget(self, keys: Sequence[str]) -> None:
-        """These will not happen, or nobody will know when."""
+        """Drop estimates whose events will not happen or cannot be observed."""
         for key in keys:
             self._open.pop(key, None)
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What is waited for."""
+        """The keys with open estimates."""
         return tuple(self._open)
 
     def widened(self, now_s: float, found: Range) -> tuple[float | None, float | None, float | None]:
-        """The range by what was learnt; as it is where too little was. Its order is kept."""
+        """The range adjusted by past misses, in order; unchanged if there are fewer than FEWEST."""
         low, middle, high = found
         if low is None or middle is None:
             return low, middle, high
@@ -84,7 +84,7 @@ class Calibration:
 
 
 def class_of(wait_s: float) -> int:
-    """The class of a wait of so long."""
+    """The class of a wait, by BOUNDS_S."""
     return bisect.bisect_right(BOUNDS_S, wait_s)
 
 
@@ -97,19 +97,19 @@ def _moved(seconds: float, by: float) -> float:
 
 
 def _quantile(ordered: Sequence[float], part: float) -> float:
-    """The ceil(part (n + 1))-th smallest, else the largest: at least that part of what comes lies below it."""
+    """The ceil(part (n + 1))-th smallest value, at most the largest: the conformal quantile."""
     return ordered[min(len(ordered), math.ceil(part * (len(ordered) + 1))) - 1]
 
 
 class Calibrations:
-    """By policy; fed by successive pictures and the estimates made of them."""
+    """Calibrations by policy, fed by successive pictures and their estimates."""
 
     def __init__(self) -> None:
         self._starts: dict[str, Calibration] = {}
         self._ends: dict[str, Calibration] = {}
 
     def looked(self, now_s: float, apps: Mapping[str, bool], gone: Sequence[str] = ()) -> None:
-        """A picture: its apps, and whether each has started. `gone`: not in it although they have not ended."""
+        """Observe a picture: its apps and whether each has started. `gone`: apps not in it that have not ended."""
         for found in (self._starts.values(), self._ends.values()):
             for calibration in found:
                 calibration.forget(gone)
@@ -123,7 +123,7 @@ class Calibrations:
     def estimates(
         self, policy: str, now_s: float, apps: Mapping[str, bool], found: Mapping[str, tuple[Range, Range]]
     ) -> dict[str, tuple[Range, Range]]:
-        """Estimates (start, end) by app as they are given to people; those that the runs gave are remembered."""
+        """The calibrated (start, end) estimates by app; records those that the runs gave."""
         starts = self._starts.setdefault(policy, Calibration())
         ends = self._ends.setdefault(policy, Calibration())
         said: dict[str, tuple[Range, Range]] = {}

@@ -1,7 +1,7 @@
 """Clusters to simulate: those of the Themis paper, uniform ones, any topology file, and smaller ones.
 
-A model of three scopes (machine, rack, cluster): the paper's fourth level, the slot inside a machine, has no
-slowdown of its own in it (S is 1 on one machine). The paper gives no racks; each layout here states its own.
+The model has three scopes (machine, rack, cluster): the paper's fourth level, the slot inside a machine, has no
+slowdown of its own (S is 1 on one machine). The paper gives no racks; each layout here states its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnknownCluster(Exception):
 
 
 def racks_of(layouts: Iterable[Iterable[int]]) -> Topology:
-    """One rack for each layout: the GPUs of its machines."""
+    """A topology with one rack per layout; a layout has the GPUs of each machine."""
     machines = []
     for r, rack in enumerate(layouts):
         machines += [Machine(f"r{r:02d}m{i:02d}", f"rack{r:02d}", gpus) for i, gpus in enumerate(rack)]
@@ -36,17 +36,17 @@ def testbed_64() -> Topology:
 
 
 def paper_168() -> Topology:
-    """Themis' simulator, to the letter: 16 x 8, 6 x 4, 16 x 1 GPUs; here racks of 4 x 8, 3 x 4 and 8 x 1."""
+    """Themis' simulated cluster as stated: 16 x 8, 6 x 4, 16 x 1 GPUs; here racks of 4 x 8, 3 x 4 and 8 x 1."""
     return racks_of([*[[8] * 4] * 4, *[[4] * 3] * 2, *[[1] * 8] * 2])
 
 
 def paper_256() -> Topology:
-    """256 GPUs in the spirit of it: 24 x 8, 12 x 4, 16 x 1; racks of 4 x 8 (6), 4 x 4 (3) and 8 x 1 (2)."""
+    """256 GPUs in a similar mix: 24 x 8, 12 x 4, 16 x 1; racks of 4 x 8 (6), 4 x 4 (3) and 8 x 1 (2)."""
     return racks_of([*[[8] * 4] * 6, *[[4] * 4] * 3, *[[1] * 8] * 2])
 
 
 def uniform(machines: int, gpus: int, per_rack: int = 8) -> Topology:
-    """Machines of one size, so many to a rack."""
+    """Machines of one size, `per_rack` to a rack."""
     sizes = [gpus] * machines
     return racks_of(sizes[i : i + per_rack] for i in range(0, machines, per_rack))
 
@@ -59,9 +59,9 @@ NAMED: dict[str, Callable[[], Topology]] = {
 
 
 def cluster(name: str) -> Topology:
-    """By name, as N x G (16x8: 16 machines with 8 GPUs; 16x8/4: 4 machines a rack), or from a topology file.
+    """The cluster of a name, of NxG (16x8: 16 machines with 8 GPUs; 16x8/4: 4 per rack), or of a topology file.
 
-    Raises UnknownCluster; ConfigError for a topology file that is wrong.
+    Raises UnknownCluster, or ConfigError for a wrong topology file.
     """
     if name in NAMED:
         return NAMED[name]()
@@ -77,7 +77,7 @@ def cluster(name: str) -> Topology:
 def shrunk(topology: Topology, factor: float) -> Topology:
     """The cluster with 1/factor of the machines of each size and GPU type; racks keep their proportions.
 
-    This changes locality too (fewer machines a rack); `denser` does not.
+    This also changes locality (fewer machines per rack); `denser` does not. Raises ValueError if factor < 1.
     """
     if factor < 1:
         raise ValueError(f"factor {factor:g}: a cluster can only be made smaller, by 1 or more")

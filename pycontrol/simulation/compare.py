@@ -1,4 +1,4 @@
-"""Policies beside each other: what their runs on the same seeds say, and files and plots of it."""
+"""Compares policies by runs on the same seeds; writes files and plots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CURVES = (
     ("placement", "placement score 1/S"),
     ("completion_s", "completion time, s"),
 )
-"""What is drawn as a CDF over apps, all seeds together."""
+"""Figures to plot as CDFs over the apps of all seeds."""
 
 
 class NoPlots(Exception):
@@ -37,13 +37,13 @@ class Comparison:
 
     @cached_property
     def figures(self) -> Mapping[str, Sequence[Mapping[str, float]]]:
-        """Label -> the metrics of each seed."""
+        """{label: metrics of each seed}."""
         return {label: [metrics(r) for r in runs] for label, runs in self.results.items()}
 
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Label -> metric -> values, mean and its 95 % interval, and the ratio to the reference, paired by seed.
+        """{label: {metric: values, mean with 95 % interval, and the ratio to the reference, paired by seed}}.
 
-        No ratio of what is known of finished apps alone while an app of either is unfinished.
+        Metrics of finished apps have no ratio if an app of either run is unfinished.
         """
         reference = next(iter(self.figures))
         return {
@@ -61,7 +61,7 @@ class Comparison:
         }
 
     def document(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """The whole comparison as JSON values."""
         first = next(iter(self.results.values()))
         return {
             "workload": first[0].workload,
@@ -87,12 +87,12 @@ class Comparison:
         }
 
     def curve(self, label: str, field: str) -> list[float]:
-        """A figure of all its finished apps, all seeds together."""
+        """A figure of all finished apps of all seeds."""
         return [getattr(a, field) for r in self.results[label] for a in r.apps if a.finished_s is not None]
 
 
 def _largest_excess(runs: Sequence[Result]) -> float | None:
-    """Of the apps of virtual clusters, over their ends on their private clusters; None where there are none."""
+    """The largest excess of an app's end over that on its private cluster, seconds; None without virtual clusters."""
     found = [excess_s for r in runs for a in r.apps if (excess_s := a.excess_s) is not None]
     return _plain(max(found)) if found else None
 
@@ -102,7 +102,7 @@ def _interval(found: Interval) -> dict[str, Any]:
 
 
 def _plain(value: float) -> float | None:
-    """JSON knows no NaN and no infinity."""
+    """The value, or None for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 

@@ -1,7 +1,7 @@
 """The event-driven simulator: virtual time, YARN and Agents around the production Arbiter.
 
-What happens is a function of the workload, the topology, the policy, the settings and the seed, as long as
-no solve runs out of its wall-clock budget (such rounds are counted as unproved).
+A run is a function of the workload, the topology, the policy, the settings and the seed, as long as
+no solve exceeds its wall-clock budget (such rounds are counted as unproved).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from pycontrol.simulation.settings import HONEST, Fault, Misreport, SimulationSe
 from pycontrol.simulation.yarn import SimYarn
 
 NAP_S = 0.02
-"""As in the production driver: time between wake-ups that ask for the same moment."""
+"""Least time between two wake-ups for the same time, as in the production driver."""
 FRUITLESS = 200
-"""Wake-ups in a row with nothing running and nothing to come: what is left can never run."""
+"""Consecutive wake-ups without a running job or a future event after which the remaining apps can never run."""
 STATIC = frozenset({"tiresias", "drf", "yarn_cs", "max_min", "gandiva", "isonomy"})
-"""Policies that look at no app's progress: no reports are made for their rounds."""
+"""Policies that do not use apps' progress, so no reports are made for their rounds."""
 TICK = ev.Tick()
 TAGS = frozenset({"isonomy"})
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # tests look into each step
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests override and observe steps
 class Simulator:
-    """One run; `run` once."""
+    """One simulation; call `run` once."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Simulator:
         self.workload, self.topology, self.policy = workload, topology, policy
         self.settings = settings or SimulationSettings()
         self.change_s = self.settings.checkpoint_s + self.settings.restart_s
-        """What a change of GPUs costs a gang."""
+        """Seconds that a change of GPUs costs a gang."""
         self.seed = seed
         self.now = 0.0
         self.inbox: deque[ev.Event] = deque()
@@ -72,18 +72,18 @@ class Simulator:
         self.arbiter = Arbiter(arbiter_settings, policy, topology=topology, supply=supply)
         self.supply = self.arbiter.supply
         self.watchers: list[Callable[[Iterable[Fact]], None]] = [] if self.supply.whole else [self._note_owned]
-        """Told of all facts, moment by moment."""
+        """Called with the facts of each step."""
         self.heap: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self.order = itertools.count()
         self.requests = itertools.count(1)
         self.apps: dict[str, SimApp] = {}
         """Apps in the system."""
         self.job_of: dict[str, SimJob] = {}
-        """Container -> its job."""
+        """{container id: job}."""
         self.asked: dict[int, SimJob] = {}
-        """Request id -> its job."""
+        """{request id: job}."""
         self.dirty: dict[str, SimApp] = {}
-        """Apps whose free GPUs must be looked at."""
+        """Apps with idle GPUs to assign."""
         self.records: dict[str, Any] = {}
         self.active = 0
         """Jobs with a gang, planned or running."""
@@ -109,11 +109,11 @@ class Simulator:
     # ---- time
 
     def at(self, at_s: float, what: Callable[[Any, int], None], subject: Any, stamp: int = 0) -> None:
-        """Calls `what(subject, stamp)` at that time."""
+        """Schedule the call `what(subject, stamp)` at that time."""
         heapq.heappush(self.heap, (at_s, next(self.order), what, subject, stamp))
 
     def run(self, progress: Callable[[int], None] | None = None) -> Result:
-        """To the end of the last app. `progress` is told how many apps have ended, now and then."""
+        """Run to the end of the last app; calls `progress` from time to time with the number of ended apps."""
         begin_s = time.perf_counter()
         for trace in self.workload.apps:
             self.at(trace.submitted_s, self._arrive, trace)
@@ -131,7 +131,7 @@ class Simulator:
         return self._result(time.perf_counter() - begin_s)
 
     def _step(self) -> bool:
-        """On to the next moment at which something happens; False if there is none."""
+        """Advance to the next event's time and handle it; False if there is none."""
         heap = self.heap
         at_s = heap[0][0] if heap else math.inf
         wake_s = self.arbiter.next_wake_s(self.now)
@@ -157,7 +157,7 @@ class Simulator:
         return True
 
     def _drain(self) -> None:
-        """All that follows from the events at hand, at the present moment."""
+        """Handle all waiting events and their effects at the present time."""
         inbox, do, arbiter = self.inbox, self.do, self.arbiter
         while inbox or self.dirty:
             while inbox:
@@ -176,7 +176,7 @@ class Simulator:
                 watch(facts)
 
     def _note_owned(self, facts: Iterable[Fact]) -> None:
-        """When an app has its first GPUs of its virtual cluster's own cells."""
+        """Note when an app gets its first GPUs of its virtual cluster's own cells."""
         for fact in facts:
             if isinstance(fact, LeaseGranted) and fact.guaranteed:
                 app, at_s = self.apps.get(fact.app_id), max(self.now, fact.at_s)
@@ -189,7 +189,7 @@ class Simulator:
                 app.owned_s = at_s
 
     def _report_before(self, at_s: float) -> None:
-        """Just before a round that asks no Agent: Agents report once a second, so their progress is known."""
+        """Report progress just before a round without bids, as real Agents report once a second."""
         due_s = self.arbiter.rounds.due_s()
         if self.arbiter.rounds.current is not None or due_s is None or due_s > at_s:
             return
@@ -219,7 +219,7 @@ class Simulator:
         self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
 
     def _misreport(self, trace: TraceApp) -> Misreport:
-        """The app's lie, and its estimates' errors."""
+        """The app's misreport: its lies and the errors of its estimates."""
         said = self.settings.lies.get(trace.app_id, HONEST)
         x = self.settings.error
         if not x:
@@ -235,12 +235,12 @@ class Simulator:
         app_id = app.trace.app_id
         app.finished_s = self.now
         self.inbox.append(ev.AgentDone(app_id, True, work_done_gpu_s=app.total))
-        self._drain()  # N_avg is taken at the end of the app, before what else happens now
+        self._drain()  # so that N_avg is read at the app's end, before other events of this time
         self.inbox.append(ev.AppRemoved(app_id, "FINISHED"))
         self._close(app)
 
     def _give_up(self, app: SimApp, _: int) -> None:
-        """Its user ends it."""
+        """End an app that its user gives up."""
         if app.finished_s is not None:
             return
         for job in app.jobs:
@@ -283,7 +283,7 @@ class Simulator:
             self._tell_changed(app)
 
     def _tell_changed(self, app: SimApp) -> None:
-        """An elastic app's demand changes with its gangs."""
+        """Report an elastic app's demand if it has changed."""
         demand = self._demand(app)
         if demand.gangs != app.told_gangs:
             app.told_gangs = demand.gangs
@@ -309,7 +309,7 @@ class Simulator:
             self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1))
 
     def _start(self, job: SimJob) -> None:
-        """All its containers are up: it trains as soon as it is set up, and ends when its work is done."""
+        """Start a job's training once all its containers run, and schedule its end."""
         app, settings = job.app, self.settings
         first = job.launches == 1 and app.phase == 0
         if app.started_s is None:
@@ -336,7 +336,7 @@ class Simulator:
         self.dirty[app.trace.app_id] = app
 
     def _stop(self, job: SimJob, deadline_s: float) -> None:
-        """A revocation: with notice it checkpoints and gives its GPUs back; else it ends here and work is lost."""
+        """Stop a job: with enough notice it checkpoints and returns its GPUs, else it ends here and loses work."""
         if job.state == PLANNED:
             self._end_gang(job, IDLE)
         elif job.state == RUNNING:
@@ -356,7 +356,7 @@ class Simulator:
             self.dirty[job.app.trace.app_id] = job.app
 
     def _end_gang(self, job: SimJob, state: int) -> None:
-        """Its containers end, its asks are withdrawn, its GPUs have no job."""
+        """End a job's containers, withdraw its asks and free its GPUs."""
         app = job.app
         for request_id in job.requests:
             self.asked.pop(request_id, None)
@@ -378,8 +378,11 @@ class Simulator:
     # ---- effects: to Agents
 
     def _nothing(self, e: ev.Effect) -> None:
-        """Nothing is held yet at registration, Agents here see the whole cluster, the Arbiter's Revoke says more than
-        its Preempt, and there is no operator."""
+        """Ignore an effect that has no meaning here.
+
+        Nothing is held at registration, simulated Agents see the whole cluster, a Revoke comes with each Preempt, and
+        there is no operator.
+        """
 
     def _ask_rho(self, e: ev.SendAskRho) -> None:
         app = self.apps.get(e.app_id)
@@ -424,7 +427,7 @@ class Simulator:
         self.dirty[e.app_id] = app
 
     def _use_reply(self, e: ev.SendUseReply) -> None:
-        """A plan that was refused: a lease ended between the grant and the plan."""
+        """Handle a refused plan, whose lease ended between the grant and the plan."""
         app = self.apps.get(e.app_id)
         if e.accepted or app is None:
             return
@@ -451,7 +454,7 @@ class Simulator:
             self._start(job)
 
     def _kill(self, e: ev.Kill) -> None:
-        """A container ends unannounced, and its gang with it."""
+        """Kill a container, and its gang with it."""
         self.kills += 1
         job = self.job_of.get(e.container_id)
         if job is not None:

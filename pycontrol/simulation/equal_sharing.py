@@ -1,4 +1,4 @@
-"""What simulated schedules are held against: equal sharing of an ideal cluster, and a bound that nobody beats."""
+"""References for simulated schedules: equal sharing of an ideal cluster, and a lower bound of completion times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pycontrol.simulation.result import AppResult, Result
 
 
 def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
-    """App -> when hierarchical equal sharing of a cluster that splits freely, without costs, would have ended it.
+    """{app: when hierarchical equal sharing would have ended it} on a cluster that is divisible and without costs.
 
-    No app ends before its longest path on whole gangs. An app without a user is a user of its own.
+    No app ends before its longest path on whole gangs. An app without a user counts as its own user.
     """
     weights = Weights(max(1, max((a.cluster_gpus for a in apps), default=1)))
     fluid = Fluid(min((a.submitted_s for a in apps), default=0.0), {})
@@ -29,17 +29,17 @@ def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
 
 @value
 class Promise:
-    """How far a schedule keeps the promise that nobody ends later than under equal sharing."""
+    """How well a schedule keeps the promise that no app ends later than under equal sharing."""
 
     kept: float
-    """Share of the apps for which it holds, but for the allowance."""
+    """Share of the apps that end no later than under equal sharing plus the allowance."""
     excess: float
-    """The largest end beyond it, as a share of the app's completion time under equal sharing."""
+    """The largest delay beyond that, as a share of the app's completion time under equal sharing."""
     apps: int
 
 
 def promise(result: Result, allowance_s: float) -> Promise:
-    """Of all apps; one that did not finish breaks it without bound. Allowed: one lease and one restart, say."""
+    """The promise over all apps; an unfinished app has an infinite excess. `allowance_s`: e.g. lease plus restart."""
     ideal = finish_s(result.apps)
     late = []
     for a in result.apps:
@@ -50,9 +50,9 @@ def promise(result: Result, allowance_s: float) -> Promise:
 
 
 def least_mean_completion_s(apps: Sequence[AppResult]) -> float:
-    """No schedule has a shorter mean completion time.
+    """A lower bound of the mean completion time of all schedules, seconds.
 
-    The larger of two bounds: what each app needs alone on the cluster, and shortest remaining processing time on
+    The larger of two bounds: each app alone on the cluster, and shortest remaining processing time on
     one machine as fast as the cluster, which has the least sum of completion times (Schrage, 1968).
     """
     if not apps:
@@ -60,7 +60,7 @@ def least_mean_completion_s(apps: Sequence[AppResult]) -> float:
     alone = sum(a.t_cluster_path_s for a in apps) / len(apps)
     gpus = max(1, max(a.cluster_gpus for a in apps))
     waiting: list[tuple[float, float]] = []
-    """Work left and submission of each app that is there."""
+    """(work left, submission time) of each app in the system."""
     now_s, total_s = 0.0, 0.0
     todo = sorted((a.submitted_s, a.work_gpu_s) for a in apps)
     for k, (came_s, work) in enumerate(todo):

@@ -1,4 +1,4 @@
-"""Keeps estimates of starts and ends fresh, in a process of its own that has at most a quarter of a core."""
+"""Refreshes estimates of starts and ends in a separate process, limited to a quarter of a core."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pycontrol.simulation.calibration import Calibrations
 from pycontrol.simulation.outlook import NoOutlook, outlooks
 
 REFRESH_S = 30.0
-"""From the end of one forecast to the next, at least."""
+"""The least time from the end of one forecast to the next."""
 PATIENCE_S = 900.0
-"""A forecast that takes longer is given up, with its process."""
+"""A forecast that takes longer is aborted, together with its process."""
 RUNS = 12
 ERROR = 0.2
-"""Declared work is taken to be wrong by up to this part."""
+"""Assumed relative error of declared work."""
 SHARE = 0.25
-"""Of a core."""
+"""The share of a core that the process may use."""
 MEMORY_MAX = 4 << 30
 ASSUMED = "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
 LEARNT = f"{ASSUMED}; ranges are as wide as past errors ask for"
@@ -32,7 +32,7 @@ log = structlog.get_logger("isonomy.forecast")
 
 
 def worker(pipe: Connection) -> None:
-    """The other process: pictures in, estimates out, until the pipe closes."""
+    """The main function of the process: answers pictures with estimates until the pipe closes."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     while True:
@@ -44,12 +44,12 @@ def worker(pipe: Connection) -> None:
 
 
 def _estimates(picture: Any, options: Any) -> dict[str, Any] | str:
-    """Estimates by app, or why there are none."""
+    """Estimates by app, or the reason why there are none."""
     try:
         found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest)
     except NoOutlook as e:
         return str(e)
-    except Exception as e:  # a forecast is worth no process
+    except Exception as e:  # a failed forecast must not end the process
         return f"the forecast failed: {e!r}"
     return {app_id: {"start_s": x.start_s, "end_s": x.end_s} for app_id, x in found.items()}
 
@@ -61,14 +61,14 @@ class Rest:
         self._cpu_s = time.process_time()
 
     def rest(self) -> None:
-        """Call it now and then."""
+        """Sleep in proportion to the CPU time since the last call; call it often."""
         now_s = time.process_time()
         time.sleep((now_s - self._cpu_s) * (1 / SHARE - 1))
         self._cpu_s = now_s
 
 
 class Forecaster:
-    """`picture` gives the Arbiter's state; `latest` is read by any thread."""
+    """Makes forecasts of the states that `picture` returns; any thread may read `latest`."""
 
     def __init__(self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any]) -> None:
         self._picture, self._options = picture, dict(options)
@@ -77,21 +77,21 @@ class Forecaster:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._calibrations = Calibrations()
-        """By which ranges are widened; learnt again after a start."""
+        """Adjust the ranges; empty after a restart."""
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
                                         "apps": {}}  # fmt: skip
 
     @property
     def latest(self) -> dict[str, Any]:
-        """{made_s, assumed, problem, apps: {app: {start_s, end_s}}}; each three quantiles (10, 50, 90 %)."""
+        """{made_s, assumed, problem, apps: {app: {start_s, end_s}}}; both times are 10, 50 and 90 % quantiles."""
         return self._latest
 
     def start(self) -> None:
-        """Begins; the process is started when there is something to forecast."""
+        """Start the thread; the process starts with the first forecast."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the process."""
+        """Stop the thread and end the process."""
         self._stop.set()
         self._end_process()
 
@@ -99,7 +99,7 @@ class Forecaster:
         while not self._stop.wait(REFRESH_S):
             try:
                 picture = self._picture()
-            except Exception as e:  # busy, or stopping: the next one will do
+            except Exception as e:  # the Arbiter is busy or stopping: try again later
                 log.debug("no picture", problem=repr(e))
                 continue
             self._calibrations.looked(picture["now_s"], _started(picture), _lost(picture))
@@ -127,7 +127,7 @@ class Forecaster:
                                 "the forecast's process ended")  # fmt: skip
 
     def _widened(self, picture: Mapping[str, Any], found: Any) -> Any:
-        """Estimates with what past ones taught; a problem as it is."""
+        """The estimates, calibrated; a problem unchanged."""
         if isinstance(found, str):
             return found
         runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
@@ -154,11 +154,11 @@ class Forecaster:
 
 
 def _started(picture: Mapping[str, Any]) -> dict[str, bool]:
-    """Its apps, and whether each has started."""
+    """{app: whether it has started} of a picture."""
     return {x["app_id"]: bool(x["started"]) for x in picture["apps"]}
 
 
 def _lost(picture: Mapping[str, Any]) -> list[str]:
-    """Apps that have not ended, and whose Agents are not heard of."""
+    """Apps of a picture that have not ended but whose Agents are away."""
     heard = {x["app_id"] for x in picture["apps"]}
     return [x["app_id"] for x in picture["durable"]["apps"] if x["app_id"] not in heard]

@@ -1,4 +1,4 @@
-"""Apps and jobs in virtual time. Progress is reckoned from rates, never stepped."""
+"""Apps and jobs in virtual time; progress is computed from rates, not stepped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TINY = 1e-9
 
 
 class SimJob:
-    """One job: a gang or none, and the serial GPU-seconds that it has left (at `since_s` while it runs)."""
+    """One job, with its gang if it has one, and its serial GPU-seconds left (at `since_s` while it runs)."""
 
     __slots__ = (
         "app",
@@ -40,12 +40,12 @@ class SimJob:
         self.state, self.launches, self.stamp = IDLE, 0, 0
         self.gpus: tuple[Gpu, ...] = ()
         self.requests: list[int] = []
-        """Of its workers that have no container yet."""
+        """Request ids of its workers without a container."""
         self.containers: list[str] = []
         self.rate = self.since_s = self.up_s = 0.0
         self.slowdown = 1.0
         self.settled = False
-        """It does not grow before its lease's end: there was no place where it would have paid."""
+        """Growing does not pay at present; it asks for no more GPUs until its lease is renewed."""
 
     @property
     def job_id(self) -> str:
@@ -59,7 +59,10 @@ class SimJob:
         return max(0.0, self.left - (now_s - self.since_s) * self.rate)
 
     def settle(self, now_s: float, lost: bool, every_s: float) -> float:
-        """Training ends now; `lost`: back to the newest periodic checkpoint. Returns the work lost, GPU-seconds."""
+        """Stop training now, and return the work lost, GPU-seconds.
+
+        `lost`: the job falls back to its newest periodic checkpoint, which it writes every `every_s`.
+        """
         trained_s = max(0.0, now_s - self.since_s)
         kept_s = math.floor(trained_s / every_s) * every_s if lost else trained_s
         before, now_left = self.left, self.left_at(now_s)
@@ -68,7 +71,7 @@ class SimJob:
 
 
 class SimApp:
-    """One app: its present phase's jobs, the GPUs it holds, and what becomes of it."""
+    """One app: its present phase's jobs, its GPUs, and its counters."""
 
     __slots__ = (
         "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
@@ -80,13 +83,13 @@ class SimApp:
         self.attempt_id = f"{trace.app_id}_1"
         self.total = trace.work_gpu_s
         self.future = self.total
-        """Serial GPU-seconds of the phases to come."""
+        """Serial GPU-seconds of the later phases."""
         self.phase = -1
         self.jobs: list[SimJob] = []
         self.open = 0
         """Jobs of the phase that are not done."""
         self.held: dict[Gpu, float] = {}
-        """GPUs leased to it or promised, and from when on."""
+        """{GPU leased or promised to it: when it becomes available}."""
         self.job_at: dict[Gpu, SimJob] = {}
         self.started_s: float | None = None
         self.finished_s: float | None = None
@@ -95,10 +98,10 @@ class SimApp:
         self.gpu_s = self.placed = self.lost = 0.0
         self.launches = self.restarts = 0
         self.told_gangs = 0
-        """The demand that the Arbiter knows of."""
+        """Gangs in the demand that was last reported."""
 
     def next_phase(self) -> bool:
-        """Goes on to the next phase that has work; False if there is none."""
+        """Enter the next phase that has work; False if there is none."""
         while self.phase + 1 < len(self.trace.phases):
             self.phase += 1
             works = [w for w in self.trace.phases[self.phase] if w > 0]
@@ -113,13 +116,13 @@ class SimApp:
     def left_gpu_s(self, now_s: float) -> float:
         """Serial GPU-seconds left in all phases."""
         left = max(0.0, self.future)
-        for j in self.jobs:  # as left_at: this is asked for often
+        for j in self.jobs:  # left_at inlined, for speed
             running = j.state == RUNNING and now_s > j.since_s
             left += max(0.0, j.left - (now_s - j.since_s) * j.rate) if running else j.left
         return left
 
     def phases_left(self, now_s: float) -> list[tuple[float, ...]]:
-        """What the app says it has left, job by job: the present phase, then those to come."""
+        """The work left per job as the app reports it: the present phase, then the later ones."""
         k = self.report.work
         now = tuple(j.left_at(now_s) * k for j in self.jobs if j.state != DONE)
         return [now, *(tuple(w * k for w in works) for works in self.trace.phases[self.phase + 1 :])]
@@ -130,7 +133,7 @@ class SimApp:
         return s if scope is Scope.MACHINE else max(1.0, s * self.report.slowdown)
 
     def demand(self, now_s: float, gangs: int | None = None) -> Demand:
-        """What it could use now, as it reports it; `gangs`: where that is not one for each open job."""
+        """The present demand as the app reports it; `gangs`: default one per open job."""
         trace, left = self.trace, self.left_gpu_s(now_s)
         done, said = self.total - left, left * self.report.work
         k, total = trace.loss_decay, self.total
@@ -142,7 +145,7 @@ class SimApp:
         )  # fmt: skip
 
     def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:
-        """The app as a result."""
+        """The app's result."""
         trace = self.trace
         return AppResult(
             app_id=trace.app_id,
@@ -169,7 +172,7 @@ class SimApp:
 
 
 def gang_rate(trace: TraceApp, gpus: tuple[Gpu, ...], topology: Topology) -> tuple[float, float]:
-    """Serial GPU-seconds a second of a gang on these GPUs, and its slowdown S. The slowest GPU sets the pace."""
+    """(serial GPU-seconds per second, slowdown S) of a gang on these GPUs; the slowest GPU sets the speed."""
     hosts = {g.host for g in gpus}
     slowdown = trace.slowdown[topology.scope_of(hosts) - 1]
     known = (h for h in hosts if h in topology.machines)

@@ -1,4 +1,4 @@
-"""What the paper measures: rho, GPU time, placement, completion times, Jain's index (Themis, section 8)."""
+"""The paper's metrics: rho, GPU time, placement, completion times, Jain's index (Themis, section 8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARING_INCENTIVE = 1.0 + 1e-9
 
 @value
 class Metric:
-    """A figure of a run. `less`: smaller is better; None: it is neither."""
+    """A figure of a run. `less`: whether smaller is better; None: neither."""
 
     name: str
     label: str
@@ -53,11 +53,11 @@ OF_FINISHED = frozenset(
     m.name for m in METRICS
     if m.name.startswith(("rho_", "completion_", "wait_")) or m.name in ("si_share", "jain")
 )  # fmt: skip
-"""Figures of finished apps alone: whoever starves some of the apps would look the better by it."""
+"""Figures of finished apps only, in which a policy that starves apps would look better than it is."""
 
 
 def metrics(result: Result) -> dict[str, float]:
-    """All figures of a run, by the names of METRICS; of finished apps, but GPU time and work lost of all."""
+    """All figures of a run, by the names of METRICS; of finished apps, but GPU time and work lost of all apps."""
     apps, done = result.apps, [a for a in result.apps if a.finished_s is not None]
     rho = np.array([a.rho for a in done]) if done else np.array([np.nan])
     path = np.array([a.rho_path for a in done]) if done else np.array([np.nan])
@@ -93,12 +93,12 @@ def metrics(result: Result) -> dict[str, float]:
 
 
 def jain(values: Sequence[float] | np.ndarray) -> float:
-    """Jain's fairness index: 1 where all are equal, 1/n where one has it all."""
+    """Jain's fairness index: 1 if all values are equal, 1/n if one has everything."""
     x = np.asarray(values, dtype=float)
     return float(x.sum() ** 2 / (len(x) * (x**2).sum())) if len(x) and (x**2).sum() > 0 else 1.0
 
 
 def cdf(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The empirical distribution: sorted values and the share of values not above each."""
+    """The empirical CDF: sorted values, and the share of values not above each."""
     x = np.sort(np.asarray(values, dtype=float))
     return x, np.arange(1, len(x) + 1) / max(1, len(x))

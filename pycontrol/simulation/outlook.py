@@ -1,7 +1,7 @@
-"""What comes next: the production Arbiter run forward in virtual time from its own state, several times.
+"""Forecasts: runs the production Arbiter forward in virtual time from its present state, several times.
 
-A picture of the Arbiter is plain JSON, so that it travels to another process, or into a file. Each run draws how wrong
-the declared work is, and who comes meanwhile, from who came in the last day; the spread of the runs is the range.
+A picture of the Arbiter is plain JSON, for another process or a file. Each run draws the errors of the declared work,
+and new arrivals like those of the last day; the spread of the runs is the range.
 
 Assumed: apps without an Agent keep what they hold, nodes stay as they are, and no virtual clusters.
 """
@@ -41,19 +41,19 @@ RECENT_MAX = 500
 HORIZON_S = 7 * 86400.0
 STEPS_MAX = 200_000
 SHAPE = 1.0
-"""Of the gamma distribution by which an app's work is split among its jobs: 1 is exponential."""
+"""Shape of the gamma distribution that splits an app's work among its jobs; 1 is exponential."""
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 NEW = "new-"
-"""Ids of apps that are not there yet."""
+"""Prefix of the ids of apps that have not been submitted."""
 
 
 class NoOutlook(Exception):
-    """This cluster's future cannot be computed; the message says why."""
+    """No forecast is possible for this cluster; the message says why."""
 
 
 @value
 class Outlook:
-    """When an app starts and ends, Unix seconds: of the runs the 10 %, 50 % and 90 % quantile; None: not in sight."""
+    """An app's start and end, Unix seconds: 10 %, 50 % and 90 % quantiles of the runs; None: not within the horizon."""
 
     start_s: tuple[float | None, float | None, float | None]
     end_s: tuple[float | None, float | None, float | None]
@@ -107,7 +107,7 @@ def _recent(a: Arbiter, record: Any) -> dict[str, Any]:
 def with_app(
     p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0
 ) -> dict[str, Any]:
-    """The picture, and one more app that is submitted now: `gpus` at once for `hours` of the whole of them."""
+    """The picture with one more app, submitted now, that uses `gpus` GPUs for `hours` hours."""
     gang = gang_gpus or min(gpus, max((m[2] for m in p["machines"]), default=gpus))
     if gpus % gang:
         gang = gpus
@@ -124,7 +124,7 @@ def with_app(
 
 
 class Resumed(Simulator):
-    """The world of a picture, from its moment on."""
+    """A simulation that continues from a picture."""
 
     def __init__(
         self, p: Mapping[str, Any], seed: int, *, error: float, come: Sequence[TraceApp] = (),
@@ -169,7 +169,7 @@ class Resumed(Simulator):
         self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
 
     def result(self, starts_of: Iterable[str] = ()) -> Result:
-        """All apps to their ends. Of those in `starts_of` it is not known when they started: they had before."""
+        """Run all apps to their ends; the start of those in `starts_of` is unknown, because they had started before."""
         self.run_out([app.app_id for app in self.workload.apps])
         found, before = self._result(0.0), set(starts_of)
         apps = tuple(dataclasses.replace(x, started_s=None) if x.app_id in before else x for x in found.apps)
@@ -250,7 +250,7 @@ def _container_id(app_id: str, host: str, index: int) -> str:
 
 
 def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """GPUs that apps without an Agent hold, and those of leases that no container uses."""
+    """GPUs held by apps without an Agent, and GPUs of leases without a container."""
     known = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     mine = {x["app_id"] for x in p["apps"]}
     leases = [(x["gpu"][0], x["gpu"][1], x["app_id"]) for x in p["durable"]["leases"]]
@@ -258,7 +258,7 @@ def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _durable(p: Mapping[str, Any]) -> Durable:
-    """Apps, clocks and the policy's memory; of the leases those that run, revocations and promises taken back."""
+    """The durable state with apps, clocks, the policy's memory and running leases, without revocations and promises."""
     running = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     leases = [
         {**x, "state": ACTIVE, "gang": "", "reason": "", "cause": ""}
@@ -277,7 +277,7 @@ def _durable(p: Mapping[str, Any]) -> Durable:
 
 
 def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int = 300) -> list[TraceApp]:
-    """Who may come until then: gaps and apps drawn with replacement from those of the last day."""
+    """New apps until then: gaps and apps drawn with replacement from those of the last day."""
     recent: Sequence[Mapping[str, Any]] = p["recent"]
     if len(recent) < 3:
         return []
@@ -327,7 +327,7 @@ def outlooks(
 
 
 def _quantiles(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:
-    """The 10 %, 50 % and 90 % quantile; what is not in sight is later than all else."""
+    """The 10 %, 50 % and 90 % quantiles; times beyond the horizon sort last."""
     ordered = sorted(x for x in found if x is not None)
 
     def at(q: float) -> float | None:
