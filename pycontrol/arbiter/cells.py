@@ -16,7 +16,7 @@ from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines, room_within
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
-from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Gpu
 
@@ -173,16 +173,20 @@ class CellSupply:
         if group in self._cells.groups:
             self._cells.release(group)
 
+    def shrink(self, held: GroupGpus) -> bool:
+        """Frees the cells of a group's other GPUs; False if it was guaranteed and borrows from now on."""
+        if held.group not in self._cells.groups:
+            return True
+        self._cells.release(held.group)
+        try:
+            adopt(self._cells, *_running(held))
+        except CellsError:  # on machines that the file does not know
+            return not held.guaranteed
+        return self._cells.groups[held.group].guaranteed or not held.guaranteed
+
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """Restores running groups on their GPUs; returns those that can no longer be guaranteed and now borrow."""
-        running = []
-        for held in groups:
-            workers = _by_host(held.gpus)
-            gang = tuple((host, len(indices)) for host, indices in workers)
-            priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
-            members = tuple((1, n) for _, n in gang)
-            running.append((GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers))
-        found = adopt_all(self._empty, running)
+        found = adopt_all(self._empty, [_running(held) for held in groups])
         self._cells = self.exchange.cells = found.cells
         return (*found.downgraded, *found.gone)  # `gone`: on machines that the file does not know
 
@@ -247,6 +251,15 @@ class CellSupply:
     def inspect(self) -> Mapping[str, Any]:
         """Groups, physical cells and virtual clusters with their bindings, as JSON values."""
         return summary(self._cells)
+
+
+def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
+    """A group that runs, as the cells take it over."""
+    workers = _by_host(held.gpus)
+    gang = tuple((host, len(indices)) for host, indices in workers)
+    priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
+    members = tuple((1, n) for _, n in gang)
+    return GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers
 
 
 def _with_nobody(layout: Layout) -> Layout:

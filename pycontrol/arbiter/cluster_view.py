@@ -70,6 +70,7 @@ class ClusterView:
         self.down.clear()
         self.queues = {q.path: q for q in e.queues}
         self.apps = {a.app_id: a for a in e.apps}
+        self.refusals.keep({n.host for n in e.nodes}, self.apps)
         self.asks = Asks(e.asks)
         self.containers = {c.container_id: c for c in e.containers}
         self.container_at = {gpu: c.container_id for c in e.containers for gpu in c.gpus}

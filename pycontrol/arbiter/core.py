@@ -128,7 +128,8 @@ class Arbiter(State):
         3. Recovery ends when its time has passed; machines that were avoided long enough are tried again.
         4. Due leases end, lapse or are renewed.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
-        6. Exchange deals end and are made; new machines are announced to Agents.
+        6. The cells are told of gangs of which a part ended; exchange deals end and are made; new machines are
+           announced to Agents.
         7. A round begins or continues (`Rounds`).
         """
         for event in events:
@@ -146,6 +147,8 @@ class Arbiter(State):
             leases.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)
+        if self.groups.shrunk:
+            downgrade(self, self.groups.tell_shrunk(self.durable, self.supply))
         if self.exchange_service is not None:
             self.exchange_service.tick(now_s)
         if self.hosts_due_s is not None and self.hosts_due_s <= now_s:

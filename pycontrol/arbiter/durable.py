@@ -137,6 +137,11 @@ class Durable:
         """All leases, then all reservations."""
         return [*self.leases.values(), *self.reservations.values()]
 
+    def claims_of(self, app_id: str) -> list[Lease | Reservation]:
+        """The leases of an app, then its reservations."""
+        held, coming = self.leases_by_app.get(app_id, {}), self.reservations_by_app.get(app_id, {})
+        return [*held.values(), *coming.values()]
+
     # ---- the fold
 
     def apply(self, fact: Fact) -> None:

@@ -20,27 +20,46 @@ class Groups:
         """Grant -> number of its GPUs."""
         self.stale = False
         """Whether containers were adopted that the supply does not know yet."""
+        self.shrunk: dict[str, str] = {}
+        """Grant -> its app, where part of the grant ended and the supply was not told yet."""
 
     def copy(self) -> Groups:
         """An independent copy."""
         other = Groups()
-        other.gpus, other.stale = dict(self.gpus), self.stale
+        other.gpus, other.stale, other.shrunk = dict(self.gpus), self.stale, dict(self.shrunk)
         return other
 
     def note(self, fact: Fact, before: Lease | None, coming: Reservation | None, supply: Supply) -> None:
         """Counts a fact about a GPU; `before` and `coming` are its lease and reservation before the fact."""
-        lost: str | None = None
+        lost: Lease | Reservation | None = None
         if isinstance(fact, LeaseGranted):
             self.gpus[fact.grant_id] = self.gpus.get(fact.grant_id, 0) + 1
         elif isinstance(fact, NextDropped) and coming is not None:
-            lost = coming.grant_id
+            lost = coming
         elif isinstance(fact, LeaseRevoking | LeaseEnded) and before is not None and before.state != REVOKING:
-            lost = before.grant_id
+            lost = before
         if lost is not None:
-            self.gpus[lost] -= 1
-            if not self.gpus[lost]:
-                del self.gpus[lost]
-                supply.release(lost)
+            self._lost(lost, supply)
+
+    def _lost(self, lost: Lease | Reservation, supply: Supply) -> None:
+        group = lost.grant_id
+        self.gpus[group] -= 1
+        if not self.gpus[group]:
+            del self.gpus[group]
+            self.shrunk.pop(group, None)
+            supply.release(group)
+        elif not supply.whole:
+            self.shrunk[group] = lost.app_id
+
+    def tell_shrunk(self, d: Durable, supply: Supply) -> tuple[str, ...]:
+        """Tells the supply what is left of groups that shrank; returns those that borrow from now on."""
+        shrunk, self.shrunk = self.shrunk, {}
+        found = []
+        for group, app_id in shrunk.items():
+            gang = [x for x in d.claims_of(app_id) if x.grant_id == group and not _revoking(x)]
+            if not supply.shrink(_group(group, d.apps[app_id].vc, gang)):
+                found.append(group)
+        return tuple(found)
 
     def adopted(self) -> None:
         """A container was adopted that the supply does not know."""
@@ -48,13 +67,10 @@ class Groups:
 
     def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
         """Gives the supply all groups; returns those that borrow from now on."""
-        self.stale = False
+        self.stale, self.shrunk = False, {}
         held = _held(d)
         self.gpus = {group: len(gang) for group, gang in held.items()}
-        return supply.recover(
-            GroupGpus(group, d.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
-            for group, gang in held.items()
-        )
+        return supply.recover(_group(group, d.apps[gang[0].app_id].vc, gang) for group, gang in held.items())
 
     def is_whole(self, gang: Sequence[Lease]) -> bool:
         """Whether these leases are one complete group."""
@@ -67,9 +83,17 @@ class Groups:
             yield None, f"groups are {counts}, the cells were told {self.gpus}"
 
 
+def _group(group: str, vc: str, gang: Claims) -> GroupGpus:
+    return GroupGpus(group, vc, gang[0].guaranteed, tuple(sorted(x.gpu for x in gang)))
+
+
+def _revoking(x: Lease | Reservation) -> bool:
+    return isinstance(x, Lease) and x.state == REVOKING
+
+
 def _held(d: Durable) -> Mapping[str, Claims]:
     held: dict[str, list[Lease | Reservation]] = {}
     for x in d.claims():
-        if not (isinstance(x, Lease) and x.state == REVOKING):
+        if not _revoking(x):
             held.setdefault(x.grant_id, []).append(x)
     return held

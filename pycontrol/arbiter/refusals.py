@@ -6,7 +6,7 @@ repetition. A machine that apps of several users avoid, and that took no contain
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 REFUSALS = 5
@@ -94,6 +94,11 @@ class Refusals:
         for run in over:
             run.until_s, run.count, run.first_s = None, REFUSALS - 1, now_s - REFUSED_S
         return bool(over)
+
+    def keep(self, hosts: Collection[str], app_ids: Collection[str]) -> None:
+        """Forgets all other machines and apps."""
+        kept = {h: {a: r for a, r in runs.items() if a in app_ids} for h, runs in self._runs.items() if h in hosts}
+        self._runs = {host: runs for host, runs in kept.items() if runs}
 
     def forget(self, host: str) -> None:
         """Drops the refusals of a machine that changed."""

@@ -152,6 +152,9 @@ class Supply(Protocol):
     def release(self, group: str) -> None:
         """Frees the cells of a group that ended or is being revoked."""
 
+    def shrink(self, held: GroupGpus) -> bool:
+        """A part of a group ended; `held` is what is left. False if no cell can own that: it is borrowed now."""
+
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """Replaces what is known of all hosts. `up`: host in use -> indices of its good GPUs."""
 
@@ -262,6 +265,10 @@ class WholeCluster:
 
     def release(self, group: str) -> None:
         """Does nothing."""
+
+    def shrink(self, held: GroupGpus) -> bool:
+        """Nothing is kept for it."""
+        return True
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """There are no cells to tell."""

@@ -170,6 +170,8 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     worker.refusals += 1
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
+    if worker.app_id not in s.cluster.apps:
+        return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
     if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):

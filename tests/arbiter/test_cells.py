@@ -10,6 +10,7 @@ from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.model.events import GpusReleased
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
@@ -68,6 +69,21 @@ def test_a_queue_without_cells_may_only_borrow() -> None:
     w.add_app("b", 2, 2, 300, "root.b")
     w.run(30)
     assert guaranteed_gpus(w, "b") == 4
+
+
+@pytest.mark.parametrize("queue", ["root.a", "root.guest"])
+def test_a_part_of_a_grant_that_ended_is_free_for_the_cells_too(queue: str) -> None:
+    """Whether the grant's cells are its own or borrowed; what is left of it keeps its cells."""
+    w = world(grant_timeout_s=200)
+    app = w.add_app("app", 4, 1, 5000, queue)
+    w.run(30)
+    gone, owned = sorted(app.held)[1], guaranteed_gpus(w, "app")
+    app.held.discard(gone)
+    w.submit(GpusReleased("app", frozenset({gone}), "no use"))
+    w.run(5)
+    assert guaranteed_gpus(w, "app") == owned
+    assert w.arbiter.supply.idle()[gone.host] == 1
+    w.arbiter.validate(w.now)
 
 
 def test_a_lost_machine_takes_spare_cells_first() -> None:

@@ -83,6 +83,14 @@ def test_refusals_of_ended_apps_and_lost_machines_are_forgotten() -> None:
     assert len(r) == 0
 
 
+def test_a_snapshot_forgets_the_machines_and_apps_that_it_does_not_name() -> None:
+    r = Refusals()
+    for host, app_id in (("n1", "a"), ("n1", "ended"), ("gone", "a")):
+        refuse(r, host, app_id, "u", 0.0)
+    r.keep({"n1"}, {"a"})
+    assert (len(r), list(r.avoided("a"))) == (1, ["n1"])
+
+
 # ---- in the Arbiter
 
 
@@ -151,4 +159,24 @@ def test_refusals_of_apps_that_ended_are_forgotten() -> None:
     m.app("a", gang=4)
     serve(m, ["a"], 60, {"n1"})
     m.send(ev.AppRemoved("a", "KILLED"))
+    assert len(m.a.cluster.refusals) == 0
+
+
+def test_refusals_of_an_app_that_ended_unseen_are_forgotten_with_the_next_snapshot() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4),))
+    m.app("a", gang=4)
+    serve(m, ["a"], 60, {"n1"})
+    m.send(ev.ClusterLost())
+    m.send(ev.ClusterSnapshot(True, tuple(m.nodes), (), (), ()))
+    assert len(m.a.cluster.refusals) == 0
+
+
+def test_a_refusal_that_comes_after_its_app_ended_is_not_remembered() -> None:
+    m = Mini("tiresias", nodes=(("n1", 4),))
+    m.app("a", gang=4)
+    m.run(2)
+    m.use("a")
+    (place,) = m.places()
+    m.send(ev.AppRemoved("a", "KILLED"))
+    m.send(ev.DirectiveDone(place.directive_id, False, "", "attempt a is not running"))
     assert len(m.a.cluster.refusals) == 0
