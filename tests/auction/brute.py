@@ -15,12 +15,12 @@ HOSTS = (("n1", "a"), ("n2", "a"), ("n3", "b"))
 
 
 def topology(gpus: Sequence[int], racks: Sequence[str] = ("a", "a", "b")) -> Topology:
-    """n1, n2, ... with so many GPUs."""
+    """Machines n1, n2, ... with these numbers of GPUs."""
     return Topology.of(Machine(f"n{i + 1}", racks[i % len(racks)], n) for i, n in enumerate(gpus))
 
 
 def free_of(top: Topology) -> dict[str, int]:
-    """All its GPUs."""
+    """All GPUs of the topology."""
     return {h: m.gpus for h, m in top.machines.items()}
 
 
@@ -71,7 +71,7 @@ def choices(bids: Sequence[Bid], free: Mapping[str, int], top: Topology) -> Iter
 
 
 def rows_fit(choice: Sequence[BidRow | None], free: Mapping[str, int], top: Topology) -> bool:
-    """Whether these rows can be had together."""
+    """Whether these rows fit together."""
     left = dict(free)
     for row in filter(None, choice):
         for host, n in itertools.chain.from_iterable(row.keep):

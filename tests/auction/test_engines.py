@@ -21,7 +21,7 @@ FAST = [
 
 
 def drawn(seed: int) -> tuple[list[Bid], Instance]:
-    """Up to eight bidders on up to eight machines of three racks; sizes that divide each other in two of three."""
+    """Up to eight bidders on up to eight machines of three racks; in two of three cases sizes divide each other."""
     rng = random.Random(seed)
     hosts = [f"n{i}" for i in range(rng.randint(1, 8))]
     machines = [Machine(host, f"r{rng.randint(0, 2)}", rng.choice([1, 2, 3, 4, 8])) for host in hosts]
@@ -53,7 +53,7 @@ def drawn(seed: int) -> tuple[list[Bid], Instance]:
 
 
 @pytest.mark.parametrize("solve", FAST)
-def test_what_is_proved_is_the_optimum_and_a_gap_is_a_bound(solve: Engine) -> None:
+def test_a_proved_result_is_the_optimum_and_a_gap_is_a_bound(solve: Engine) -> None:
     proved = 0
     for seed in range(60):
         bids, offer = drawn(seed)
@@ -68,7 +68,7 @@ def test_what_is_proved_is_the_optimum_and_a_gap_is_a_bound(solve: Engine) -> No
 
 
 @pytest.mark.parametrize("engine", ["compiled", "highs"])
-def test_payments_are_the_references(engine: str) -> None:
+def test_payments_equal_the_reference_engines(engine: str) -> None:
     if engine == "compiled" and not native.available():
         pytest.skip("no C compiler")
     for seed in range(3):
@@ -80,7 +80,7 @@ def test_payments_are_the_references(engine: str) -> None:
         assert fast.c == pytest.approx(slow.c, rel=1e-6)
 
 
-def test_without_a_compiler_highs_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_highs_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_library", lambda: None)
     assert engine_name() == "highs"
     with pytest.raises(RuntimeError, match="install a C compiler"):

@@ -1,4 +1,4 @@
-"""Hidden payments, rounding, leftovers, and what makes a bid well-formed."""
+"""Hidden payments, rounding, leftovers, and malformed bids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Drawn = tuple[list[Bid], dict[str, int], Topology]
 
 @settings(max_examples=60, deadline=None)
 @given(markets(), st.integers(0, 1000))
-def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) -> None:
+def test_payments_equal_the_winners_cost_to_the_others(drawn: Drawn, seed: int) -> None:
     bids, free, top = drawn
     outcome = auction(bids, Instance(free, top), random.Random(seed))
     assert outcome.proved_optimal
@@ -43,8 +43,8 @@ def test_payments_are_what_the_winner_costs_the_others(drawn: Drawn, seed: int) 
 
 @settings(max_examples=40, deadline=None)
 @given(markets())
-def test_nobody_can_be_better_off_without_another_worse_off(drawn: Drawn) -> None:
-    """Pareto: of all feasible choices of rows, none is as good for all and better for one."""
+def test_the_result_is_pareto_efficient(drawn: Drawn) -> None:
+    """No feasible choice of rows is as good for all and better for one."""
     bids, free, top = drawn
     wins = determine(bids, Instance(free, top), 1).wins
     for choice in choices(bids, free, top):
@@ -84,7 +84,7 @@ def test_no_lie_pays_under_the_exact_lottery(drawn: Drawn, data: st.DataObject) 
     assert utility(lie) <= utility(truth) * (1 + 1e-6)
 
 
-def test_rounding_is_unbiased_and_drops_what_hurts_least() -> None:
+def test_rounding_is_unbiased_and_drops_the_least_harmful_gangs() -> None:
     top = topology([2, 2, 2])
     home: Gang = (("n2", 2),)
     greedy = Bid("a", 3.0, (BidRow(0.5, (home,), 2, 2, Scope.CLUSTER),))
@@ -101,12 +101,12 @@ def test_rounding_is_unbiased_and_drops_what_hurts_least() -> None:
 
 
 def ranking(seed: int, order: Order = "random", now_s: float = 0.0) -> Ranking:
-    """Who is next."""
+    """The order of apps for leftovers."""
     return Ranking(order, Snapshot("r", now_s, topology([4, 4, 4]), {}, ()), random.Random(seed))
 
 
 def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scope: Scope = Scope.CLUSTER) -> AppView:
-    """An app that could use so many gangs."""
+    """An app that could use some gangs."""
     return AppView(app_id, "root.q", 1.0, Demand(gang, gangs, scope=scope), ending_gangs=ending)
 
 
@@ -118,7 +118,7 @@ def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scop
     st.integers(0, 1000),
     st.sampled_from(["random", "worst_first", "most_helped"]),
 )
-def test_leftovers_waste_nothing_that_someone_outside_can_use(
+def test_no_leftover_that_an_outsider_can_use_is_wasted(
     gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int, order: Order
 ) -> None:
     top = topology([4, 4, 4])

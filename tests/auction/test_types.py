@@ -1,4 +1,4 @@
-"""Auctions that see GPU types: exact against brute force by every engine, payments too; nobody else's rows change."""
+"""Auctions with GPU types: every engine equals brute force, payments too; rows of type-blind apps do not change."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def markets(draw: st.DrawFn) -> Drawn:
 
 
 def kinds_of(row: BidRow, instance: Instance) -> list[str | None]:
-    """The types that its new gangs may all have; None: each its own mix."""
+    """The types that all new gangs of a row may have; None: each gang has its own mix."""
     if not row.new_gangs or row.mixes or (row.gang_gpus == 1 and not row.gpu_type):
         return [None]
     return [row.gpu_type] if row.gpu_type else list(instance.topology.types)
@@ -143,7 +143,7 @@ def test_equals_brute_force(engine: str, case: Drawn) -> None:
 @every_engine
 @settings(max_examples=25, deadline=None)
 @given(case=markets(), seed=st.integers(0, 99))
-def test_payments_are_what_a_winner_costs_the_others(engine: str, case: Drawn, seed: int) -> None:
+def test_typed_payments_equal_the_winners_cost_to_the_others(engine: str, case: Drawn, seed: int) -> None:
     bids, instance = case
     outcome = auction(bids, instance, random.Random(seed), 20.0, engine)
     for bid in bids:
@@ -159,8 +159,8 @@ def test_payments_are_what_a_winner_costs_the_others(engine: str, case: Drawn, s
 @every_engine
 @settings(max_examples=20, deadline=None)
 @given(case=markets())
-def test_types_that_are_all_one_are_no_types(engine: str, case: Drawn) -> None:
-    """The same auction on machines of one type, with and without its name in the rows."""
+def test_a_single_type_changes_nothing(engine: str, case: Drawn) -> None:
+    """The auction gives the same result with and without the only type's name in the rows."""
     bids, instance = case
     alike = Topology.of(replace(m, gpu_type="V") for m in instance.topology.machines.values())
     one = replace(instance, topology=alike)
@@ -177,7 +177,7 @@ TWO = Topology.of([Machine("a-slow", "r", 4, "K80"), Machine("b-fast", "r", 4, "
 
 @every_engine
 def test_the_app_that_gains_most_by_the_fast_machine_gets_it(engine: str) -> None:
-    """Five times faster there against 1.2 times: whatever the names and the seed."""
+    """One app is five times faster there, the other 1.2 times: the result is the same for all names and seeds."""
     for seed, (first, second) in itertools.product(range(5), itertools.permutations(("a", "b"))):
         bids = [Bid(first, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t)
                                       for t, v in (("K80", 1.0), ("V100", 5.0)))),
@@ -207,14 +207,14 @@ def test_a_row_that_mixes_names_neither_type_nor_scope(row: BidRow) -> None:
     assert "may mix GPU types" in said
 
 
-def test_an_offer_without_the_type_is_no_row() -> None:
+def test_a_row_for_a_type_that_is_not_on_offer_is_ignored() -> None:
     bid = Bid("x", 9.0, (BidRow(1.0, (), 1, 2, gpu_type="A100"),))
     for free in ({"a-slow": 4}, {"a-slow": 4, "b-fast": 4}):
         assert determine([bid], Instance(free, TWO), 0).wins["x"].row is None
 
 
 def drawn_typed(seed: int) -> Drawn:
-    """The engines' own larger markets, with types."""
+    """The larger markets of test_engines, with types."""
     bids, instance = drawn(seed)
     rng = random.Random(seed)
     kinds = ["K", "V", "W"][: rng.randint(2, 3)]
@@ -233,7 +233,7 @@ def drawn_typed(seed: int) -> Drawn:
 
 
 @pytest.mark.parametrize("solve", FAST)
-def test_larger_typed_auctions_are_the_references(solve: Engine) -> None:
+def test_larger_typed_auctions_equal_the_reference_engines(solve: Engine) -> None:
     proved = 0
     for seed in range(24):
         bids, instance = drawn_typed(seed)

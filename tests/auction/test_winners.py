@@ -27,7 +27,7 @@ engines = pytest.mark.parametrize("engine", [pytest.param("compiled", marks=need
 
 
 def check(wins: Mapping[str, Win], free: Mapping[str, int], top: Topology) -> None:
-    """Nothing is given twice, and each winner has its row's gangs: whole, and within their scope."""
+    """Checks that no GPU is given twice and each winner has its row's gangs: whole, and within their scope."""
     used: Counter[str] = Counter()
     for win in wins.values():
         for gang in win.gangs:
@@ -59,7 +59,7 @@ def test_equals_brute_force(engine: str, drawn: Drawn) -> None:
 @engines
 @settings(max_examples=40, deadline=None)
 @given(markets(), st.integers(0, 99))
-def test_is_the_same_for_the_same_seed_and_any_order_of_bids(engine: str, drawn: Drawn, seed: int) -> None:
+def test_the_result_depends_on_the_seed_and_not_on_the_order_of_bids(engine: str, drawn: Drawn, seed: int) -> None:
     bids, free, top = drawn
     first = determine(bids, Instance(free, top), seed, engine=engine)
     assert first == determine(bids, Instance(free, top), seed, engine=engine)
@@ -70,7 +70,7 @@ def test_is_the_same_for_the_same_seed_and_any_order_of_bids(engine: str, drawn:
 @engines
 @settings(max_examples=40, deadline=None)
 @given(markets(), st.integers(0, 2), st.integers(1, 3))
-def test_more_gpus_never_make_it_worse(engine: str, drawn: Drawn, host: int, more: int) -> None:
+def test_more_gpus_never_lower_the_objective(engine: str, drawn: Drawn, host: int, more: int) -> None:
     bids, free, top = drawn
     larger = free | {f"n{host + 1}": free[f"n{host + 1}"] + more}
     before, after = (determine(bids, Instance(f, top), 3, engine=engine).objective_log for f in (free, larger))
@@ -100,7 +100,7 @@ def vgg(app_id: str, gang: int = 4) -> Bid:
 
 
 @engines
-def test_two_sensitive_apps_get_a_machine_each(engine: str) -> None:
+def test_two_placement_sensitive_apps_get_a_machine_each(engine: str) -> None:
     top = topology([4, 4], "a")
     found = determine([vgg("a"), vgg("b")], Instance(free_of(top), top), 0, engine=engine)
     assert sorted(w.gangs for w in found.wins.values()) == [((("n1", 4),),), ((("n2", 4),),)]
@@ -147,7 +147,7 @@ def test_a_winner_stays_where_it_runs(engine: str) -> None:
 
 
 @engines
-def test_where_best_fit_fails_the_models_own_placement_stands(engine: str) -> None:
+def test_if_best_fit_fails_the_models_own_placement_is_used(engine: str) -> None:
     top = topology([8, 7], "a")
     wants = [Want("a", 3, 3, Scope.MACHINE), Want("b", 1, 5, Scope.MACHINE)]  # 3 + 5 and 3 + 3
     assert place_all(wants, free_of(top), top) is None
@@ -169,7 +169,7 @@ def test_a_queues_limit_holds_for_its_apps_together(engine: str) -> None:
 
 
 @engines
-def test_out_of_time_says_its_gap(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solve_that_runs_out_of_time_reports_its_gap(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.auction.reference.LEAST_BUDGET_S", 1e-4)
     rng = random.Random(5)
     top = Topology.of(Machine(f"n{i}", f"r{i % 5}", 4) for i in range(80))

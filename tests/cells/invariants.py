@@ -1,4 +1,4 @@
-"""The full check of a cells' state against first principles, leaf by leaf."""
+"""The full check of the cells' state against first principles, leaf by leaf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.cells.values import GroupState
 
 
 def check(cells: Cells) -> None:
-    """No leaf twice, nobody robbed, counts as recounted, gangs whole, equation (2) holds."""
+    """Checks: no leaf is used twice, owners lose nothing, counts are right, gangs are whole, equation (2) holds."""
     for space in cells.spaces:
         space.buddy.check()
         assert not space.held
@@ -65,7 +65,7 @@ def _check_binding(space: Space) -> None:
     for leaf, virtual in space.marks.items():
         assert leaf in space.bad
         assert space.v2p[0][virtual] == leaf
-    for leaf in space.bad:  # a bad GPU in a bound tree shows unless somebody is on it
+    for leaf in space.bad:  # a bad GPU in a bound tree is visible unless a group is on it
         bound = any(space.p2v[k][leaf // space.sizes[k]] != FREE for k in range(len(space.sizes)))
         if bound and space.owner_of(leaf) is None:
             assert leaf in space.marks

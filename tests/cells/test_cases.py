@@ -38,7 +38,7 @@ def test_case(file: Path, forced: bool) -> None:
             assert got == {"used": 0, "reserved": 0}
 
 
-def test_check_and_plan_say_what_falls_short(tmp_path: Path) -> None:
+def test_check_and_plan_name_the_shortfall(tmp_path: Path) -> None:
     file = tmp_path / "cells.yaml"
     file.write_text("levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters:\n  root.a: {node: 1}\n")
     assert CliRunner().invoke(cells_group, ["check", str(file)]).exit_code == 0

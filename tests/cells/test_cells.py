@@ -1,4 +1,4 @@
-"""What the cells promise, one behaviour a test; the full state is recounted after each."""
+"""The promises of cells, one behaviour per test; the full state is recounted after each."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_gang_spans_chains_of_a_gpu_type_only_if_none_holds_it() -> None:
     assert len({h[0] for h in hosts(ask(cells, "narrow", "a", 0, 1, 1))}) == 1
 
 
-def test_a_group_that_waits_is_told_why() -> None:
+def test_a_waiting_group_gets_the_reason() -> None:
     cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"node": 1}})
     assert "needs 8 GPUs, but only 4" in ask(cells, "g", "a", 0, 4, 4).reason
     ask(cells, "x", "a", 0, 2)
@@ -137,7 +137,7 @@ def test_five_lines_describe_a_uniform_cluster() -> None:
         ({"a": {"rack": 1}}, "there is no cell type rack"),
     ],
 )
-def test_an_infeasible_assignment_is_refused_with_what_falls_short(vcs: dict[str, Any], says: str) -> None:
+def test_an_infeasible_assignment_is_refused_with_its_shortfall(vcs: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         build(NODE4, 2, vcs)
     assert says in str(error.value)
@@ -166,7 +166,7 @@ def test_a_reservation_is_taken_over_by_a_higher_priority() -> None:
     assert {g["state"] for g in physical_cluster(cells)[0]["gpus"]} == {"Reserved"}
 
 
-def test_a_lazy_victim_runs_on_where_there_is_room() -> None:
+def test_a_lazy_victim_continues_where_there_is_room() -> None:
     cells = build(NODE4, 2, {"a": {"node": 1}})
     ask(cells, "low", "a", 0, 4)
     decision = ask(cells, "high", "a", 1, 4)
@@ -185,12 +185,12 @@ def test_bad_hosts_are_hidden_as_long_as_there_are_others() -> None:
     assert ask(cells, "g", "a", 0, 4, 4).outcome is PlacementOutcome.WAIT
     assert (
         ask(cells, "g", "a", 0, 4, 3).outcome is PlacementOutcome.PLACED
-    )  # the rest of a host with one bad GPU serves
+    )  # the other GPUs of a host with one bad GPU are usable
     cells.set_health("h1", True)
     check(cells)
 
 
-def test_a_bad_host_breaks_nobody_else() -> None:
+def test_a_bad_host_affects_no_other_group() -> None:
     cells = build({"node": 2, "pod": 2}, 4, {"a": {"pod": 1}, "b": {"node": 1}})
     ask(cells, "b0", "b", 0, 2)
     cells.release("b0")
@@ -199,7 +199,7 @@ def test_a_bad_host_breaks_nobody_else() -> None:
     assert hosts(ask(cells, "a1", "a", 0, 2, 2)).isdisjoint({"h0"})
 
 
-def test_reconfiguration_keeps_what_runs() -> None:
+def test_reconfiguration_keeps_running_groups() -> None:
     cells = build(NODE4, 3, {"a": {"node": 2}, "b": {"node": 1}})
     ask(cells, "keep", "a", 0, 4)
     ask(cells, "lose", "a", 0, 4)
@@ -211,7 +211,7 @@ def test_reconfiguration_keeps_what_runs() -> None:
     assert not result.cells.groups["keep"].lazily_preempted
 
 
-def test_what_is_free_on_a_virtual_clusters_machines_is_granted() -> None:
+def test_free_gpus_on_a_virtual_clusters_machines_are_granted() -> None:
     cells = build(NODE4, 3, {"a": {"node": 1, "gpu": 2}, "b": {"node": 1}})
     ask(cells, "opp", "b", -1, 4)
     ask(cells, "x", "a", 0, 1)
@@ -264,8 +264,8 @@ def fits(frees: list[int], sizes: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_a_private_cluster_would_grant_is_granted(seed: int) -> None:
-    """Sharing safety against brute force on what the virtual cluster itself uses, whatever others do."""
+def test_every_request_that_a_private_cluster_would_grant_is_granted(seed: int) -> None:
+    """Sharing safety against brute force on the virtual cluster's own use, for any behaviour of the others."""
     rng = random.Random(seed)
     owned = {"a": {"pod": 1, "switch": 1}, "b": {"node": 1, "gpu": 2}, "c": {"node": 1}}
     alone = {vc: build({"switch": 2, "node": 2, "pod": 2}, 6, {vc: mine}) for vc, mine in owned.items()}

@@ -1,4 +1,4 @@
-"""Exchange: who is matched with whom, what moves, and that it comes back."""
+"""Exchange: the matching, the cells that move, and their return."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_policies_choose_among_rivals(policy, winner: str, price: float) -> None
     assert (deal.tenant, deal.price) == (winner, price)
 
 
-def test_what_is_not_owned_cannot_be_offered_and_used_cells_do_not_move() -> None:
+def test_only_owned_cells_can_be_offered_and_used_cells_do_not_move() -> None:
     exchange = market()
     with pytest.raises(CellsError):
         exchange.proxy("c").offer(NODE, HOUR_S)
@@ -84,7 +84,7 @@ def test_what_is_not_owned_cannot_be_offered_and_used_cells_do_not_move() -> Non
     assert not exchange.board.offers
 
 
-def test_an_exchange_of_an_earlier_version_begins_with_what_it_knew() -> None:
+def test_the_state_of_an_earlier_versions_exchange_is_loaded() -> None:
     before = market()
     again = Exchange.load(before.cells, before.policy, {"deals": []})
     assert again.dump() == market().dump()

@@ -1,4 +1,4 @@
-"""A state machine over everything that can happen to cells; the whole state is recounted after each step."""
+"""A state machine over all operations on cells; the whole state is recounted after each step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Machine(RuleBasedStateMachine):
         self.number, self.now_s = 0, 0.0
 
     def frees(self, vc: str) -> list[int]:
-        """Free GPUs of each bin of a virtual cluster, from its groups alone; None of it is the product's counting."""
+        """Free GPUs of each bin of a virtual cluster, from its groups alone, without the product's own counts."""
         space = self.cells.spaces[0]
         used = {
             leaf
@@ -136,12 +136,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def forget_cells(self) -> None:
-        """Knowing only which GPUs each group has, every guarantee finds its cells again."""
+        """Rebuilds the cells from each group's GPUs: every guarantee must find its cells again."""
         running = list(self.cells.groups.values())
         if any(space.bad for space in self.cells.spaces) or any(g.state is not GroupState.ALLOCATED for g in running):
             return
         if self.static and self.exchange.number:
-            return  # exchange changes what is bound where, and no layout tells of it: the control plane refuses it
+            return  # exchange changes bindings, which no layout describes: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
         found = adopt_all(lambda: Cells(self.cells.layout), held)

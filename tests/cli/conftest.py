@@ -1,4 +1,4 @@
-"""A ResourceManager's REST on loopback: the real router behind it, YARN's own resources written by hand."""
+"""A ResourceManager's REST on loopback: the real router, and hand-written answers for YARN's own resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADMIN = "root"
 
 
 class Rm(ThreadingHTTPServer):
-    """What the command line talks to. `down`: the control plane is away."""
+    """The ResourceManager of the command-line tests. `down`: the control plane is away."""
 
     daemon_threads = True
 
@@ -68,7 +68,7 @@ class Rm(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     server: Rm
 
@@ -101,6 +101,6 @@ def rm() -> Iterator[Rm]:
 
 
 def run(server: Rm | None, *args: str, user: str = "u") -> Result:
-    """`isonomy ARGS` as this user."""
+    """Runs `isonomy ARGS` as this user."""
     env = {"HADOOP_USER_NAME": user, "ISONOMY_RM": server.address if server else None, "HADOOP_CONF_DIR": None}
     return CliRunner().invoke(main, list(args), env=env)

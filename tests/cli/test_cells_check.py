@@ -1,4 +1,4 @@
-"""`isonomy cells check`: what cannot be put into force is refused with one line, whatever is wrong with it."""
+"""`isonomy cells check`: an assignment that cannot be put into force is refused with one line."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def said(tmp_path: Path, text: str) -> tuple[int, str]:
         (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
     ],
 )
-def test_terms_that_cannot_be_had(tmp_path: Path, terms: str, problem: str) -> None:
+def test_invalid_terms_are_refused(tmp_path: Path, terms: str, problem: str) -> None:
     status, output = said(tmp_path, FILE.format(levels="", terms=terms, more=""))
     assert status == 1
     assert problem in output
 
 
 def test_a_queue_is_one_virtual_cluster(tmp_path: Path) -> None:
-    """`a` and `root.a` are one queue: its apps would only ever be in one of the two."""
+    """`a` and `root.a` are the same queue: its apps would be in only one of the two virtual clusters."""
     status, output = said(tmp_path, FILE.format(levels="", terms="", more="\n  a: {node: 1}"))
     assert status == 1
     assert "virtual_clusters.a: is the same queue as root.a" in output
 
 
-def test_a_host_of_a_million_gpus_is_a_slip(tmp_path: Path) -> None:
+def test_a_host_with_a_million_gpus_is_refused(tmp_path: Path) -> None:
     for text in (FILE.replace("node: 2{levels}", "node: 1000000000000{levels}"), TREES.replace("{count}", "1000000")):
         status, output = said(tmp_path, text.format(levels="", terms="", more=""))
         assert status == 1
         assert "at most 4096 are possible" in output
 
 
-def test_what_is_left_to_the_configuration_is_checked_there(tmp_path: Path) -> None:
+def test_terms_left_to_isonomy_yaml_are_checked_there(tmp_path: Path) -> None:
     terms = ", shadow: true, policy_options: {leftovers: worst_first}"
     assert said(tmp_path, FILE.format(levels="", terms=terms, more=""))[0] == 0

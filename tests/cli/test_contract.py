@@ -1,4 +1,4 @@
-"""Every command that prints JSON is documented, by a schema of its own or as the REST answer that it passes on."""
+"""Every command that prints JSON is documented, by its own schema or as the REST answer that it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates and snapshots against a control plane that gives pictures."""
+"""Estimates and snapshots against a control plane that serves pictures."""
 
 import json
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_an_app_that_has_ended_has_no_estimate() -> None:
     assert ended["estimate"]["end_s"] is ended["estimate"]["start_s"] is None
 
 
-def test_an_app_that_is_not_there_yet(server: str) -> None:
+def test_the_estimate_of_a_future_app(server: str) -> None:
     asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3")
     result = run(server, *asked)
     assert result.exit_code == 0, result.output
@@ -82,7 +82,7 @@ def test_an_estimate_is_shown_with_its_range() -> None:
 
 
 def test_other_policies_continue_from_the_present_state(server: str, stage: Stage, tmp_path: Path) -> None:
-    """A snapshot says the same: nothing but the state is asked of the cluster."""
+    """A snapshot gives the same result: only the state is read from the cluster."""
     now = json.loads(run(server, "whatif", "--now", "--policy", "isonomy,drf,themis", "-o", "json").output)
     assert now["policies"] == ["isonomy", "drf", "themis"]
     waiting = {a for a, app in stage.apps.items() if app.started_s is None}
@@ -99,7 +99,7 @@ def test_other_policies_continue_from_the_present_state(server: str, stage: Stag
     assert "nobody else comes" in text
 
 
-def test_what_cannot_be_gone_on_with_is_said_in_a_line(server: str, stage: Stage, tmp_path: Path) -> None:
+def test_a_state_that_cannot_continue_is_one_line(server: str, stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "s.zip"
     run(server, "snapshot", "--out", str(file))
     for words, why in (

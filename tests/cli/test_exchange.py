@@ -1,4 +1,4 @@
-"""`isonomy exchange`: what it says, who may, and what it refuses."""
+"""`isonomy exchange`: its output, its permissions, and its refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def floor(rm: Rm) -> Rm:
     return rm
 
 
-def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
+def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
     offered = run(floor, "exchange", "offer", A, "small:1", "--for", "10m", "--id", "spare", user=ADMIN)
     assert (offered.exit_code, offered.output) == (0, "spare is on the board, and waits for a match\n")
     assert "spare" in run(floor, "exchange", "list").output
@@ -64,7 +64,7 @@ def test_a_deal_from_posting_to_its_end_as_people_see_it(floor: Rm) -> None:
     assert events == [f"exchange {lends}", f"exchange over: {lends}"]
 
 
-def test_a_changed_file_says_which_deals_it_ends(floor: Rm, tmp_path: Path) -> None:
+def test_a_changed_file_names_the_deals_that_it_ends(floor: Rm, tmp_path: Path) -> None:
     changed = assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
     floor.scene.router._read_cells = lambda _: (changed, {})
     run(floor, "exchange", "offer", A, "small:1", "--for", "10m", user=ADMIN)
@@ -102,7 +102,7 @@ def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> Non
         (("withdraw", "nothing"), 1, "there is no offer or request nothing"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(floor: Rm, args: tuple[str, ...], status: int, why: str) -> None:
+def test_impossible_postings_are_refused_with_a_remedy(floor: Rm, args: tuple[str, ...], status: int, why: str) -> None:
     floor.scene.world.now = 2e9
     refused = run(floor, "exchange", *args, user=ADMIN)
     assert (refused.exit_code, why in refused.output) == (status, True), refused.output

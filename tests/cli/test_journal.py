@@ -1,4 +1,4 @@
-"""`isonomy journal`: one line for what is wrong, an exit status that a script can use."""
+"""`isonomy journal`: one line per error, and an exit status for scripts."""
 
 import json
 import sqlite3

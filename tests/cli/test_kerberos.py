@@ -1,4 +1,4 @@
-"""SPNEGO: a ticket when the server asks, its cookie afterwards, and one line where there is no ticket."""
+"""SPNEGO: a ticket when the server asks, its cookie afterwards, and one line if there is no ticket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycontrol.daemon.standby_store import Kept, KeptError
 
 
 class Secure:
-    """A web app behind Hadoop's AuthenticationFilter: a ticket gives a cookie, which will do from then on."""
+    """A web app behind Hadoop's AuthenticationFilter: a ticket gives a cookie, which suffices from then on."""
 
     def __init__(self) -> None:
         self.tickets: list[str] = []
@@ -58,7 +58,7 @@ class Secure:
 
 @pytest.fixture
 def secure() -> Iterator[Secure]:
-    """A server that wants SPNEGO."""
+    """A server that requires SPNEGO."""
     made = Secure()
     yield made
     made.server.shutdown()
@@ -74,7 +74,7 @@ def tickets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("tickets")
-def test_a_ticket_once_then_the_cookie(secure: Secure) -> None:
+def test_a_ticket_is_sent_once_then_the_cookie(secure: Secure) -> None:
     kept = Kept(Standby(webhdfs=secure.url, principal="isonomy/m1@R", keytab=Path("/k")))
     assert kept.newest() is None
     assert secure.tickets == ["isonomy/m1@R to 127.0.0.1"]
@@ -82,7 +82,7 @@ def test_a_ticket_once_then_the_cookie(secure: Secure) -> None:
 
 
 @pytest.mark.usefixtures("tickets")
-def test_the_command_line_shows_its_ticket(secure: Secure) -> None:
+def test_the_command_line_sends_its_ticket(secure: Secure) -> None:
     result = CliRunner().invoke(main, ["rounds", "--rm", secure.url, "-o", "json"])
     assert secure.tickets == ["cache to 127.0.0.1"], result.output
     secure.trusting = False
@@ -101,7 +101,7 @@ def _has_gssapi() -> bool:
 
 @pytest.fixture
 def no_ticket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real library, an empty ticket cache."""
+    """The real library with an empty ticket cache."""
     if not _has_gssapi():
         pytest.skip(f"{negotiate.LIBRARY} is not installed")
     (tmp_path / "krb5.conf").write_text("[libdefaults]\n default_realm = R\n dns_lookup_kdc = false\n")
@@ -141,7 +141,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         ("principal: no realm\nkeytab: /k", "principal"),
     ],
 )
-def test_the_identity_of_the_standby_must_be_clear(extra: str, why: str) -> None:
+def test_the_identity_of_the_standby_must_be_unambiguous(extra: str, why: str) -> None:
     text = "webhdfs: http://nn:9870\n" + extra + "\n"
     with pytest.raises(ConfigError, match=why):
         parse(text, Standby, "isonomy.yaml")

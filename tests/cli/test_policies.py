@@ -15,7 +15,7 @@ from pycontrol.policies.gandiva import Gandiva
 from pycontrol.policies.themis import Themis
 
 
-def test_all_are_listed_with_their_options() -> None:
+def test_all_policies_are_listed_with_their_options() -> None:
     listed = json.loads(CliRunner().invoke(main, ["policies", "-o", "json"]).output)["policies"]
     assert [p["name"] for p in listed] == list(registry.names())
     assert next(p for p in listed if p["name"] == "gandiva")["options"] == {

@@ -1,4 +1,4 @@
-"""The commands against a ResourceManager: what people read, what scripts read, and how they fail."""
+"""The commands against a ResourceManager: output for people, output for scripts, and failures."""
 
 import importlib.util
 import json
@@ -123,7 +123,7 @@ def test_the_resource_manager_of_yarn_site(rm: Rm, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_of_a_pair_the_one_that_is_there_is_asked(rm: Rm, tmp_path: Path) -> None:
+def test_of_a_pair_the_reachable_one_is_asked(rm: Rm, tmp_path: Path) -> None:
     result = run(None, "status", "--rm", f"127.0.0.1:9,{rm.address}")
     assert result.exit_code == 0, result.output
     site = {"ha.enabled": "true", "ha.rm-ids": "a,b", "webapp.address.a": "127.0.0.1:9", "webapp.address.b": rm.address}

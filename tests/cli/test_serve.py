@@ -54,7 +54,7 @@ def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[serve.Con
 
 
 def ended(plane: serve.ControlPlane, within_s: float) -> int | None:
-    """The exit status, None while it runs on."""
+    """The exit status, None while it keeps running."""
     status: list[int] = []
     thread = threading.Thread(target=lambda: status.append(plane.run()), daemon=True)
     thread.start()
@@ -73,7 +73,7 @@ def test_nodes_that_contradict_the_file_end_it_with_one_line(
 
 
 @pytest.mark.parametrize("held", ["the file held", "GPUs are leased"])
-def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.ControlPlane, held: str) -> None:
+def test_a_later_node_with_another_count_does_not_end_it(plane: serve.ControlPlane, held: str) -> None:
     leasing = held == "GPUs are leased"
     plane._driver.submit(snapshot(node("m1", 4), *([] if leasing else [node("m2", 2)]), asking=leasing))
     if leasing:
@@ -103,7 +103,7 @@ def test_a_node_that_comes_later_with_another_count_ends_nothing(plane: serve.Co
         ("policy: tiresias", "policy tiresias", None),
     ],
 )
-def test_options_reach_the_policy_and_a_line_names_the_tenants(
+def test_the_policy_gets_its_options_and_a_line_names_the_tenants(
     tmp_path: Path, more: str, notice: str, engine: str | None
 ) -> None:
     (tmp_path / "isonomy.yaml").write_text(more)
@@ -129,7 +129,7 @@ def cells_plane(folder: Path, exchange: str) -> serve.ControlPlane:
     return serve.ControlPlane(load_config(folder / "isonomy.yaml"), "themis")
 
 
-def test_deals_outlive_the_control_plane(tmp_path: Path) -> None:
+def test_deals_survive_a_restart_of_the_control_plane(tmp_path: Path) -> None:
     owned, deals = [], []
     for life in range(2):
         plane = cells_plane(tmp_path, "{policy: credit, mode: auto}")
@@ -153,6 +153,6 @@ def test_deals_outlive_the_control_plane(tmp_path: Path) -> None:
     assert deals == [[("root.a", "root.b", "offer", "request")]] * 2
 
 
-def test_a_trader_of_no_queue_is_a_mistake(tmp_path: Path) -> None:
+def test_a_trader_without_a_queue_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"exchange.traders: no virtual cluster root.z; the cells file has root.a"):
         cells_plane(tmp_path, "{traders: {root.z: [alice]}}").start()

@@ -31,7 +31,7 @@ APP = YarnApp("application_1_0001", "u", "root.q", "new", "YARN", 100.0, frozens
 
 
 class Cluster:
-    """A ResourceManager in whose plugin the mode is shadow."""
+    """A ResourceManager with the plugin in shadow mode."""
 
     def __init__(self) -> None:
         self.shadow, self.apps = True, [*APPS, CPU]
@@ -73,7 +73,7 @@ def run(url: str, *words: str) -> Result:
     return CliRunner().invoke(main, ["shadow", "--rm", url, "--since", "2020-01-01T00:00", *words])
 
 
-def test_both_schedulers_get_the_same_apps_on_the_machines_that_there_are(cluster: tuple[Cluster, str]) -> None:
+def test_both_schedulers_get_the_same_apps_and_machines(cluster: tuple[Cluster, str]) -> None:
     result = run(cluster[1], "-o", "json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -88,7 +88,7 @@ def test_both_schedulers_get_the_same_apps_on_the_machines_that_there_are(cluste
     assert "isonomy instead of yarn_cs: " in run(cluster[1]).output
 
 
-def test_revocations_are_told_by_queue_and_user(cluster: tuple[Cluster, str]) -> None:
+def test_revocations_are_shown_by_queue_and_user(cluster: tuple[Cluster, str]) -> None:
     result = run(cluster[1], "--policy", "themis", "-o", "json")
     found = json.loads(result.stdout)
     assert found["revocations"]
@@ -97,7 +97,7 @@ def test_revocations_are_told_by_queue_and_user(cluster: tuple[Cluster, str]) ->
     assert "WHY" in run(cluster[1], "--policy", "themis").output
 
 
-def test_what_cannot_be_compared_is_one_line(cluster: tuple[Cluster, str]) -> None:
+def test_an_impossible_comparison_is_one_line(cluster: tuple[Cluster, str]) -> None:
     made, url = cluster
     assert "is what CapacityScheduler does already" in run(url, "--policy", "yarn_cs").output
     made.apps = [CPU]
@@ -112,7 +112,7 @@ def test_what_cannot_be_compared_is_one_line(cluster: tuple[Cluster, str]) -> No
 
 
 def live() -> dict[str, Any]:
-    """Rounds as if, of a real look."""
+    """Hypothetical rounds from a real snapshot."""
     rounds = ShadowRounds(Settings(lease_s=60), lambda: registry.make("isonomy"))
     app = YarnApp("application_1_0009", "u9", "root.q", "waits", "YARN", 90.0, frozenset(), "appattempt_1_0009_000001")
     first = replace(shadowed(), ready=True, shadow=False, containers=())
@@ -123,7 +123,7 @@ def live() -> dict[str, Any]:
     return rounds.view()
 
 
-def test_rounds_as_if_come_before_the_replay(cluster: tuple[Cluster, str]) -> None:
+def test_hypothetical_rounds_come_before_the_replay(cluster: tuple[Cluster, str]) -> None:
     cluster[0].live = live()
     found = json.loads(run(cluster[1], "-o", "json").stdout)
     assert found["live"]["gpus"] == 4

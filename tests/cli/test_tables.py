@@ -1,4 +1,4 @@
-"""Cells of tables: what users name cannot write to the terminal."""
+"""Cells of tables: names chosen by users cannot control the terminal."""
 
 from pycontrol.cli.tables import show
 

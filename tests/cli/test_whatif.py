@@ -1,4 +1,4 @@
-"""History as a workload, and what another policy would have done with it."""
+"""History as a workload, replayed under other policies."""
 
 import json
 from collections.abc import Iterator

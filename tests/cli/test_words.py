@@ -1,4 +1,4 @@
-"""Wrong inputs: one line that names what is wrong, exit status 2; nothing secret in it."""
+"""Wrong inputs: one line that names the error, exit status 2, and no secrets in it."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_resource_manager_may_be_named_before_the_command(rm: Rm) -> None:
     assert run(rm, "status").exit_code == 0
 
 
-def test_a_command_that_is_not_there_gets_the_nearest() -> None:
+def test_an_unknown_command_suggests_the_nearest() -> None:
     assert "did you mean status?" in wrong("stats")
     assert "no command zzzzz (" in wrong("zzzzz")
 
@@ -43,7 +43,7 @@ def test_addresses_are_checked_and_passwords_are_not_shown() -> None:
     assert "pw" not in wrong("status", "--rm", "ftp://user:pw@x")
 
 
-def test_render_leaves_files_alone_that_differ(tmp_path: Path) -> None:
+def test_render_does_not_overwrite_files_that_differ(tmp_path: Path) -> None:
     out = tmp_path / "conf"
     assert wrong("config", "render", "--out", str(out), code=0)
     wrong("config", "render", "--out", str(out), code=0)
@@ -66,7 +66,7 @@ def test_simulate_names_the_option_and_says_what_it_does_not_know() -> None:
     assert "e+30" not in text
 
 
-def test_apps_that_did_not_finish_are_said_first(tmp_path: Path) -> None:
+def test_unfinished_apps_are_reported_first(tmp_path: Path) -> None:
     file = tmp_path / "w.csv"
     assert wrong("workload", "show", "w1,count=6", "--out", str(file), code=0)
     text = wrong("simulate", "--workload", str(file), "--cluster", "1x1", "--seeds", "1", code=0)
@@ -101,7 +101,7 @@ def scene() -> Scene:
     return Scene(run_s=60)
 
 
-def test_an_app_that_has_nothing_and_wants_nothing_does_not_run(scene: Scene) -> None:
+def test_an_app_without_gpus_and_demand_is_not_running(scene: Scene) -> None:
     a = scene.world.arbiter
     assert reason(a, SHELL, scene.world.now).code == "Running"
     new = "application_1_0042"

@@ -67,7 +67,7 @@ class PluginLink:
         return self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
 
     def get(self, path: str, **parameters: str) -> dict[str, Any]:
-        """A view. It is of a moment ago: what was not known then is asked for again."""
+        """A view. It may be slightly old, so an app that is not in it yet is asked for again."""
         query = bridge_pb2.Query(method="GET", path=path, parameters=parameters, user="ann")
         until_s = time.monotonic() + LIMIT_S
         reply = self.exchange(query=query).query_reply
@@ -112,7 +112,7 @@ class Agent:
         return self._refused.get(timeout=LIMIT_S)
 
     def until(self, kind: str) -> Any:
-        """Plays along until a message of this kind."""
+        """Answers messages until one of this kind arrives."""
         while True:
             message = self._in.get(timeout=LIMIT_S)
             match message.WhichOneof("kind"):
@@ -139,7 +139,7 @@ class Agent:
 
 
 @pytest.mark.timeout(120)
-def test_from_hello_to_a_placed_worker_and_over_a_crash(config: Path) -> None:
+def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> None:
     with serving(config):
         plugin = PluginLink(config, "e1")
         assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required

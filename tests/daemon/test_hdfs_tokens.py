@@ -1,4 +1,4 @@
-"""New HDFS tokens of users, asked of a NameNode that is played here."""
+"""New HDFS tokens of users, from a simulated NameNode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIFE_S = 100.0
 
 
 class NameNode:
-    """Gives tokens that name whose they are, and how many it gave before."""
+    """Issues tokens that contain their owner and a serial number."""
 
     def __init__(self) -> None:
         self.now_s, self.given = 1000.0, 0

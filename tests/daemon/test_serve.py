@@ -92,7 +92,7 @@ def test_wrong_configuration(config: Path) -> None:
 
 
 def test_ends_with_an_error_when_the_bridge_is_gone(config: Path) -> None:
-    """A supervisor can only start again what ends."""
+    """A supervisor can only restart a process that ends."""
     plane = ControlPlane(load_config(config), "isonomy")
     plane.start()
     try:
@@ -104,7 +104,7 @@ def test_ends_with_an_error_when_the_bridge_is_gone(config: Path) -> None:
         plane.stop()
 
 
-def test_as_many_descriptors_as_may_be() -> None:
+def test_serve_raises_its_limit_of_descriptors() -> None:
     code = (
         "import resource as r; from pycontrol.cli.serve import raise_descriptor_limit as go;"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (64, hard)); go();"

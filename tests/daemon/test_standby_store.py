@@ -1,4 +1,4 @@
-"""Apps and clocks kept on HDFS: whole or not at all, the newest wins, an empty journal is filled by them."""
+"""Apps and clocks stored on HDFS: complete or ignored, the newest wins, and an empty journal is filled from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pycontrol.policies.themis import Themis
 
 
 class WebHdfs(BaseHTTPRequestHandler):
-    """As much of WebHDFS as is used; `files` is shared by all requests of a server."""
+    """The used part of WebHDFS; all requests of a server share `files`."""
 
     files: dict[str, bytes]
 
@@ -100,7 +100,7 @@ def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
         yield made
 
 
-def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
+def test_the_newest_complete_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
     kept = Kept(Standby(webhdfs=address, user="u"))
     assert kept.newest() is None
@@ -123,7 +123,7 @@ def test_the_newest_whole_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> No
         assert found.state["rounds"] == KEEP, damaged[:50]
 
 
-def test_the_later_epoch_counts_whatever_the_clocks_say(hdfs: tuple[str, dict[str, bytes]]) -> None:
+def test_the_later_epoch_counts_regardless_of_the_clocks(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
     kept, state = Kept(Standby(webhdfs=address, user="u")), Durable().dump()
     kept.put(StandbyStore("first", 1, state), 2e9)
@@ -182,7 +182,7 @@ def test_clocks_and_switches_continue_elsewhere_without_leases() -> None:
 
 
 @pytest.mark.parametrize("ready_at_once", [True, False])
-def test_an_agent_that_is_back_first_is_told_the_leases_of_its_containers(ready_at_once: bool) -> None:
+def test_an_agent_that_reconnects_first_gets_the_leases_of_its_containers(ready_at_once: bool) -> None:
     arbiter = Arbiter(Settings(), Themis())
     agent = AgentUp("application_1_2", "appattempt_1_2_1", "single", Demand(2, 1, 2, 10.0, 10.0))
     container = Container("container_1", "application_1_2", "m1:1", (Gpu("m1", 0), Gpu("m1", 1)), "g")
@@ -195,7 +195,7 @@ def test_an_agent_that_is_back_first_is_told_the_leases_of_its_containers(ready_
     assert [g.gpus for e in registered for g in e.grants] == [container.gpus]
 
 
-def test_a_control_plane_with_a_state_of_its_own_takes_no_kept_one_over() -> None:
+def test_a_control_plane_with_its_own_state_ignores_the_stored_one() -> None:
     arbiter = Arbiter(Settings(), Themis(), lived())
     arbiter.handle(StandbyRestored({**lived().kept(), "switches": []}), 120.0)
     assert arbiter.take_facts() == []

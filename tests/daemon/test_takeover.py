@@ -48,7 +48,7 @@ class Driver:
         self.submitted.append(event)
 
 
-def test_an_empty_journal_continues_from_what_the_other_one_kept() -> None:
+def test_an_empty_journal_continues_from_the_stored_state() -> None:
     store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
     Takeover(store, journal, is_empty=True).before_snapshot(driver)
     assert [(type(e), e.epoch) for e in driver.submitted] == [(StandbyRestored, 5)]
@@ -56,12 +56,12 @@ def test_an_empty_journal_continues_from_what_the_other_one_kept() -> None:
     assert (store.kept.by, store.kept.epoch) == ("mine", 5)
 
 
-def test_a_journal_from_before_another_one_served_is_not_believed() -> None:
+def test_a_journal_from_before_another_control_plane_served_is_discarded() -> None:
     with pytest.raises(Superseded):
         Takeover(Store(StandbyStore("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
 
 
-def test_what_was_followed_does_not_supersede_while_hdfs_takes_nothing() -> None:
+def test_a_followed_state_does_not_supersede_while_hdfs_is_not_writable() -> None:
     store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
     takeover = Takeover(store, journal, is_empty=True)
     store.refuses = True
@@ -89,7 +89,7 @@ def test_a_command_is_secure_once_a_takeover_would_restore_it() -> None:
         takeover.secure(driver)
 
 
-def test_a_command_given_to_a_control_plane_that_another_one_took_over_from_is_not_secure() -> None:
+def test_a_command_given_to_a_superseded_control_plane_is_not_secure() -> None:
     driver = Driver()
 
     class Later(Store):

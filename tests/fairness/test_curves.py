@@ -1,4 +1,4 @@
-"""Learning curves: what is forecast of curves whose end is known."""
+"""Learning curves: forecasts of curves with a known end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_the_end_is_forecast_from_the_first_fifth(name: str) -> None:
 
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("seed", range(3))
-def test_under_noise_no_promise_is_missed(name: str, seed: int) -> None:
-    """Noise of 0.05 and stray values: the optimistic end is not above the true one, nor absurdly below it."""
+def test_under_noise_no_promising_job_is_missed(name: str, seed: int) -> None:
+    """With noise of 0.05 and outliers the optimistic end is neither above the true one nor absurdly below it."""
     rng, true = random.Random(seed), CURVES[name]
     seen = [true(n) + rng.gauss(0, 0.05) + (5 if rng.random() < 0.02 else 0) for n in range(1, 301)]
     curves = fit(range(1, 301), seen)
@@ -45,7 +45,7 @@ def test_nothing_is_forecast_from_a_few_values() -> None:
     assert longest_run((), 0.1, 100) == 100
 
 
-def test_a_target_is_met_where_the_slowest_plausible_curve_meets_it() -> None:
+def test_the_slowest_plausible_curve_decides_when_a_target_is_met() -> None:
     true = CURVES["power"]
     curves = fit(range(1, 201), [true(n) for n in range(1, 201)])
     assert longest_run(curves, true(500), 1000) == pytest.approx(500, rel=0.05)

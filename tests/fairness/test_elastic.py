@@ -1,4 +1,4 @@
-"""How fast elastic jobs are on how many GPUs, as measured, and how many are worth having."""
+"""Measured speeds of elastic jobs by number of GPUs, and the sizes that are worthwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_measurements_gpus_add_up_and_placement_slows_down() -> None:
     assert e.sizes == (1, 2, 4, 8)
 
 
-def test_sizes_end_where_a_gpu_more_brings_less_than_half_of_one() -> None:
+def test_sizes_end_where_a_further_gpu_adds_less_than_half_of_one() -> None:
     assert Elastic(1, 8, PRIOR, 40.0, {1: 1.0, 2: 0.9, 4: 0.75, 8: 0.45}).sizes == (1, 2, 4), "8: 0.15 of each GPU more"
     assert Elastic(1, 8, PRIOR, 40.0, {1: 1.0, 2: 0.7, 4: 0.69}).sizes == (1,), "0.4 of the second"
 
@@ -37,10 +37,10 @@ def test_efficiency_is_measured_within_jobs_and_never_rises() -> None:
 
 
 @pytest.mark.parametrize("kept", [{"2": 0.0}, {"2": 1.5}, {"0": 0.5}, {"x": 0.5}, {"2": None}, {"2": float("nan")}])
-def test_what_is_no_efficiency_is_not_recalled(kept: dict[str, float]) -> None:
+def test_invalid_efficiencies_are_not_loaded(kept: dict[str, float]) -> None:
     with pytest.raises((ValueError, TypeError)):
         efficiency_of(kept)
 
 
-def test_kept_efficiencies_are_recalled() -> None:
+def test_stored_efficiencies_are_loaded() -> None:
     assert efficiency_of({"1": 1.0, "4": 0.5}) == {1: 1.0, 4: 0.5}

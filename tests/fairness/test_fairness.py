@@ -1,4 +1,4 @@
-"""rho, T_sh, T_id, N_avg and S as Themis, section 4.3, has them."""
+"""rho, T_sh, T_id, N_avg and S as in Themis, section 4.3."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_papers_worked_example_to_the_digit() -> None:
 
 
 def test_elastic_jobs_give_the_papers_table() -> None:
-    """Section 4.3.3 in the form that Agents bid with: a slot of n GPUs is as fast as n slots of one."""
+    """Section 4.3.3 in the form of Agents' bids: a slot of n GPUs is as fast as n slots of one."""
     phases = (PhaseWork((640.0, 800.0, 800.0, 960.0)), PhaseWork((1600.0, 1600.0)), PhaseWork((3600.0,)))
     app = AppWork(phases, 1, 0.0, 2500.0, job_gpus_max=8)
     for slots_of in (lambda n: [1.0] * n, lambda n: [1.0 / n]):
@@ -74,7 +74,7 @@ def test_performance_curve_stopping_takes_the_latest_forecast() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3))
-def test_packing_is_the_optimum_and_says_so(jobs: list[int], machines: int) -> None:
+def test_packing_finds_the_optimum_and_reports_it_as_such(jobs: list[int], machines: int) -> None:
     best = min(
         max(sum(j for j, at in zip(jobs, where, strict=True) if at == m) for m in range(machines))
         for where in itertools.product(range(machines), repeat=len(jobs))

@@ -37,7 +37,7 @@ def test_a_job_seen_on_one_machine_and_across_racks_gives_s() -> None:
     assert profiler.serial_s("j") == pytest.approx(2.0)
 
 
-def test_the_declared_time_is_the_base_where_no_narrower_placement_was_seen() -> None:
+def test_the_declared_time_is_the_base_without_a_narrower_measurement() -> None:
     profiler = Profiler(1.0, PRIOR)
     measured(profiler, "j", 0.6, 2, Scope.RACK)
     assert profiler.slowdown(Scope.RACK) == pytest.approx(1.2)
@@ -71,7 +71,7 @@ def test_it_survives_a_restart() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_and_stalls_hardly_move_the_estimate(seed: int) -> None:
-    """A tenth of noise each way, one iteration in ten stalls up to 30 times as long, 4 jobs of 32 iterations."""
+    """Noise of 10 % each way; one iteration in ten stalls up to 30 times as long; 4 jobs of 32 iterations."""
     rng, profiler, true_s = random.Random(seed), Profiler(None, PRIOR), (1.0, 1.25, 1.6)
     for job in range(4):
         for scope in Scope:
@@ -98,7 +98,7 @@ def test_s_never_falls_as_the_scope_widens(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(list(Scope)), st.integers(0, 2), st.floats(0.01, 50)), max_size=90))
-def test_whatever_is_measured_s_is_one_or_more_and_rises(samples: list[tuple[Scope, int, float]]) -> None:
+def test_for_any_measurements_s_is_at_least_one_and_rises(samples: list[tuple[Scope, int, float]]) -> None:
     profiler = Profiler(None, PRIOR)
     for scope, job, iter_s in samples:
         profiler.add(f"j{job}", iter_s, 2, scope)
@@ -106,7 +106,7 @@ def test_whatever_is_measured_s_is_one_or_more_and_rises(samples: list[tuple[Sco
     assert 1.0 <= s[0] <= s[1] * (1 + 1e-9) <= s[2] * (1 + 1e-9) ** 2
 
 
-def test_an_offline_profile_is_times_by_scope_or_s_itself(tmp_path: Path) -> None:
+def test_an_offline_profile_has_times_by_scope_or_s_itself(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         "models:\n  vgg: {gpus: 4, iteration_s: {machine: 0.25, cluster: 0.5}}\n"

@@ -17,11 +17,11 @@ from pycontrol.policies import registry
 from tests.arbiter.world import World
 
 GOLDEN = json.loads((Path(__file__).parent / "receipts.json").read_text())
-"""What the rounds of `themis_world` said when receipts were dictionaries; `solve_s`, a measurement, is 0."""
+"""The receipts of `themis_world` from when they were dictionaries; `solve_s`, a measurement, is 0."""
 
 
 def themis_world() -> World:
-    """Bidders, a stand-in, an Agent that falls silent, a gang too large, more wanted than is there."""
+    """Bidders, a stand-in, an Agent that stops answering, an oversized gang, and more demand than GPUs."""
     settings = Settings(lease_s=10, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
     w = World(registry.make("themis"), seed=3, settings=settings)
     w.add_app("app0", 2, 5, 160.0)
@@ -36,20 +36,20 @@ def themis_world() -> World:
     return w
 
 
-def test_rounds_say_in_json_what_they_said_before() -> None:
+def test_the_json_of_rounds_is_unchanged() -> None:
     said = [json.loads(json.dumps(r.dump() | {"solve_s": 0.0})) for r in themis_world().arbiter.receipts]
     assert said == GOLDEN
 
 
 @pytest.mark.parametrize("data", GOLDEN, ids=lambda r: str(r["round_id"]))
-def test_a_receipt_is_read_back_as_it_was(data: dict[str, Any]) -> None:
+def test_a_receipt_survives_json(data: dict[str, Any]) -> None:
     receipt = Receipt.load(data)
     assert json.loads(json.dumps(receipt.dump())) == data
     fact = RoundHeld(receipt.round_id, receipt.at_s, receipt)
     assert from_json("RoundHeld", json.loads(json.dumps(to_json(fact)))) == fact
 
 
-def test_a_round_that_was_given_up_has_no_outcome() -> None:
+def test_an_aborted_round_has_no_outcome() -> None:
     receipt = Receipt("r1.1", 5.0, "themis", out={"a": Reason(Pending.LATE_RHO, "no rho")}, note="no plan")
     data = receipt.dump()
     assert {"bids", "awards", "granted", "solve_s"}.isdisjoint(data)
@@ -67,7 +67,7 @@ def test_a_receipt_of_an_older_version_is_read_with_defaults() -> None:
 
 
 @pytest.mark.parametrize("damaged", [None, 5, {"awards": 5}, {"ending": {"a": ["n1"]}}, {"out": {"a": 5}}])
-def test_what_is_no_receipt_is_refused(damaged: Any) -> None:
+def test_an_invalid_receipt_is_refused(damaged: Any) -> None:
     with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
         Receipt.load(damaged)
 
@@ -78,7 +78,7 @@ def test_a_reason_survives_json(code: Pending) -> None:
     assert read_reason(str(reason)) == reason
 
 
-def test_a_code_that_nobody_knows_was_said_of_a_bid() -> None:
+def test_an_unknown_code_counts_as_that_of_a_bid() -> None:
     assert read_reason("Odd: a row") == Reason(Pending.BAD_BID, "a row")
 
 
@@ -92,7 +92,7 @@ def test_a_code_that_nobody_knows_was_said_of_a_bid() -> None:
         ("LeaseEnded", {"reason": "of a newer version", "cause": "eclipse"}, EndReason.UNKNOWN),
     ],
 )
-def test_causes_of_any_journal_are_of_the_list(kind: str, data: dict[str, Any], cause: EndReason) -> None:
+def test_causes_of_any_journal_are_in_the_list(kind: str, data: dict[str, Any], cause: EndReason) -> None:
     at = {} if kind == "LeaseRevoking" else {"at_s": 1.0}
     fact = from_json(kind, {"gpu": ["n1", 0], **at, **data})
     assert isinstance(fact, LeaseEnded | LeaseRevoking)

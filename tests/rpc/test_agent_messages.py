@@ -1,4 +1,4 @@
-"""agent.proto and the Arbiter's values say the same, and what an Agent may not say is refused."""
+"""agent.proto and the Arbiter's values agree, and an Agent's invalid messages are refused."""
 
 import math
 import re
@@ -53,7 +53,7 @@ def test_register_becomes_agent_up() -> None:
     assert agent_up(APP, "ann", register) == AgentUp(APP, "a1", "hyperband", DEMAND, ("g1",), "ann")
 
 
-def test_what_its_user_asked_for_travels_with_the_demand() -> None:
+def test_the_demand_carries_the_users_options() -> None:
     wire = pb.Demand(gang_gpus=2, gangs=1, within="switch", pinned="corner", lazy_preemption=True)
     found = agent_up(APP, "ann", pb.Register(demand=wire)).demand
     assert (found.scope, found.within, found.pinned, found.lazy) == (Scope.MACHINE, "switch", "corner", True)
@@ -70,7 +70,7 @@ def test_what_its_user_asked_for_travels_with_the_demand() -> None:
         (pb.Demand(scope=9), "demand.scope is 9"),
     ],
 )
-def test_what_no_user_can_mean_is_refused(demand: pb.Demand, problem: str) -> None:
+def test_impossible_options_are_refused(demand: pb.Demand, problem: str) -> None:
     with pytest.raises(Malformed, match=problem):
         agent_up(APP, "ann", pb.Register(demand=demand))
 
@@ -164,7 +164,7 @@ def test_malformed_messages_are_refused(kind) -> None:
         _event(**kind)
 
 
-def test_odd_numbers_do_not_refuse_the_last_word_or_a_diverged_loss() -> None:
+def test_odd_numbers_do_not_refuse_an_exit_message_or_a_diverged_loss() -> None:
     done = _event(done=pb.Done(succeeded=False, best_accuracy=math.nan, work_done_gpu_s=-5))
     assert (done.best_accuracy, done.work_done_gpu_s) == (0.0, 0.0)
     progress = _event(progress=pb.Progress(jobs=[pb.JobProgress(job_id="j", loss=math.nan, accuracy=math.nan)]))

@@ -41,7 +41,7 @@ WAIT_S = 10.0
 
 
 class Peer:
-    """One stream of a client: what it sends and what it gets."""
+    """One stream of a client: its sent and received messages."""
 
     def __init__(self, call, token: str) -> None:
         self._out: queue.Queue = queue.Queue()
@@ -88,7 +88,7 @@ class Site:
     def __init__(self, tls: Tls | None = None, first_message_s: float = 5.0, hdfs_tokens: Any = None) -> None:
         self.events: queue.Queue = queue.Queue()
         self.owners = {APP: Owner("ann", time.time() - 5), OTHER: Owner("ann", time.time() - 5)}
-        """What YARN knows."""
+        """The apps that YARN knows."""
         self.server = AgentServer(
             "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get,
             lambda done: done(), first_message_s=first_message_s, owner_wait_s=1.0,
@@ -167,8 +167,8 @@ def test_token_is_needed_and_must_be_the_apps_own(site: Site) -> None:
     assert site.events.empty()
 
 
-def test_a_token_issued_before_the_app_was_anothers_acts_for_nobody(site: Site) -> None:
-    """Ids are sequential: mallory may ask for a token of the next one, which then is ann's."""
+def test_a_token_issued_before_the_app_existed_does_not_work_for_anothers_app(site: Site) -> None:
+    """Ids are sequential: Mallory may ask for a token of the next one, which then is Ann's."""
     agent, worker = site.registered(), site.worker("w1")
     assert agent.kind() == "from_worker"
     forged = TOKENS.issue(APP, "mallory", 3600, time.time() - 60)
@@ -265,7 +265,7 @@ def test_effects_reach_the_agent_and_its_messages_the_arbiter(site: Site) -> Non
     site.server.send(SendFinish(APP, "nobody is there"))
 
 
-def test_nothing_precedes_registered_but_finish(site: Site) -> None:
+def test_only_finish_may_precede_registered(site: Site) -> None:
     agent = site.session()
     agent.send(pb.AgentMessage(register=pb.Register(app_id=APP)))
     site.event()
@@ -291,7 +291,7 @@ def test_malformed_bid_keeps_the_stream_and_malformed_numbers_end_it(site: Site)
     assert site.event() == AgentLost(APP)
 
 
-def test_second_stream_replaces_the_first_without_a_loss(site: Site) -> None:
+def test_a_second_stream_replaces_the_first_without_losing_messages(site: Site) -> None:
     first = site.registered("a1")
     second = site.registered("a2")
     assert first.code() is grpc.StatusCode.ABORTED
@@ -303,7 +303,7 @@ def test_second_stream_replaces_the_first_without_a_loss(site: Site) -> None:
 # ---- workers
 
 
-def test_agent_and_worker_talk(site: Site) -> None:
+def test_agent_and_worker_exchange_messages(site: Site) -> None:
     agent = site.registered()
     worker = site.worker()
     assert agent.get().from_worker.ready.port == 7
@@ -423,8 +423,8 @@ def test_tls(tmp_path) -> None:
         site.close()
 
 
-def test_idle_connections_leave_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody on the network may connect; a flood neither uses up the descriptors nor cuts who is there."""
+def test_idle_connections_do_not_use_up_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody on the network may connect; a flood neither uses up the descriptors nor cuts existing connections."""
     monkeypatch.setattr(server_module, "connections_max", lambda: 10)
     site = Site()
     try:

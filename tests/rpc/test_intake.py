@@ -1,4 +1,4 @@
-"""A user's events that the Arbiter has not handled are bounded by bytes; whoever sends more is read later."""
+"""A user's unhandled events are bounded by bytes; a user who sends more is read later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycontrol.runtime.driver import Overloaded
 
 
 class Queue:
-    """The Arbiter's, as far as it matters here: what was asked to be told, in order."""
+    """The Arbiter's queue, as far as needed here: the requested notifications, in order."""
 
     def __init__(self) -> None:
         self.asked: list[Callable[[], None]] = []
@@ -96,7 +96,7 @@ def test_an_overloaded_arbiter_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(go())
 
 
-def test_progress_is_read_at_the_rate_at_which_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_read_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may change what is journaled: a flood must not fill the disk."""
     slept: list[float] = []
     now_s = [0.0]

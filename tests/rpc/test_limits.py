@@ -1,4 +1,4 @@
-"""Every number that an Agent or a worker may say is brought within bounds, or is one Malformed: all in a table."""
+"""Every number from an Agent or a worker is brought within bounds or gives one Malformed: all in a table."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_workers_messages_are_bounded(message: Any) -> None:
         assert 0 <= step <= checks.STEP_MAX, (name, value)
 
 
-def test_all_that_agent_proto_knows_is_relayed() -> None:
+def test_every_field_of_a_workers_messages_is_relayed() -> None:
     """A field that is added to a worker's messages must be added to `relayed`."""
     rng = random.Random(3)
     ordinary = {"string": "n1", "double": 0.5, "bool": True}
@@ -221,7 +221,7 @@ def test_all_that_agent_proto_knows_is_relayed() -> None:
         assert relayed.worker_message(sent) == sent
 
 
-def test_what_agent_proto_does_not_know_is_not_relayed() -> None:
+def test_unknown_fields_are_not_relayed() -> None:
     unknown = b"\xfa\x3f" + b"\xa0\x8d\x06" + b"x" * 100_000  # field 1023, length-delimited
     said = relayed.worker_message(pb.WorkerMessage.FromString(WORKERS[1].SerializeToString() + unknown))
     assert said.ByteSize() < 100
@@ -229,7 +229,7 @@ def test_what_agent_proto_does_not_know_is_not_relayed() -> None:
     assert relayed.worker_command(pb.WorkerCommand.FromString(command + unknown)).ByteSize() < 100
 
 
-def test_a_message_larger_than_its_kind_ever_is_is_refused() -> None:
+def test_a_message_too_large_for_its_kind_is_refused() -> None:
     many = pb.Progress(jobs=[pb.JobProgress(job_id=f"{i}", state="s" * 250) for i in range(2048)])
     with pytest.raises(Malformed, match="progress has 5"):
         translate.event_of("a", pb.AgentMessage(progress=many), HOSTS)
@@ -244,5 +244,5 @@ def test_a_message_larger_than_its_kind_ever_is_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message", WORKERS[1:4], ids=lambda m: m.WhichOneof("kind"))
-def test_what_a_worker_says_arrives_whole(message: Any) -> None:
+def test_a_workers_messages_arrive_complete(message: Any) -> None:
     assert relayed.worker_message(message) == message

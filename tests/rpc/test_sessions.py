@@ -1,4 +1,4 @@
-"""Bounds of the outboxes and of what is kept."""
+"""Bounds of the outboxes and of stored messages."""
 
 import grpc
 
@@ -34,7 +34,7 @@ def test_a_reader_too_slow_is_cut_off_and_finds_its_messages_later() -> None:
     assert {m.from_worker.worker_id for m in again.unsent()[1:]} == {"w0", "w1", "w2", "w3", "w4"}
 
 
-def test_what_is_kept_is_bounded(monkeypatch) -> None:
+def test_stored_messages_are_bounded(monkeypatch) -> None:
     monkeypatch.setattr(mailboxes, "KEPT_MAX", 10)
     monkeypatch.setattr(sessions, "APPS_MAX", 3)
     hub = Sessions()
@@ -101,7 +101,7 @@ def test_bytes_that_wait_for_a_stream_are_bounded() -> None:
     assert sum(m.ByteSize() for m in again.unsent()) <= LIMITS.stream
 
 
-def test_one_users_bytes_cost_nobody_else_anything() -> None:
+def test_one_users_bytes_do_not_affect_other_users() -> None:
     hub = Sessions(ByteBudget(LIMITS))
     honest = _agent(hub, "ann_1", "ann")
     for k in range(40):
@@ -115,7 +115,7 @@ def test_one_users_bytes_cost_nobody_else_anything() -> None:
     assert [m.from_worker.worker_id for m in honest.unsent()[1:]] == ["w"]
 
 
-def test_where_all_is_full_the_app_with_the_most_gives_way() -> None:
+def test_when_memory_is_full_the_app_with_the_most_is_cut_off() -> None:
     hub = Sessions(ByteBudget(LIMITS))
     agents = {}
     for user in ("m1", "m2", "m3", "m4"):
@@ -130,7 +130,7 @@ def test_where_all_is_full_the_app_with_the_most_gives_way() -> None:
     assert hub.ledger.in_all <= LIMITS.in_all
 
 
-def test_nothing_is_counted_once_all_is_gone() -> None:
+def test_no_bytes_are_counted_once_all_streams_are_gone() -> None:
     hub = Sessions(ByteBudget(LIMITS))
     agent = _agent(hub, APP, "ann")
     worker = Stream[pb.WorkerCommand](APP, "w", hub.ledger, "ann")

@@ -1,4 +1,4 @@
-"""Tokens prove an application and nothing else; the key stays private."""
+"""Tokens prove only an application; the key stays private."""
 
 import stat
 
@@ -19,7 +19,7 @@ APP = "application_1_0001"
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.floats(1, 1e9), st.floats(0, 2e9))
-def test_what_is_issued_verifies(app_id: str, user: str, ttl_s: float, now_s: float) -> None:
+def test_an_issued_token_verifies(app_id: str, user: str, ttl_s: float, now_s: float) -> None:
     tokens = Tokens(b"k" * 32)
     claims = tokens.verify(tokens.issue(app_id, user, ttl_s, now_s))
     assert claims == TokenClaims(app_id, user, now_s + ttl_s)
@@ -47,7 +47,7 @@ def test_another_key_and_nonsense_are_refused() -> None:
             Tokens(b"k" * 32).verify(nonsense)
 
 
-def test_key_file_is_made_private_and_kept(tmp_path) -> None:
+def test_the_key_file_is_created_private_and_reused(tmp_path) -> None:
     path = tmp_path / "state" / "tokens.key"
     token = Tokens.of_file(path).issue(APP, "ann", 10, now_s=0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

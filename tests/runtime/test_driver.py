@@ -1,4 +1,4 @@
-"""The driver: what waits together is one transaction, and nobody urgent stands behind the cluster's events."""
+"""The driver: waiting events share one transaction, and urgent ones do not wait behind the cluster's events."""
 
 import threading
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interpreted
 
 
 class Told:
-    """Journal, Agents and cluster in one: what each was told, in order."""
+    """Journal, Agents and cluster in one; records what each received, in order."""
 
     def __init__(self) -> None:
         self.transactions: list[list[Fact]] = []
@@ -70,7 +70,7 @@ def app(n: int) -> list[ev.Event]:
 SNAPSHOT = ev.ClusterSnapshot(True, (Node("n1:1", "n1", "r", 8),), (), (), ())
 
 
-def test_events_that_wait_together_are_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_wait_together_share_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.runtime.driver.BATCH_S", 60.0)
     driver, arbiter, told = made()
     for event in [SNAPSHOT, *(e for n in range(100) for e in app(n))]:
@@ -97,7 +97,7 @@ def test_solutions_and_commands_do_not_wait_behind_the_cluster() -> None:
     assert arbiter.order.count("AppAdded") == 300
 
 
-def test_a_call_is_ahead_of_events_and_settle_behind_them() -> None:
+def test_a_call_runs_before_waiting_events_and_settle_after_them() -> None:
     driver, arbiter, _ = made()
     for n in range(1000):
         driver.submit(app(n)[0])
@@ -114,7 +114,7 @@ def test_a_call_is_ahead_of_events_and_settle_behind_them() -> None:
     assert len(arbiter.cluster.apps) == 1000
 
 
-def test_a_call_that_was_given_up_is_not_run() -> None:
+def test_a_call_whose_caller_gave_up_is_not_run() -> None:
     driver, arbiter, _ = made()
     with pytest.raises(TimeoutError):
         driver.call(lambda a, now_s: a.order.append("too late"), timeout_s=0.01)
@@ -124,7 +124,7 @@ def test_a_call_that_was_given_up_is_not_run() -> None:
     assert "too late" not in arbiter.order
 
 
-def test_a_full_lane_stops_its_own_senders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_lane_stops_only_its_own_senders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox.Inbox.__init__, "__defaults__", (3,))
     driver, _, _ = made()
     for n in range(3):
@@ -135,7 +135,7 @@ def test_a_full_lane_stops_its_own_senders_alone(monkeypatch: pytest.MonkeyPatch
     driver.submit(ev.Decided("r1.1", None))
 
 
-def test_nobody_is_told_of_what_the_stand_in_was_granted() -> None:
+def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
     driver, arbiter, told = made()
     for event in [SNAPSHOT, *app(1)]:
         driver.submit(event)

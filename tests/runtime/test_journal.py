@@ -1,4 +1,4 @@
-"""The journal: what it holds survives versions, damage and pruning, and what it cannot read it says in one line."""
+"""The journal: its content survives new versions, damage and pruning, and what it cannot read is one line."""
 
 import json
 import sqlite3
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def written(path: Path, what: list[Fact], now_s: float = 10.0) -> Durable:
-    """Appends facts in a life of their own; their fold."""
+    """Appends facts as a separate process would, and returns their fold."""
     journal = SqliteJournal(path)
     journal.append(what, now_s)
     state = journal.recover()
@@ -85,7 +85,7 @@ def plain(state: Durable) -> object:
 
 
 def as_known_to(expected: Any, found: Any) -> Any:
-    """`found` without the fields that an older version's state did not have yet."""
+    """`found` without the fields that an older version's state lacks."""
     if isinstance(expected, dict) and isinstance(found, dict):
         return {k: as_known_to(expected[k], v) for k, v in found.items() if k in expected}
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
@@ -116,8 +116,8 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     assert list(read_facts(path))[: len(before)] == before
 
 
-def test_version_one_began_to_count_again_after_all_was_pruned(path: Path) -> None:
-    """Facts numbered from 1 again, though they come after the snapshot at 9, are facts after it."""
+def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Path) -> None:
+    """Facts numbered from 1 again count as later than the snapshot at 9."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript((GOLDEN / "0.1.0.sql").read_text(encoding="utf-8"))
         db.execute("DELETE FROM facts")
@@ -138,7 +138,7 @@ def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
         repair_journal(path)
 
 
-def test_what_is_no_journal_is_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_not_changed(path: Path) -> None:
     path.write_bytes(b"hello\n" * 200)
     with pytest.raises(JournalError, match="not a journal"):
         SqliteJournal(path)
@@ -151,7 +151,7 @@ def test_what_is_no_journal_is_left_alone(path: Path) -> None:
 # ---- sizes
 
 
-def test_large_rows_are_deflated_and_come_back(path: Path) -> None:
+def test_large_rows_are_compressed_and_read_back(path: Path) -> None:
     receipt = {"round_id": "r1.1", "awards": [], "why": {f"application_1_{n:04}": "outranked" for n in range(500)}}
     written(path, [RoundHeld("r1.1", 1.0, Receipt.load(receipt))])
     with closing(sqlite3.connect(path)) as db:
@@ -161,7 +161,7 @@ def test_large_rows_are_deflated_and_come_back(path: Path) -> None:
 
 
 def test_a_journal_stays_within_its_size(path: Path) -> None:
-    """Whatever its retention says; what a start needs is never dropped."""
+    """The size limit takes precedence over the retention; what a start needs is never dropped."""
     state, house = Durable(), keeper(path, max_bytes=400_000)
     for n in range(12):
         state = written(path, facts(200) if n == 0 else facts(200)[1:])
@@ -171,7 +171,7 @@ def test_a_journal_stays_within_its_size(path: Path) -> None:
     assert sum(1 for _ in read_facts(path)) < 12 * 800
 
 
-def test_pruning_keeps_what_is_younger_than_the_retention(path: Path) -> None:
+def test_pruning_keeps_facts_younger_than_the_retention(path: Path) -> None:
     written(path, facts(5), now_s=10.0)
     house = keeper(path, now_s=100.0, retention_s=50.0)
     house.keep()
@@ -196,7 +196,7 @@ def test_facts_after_all_others_were_pruned_count(path: Path) -> None:
 
 
 def test_a_snapshot_is_the_fold_of_the_rows(path: Path) -> None:
-    """The keeper works beside the control plane that appends."""
+    """The keeper works while the control plane appends."""
     journal = SqliteJournal(path)
     journal.append(facts(50), 1.0)
     house = keeper(path)
@@ -257,7 +257,7 @@ def damaged(path: Path, kind: str, how: Callable[[str], object]) -> None:
     lambda data: data[:-5], lambda data: data.replace("r1.2", "r1.9"), lambda data: b"\x00\xff", lambda data: "",
     lambda data: "[]", lambda data: 7,
 ], ids=["cut", "changed", "bytes", "empty", "list", "number"])  # fmt: skip
-def test_a_damaged_receipt_is_set_aside(path: Path, how: Callable[[str], object]) -> None:
+def test_a_damaged_receipt_is_quarantined(path: Path, how: Callable[[str], object]) -> None:
     state = written(path, facts())
     state.rounds -= 1  # ids of rounds stay unique: they carry the epoch of the start
     damaged(path, "RoundHeld", how)
@@ -303,7 +303,7 @@ def test_any_other_bad_row_is_one_clear_line_and_can_be_repaired(path: Path, cha
     assert repair_journal(path) == []
 
 
-def test_a_damaged_snapshot_gives_way_to_the_one_before(path: Path) -> None:
+def test_the_previous_snapshot_replaces_a_damaged_one(path: Path) -> None:
     written(path, facts(3))
     house = keeper(path)
     house.keep()

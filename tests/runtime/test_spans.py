@@ -1,4 +1,4 @@
-"""Spans of a journal's leases: what the Arbiter's own state says, with the times; over control planes, too."""
+"""Spans of a journal's leases: equal to the Arbiter's own state, with times; also over several control planes."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_open_spans_are_the_leases_of_the_arbiter_after_every_fact() -> None:
         assert span.running_s == span.lease.started_s
 
 
-def test_a_span_has_the_times_of_its_lease_and_the_first_word_on_why_it_was_revoked() -> None:
+def test_a_span_has_the_times_of_its_lease_and_the_first_cause_of_its_revocation() -> None:
     (span,) = spans(rows(
         (100, f.LeaseGranted(A, "a", "g1", 102.0, 700.0)),
         (110, f.LeaseStarted(A, "c1", "j1", 109.0, 700.0)),
@@ -51,7 +51,7 @@ def test_a_span_has_the_times_of_its_lease_and_the_first_word_on_why_it_was_revo
     assert (span.idle_s, span.ended_s, span.stop_s, span.job_id) == (220.0, 222.0, 20.0, "j1")
 
 
-def test_a_reservation_becomes_a_span_when_the_present_lease_ends_and_none_where_it_was_cancelled() -> None:
+def test_a_reservation_becomes_a_span_when_the_present_lease_ends_unless_cancelled() -> None:
     first = ((0, f.LeaseGranted(A, "a", "g1", 0.0, 60.0)), (10, f.LeaseGranted(A, "b", "g2", 20.0, 80.0, "", True)))
     ended = (21, f.LeaseEnded(A, 20.0, "revoked"))
     assert [(x.app_id, x.granted_s, x.ended_s) for x in spans(rows(*first, ended))] == [("a", 0, 20), ("b", 20, None)]
@@ -62,7 +62,7 @@ def test_a_reservation_becomes_a_span_when_the_present_lease_ends_and_none_where
     assert [x.app_id for x in spans(rows(*first, (15, f.NextDropped(A, "no longer wanted")), ended))] == ["a"]
 
 
-def test_an_app_that_takes_over_continues_with_the_leases_that_it_finds_and_ends_the_others() -> None:
+def test_a_takeover_continues_the_leases_that_it_finds_and_ends_the_others() -> None:
     before = rows(*((0, f.LeaseGranted(g, "a", "g1", 0.0, 60.0)) for g in (A, B)),
                   *((5, f.LeaseStarted(g, "c1", "j1", 5.0, 60.0)) for g in (A, B)))  # fmt: skip
     after = rows((30, f.LeaseGranted(A, "a", "g1", 30.0, 90.0)), (30, f.LeaseStarted(A, "c1", "", 30.0, 90.0)),
@@ -77,7 +77,7 @@ def test_a_lease_that_is_granted_over_another_ends_it_and_says_so() -> None:
     assert (first.ended_s, first.end_reason, second.ended_s) == (10, OVERWRITTEN, None)
 
 
-def test_what_is_said_of_a_lease_that_was_never_granted_changes_nothing() -> None:
+def test_facts_about_a_lease_that_was_never_granted_change_nothing() -> None:
     fold = SpanFold()
     assert fold.take(f.LeaseStarted(A, "c", "j", 0.0, 1.0), 0.0) == []
     assert fold.take(f.LeaseEnded(A, 1.0, "released"), 1.0) == []
@@ -89,7 +89,7 @@ def test_what_is_said_of_a_lease_that_was_never_granted_changes_nothing() -> Non
     (f.LeaseBorrowed(A, "g2"), 100.0),  # that is said of the reservation
     (None, 100.0),
 ])  # fmt: skip
-def test_usage_counts_a_lease_as_borrowed_for_as_long_as_it_was(changed: f.Fact | None, borrowed_s: float) -> None:
+def test_usage_counts_a_lease_as_borrowed_while_it_was(changed: f.Fact | None, borrowed_s: float) -> None:
     facts: list[tuple[float, f.Fact]] = [
         (0, f.AppArrived("a", "a", "root.q", "ann", "job", 0.0, 0.0, "v")),
         (0, f.LeaseGranted(A, "a", "g1", 0.0, 600.0, guaranteed=False)),

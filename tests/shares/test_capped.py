@@ -1,4 +1,4 @@
-"""Shares within demand: never beyond it, nothing left that anybody could use, no change where demands do not bind."""
+"""Shares capped by demand: never beyond it, work-conserving, and unchanged where demands do not bind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_within_demand_and_work_conserving(scheme: Scheme, seed: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
-def test_where_nobody_has_too_many_nothing_changes(scheme: Scheme) -> None:
+def test_without_excess_shares_nothing_changes(scheme: Scheme) -> None:
     for seed in range(10):
         p = problem(seed, tight=False)
         assert within_demand(scheme, p) == pytest.approx(scheme.shares(p), abs=1e-9)

@@ -26,7 +26,7 @@ def test_case(case: dict[str, Any]) -> None:
     pi = np.array(case.get("weights") or [1] * len(w), float)
     own = (w * x).sum(axis=1)
     assert (x >= 0).all()
-    if not case["scheme"].startswith("gavel_"):  # gavel_isolated and gavel_proportional are no allocations
+    if not case["scheme"].startswith("gavel_"):  # gavel_isolated and gavel_proportional are not allocations
         assert (x.sum(axis=0) <= m * (1 + 1e-9)).all()
     if "total" in want:
         assert own.sum() == pytest.approx(want["total"], rel=1e-6)
@@ -70,7 +70,7 @@ GOOD = {"kind": "shares", "scheme": "oef_cooperative", "W": [[1, 2], [1, 3]], "m
         ({"scheme": "gavel_min_total_duration_perf"}, "steps_remaining: must be 2 numbers"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_errors_are_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     file = tmp_path / "case.json"
     file.write_text(json.dumps(GOOD | change))
     done = CliRunner().invoke(replay_command, [str(file), "--json"])

@@ -1,4 +1,4 @@
-"""The engines against the plain programmes, at sizes where each of their short cuts is taken, and on odd input."""
+"""The engines against the plain programmes, at sizes where each of their shortcuts applies, and on odd input."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_odd_input_has_defined_results(name: str) -> None:
     assert (scheme.shares(none)[:, 1] == 0).all(), "no device of a type"
     slower = ShareProblem.of([[1, 0.5], [1, 2]], [4, 4])
     swapped = ShareProblem.of([[0.5, 1], [2, 1]], [4, 4])
-    if name != "gandiva_fair":  # whose prices are in the type that comes first
+    if name != "gandiva_fair":  # its prices are in units of the first type
         totals = [p.efficiency(scheme.shares(p)).sum() for p in (slower, swapped)]
         assert totals[0] == pytest.approx(totals[1]), "slower on a faster type: the types' order does not matter"
     nowhere = ShareProblem.of([[1, 2], [0, 0], [1, 3]], [4, 4])

@@ -1,4 +1,4 @@
-"""The placer over many rounds: shares are met, nobody starves, nothing moves without need; the paper's rounding."""
+"""The placer over many rounds: shares are met, no app starves, no gang moves without need; the paper's rounding."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Counts:
     got: Counter[str] = field(default_factory=Counter)
 
     def stay(self, job: PlacerJob) -> bool:
-        """As good as a new place."""
+        """Staying is as good as a new place."""
         return job.home is not None and self.settle(job, job.home)
 
     def settle(self, job: PlacerJob, gpu_type: str) -> bool:
-        """If there are as many."""
+        """Places a gang if there are enough devices."""
         if self.free.get(gpu_type, 0) < job.gpus:
             return False
         self.free[gpu_type] -= job.gpus
@@ -36,13 +36,13 @@ class Counts:
         return True
 
     def hold(self, job: PlacerJob) -> None:
-        """All devices are on offer in each round, so nobody has to wait for more."""
+        """No devices are held: all are on offer in each round."""
         raise AssertionError("the first that is ready fits")
 
 
 @dataclass
 class World:
-    """Users with jobs of given sizes, round after round, with everything on offer in each."""
+    """Users with jobs of given sizes, over many rounds, each with all devices on offer."""
 
     devices: dict[str, int]
     ideal: Shares
@@ -98,7 +98,7 @@ def test_every_job_runs_within_the_bound(seed: int, stint: float) -> None:
 
 
 def test_a_large_job_of_a_small_share_is_not_starved_by_small_ones() -> None:
-    """The case that rules the rule without saving out: small jobs take every device as soon as it is due."""
+    """This case fails without saving: small jobs take every device as soon as it is due."""
     sizes = {"a": [4, 1, 1, 1], "b": [1] * 20}
     longest, _, _ = World({"V100": 4}, {"a": {"V100": 1.0}, "b": {"V100": 3.0}}, sizes).run(200)
     assert longest["a/0"] <= wait_bound_rounds(4.0, 4, 1.0, 4, 24)
@@ -149,7 +149,7 @@ def test_spare_devices_are_charged_and_cost_later() -> None:
     smallest=st.integers(1, 2),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_papers_rounding_fits_and_forgets_nothing(shares: list[tuple[float, float]], smallest: int) -> None:
+def test_the_papers_rounding_fits_and_carries_all_deviations(shares: list[tuple[float, float]], smallest: int) -> None:
     sums = [max(1e-9, sum(s[j] for s in shares)) for j in (0, 1)]
     ideal = {f"u{i}": {"K80": 6 * s[0] / sums[0], "V100": 4 * s[1] / sums[1]} for i, s in enumerate(shares)}
     deviation: Shares = {}

@@ -1,4 +1,4 @@
-"""The estimator of speedup vectors: noise, outliers, warm-up, what running jobs teach it."""
+"""The estimator of speedup vectors: noise, outliers, warm-up, and updates from running jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_exact_times_give_the_exact_vector() -> None:
     assert profile.times["3090"].error == 0.0
 
 
-def test_twenty_percent_noise_a_mini_batch_is_much_less_in_the_vector() -> None:
+def test_twenty_percent_noise_per_mini_batch_is_much_less_in_the_vector() -> None:
     errors, said = [], []
     for seed in range(200):
         profile = TypeProfile.of(times(0.2, random.Random(seed)))
@@ -74,7 +74,7 @@ def test_measured_speeds_replace_the_prior(
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_time_is_refused_by_name(bad: float) -> None:
+def test_invalid_times_are_refused_by_name(bad: float) -> None:
     with pytest.raises(ShareError, match=r"3090\[1\]"):
         TypeProfile.of({"3090": [0.1, bad]})
     with pytest.raises(ShareError, match="3090"):

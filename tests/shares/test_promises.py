@@ -1,4 +1,4 @@
-"""Each scheme is held to exactly what it promises: SP by search over misreports, PE by a second programme."""
+"""Each scheme keeps exactly its promises: SP by search over misreports, PE by a second programme."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMES: dict[str, Scheme] = {
 
 
 def promising(promise: SchemeProperty) -> list[str]:
-    """The schemes that promise it."""
+    """The schemes that make this promise."""
     return [name for name, scheme in SCHEMES.items() if promise in scheme.promises]
 
 
@@ -41,7 +41,7 @@ speedup = st.integers(50, 600).map(lambda v: v / 100)
 
 @st.composite
 def problems(draw: st.DrawFn) -> ShareProblem:
-    """Positive speedups (below 1 too), weights, devices of a type possibly none."""
+    """Problems with positive speedups (also below 1), weights, and possibly no devices of a type."""
     n, k = draw(st.integers(1, 5)), draw(st.integers(1, 4))
     w = [[1.0, *draw(st.lists(speedup, min_size=k - 1, max_size=k - 1))] for _ in range(n)]
     m = draw(st.lists(st.integers(0, 12), min_size=k, max_size=k).filter(any))
@@ -49,14 +49,14 @@ def problems(draw: st.DrawFn) -> ShareProblem:
 
 
 def envy(problem: ShareProblem, x: Matrix) -> float:
-    """The largest gain, per weight, that somebody would have by another's share."""
+    """The largest gain, per weight, that any user would have from another's share."""
     y = x / problem.weights[:, None]
     worth = problem.speedups @ y.T
     return float((worth - np.diag(worth)[:, None]).max())
 
 
 def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
-    """By how much total efficiency can rise with nobody worse off."""
+    """The possible increase of total efficiency with no user worse off."""
     n, k = problem.speedups.shape
     floor = problem.efficiency(x)
     rows = np.vstack([capacity_rows(n, k).toarray(), -efficiency_rows(problem.speedups).toarray()])
@@ -87,7 +87,7 @@ def test_devices_are_divided_and_promises_kept(name: str, problem: ShareProblem)
 @given(problem=problems(), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_misreport_pays(name: str, problem: ShareProblem, data: st.DataObject) -> None:
-    """SP_OVER: none that overstates; SP: none at all."""
+    """With SP_OVER no overstatement pays, with SP no misreport at all."""
     scheme = SCHEMES[name]
     least = 1.0 if SchemeProperty.SP not in scheme.promises else 0.2
     liar = data.draw(st.integers(0, problem.users - 1))
@@ -108,7 +108,7 @@ KNOWN = [
     ("max_efficiency", SchemeProperty.SP_OVER),
 ]
 LIES = {
-    # who understates has more devices to reach the common efficiency, and Theorem 5.4 does not look at that
+    # an understating user needs more devices for the common efficiency; Theorem 5.4 does not consider that
     "oef_noncooperative": ([[1, 4], [1, 4]], [1, 10], [1, 1]),
     "oef_cooperative": ([[1, 2], [1, 5]], [1, 1], [1, 4]),
     "gandiva_fair": ([[1, 2], [1, 3], [1, 4]], [1, 1], [1, 2.8]),
@@ -118,7 +118,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("name", "promise"), KNOWN, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_what_is_not_promised_can_be_had_by_a_lie(name: str, promise: SchemeProperty) -> None:
+def test_without_the_promise_some_lie_pays(name: str, promise: SchemeProperty) -> None:
     scheme, (w, m, told) = SCHEMES[name], LIES[name]
     assert promise not in scheme.promises
     demands = [1.0] * len(w) if name == "gavel" else None

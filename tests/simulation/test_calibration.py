@@ -13,13 +13,13 @@ NARROW = (0.9, 1.0, 1.1)
 
 
 def world(rng: random.Random, sigma: float, bias: float, typical_s: float = 3000.0) -> tuple[tuple[float, ...], float]:
-    """A range that is too narrow by far, and what really happens."""
+    """Ranges that are far too narrow, and the actual times."""
     middle_s = typical_s * rng.uniform(0.7, 1.4)
     return tuple(middle_s * k for k in NARROW), middle_s * math.exp(rng.gauss(bias, sigma))
 
 
 @pytest.mark.parametrize(("sigma", "bias"), [(0.05, 0.0), (0.6, 0.0), (0.6, 0.5), (1.0, -0.7)])
-def test_four_of_five_fall_into_the_range_however_wrong_the_runs_are(sigma: float, bias: float) -> None:
+def test_four_of_five_fall_into_the_range_even_if_the_runs_are_wrong(sigma: float, bias: float) -> None:
     rng, calibration, raw, hits = random.Random(7), Calibration(), 0, 0
     for i in range(600):
         found, real_s = world(rng, sigma, bias)
@@ -50,7 +50,7 @@ def test_one_estimate_of_an_app_counts_for_each_class() -> None:
     assert not calibration.open
 
 
-def test_too_little_is_known_to_widen_and_classes_lend_each_other() -> None:
+def test_with_few_errors_ranges_stay_or_use_those_of_other_classes() -> None:
     calibration = Calibration()
     for i in range(FEWEST):
         assert calibration.widened(0.0, (90.0, 100.0, 110.0)) == (90.0, 100.0, 110.0)
@@ -60,7 +60,7 @@ def test_too_little_is_known_to_widen_and_classes_lend_each_other() -> None:
     assert calibration.widened(0.0, (9000.0, 10000.0, 11000.0))[2] > 20000.0  # type: ignore[operator]
 
 
-def test_what_is_not_in_sight_stays_so_and_what_nobody_will_know_is_forgotten() -> None:
+def test_an_estimate_out_of_sight_stays_so_and_a_hopeless_one_is_forgotten() -> None:
     calibration = Calibration()
     assert calibration.widened(5.0, (None, None, None)) == (None, None, None)
     assert calibration.widened(5.0, (10.0, 20.0, None)) == (10.0, 20.0, None)
@@ -71,7 +71,7 @@ def test_what_is_not_in_sight_stays_so_and_what_nobody_will_know_is_forgotten() 
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1e9)] * 3, st.floats(0, 1e9)), min_size=1, max_size=60), st.floats(0, 2e9))
-def test_no_past_makes_a_range_that_is_none(past: list[tuple[float, float, float, float]], now_s: float) -> None:
+def test_no_past_makes_an_invalid_range(past: list[tuple[float, float, float, float]], now_s: float) -> None:
     calibration = Calibration()
     for i, (*found, real_s) in enumerate(past):
         calibration.said(f"a{i}", now_s, [now_s + x for x in sorted(found)])

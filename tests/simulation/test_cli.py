@@ -1,4 +1,4 @@
-"""`isonomy simulate`: metrics beside each other, files, and errors that say what to do."""
+"""`isonomy simulate`: a comparison of metrics, files, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(simulate_command, [*base, *arguments])
 
 
-def test_policies_beside_each_other() -> None:
+def test_policies_are_compared_in_one_table() -> None:
     run = simulate("--policy", "tiresias,srtf", "-o", "json", "--set", "tiresias.greedy=true", "--set", "restart_s=0")
     assert run.exit_code == 0, run.output
     data = json.loads(run.output)
@@ -142,7 +142,7 @@ def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytes
         ("levels: {node: 2}\nhosts: [elsewhere]\nvirtual_clusters: {root.a: {node: 1}}\n", "no machine elsewhere"),
     ],
 )
-def test_a_cells_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_cells_file_that_does_not_fit_the_cluster_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "cells.yaml").write_text(text)
     run = simulate("--cells", str(tmp_path / "cells.yaml"))
     assert run.exit_code == 2

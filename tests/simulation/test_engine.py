@@ -1,4 +1,4 @@
-"""The simulated world around the production Arbiter: what is conserved, what things cost, and determinism."""
+"""The simulated world around the production Arbiter: conservation, costs, and determinism."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT = dataclasses.replace(ARBITER, lease_s=100.0)
 
 
 class Checked(Simulator):
-    """Asserts after each step what must hold whatever happens."""
+    """A simulation that checks its invariants after each step."""
 
     def _step(self) -> bool:
         going = super()._step()
@@ -120,7 +120,7 @@ def test_a_gang_that_can_never_run_does_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize("policy", [Isonomy(), Themis(), Tiresias()], ids=["order", "auction", "service"])
-def test_an_elastic_job_alone_takes_all_that_it_may_have_at_its_first_launch(policy: object) -> None:
+def test_an_elastic_job_alone_takes_its_maximum_at_its_first_launch(policy: object) -> None:
     a = run(app("a", 0.0, 1, (12_000.0,), job_gpus_max=8), policy=policy, arbiter=SHORT)["a"]
     flat = run(app("a", 0.0, 1, (12_000.0,)), policy=policy, arbiter=SHORT)["a"]
     assert flat.completion_s == pytest.approx(SETTLE_S + 12_000)
@@ -128,7 +128,7 @@ def test_an_elastic_job_alone_takes_all_that_it_may_have_at_its_first_launch(pol
     assert a.work_done_gpu_s == pytest.approx(12_000)
 
 
-def test_a_gang_shrinks_for_a_newcomer_and_grows_again_by_restarts_that_lose_nothing() -> None:
+def test_a_gang_shrinks_for_a_newcomer_and_grows_again_without_losing_work() -> None:
     old = app("old", 0.0, 1, (20_000.0,), job_gpus_max=4)
     new = app("new", 210.0, 2, (800.0,))
     found = run(old, new, cluster=racks_of([[4]]), policy=Isonomy(), arbiter=SHORT)
@@ -138,23 +138,23 @@ def test_a_gang_shrinks_for_a_newcomer_and_grows_again_by_restarts_that_lose_not
     assert found["old"].completion_s < 5000 + 500 / 2 + 2 * 60
 
 
-def test_a_gang_does_not_grow_for_what_it_would_not_regain() -> None:
-    """100 s are left when GPUs come free: a restart costs 40 s, and would save less than twice as much."""
+def test_a_gang_does_not_grow_if_it_would_not_regain_the_restart() -> None:
+    """When GPUs become free 100 s are left; a restart costs 40 s and would save less than twice that."""
     first = app("first", 0.0, 2, (1000.0,))
     last = app("last", 1.0, 1, (1210.0,), job_gpus_max=4)
     a = run(first, last, cluster=racks_of([[4]]), policy=Isonomy(), arbiter=SHORT)["last"]
     assert a.restarts == 0
 
 
-def test_gpus_that_bring_too_little_are_not_asked_for() -> None:
+def test_gpus_that_add_too_little_are_not_requested() -> None:
     a = run(app("a", 0.0, 1, (8_000.0,), job_gpus_max=8, scaling=0.3), cluster=racks_of([[8]]), policy=Isonomy())["a"]
     assert a.gpu_s == pytest.approx(8000, rel=0.01), "2^0.3 = 1.23 of two GPUs is less than half a GPU more"
 
 
-# ---- what apps say
+# ---- reports of apps
 
 
-def test_lies_change_what_is_said_and_nothing_else() -> None:
+def test_lies_change_only_the_reports() -> None:
     honest, liar = (SimApp(app("a"), m) for m in (Misreport(), Misreport(work=3.0, slowdown=2.0)))
     for x in (honest, liar):
         x.next_phase()
@@ -175,7 +175,7 @@ def test_errors_of_estimates_are_drawn_by_seed_and_app() -> None:
     assert all(0.8 <= m.work <= 1.2 and 0.8 <= m.slowdown <= 1.2 and m.rho == 1 for m in said(3))
 
 
-# ---- whatever happens
+# ---- under any faults
 
 JOBS = st.lists(st.floats(10, 900), min_size=1, max_size=3).map(tuple)
 APPS = st.lists(
@@ -196,7 +196,7 @@ LOSSES = st.lists(
 
 
 def world(apps: list[tuple[float, int, tuple[tuple[float, ...], ...], Scope, int]]) -> Workload:
-    """The last number: how many times its GPUs a job may have; 0: no more and no fewer."""
+    """The last number is the maximum size of a job as a multiple of its gang; 0: fixed size."""
     traces = [
         TraceApp(f"a{i}", at, gang, work, scope=scope, job_gpus_max=times * gang)
         for i, (at, gang, work, scope, times) in enumerate(apps)
@@ -213,7 +213,7 @@ def world(apps: list[tuple[float, int, tuple[tuple[float, ...], ...], Scope, int
     st.booleans(),
     st.integers(0, 3),
 )
-def test_all_work_is_done_once_whatever_fails(
+def test_all_work_is_done_exactly_once_under_any_faults(
     apps: list,  # type: ignore[type-arg]
     losses: list,  # type: ignore[type-arg]
     policy: object,
@@ -231,7 +231,7 @@ def test_all_work_is_done_once_whatever_fails(
     for a in result.apps:
         assert a.finished_s is not None
         assert a.work_done_gpu_s == pytest.approx(a.work_gpu_s)
-        # without costs of changes, each GPU-second in a container trains: 1/S of it
+        # without costs of changes, each GPU-second in a container does 1/S of training
         assert a.gpu_s * a.placement == pytest.approx(a.work_gpu_s + a.lost_gpu_s, rel=1e-6, abs=0.5)
 
 
@@ -248,7 +248,7 @@ def test_the_same_seed_gives_the_same_result(policy: object) -> None:
     assert contended(policy, 5) != first
 
 
-def test_the_result_does_not_hang_on_the_order_of_sets() -> None:
+def test_the_result_does_not_depend_on_the_order_of_sets() -> None:
     code = (
         "from tests.simulation.test_engine import contended, Themis;"
         "r = contended(Themis(), 4); print(r.apps, r.counters.events)"

@@ -1,4 +1,4 @@
-"""What schedules are held against: equal sharing, the promise, and the bound on mean completion."""
+"""The yardsticks of schedules: equal sharing, the promise, and the bound on mean completion."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 
 def app(app_id: str, work: float, at_s: float = 0.0, **more: object) -> AppResult:
-    """On a cluster of 4 GPUs, all of which it can use."""
+    """An app that can use all GPUs of a cluster of 4."""
     given_ = AppResult(
         app_id, "root.q", app_id, "", at_s, at_s, None, 1.0, work, work, 4, work / 4, 4, work, 1.0, 1, 0, 0.0
     )
     return replace(given_, **more)  # type: ignore[arg-type]
 
 
-def test_two_alike_end_together_and_who_comes_alone_has_the_cluster() -> None:
+def test_two_equal_apps_end_together_and_a_single_one_has_the_cluster() -> None:
     assert finish_s([app("a", 400.0), app("b", 400.0), app("c", 40.0, 1000.0)]) == pytest.approx(
         {"a": 200.0, "b": 200.0, "c": 1010.0}
     )

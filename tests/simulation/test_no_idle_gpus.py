@@ -29,7 +29,7 @@ UNTIL_S = 6 * 3600.0
 
 
 class Seen:
-    """A policy, and what it was asked: each round's apps as they were then."""
+    """A policy that records the apps of each round."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.name, self.asks_agents = policy, policy.name, policy.asks_agents
@@ -44,7 +44,7 @@ class Seen:
 
 
 def could_use(view: AppView, free: Mapping[str, int], r: Receipt, top: Topology) -> bool:
-    """Whether the app, with what the round awarded it, wants one more gang, and it fits on GPUs of one type."""
+    """Whether the app, with the round's awards, wants one more gang that fits on GPUs of one type."""
     d = view.demand
     got = sum(gang_gpus(g) for a in r.done.awards if a.app_id == view.app_id for g in a.gangs)
     if not 0 < d.gang_gpus <= d.gpus - view.retained_gpus - got:
@@ -54,7 +54,7 @@ def could_use(view: AppView, free: Mapping[str, int], r: Receipt, top: Topology)
 
 
 def idle_and_wanted(r: Receipt, s: Snapshot) -> list[str]:
-    """Apps for which a receipt leaves GPUs free that it holds for nobody."""
+    """Apps that could use GPUs that a receipt leaves free and not held."""
     free = dict(r.done.unused_gpus)
     for host, n in (pair for hold in r.done.holds for pair in hold.gang):
         free[host] = free.get(host, 0) - n
@@ -63,7 +63,7 @@ def idle_and_wanted(r: Receipt, s: Snapshot) -> list[str]:
 
 
 def workload(seed: int, typed: bool) -> Workload:
-    """Twenty apps within an hour and a half, more than the cluster can hold at once, of gangs up to half of it."""
+    """Twenty apps within 90 minutes, more than the cluster can hold at a time, with gangs up to half of it."""
     rng = random.Random(f"idle {seed}")
     apps, at_s = [], 0.0
     for k in range(20):
@@ -77,7 +77,7 @@ def workload(seed: int, typed: bool) -> Workload:
 
 
 def violations(policy: Policy, top: Topology, seed: int, last_pass: bool = True) -> tuple[list[str], int]:
-    """The rounds that leave something, and how many were looked at."""
+    """The rounds that leave usable GPUs free, and the number of rounds checked."""
     seen, found, rounds = Seen(policy), list[str](), 0
     arbiter = dataclasses.replace(ARBITER, lease_s=300.0, f=0.5, last_pass=last_pass)
     sim = Simulator(
@@ -100,13 +100,13 @@ def violations(policy: Policy, top: Topology, seed: int, last_pass: bool = True)
 
 @pytest.mark.parametrize("top", [ALIKE, TYPED], ids=["one type", "two types"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_no_round_leaves_what_is_wanted(name: str, top: Topology) -> None:
+def test_no_round_leaves_wanted_gpus_free(name: str, top: Topology) -> None:
     found, rounds = violations(POLICIES[name], top, 1)
     assert rounds > 20
     assert found == []
 
 
 @pytest.mark.parametrize("name", ["oef-paper", "themis"])
-def test_without_the_last_pass_rounds_do(name: str) -> None:
-    """So that the check above is known to see it."""
+def test_without_the_last_pass_rounds_leave_wanted_gpus_free(name: str) -> None:
+    """This shows that the check above detects it."""
     assert violations(POLICIES[name], TYPED, 1, last_pass=False)[0]

@@ -1,4 +1,4 @@
-"""The Arbiter run forward from a picture of itself: what continues, continues; who comes first, starts first."""
+"""The Arbiter run forward from a picture of itself: running gangs continue, and the first in the order starts first."""
 
 import json
 import multiprocessing
@@ -35,7 +35,7 @@ def taken(stage: Stage) -> dict[str, Any]:
     return found
 
 
-def test_what_runs_continues_where_it_is(stage: Stage, taken: dict[str, Any]) -> None:
+def test_running_gangs_continue_in_place(stage: Stage, taken: dict[str, Any]) -> None:
     world = Resumed(taken, 1, error=0.0)
     held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
     assert any(held.values())
@@ -46,7 +46,7 @@ def test_what_runs_continues_where_it_is(stage: Stage, taken: dict[str, Any]) ->
     assert world.now == stage.now
 
 
-def test_two_runs_of_a_picture_are_the_same_and_leave_it_alone(taken: dict[str, Any]) -> None:
+def test_two_runs_of_a_picture_are_equal_and_do_not_change_it(taken: dict[str, Any]) -> None:
     before = json.dumps(taken)
     sought = [x["app_id"] for x in taken["apps"]]
     first, second = (Resumed(taken, 7, error=0.2).run_out(sought) for _ in range(2))
@@ -54,8 +54,8 @@ def test_two_runs_of_a_picture_are_the_same_and_leave_it_alone(taken: dict[str, 
     assert json.dumps(taken) == before
 
 
-def test_a_forecast_without_errors_is_what_happens(stage: Stage, taken: dict[str, Any]) -> None:
-    """Nobody else comes and the declared work is true; how it is split among jobs is not said, so ends may differ."""
+def test_a_forecast_without_errors_comes_true(stage: Stage, taken: dict[str, Any]) -> None:
+    """No app arrives and declared work is true; its split among jobs is unknown, so ends may differ."""
     said = Resumed(taken, 1, error=0.0).run_out([x["app_id"] for x in taken["apps"]])
     waiting = [a for a, app in stage.apps.items() if app.started_s is None]
     ends_s = max(e for _, e in said.values() if e is not None)
@@ -91,7 +91,7 @@ def test_arrivals_are_drawn_from_the_last_day(taken: dict[str, Any]) -> None:
     assert arrivals({**taken, "recent": []}, random.Random(1), taken["now_s"] + 3600) == []
 
 
-def test_what_cannot_be_foreseen_is_said(taken: dict[str, Any]) -> None:
+def test_unpredictable_apps_are_named(taken: dict[str, Any]) -> None:
     with pytest.raises(NoOutlook, match="virtual clusters"):
         outlooks({**taken, "cells": True})
     with pytest.raises(NoOutlook, match="no round"):
@@ -107,7 +107,7 @@ def test_with_troubles_there_is_a_forecast_too() -> None:
     assert not any(world.arbiter.usable(Gpu(*x)) for x in p["unusable"])
 
 
-def test_the_forecaster_works_in_a_process_of_its_own(taken: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forecaster_works_in_a_separate_process(taken: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.simulation.forecaster.REFRESH_S", 0.05)
     few = {**taken, "apps": taken["apps"][:2], "recent": []}
     forecaster = Forecaster(lambda: few, {})
@@ -124,13 +124,13 @@ def test_the_forecaster_works_in_a_process_of_its_own(taken: dict[str, Any], mon
         forecaster.stop()
 
 
-def test_a_forecast_for_a_control_plane_that_is_gone_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_forecast_for_a_control_plane_that_is_gone_ends_silently(capfd: pytest.CaptureFixture[str]) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=forecasts.worker, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
-    ours.send(({}, None))  # not a picture: the answer is that the forecast failed, and nobody is there to hear it
+    ours.send(({}, None))  # not a picture: the answer is that the forecast failed, and nobody reads it
     ours.close()
     process.join(60)
     assert process.exitcode == 0

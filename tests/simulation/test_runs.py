@@ -95,7 +95,7 @@ def job(seed: int, policy: str = "tiresias") -> SimulationRun:
     return SimulationRun(Workload("w", apps), clusters.uniform(2, 2), policy, seed=seed)
 
 
-def test_processes_give_what_one_gives() -> None:
+def test_several_processes_give_the_same_result_as_one() -> None:
     jobs = [job(1), job(2), job(1, "srtf")]
     seen: list[int] = []
     assert list(run_many(jobs, 2)) == list(run_many(jobs, 1, lambda j: seen.append(j.seed)))

@@ -1,4 +1,4 @@
-"""A gRPC Arbiter for the tests: keeps what workers send, sends what the test says, can die and come back."""
+"""A gRPC Arbiter for the tests: records workers' messages, sends the test's commands, can stop and restart."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FakeArbiter(agent_pb2_grpc.ArbiterServicer):
         self._server.start()
 
     def stop(self) -> None:
-        """All streams break."""
+        """Breaks all streams."""
         for commands in self._commands.values():
             commands.put(None)
         self._server.stop(0).wait()

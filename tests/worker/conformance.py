@@ -1,4 +1,4 @@
-"""What every adapter must pass: whatever happens to a gang, the training ends where it ends undisturbed."""
+"""The suite for every adapter: under any disturbance of its gang, a training ends with the undisturbed result."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.worker.gangs import Job
 
 
 class Conformance:
-    """One worker; for subclasses that say how to train."""
+    """Tests with one worker; subclasses define how to train."""
 
     command: ClassVar[str]
-    """Trains to ISONOMY_UNTIL_STEP with a checkpoint each 20 steps."""
+    """Trains to ISONOMY_UNTIL_STEP with a checkpoint every 20 steps."""
     env: ClassVar[dict[str, str]] = {}
 
     @pytest.fixture(scope="class")
     @classmethod
     def undisturbed(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """The result without any trouble, by the number of workers; reckoned when first asked for."""
+        """The undisturbed result, by number of workers; computed on first use."""
         known: dict[int, dict[str, Any]] = {}
 
         def result(workers: int) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Conformance:
 
 
 class GangConformance(Conformance):
-    """Several workers, too."""
+    """Tests with one and with several workers."""
 
     workers = 2
 

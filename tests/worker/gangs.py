@@ -74,15 +74,15 @@ class Launch:
         raise AssertionError(f"no such {kind} of {worker}:\n{self.text()[-3000:]}")
 
     def at_step(self, step: int) -> int:
-        """Waits until the chief has done so many steps."""
+        """Waits until the chief has trained this many steps."""
         return int(self._wait("progress", self.ids[0], lambda p: p.step >= step).step)
 
     def saved(self) -> int:
-        """Waits for a checkpoint; its step."""
+        """Waits for a checkpoint and returns its step."""
         return int(self._wait("checkpoint", self.ids[0]).step)
 
     def says(self, words: str) -> None:
-        """Waits until a worker's output has these words."""
+        """Waits until a worker's output contains these words."""
         until_s = time.monotonic() + WAIT_S
         while words not in self.text():
             assert time.monotonic() < until_s, f"nobody said {words!r}:\n{self.text()[-3000:]}"
@@ -101,7 +101,7 @@ class Launch:
         return found
 
     def text(self) -> str:
-        """What all of them printed."""
+        """The output of all workers."""
         return "".join(log.read_text(errors="replace") for log in self.logs)
 
 
@@ -120,7 +120,7 @@ class Job:
         return self.launches[-1]
 
     def end(self) -> None:
-        """Leaves nothing behind."""
+        """Ends all launches and cleans up."""
         for launch in self.launches:
             for process in launch.processes:
                 process.kill()

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.adapters, pytest.mark.timeout(600)]
 
 
 class TestTensorFlow(GangConformance):
-    """A loop of one's own."""
+    """A hand-written training loop."""
 
     command = "python -m submarine_patch.examples.digits --checkpoint-steps 20"
 
@@ -37,7 +37,7 @@ class TestLegacyKeras(GangConformance):
 
     @pytest.fixture(autouse=True)
     def installed(self) -> None:
-        """tf_keras is a package of its own."""
+        """Skips the tests without tf_keras, a separate package."""
         pytest.importorskip("tf_keras")
 
 

@@ -1,4 +1,4 @@
-"""The newest complete checkpoint wins; WebHDFS calls are tried again and then fail with one clear line."""
+"""The newest complete checkpoint wins; WebHDFS calls are retried and then fail with one clear line."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def test_highest_step_wins_and_three_are_kept(files: LocalFiles) -> None:
     assert len(files.names("")) == KEEP
 
 
-def test_of_one_step_the_later_wins(files: LocalFiles) -> None:
+def test_of_two_checkpoints_of_a_step_the_later_wins(files: LocalFiles) -> None:
     save(files, 5, {"state.npz": b"first"})
     time.sleep(0.002)  # names tell milliseconds apart
     save(files, 5, {"state.npz": b"second"})
@@ -55,7 +55,7 @@ def test_of_one_step_the_later_wins(files: LocalFiles) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no manifest", "bad manifest"])
-def test_incomplete_ones_are_passed_over(files: LocalFiles, damage: str) -> None:
+def test_incomplete_checkpoints_are_skipped(files: LocalFiles, damage: str) -> None:
     save(files, 10, {"state.npz": b"good"})
     name = save(files, 20, {"state.npz": b"bad"}).name
     state, manifest = files.root / name / "state.npz", files.root / name / MANIFEST
@@ -74,7 +74,7 @@ def test_incomplete_ones_are_passed_over(files: LocalFiles, damage: str) -> None
     assert found[1] == {"state.npz": b"good"}
 
 
-def test_a_write_that_breaks_off_leaves_nothing_to_find(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_checkpoint(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     save(files, 10, {"state.npz": b"good"})
 
     def broken(old: str, new: str) -> None:
@@ -102,7 +102,7 @@ def test_a_write_that_breaks_off_leaves_nothing_to_find(files: LocalFiles, monke
 @pytest.mark.parametrize(
     "scheme", ["hdfs://nn:8020/user/ann/", "hdfs:///user/ann/", "/user/ann/", "viewfs://c/user/ann/"]
 )
-def test_every_letter_of_a_path_counts(scheme: str, path: str) -> None:
+def test_paths_that_differ_in_one_character_are_different(scheme: str, path: str) -> None:
     assert hdfs_path(f"{scheme}{path}/application_1_0001/j0") == f"/user/ann/{path}/application_1_0001/j0"
 
 
@@ -159,8 +159,8 @@ def test_a_damaged_model_is_not_published(tmp_path: Path, damage: str) -> None:
     assert target.names("") == [path.name]  # nothing of the damaged one is left
 
 
-def test_webhdfs_gets_each_try_from_the_start_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket's timeout is for one chunk; a model of gigabytes sent at once would always run into it."""
+def test_each_try_sends_the_whole_file_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's timeout applies to one chunk; a model of gigabytes sent as one would always exceed it."""
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
     monkeypatch.setattr(checkpoints, "CHUNK_BYTES", 4)
     files, tries = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a"), list[list[bytes]]()
@@ -176,7 +176,7 @@ def test_webhdfs_gets_each_try_from_the_start_in_chunks(monkeypatch: pytest.Monk
     assert tries == [[b"0123", b"4567", b"89"], [b"0123"], [b"0123", b"4567", b"89"]]
 
 
-def test_webhdfs_that_is_away_is_no_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_webhdfs_is_not_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
     files = HdfsFiles("http://127.0.0.1:1", "me", "hdfs://nn:8020/jobs/a")
     with pytest.raises(StoreError, match=r"hdfs://nn:8020/jobs/a at http://127\.0\.0\.1:1 cannot be reached"):
@@ -185,7 +185,7 @@ def test_webhdfs_that_is_away_is_no_empty_directory(monkeypatch: pytest.MonkeyPa
         files_at("hdfs://nn:8020/jobs/a")
 
 
-def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_whose_answer_was_lost_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
     files = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a")
     there = {"/jobs/a/_x"}
@@ -211,7 +211,7 @@ def test_a_rename_whose_answer_was_lost_is_done(monkeypatch: pytest.MonkeyPatch)
 
 
 class Hours:
-    """A clock that goes on while somebody sleeps."""
+    """A clock that advances only in sleeps."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -226,7 +226,7 @@ class Hours:
 @pytest.mark.parametrize(
     ("answer", "until_s"), [("SafeModeException", 1800), ("AccessControlException", 120), ("", 1800)]
 )
-def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not_for_long(
+def test_an_unreachable_store_is_retried_longer_than_one_that_refuses(
     answer: str, until_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Hours()
@@ -244,7 +244,7 @@ def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not_for_long
     assert said[0].endswith("; trying on")
 
 
-def test_what_a_starting_namenode_does_not_show_yet_is_not_lost() -> None:
+def test_files_that_a_starting_namenode_does_not_list_yet_are_not_lost() -> None:
     files = HdfsFiles("http://127.0.0.1:1", "me", "/jobs/a")
 
     class Client:

@@ -1,4 +1,4 @@
-"""The user's program continues whatever its output is."""
+"""The user's program continues with any output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from submarine_patch.worker.child import Child
 LINES = 300
 
 
-def test_a_line_that_cannot_be_handled_stops_nothing(capfd) -> None:
+def test_a_line_that_cannot_be_parsed_does_not_stop_the_program(capfd) -> None:
     seen: list[str] = []
 
     def on_line(line: str) -> None:

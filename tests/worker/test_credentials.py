@@ -48,7 +48,7 @@ def test_damaged_or_missing_credentials_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["writable.hdts", "protobuf.hdts"])
-def test_every_cut_is_noticed(name: str, tmp_path: Path) -> None:
+def test_every_truncation_is_detected(name: str, tmp_path: Path) -> None:
     whole = (DATA / name).read_bytes()
     for length in range(4, len(whole)):
         (tmp_path / "cut").write_bytes(whole[:length])
@@ -61,7 +61,7 @@ def writable(n: int) -> bytes:
     return bytes([256 - 112 - 6]) + n.to_bytes(6, "big")
 
 
-def test_the_token_as_webhdfs_takes_it(tmp_path: Path) -> None:
+def test_the_token_is_encoded_as_webhdfs_expects(tmp_path: Path) -> None:
     token = hdfs_token(DATA / "writable.hdts")
     assert token is not None
     padded = base64.urlsafe_b64decode(url_string(token) + "=" * (-len(url_string(token)) % 4))

@@ -1,4 +1,4 @@
-"""Deadlines of machines whose clocks differ."""
+"""Deadlines between machines with different clocks."""
 
 import pytest
 
@@ -19,10 +19,10 @@ NOW = 1000.0
         (1600.0, 0.0, 1000.0),
     ],
 )
-def test_the_time_left_is_what_counts(deadline_s: float, left_s: float, here_s: float) -> None:
+def test_the_remaining_time_decides(deadline_s: float, left_s: float, here_s: float) -> None:
     for message in (pb.Stop(deadline_s=deadline_s, left_s=left_s), pb.Revoke(deadline_s=deadline_s, left_s=left_s)):
         assert on_this_clock(message, NOW) == here_s
 
 
-def test_a_peer_that_does_not_say_what_is_left_is_believed() -> None:
+def test_without_a_remaining_time_the_peers_deadline_counts() -> None:
     assert on_this_clock(pb.Stop(deadline_s=900.0), NOW) == 900.0

@@ -1,4 +1,4 @@
-"""A program's own checkpoints survive its launches, whole or as they were before."""
+"""A program's own checkpoints survive its launches: the newest complete copy is restored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def held(root: Path) -> dict[str, str]:
     return {p.relative_to(root).as_posix(): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-def test_comes_back_as_it_was_last_taken(tmp_path: Path, store: LocalFiles) -> None:
+def test_a_folder_is_restored_as_last_copied(tmp_path: Path, store: LocalFiles) -> None:
     one = folder(tmp_path, "one", a="1", b="2")
     kept = KeptFolder(store, one, 1)
     assert KeptFolder(store, tmp_path / "none").bring() == 0
@@ -45,7 +45,7 @@ def test_comes_back_as_it_was_last_taken(tmp_path: Path, store: LocalFiles) -> N
     assert held(tmp_path / "two") == {"b": "2", "sub/c": "3"}
 
 
-def test_only_what_changed_is_written_and_what_nobody_needs_goes(tmp_path: Path, store: LocalFiles) -> None:
+def test_only_changed_files_are_written_and_unneeded_ones_are_deleted(tmp_path: Path, store: LocalFiles) -> None:
     one = folder(tmp_path, "one", big="x" * 1000)
     kept = KeptFolder(store, one, 1)
     for step in range(6):
@@ -58,7 +58,7 @@ def test_only_what_changed_is_written_and_what_nobody_needs_goes(tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "no list"])
-def test_a_damaged_one_is_passed_over(tmp_path: Path, store: LocalFiles, damage: str) -> None:
+def test_a_damaged_copy_is_skipped(tmp_path: Path, store: LocalFiles, damage: str) -> None:
     one = folder(tmp_path, "one", a="first")
     kept = KeptFolder(store, one, 1)
     kept.keep()
@@ -84,7 +84,7 @@ def test_an_old_launch_that_lingers_does_not_win(tmp_path: Path, store: LocalFil
     assert held(tmp_path / "two") == {"a": "new"}
 
 
-def test_paths_do_not_lead_out(tmp_path: Path, store: LocalFiles) -> None:
+def test_paths_cannot_leave_the_folder(tmp_path: Path, store: LocalFiles) -> None:
     store.write("kept/0000000000001-000001.json", b'{"../../evil": "00"}')
     assert KeptFolder(store, tmp_path / "two").bring() == 0
 
@@ -119,7 +119,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     made.end()
 
 
-def test_a_script_that_knows_nothing_of_us_resumes(job: Job) -> None:
+def test_a_script_unaware_of_isonomy_resumes(job: Job) -> None:
     first = job.launch()
     first.at_step(5)
     first.stop()

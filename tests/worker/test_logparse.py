@@ -1,4 +1,4 @@
-"""Lines of TensorFlow programs and what they tell."""
+"""Progress read from log lines of training programs."""
 
 import time
 
@@ -73,7 +73,7 @@ def test_no_number_of_a_log_is_too_large_to_be_reported() -> None:
     assert parser.last == Progress(11, 0.1, None, None)
 
 
-def test_time_of_a_step_from_the_seconds_said() -> None:
+def test_time_of_a_step_from_the_logged_seconds() -> None:
     parser = LogParser()
     parser.feed("loss = 0.9, step = 100", 0.0)
     found = parser.feed("loss = 0.8, step = 200 (5.0 sec)", 99.0)
@@ -86,7 +86,7 @@ def test_time_of_a_step_from_the_clock() -> None:
     assert parser.feed("step 30: loss: 0.8", 104.0) == Progress(30, 0.8, None, 0.2)
 
 
-def test_rate_line_and_values_that_stay_known() -> None:
+def test_a_rate_line_keeps_the_earlier_values() -> None:
     parser = LogParser()
     assert parser.feed("INFO:tensorflow:global_step/sec: 8", 0.0) is None
     parser.feed("loss = 0.9, step = 100, accuracy = 0.5", 0.0)
@@ -133,7 +133,7 @@ USUAL = [
 
 
 @pytest.mark.parametrize(("line", "step", "loss"), USUAL)
-def test_usual_lines(line: str, step: int, loss: float) -> None:
+def test_lines_of_common_frameworks(line: str, step: int, loss: float) -> None:
     parser = LogParser()
     if "grad_norm" in line:
         assert parser.feed(" 83%|███▎ | 500/600 [00:10<00:02, 5.00it/s]", 0.0) is None
@@ -172,7 +172,7 @@ def test_any_metric() -> None:
         "{'train_runtime': 12.0, 'epoch': 3.0}",
     ],
 )
-def test_lines_that_say_nothing_of_a_loss(line: str) -> None:
+def test_lines_without_a_loss(line: str) -> None:
     assert LogParser().feed(line, 0.0) is None
 
 
@@ -190,7 +190,7 @@ def test_a_session_that_finished() -> None:
      "epoch 1 [" * 180, "9/9 [0:00<" * 150, "loss at step " * 150, "1/1 [" * 300],
 )  # fmt: skip
 def test_no_line_takes_long(line: str) -> None:
-    """A pattern that tries all ways to split a run of digits took 12 s: the program's output stands still meanwhile."""
+    """A pattern that tried all ways to split a run of digits took 12 s, which blocks the program's output."""
     parser, begin_s = LogParser("f1"), time.thread_time()
     for _ in range(3):
         parser.feed(line, 0.0)

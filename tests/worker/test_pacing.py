@@ -44,7 +44,7 @@ def test_malformed(text: str) -> None:
 
 
 class _World:
-    """A clock; every wait lasts a little longer than asked."""
+    """A clock whose waits last a little longer than requested."""
 
     def __init__(self, over_s: float) -> None:
         self.now_s, self.over_s = 0.0, over_s
@@ -58,7 +58,7 @@ class _World:
     st.floats(0.01, 10.0),
     st.floats(0, 0.4),
 )
-def test_rate_is_kept(work_shares: list[float], step_s: float, over_share: float) -> None:
+def test_the_rate_is_as_configured(work_shares: list[float], step_s: float, over_share: float) -> None:
     world = _World(over_share * step_s * 0.1)
     pacer = Pacer(step_s, world.wait, lambda: world.now_s)
     began_s = world.now_s
@@ -76,7 +76,7 @@ def test_a_long_delay_is_not_made_up_for() -> None:
     pacer = Pacer(1.0, world.wait, lambda: world.now_s)
     pacer.begin()
     pacer.end()
-    world.now_s += 5.0  # a checkpoint, say
+    world.now_s += 5.0  # for example a checkpoint
     for _ in range(3):
         pacer.begin()
         pacer.end()

@@ -1,4 +1,4 @@
-"""WebHDFS of a secure cluster: by the app's delegation token, over TLS by a certificate of our own configuration."""
+"""WebHDFS of a secure cluster: the app's delegation token, and TLS with a configured certificate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOKEN = url_string(read_credentials(TOKENS).tokens["hdfs"])
 
 @pytest.fixture
 def hdfs(tmp_path: Path) -> Iterator[FakeHdfs]:
-    """Wants the token of TOKENS."""
+    """A fake HDFS that requires the token of TOKENS."""
     (tmp_path / "hdfs").mkdir()
     store = FakeHdfs(tmp_path / "hdfs", TOKEN)
     yield store
     store.go()
 
 
-def test_checkpoints_and_models_by_the_delegation_token(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_and_models_use_the_delegation_token(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(TOKENS))
     files = files_at("/jobs/a", hdfs.url, "alice")
     save(files, 7, {"state.npz": b"seven"})
@@ -38,14 +38,14 @@ def test_checkpoints_and_models_by_the_delegation_token(hdfs: FakeHdfs, monkeypa
     assert copy_model(hdfs.url, "alice", "/jobs/a", "/models/a") == f"/models/a/{found[0].name}"
 
 
-def test_without_a_token_it_is_said(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_token_is_named(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION", raising=False)
     with pytest.raises(StoreError, match="cannot be listed: Authentication failure"):
         newest(files_at("/jobs/a", hdfs.url, "alice"))
 
 
-def test_the_token_is_in_no_message(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """requests names the whole URL where nobody answers."""
+def test_no_message_contains_the_token(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library requests puts the whole URL into its message if nothing answers."""
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(TOKENS))
     files = files_at("/jobs/a", hdfs.url, "alice")
@@ -58,7 +58,7 @@ def test_the_token_is_in_no_message(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 with its key, signed by itself."""
+    """A self-signed certificate of 127.0.0.1 with its key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     file = tmp_path_factory.mktemp("tls") / "both.pem"
@@ -69,9 +69,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(f"{file}")
 
 
-def test_https_by_a_certificate_of_our_own(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_https_with_our_own_certificate(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints.time, "sleep", lambda _: None)
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")  # our own key goes before
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/ssl/certs/ca-certificates.crt")  # ours takes precedence
     store = FakeHdfs(tmp_path, certificate=certificate)
     try:
         ca = Path(f"{certificate}.crt").read_text()

@@ -90,7 +90,7 @@ def _group_is_gone(pid: int) -> bool:
     return False
 
 
-def test_a_whole_life(arbiter: FakeArbiter, run: Run) -> None:
+def test_a_worker_from_its_start_to_its_end(arbiter: FakeArbiter, run: Run) -> None:
     worker = run(
         "echo to-out; echo to-err >&2; env > $DUMP; echo 'loss = 0.5, step = 9'; exit 3",
         DUMP=(dump := "/tmp/isonomy-test-env-" + str(os.getpid())),
@@ -184,7 +184,7 @@ def test_sigkill_of_yarn_leaves_no_process(arbiter: FakeArbiter, run: Run) -> No
     assert all(_group_is_gone(pid) for pid in pids)
 
 
-def test_trains_on_while_the_arbiter_is_away(arbiter: FakeArbiter, run: Run) -> None:
+def test_training_continues_while_the_arbiter_is_away(arbiter: FakeArbiter, run: Run) -> None:
     worker = run(_program(TRAINING))
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start(until_step=10_000))
@@ -201,7 +201,7 @@ def test_trains_on_while_the_arbiter_is_away(arbiter: FakeArbiter, run: Run) -> 
     assert arbiter.streams == 2
 
 
-def test_goes_to_the_other_arbiter_of_a_pair(arbiter: FakeArbiter, run: Run) -> None:
+def test_the_worker_tries_the_other_address_of_a_pair(arbiter: FakeArbiter, run: Run) -> None:
     other = FakeArbiter()
     worker = run(_program(TRAINING), ISONOMY_ARBITER=f"127.0.0.1:{arbiter.port},127.0.0.1:{other.port}")
     arbiter.wait_for("ready")
@@ -249,7 +249,7 @@ def test_a_refused_token_ends_the_worker(arbiter: FakeArbiter, run: Run, monkeyp
         ({"HADOOP_TOKEN_FILE_LOCATION": "/no/file"}, "/no/file: cannot be read"),
     ],
 )
-def test_wrong_environment_is_one_line(run: Run, env: dict[str, str], says: str) -> None:
+def test_a_wrong_environment_is_one_line(run: Run, env: dict[str, str], says: str) -> None:
     worker = run("true", **env)
     _, err = worker.communicate(timeout=20)
     assert worker.returncode == 78
@@ -266,7 +266,7 @@ def _told(arbiter: FakeArbiter, run: Run, tmp_path: Path, tf_config: str) -> dic
     return {k: v.replace(str(own), "OWN") for k, v in told.items()}
 
 
-def test_every_worker_knows_where_its_gang_meets(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
+def test_every_worker_gets_the_rendezvous_of_its_gang(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
     config = {"cluster": {"worker": ["h1:2222", "h2:3333", "h3:4444"]}, "task": {"type": "worker", "index": 2}}
     told = _told(arbiter, run, tmp_path, json.dumps(config))
     expected = {"MASTER_ADDR": "h1", "MASTER_PORT": "2222", "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0",
@@ -277,7 +277,7 @@ def test_every_worker_knows_where_its_gang_meets(arbiter: FakeArbiter, run: Run,
     assert json.loads(told["TF_CONFIG"]) == config
 
 
-def test_a_gang_of_one_meets_itself(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
+def test_a_gang_of_one_has_itself_as_rendezvous(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
     told = _told(arbiter, run, tmp_path, "")
     assert [told[k] for k in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")] == ["127.0.0.1", "OWN", "0", "1"]
     assert "TF_CONFIG" not in told
@@ -293,7 +293,7 @@ def test_a_gang_of_one_meets_itself(arbiter: FakeArbiter, run: Run, tmp_path: Pa
         ("print('INFO:x:Finished at step 1'); sys.exit(0)", 0, 0, False),
     ],
 )
-def test_however_a_program_ends_on_a_stop_it_was_stopped(
+def test_any_exit_after_a_stop_counts_as_stopped(
     arbiter: FakeArbiter, run: Run, on_term: str, until: int, code: int, unsaved: bool
 ) -> None:
     source = "import signal, sys, time\n" + f"def leave(*_):\n    {on_term}\n"
@@ -308,7 +308,7 @@ def test_however_a_program_ends_on_a_stop_it_was_stopped(
     assert worker.wait(10) == code
 
 
-def test_a_checkpoint_that_fails_is_reported_and_none_was_saved(arbiter: FakeArbiter, run: Run) -> None:
+def test_a_failed_checkpoint_is_reported_and_does_not_count_as_saved(arbiter: FakeArbiter, run: Run) -> None:
     run("echo 'step 3 loss 0.5'; echo 'WARNING:isonomy:a checkpoint failed by step 3: HDFS is full'; sleep 60")
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start())

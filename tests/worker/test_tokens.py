@@ -1,4 +1,4 @@
-"""A process's HDFS token: the container's, then new ones of the control plane."""
+"""A process's HDFS token: first the container's, then new ones from the control plane."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = Path(__file__).parent / "data" / "writable.hdts"
 
 
 class World:
-    """Time, and a control plane that gives tokens which live 100 s."""
+    """A clock and a control plane that issues tokens with a life of 100 s."""
 
     def __init__(self) -> None:
         self.now_s, self.given, self.away = 0.0, 0, False
@@ -37,13 +37,13 @@ class World:
         return self.token.url()
 
 
-def test_a_new_one_is_asked_for_at_half_of_its_life() -> None:
+def test_a_new_token_is_requested_at_half_of_its_life() -> None:
     world = World()
     assert [world.at(s) for s in (0, 49, 51, 100, 102)] == ["first", "first", "new-1", "new-1", "new-2"]
     assert (world.token.issued_s, world.token.ends_s) == (102.0, 202.0)
 
 
-def test_without_an_answer_it_is_asked_for_again_more_and_more_often(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_answer_requests_become_more_frequent(capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.away = True
     assert {world.at(s) for s in (50, 54, 60, 90, 99)} == {"first"}
@@ -53,7 +53,7 @@ def test_without_an_answer_it_is_asked_for_again_more_and_more_often(capsys: pyt
     assert capsys.readouterr().err == "isonomy: no new HDFS token: away\n", "said once"
 
 
-def test_one_that_hdfs_refuses_is_replaced_and_a_refused_new_one_is_left_for_a_while() -> None:
+def test_a_refused_token_is_replaced_and_a_refused_new_one_is_not_replaced_soon() -> None:
     world = World()
     assert world.token.refused("first")
     assert world.token.refused("first"), "another thread had it replaced"
@@ -64,7 +64,7 @@ def test_one_that_hdfs_refuses_is_replaced_and_a_refused_new_one_is_left_for_a_w
     assert not world.token.refused("new-2")
 
 
-def test_one_that_starts_after_its_containers_token_has_ended_asks_immediately() -> None:
+def test_a_process_that_starts_with_an_expired_token_asks_immediately() -> None:
     world = World()
     assert world.at(1000) == "new-1"
 
@@ -92,7 +92,7 @@ def test_files_on_hdfs_are_written_with_the_newest_token(tmp_path: Path, monkeyp
 
 
 class Arbiter(agent_pb2_grpc.ArbiterServicer):
-    """Gives a token to who shows the app's."""
+    """Issues a token to callers that present the app's token."""
 
     def HdfsToken(self, request: pb.HdfsTokenRequest, context: grpc.ServicerContext) -> pb.HdfsTokenReply:
         shown = dict(context.invocation_metadata())["isonomy-token"]

@@ -1,4 +1,4 @@
-"""Real TensorFlow: two workers of a gang stop at one step, and one worker takes their training up again."""
+"""Real TensorFlow: two workers of a gang stop at the same step, and one worker resumes their training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Worker:
         self.lines: list[str] = []
 
     def said(self) -> Iterator[Progress | CheckpointLine]:
-        """What its log tells, as it comes."""
+        """The progress in its log, as it arrives."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
@@ -52,13 +52,13 @@ class Worker:
                 yield found
 
     def end(self) -> int:
-        """Its exit code."""
+        """Waits for the worker's end and returns its exit code."""
         for _ in self.said():
             pass
         return self.process.wait(20)
 
     def text(self) -> str:
-        """All that it logged."""
+        """Everything that it logged."""
         return "".join(self.lines)
 
 
@@ -72,7 +72,7 @@ def started() -> Iterator[list[Worker]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_gang_stops_at_one_step_and_its_training_continues(tmp_path: Path, started: list[Worker]) -> None:
+def test_a_gang_stops_at_the_same_step_and_its_training_continues(tmp_path: Path, started: list[Worker]) -> None:
     with ports.reserve() as a, ports.reserve() as b:
         addresses = [f"127.0.0.1:{a.number}", f"127.0.0.1:{b.number}"]
         a.hand_over()

@@ -1,4 +1,4 @@
-"""A WebHDFS of one folder on this machine, for the tests: it can go away, come back, and be full."""
+"""A WebHDFS over a local folder for the tests: it can become unreachable, come back, and be full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeHdfs:
     """The operations that checkpoints need, on a port of the loopback interface."""
 
     def __init__(self, root: Path, token: str = "", certificate: Path | None = None) -> None:
-        """`token`: the delegation token that it wants; `certificate`: PEM with its key, for https."""
+        """`token`: the delegation token that it requires; `certificate`: PEM with its key, for https."""
         self.root, self.full, self.port = root, False, 0
         self.token, self._certificate = token, certificate
         self._server: ThreadingHTTPServer | None = None
@@ -26,7 +26,7 @@ class FakeHdfs:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its base URL."""
         return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self.port}"
 
     def come(self) -> None:
@@ -46,7 +46,7 @@ class FakeHdfs:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def go(self) -> None:
-        """Takes no connections any more, and answers on none that it has."""
+        """Accepts no more connections, and answers on none of the existing ones."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def parse_request(self) -> bool:
-        """A connection from before it went away is as dead as new ones."""
+        """Drops connections from before it became unreachable, like new ones."""
         there = self.hdfs._server is self.server and super().parse_request()
         self.close_connection = self.close_connection or not there
         return there
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _known(self, options: dict[str, str]) -> bool:
-        """A secure cluster's answer to who has no token: 401 with a page; to who has a wrong one, what it is."""
+        """Whether the token is right; else answers as a secure cluster: 401 without one, an error for a wrong one."""
         shown = options.get("delegation", "")
         if self.hdfs.token in ("", shown):
             return True
