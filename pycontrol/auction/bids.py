@@ -1,4 +1,4 @@
-"""What makes a bid well-formed."""
+"""Validation of bids."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ROWS_MAX = 512
 
 
 def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
-    """What is wrong with the bid, in one phrase; empty if it is fine.
+    """What is wrong with the bid, in one phrase; empty if it is valid.
 
-    A row for more than the offer, the app's demand or its queue can hold is no error: an Agent does not know
-    its queue's limit, and a job may end between two messages. Such a row just never wins.
+    A row for more than the offer, the app's demand or its queue's limit allows is valid, but never wins: an Agent does
+    not know its queue's limit, and a job may end between two messages.
     """
     if bid.app_id != view.app_id:
         return f"it is in the name of {bid.app_id}"
@@ -32,7 +32,7 @@ def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
 
 
 def as_demanded(bid: Bid, demand: Demand) -> Bid:
-    """The bid with no new gangs in a wider scope, or of another GPU type, than its app's gangs may have."""
+    """The bid with the scope and GPU type of new gangs limited to the app's demand; other types' rows are dropped."""
     scope, kind = demand.scope, demand.gpu_type
     if all(row.scope <= scope and (not kind or row.gpu_type == kind) for row in bid.rows):
         return bid

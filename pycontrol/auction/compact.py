@@ -1,13 +1,13 @@
-"""The compact form of an auction: a few rooms ("dims") for all GPUs, whatever the number of machines.
+"""The compact form of an auction: a few capacity rows ("dims") for all GPUs, independent of the number of machines.
 
-Gangs of sizes that divide each other fit on machines if and only if, for each size s, the gangs of s GPUs and
-more, counted in units of s, are no more than the sum of floor(free / s) over the machines: packing the largest
-first never leaves a gap that matters. For other sizes, for gangs in racks, and around gangs that stay where
-they are, these conditions are necessary; a choice is then packed before it counts.
+If the sizes of gangs divide each other, gangs fit on machines if and only if, for each size s, the gangs of s GPUs and
+more, counted in units of s, are at most the sum of floor(free / s) over the machines: packing the largest first leaves
+no gap that matters. For other sizes, for gangs in racks, and around gangs that are kept, these conditions are only
+necessary, so a choice must be packed before it counts.
 
-Where gangs name a GPU type, each type has rooms of its own, and a rack with several types is as many racks: gangs of
-different types never share a machine. Gangs that may mix types lie anywhere, so for them only the number of GPUs left
-matters. Hence the conditions are as exact as they are for one type.
+If gangs name a GPU type, each type has its own dims, and a rack with several types counts as several racks: gangs of
+different types never share a machine. Gangs that may mix types lie anywhere, so for them only the number of GPUs
+matters. The conditions are therefore as exact as with one type.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ from pycontrol.model.value import value
 
 Ints = npt.NDArray[np.int32]
 Pins = dict[str, int]
-"""GPUs by host (or rack) of the gangs that a row keeps."""
+"""Host (or rack) -> GPUs of the gangs that a row keeps."""
 _Pin = tuple[int, set[int]]
-"""GPUs kept at one place, and how many may be free there before."""
+"""(GPUs kept at one place, numbers of GPUs that may be free there before)."""
 
 
 @value
 class Compact:
-    """Arrays over rows: those of one bidder are neighbours, best gain first, its "nothing" (None) last."""
+    """Arrays over the rows of all bidders, bidder by bidder: the best gain first, the row "nothing" (None) last."""
 
     bids: Sequence[Bid]
     rows: Sequence[BidRow | None]
     first: Ints
-    """[bidders + 1] where a bidder's rows begin."""
+    """[bidders + 1]: where a bidder's rows begin."""
     gain: npt.NDArray[np.float64]
-    """log of rho_nothing / rho."""
+    """[rows]: log of rho_nothing / rho."""
     use: Ints
-    """[rows, dims]: at least so much of each room is used, whatever the others do."""
+    """[rows, dims]: a lower bound on the row's use of each dim, for any choice of the other bidders."""
     room: Ints
     level: Ints
-    """[dims]: s for units of s GPUs on machines, -s for those in racks, 0 for plain GPUs."""
+    """[dims]: s for units of s GPUs on machines, -s for units of s GPUs in racks, 0 for GPUs."""
     dim_type: Ints
-    """[dims]: the GPU type that a level is about, as `size_type`."""
+    """[dims]: the GPU type of the dim, as in `size_type`."""
     gangs: Ints
     size: Ints
-    """[rows] index in `sizes`."""
+    """[rows]: index in `sizes`."""
     scope: Ints
     sizes: Ints
-    """GPUs of a gang, descending; once for each type."""
+    """[sizes]: GPUs of a gang, descending; once for each type."""
     size_type: Ints
-    """[sizes]: index in `types`, -1 where GPUs of any type will do."""
+    """[sizes]: index in `types`; -1 if any type is allowed."""
     types: Sequence[str]
-    """One, the empty one, where no gang names its type."""
+    """GPU types; [""] if no gang names a type."""
     chain: bool
-    """Whether sizes on machines, and those in racks, divide each other."""
+    """Whether the sizes on machines divide each other, and so do those in racks."""
     hosts: Sequence[str]
-    """Those with free GPUs, rack by rack."""
+    """Hosts with free GPUs, rack by rack."""
     host_type: Ints
     racks: Sequence[str]
-    """Racks, one entry for each type that a rack has."""
+    """Racks, with one entry for each GPU type in a rack."""
     rack_type: Ints
     rack: Ints
     free: Ints
     pins: Sequence[Pins]
-    """[rows] GPUs kept by host."""
+    """[rows]: GPUs kept, by host."""
 
     @property
     def exact(self) -> bool:
-        """Whether the dims alone decide what fits: never where gangs want one rack, even if no rack's dim can bind."""
+        """Whether the dims decide exactly what fits; never if gangs must lie in one rack."""
         in_racks = (self.scope == Scope.RACK) & (self.sizes[self.size] > 1)
         return self.chain and not any(self.pins) and not bool(in_racks.any())
 
 
 def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
-    """The arrays of an auction."""
+    """The compact form of an auction."""
     rows: list[BidRow | None] = []
     first, gain, log, total_gpus = [0], [], math.log, sum(instance.free.values())
     for bid in bids:
@@ -147,7 +147,7 @@ def _ints(values: Iterable[int]) -> Ints:
 
 
 def _pins(bids: Sequence[Bid], rows: Sequence[BidRow | None], first: Sequence[int]) -> list[Pins]:
-    """One object for all rows of a bidder that keep the same gangs."""
+    """The kept GPUs of each row; rows of a bidder that keep the same gangs share one object."""
     result: list[Pins] = []
     for i in range(len(bids)):
         seen: dict[tuple[Gang, ...], Pins] = {}
@@ -162,7 +162,7 @@ def _pins(bids: Sequence[Bid], rows: Sequence[BidRow | None], first: Sequence[in
 
 
 def _by_place(pins: Sequence[Pins], place_of: Callable[[str], str], hosts: set[str]) -> list[Pins]:
-    """The kept GPUs on these hosts, by place; one object for all rows that share one."""
+    """The kept GPUs on these hosts, by place; rows that shared an object share one again."""
     places: dict[int, Pins] = {}
     for own in pins:
         if id(own) not in places:
@@ -179,7 +179,7 @@ def _divide(sizes: set[int]) -> bool:
 
 
 class _Dims:
-    """Collects the rooms and what rows use of them."""
+    """Collects the dims and the rows' use of them."""
 
     def __init__(
         self,
@@ -206,14 +206,17 @@ class _Dims:
         self.types.append(of_type)
 
     def add_type(self, of_type: int, gpus: int, pins: Sequence[Pins]) -> None:
-        """GPUs of one type: its own gangs', and what is kept there."""
+        """Adds the dim of all GPUs of one type, used by new gangs of the type and by kept gangs."""
         new = np.where(self.type == of_type, self.gangs * self.size, 0)
         self._add(new + np.array([sum(own.values()) if own else 0 for own in pins]), gpus, 0, of_type)
 
     def add_level(self, level: int, of_type: int, free: Mapping[str, int], pins: Sequence[Sequence[_Pin]]) -> None:
-        """Units of |level| GPUs of the rooms in `free`: one type's machines (level > 0) or racks."""
+        """Adds the dim of units of |level| GPUs on one type's machines (level > 0) or racks, given by `free`.
+
+        It is left out if it cannot bind.
+        """
         s = abs(level)
-        if s == 1:  # GPUs themselves
+        if s == 1:  # the dim of GPUs has this
             return
         inside = (self.scope == Scope.MACHINE if level > 0 else self.scope != Scope.CLUSTER) & (self.type == of_type)
         use = np.where(inside, self.gangs * (self.size // s), 0)
@@ -229,7 +232,7 @@ class _Dims:
 
 
 def _others(free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.int64]) -> list[list[_Pin]]:
-    """For each row, its kept GPUs by place with all that the other bidders may keep there together."""
+    """For each row, its kept GPUs by place, with the numbers of GPUs that other bidders may leave free there."""
     bidder = app.tolist()
     amounts: dict[str, dict[int, set[int]]] = {}
     for j, own in {id(own): (j, own) for j, own in enumerate(pins)}.values():
@@ -252,5 +255,5 @@ def _others(free: Mapping[str, int], pins: Sequence[Pins], app: npt.NDArray[np.i
 
 
 def _least_breaks(s: int, pins: Sequence[_Pin]) -> int:
-    """Units of s that kept gangs break at least, whichever gangs the other bidders keep."""
+    """The least number of units of s GPUs that kept gangs break, for any gangs that the other bidders keep."""
     return sum(min((left // s - (left - n) // s for left in lefts), default=0) for n, lefts in pins)

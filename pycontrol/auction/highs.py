@@ -1,7 +1,7 @@
-"""The portable engine: the compact form solved by HiGHS itself, for where no C compiler was found.
+"""The portable engine: solves the compact form with HiGHS, where no C compiler was found.
 
-The relaxation is solved once and stays warm; rows whose reduced cost exceeds the gap to a choice already known
-are dropped, which leaves a small integer program (Themis, section 4.4, solved n + 1 times).
+The relaxation is solved once and kept warm. Rows with a reduced cost above the gap to a known choice are dropped, which
+leaves a small integer program (Themis, section 4.4, solved n + 1 times).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FIRST_SHARE = 0.5
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 _Entries = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
-"""Constraints, columns, coefficients."""
+"""(constraints, columns, coefficients)."""
 
 
 def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved:
-    """The whole auction. A gap is left where time ran out, or where no packing was found."""
+    """Solves the whole auction; a gap remains if time ran out or no packing was found."""
     if not bids or not any(instance.free.values()):
         return Solved({b.app_id: None for b in bids}, 0.0, {}, {})
     end_s = time.monotonic() + budget_s
@@ -59,7 +59,7 @@ class _Found:
 
 
 class _Relaxation:
-    """One relaxation, and small integer programs cut out of it."""
+    """The linear relaxation, and small integer programs on subsets of its columns."""
 
     def __init__(self, c: Compact, instance: Instance) -> None:
         self.c, self.instance = c, instance
@@ -72,7 +72,7 @@ class _Relaxation:
         self.lp.run()
 
     def best(self, without: int | None, start: Rows, budget_s: float) -> _Found:
-        """The best choice (without one bidder), from a choice that has room."""
+        """The best choice (without one bidder), starting from a choice that fits."""
         c, end_s = self.c, time.monotonic() + budget_s
         banned = np.zeros(len(c.rows), bool)
         if without is not None:
@@ -96,7 +96,7 @@ class _Relaxation:
         mip.setOptionValue("time_limit", max(0.01, end_s - time.monotonic()))
         mip.run()
         info = mip.getInfo()
-        if info.primal_solution_status != 2:  # none found in time
+        if info.primal_solution_status != 2:  # no solution found in time
             return _Found(start, value, bound)
         x = np.array(mip.getSolution().col_value)[: len(left)]
         chosen = self.no_rows.copy()
@@ -109,14 +109,14 @@ class _Relaxation:
         return _Found(start, value, value if bound <= value + EPS else bound)
 
     def _better(self, choice: Rows, start: Rows, value: float, banned: npt.NDArray[np.bool_]) -> tuple[Rows, float]:
-        """The choice, with the best rows that fit besides it, if that is better than the start and has room."""
+        """(choice, value): the choice with better rows added if it fits and beats the start, else the start."""
         c, choice = self.c, choice.copy()
         load = c.use[choice].sum(axis=0)
         for i in range(self.n):
             first, old = c.first[i], choice[i]
             fits = (c.use[first:old] <= c.room - load + c.use[old]).all(axis=1) & ~banned[first:old]
             if fits.any():
-                choice[i] = first + int(fits.argmax())  # the first is the best
+                choice[i] = first + int(fits.argmax())  # rows are sorted, best first
                 load += c.use[choice[i]] - c.use[old]
         found = float(c.gain[choice].sum())
         return (choice, found) if found > value and self._has_room(choice) else (start, value)
@@ -140,9 +140,9 @@ class _Relaxation:
 
 
 class _Breaks:
-    """Machines and racks where several bidders may keep gangs: whole units left there need an integer each.
+    """Machines and racks where several bidders may keep gangs: the units left there need an integer variable each.
 
-    s u <= free - what is kept there, and u units of s GPUs are left: exact where `Compact.use` is a bound only.
+    u units of s GPUs are left with s u <= free - kept, which is exact while `Compact.use` is only a bound.
     """
 
     def __init__(self, c: Compact) -> None:
@@ -160,7 +160,7 @@ class _Breaks:
         """(dim, place, free GPUs)"""
         self.kept: dict[tuple[int, int], dict[int, int]] = {}
         self.instead = {j: np.where(c.level != 0, c.use[j] - _new_units(c, j), 0) for j, p in enumerate(c.pins) if p}
-        """Row -> the part of its use that these integers count instead."""
+        """Row -> the part of its use that these integers replace."""
         for (dim, place), by_row in kept.items():
             gpus = int(free["host" if c.level[dim] > 0 else "rack"][place])
             if len({app[j] for j in by_row}) > 1:
@@ -173,7 +173,10 @@ class _Breaks:
 
 
 def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks, integer: bool) -> highspy.Highs:
-    """Columns: the rows given, then units left at each of `breaks.at`. Constraints: bidders, dims, breaks."""
+    """The linear or integer program of some rows.
+
+    Columns: the rows, then the units left at each of `breaks.at`. Constraints: bidders, dims, breaks.
+    """
     n, extra = len(c.bids), len(breaks.at)
     position = {j: k for k, j in enumerate(rows.tolist())}
     kept = np.zeros((len(rows), len(c.room)), np.int64)
@@ -196,7 +199,7 @@ def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks
 
 
 def _new_units(c: Compact, j: int) -> npt.NDArray[np.int64]:
-    """Units that the new gangs of a row use of each dim."""
+    """[dims]: units that the new gangs of a row use."""
     s = np.maximum(1, np.abs(c.level))
     inside = np.where(c.level > 0, c.scope[j] == Scope.MACHINE, c.scope[j] != Scope.CLUSTER)
     inside &= c.dim_type == c.size_type[c.size[j]]

@@ -1,4 +1,4 @@
-"""What an auction is about: the GPUs on offer, who wins what, and what a solver found out."""
+"""The auction instance and results of auctions: the GPUs on offer, wins, and what solvers return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycontrol.model.value import value
 
 @value
 class Limit:
-    """These apps may win at most so many GPUs together (a queue's limit)."""
+    """The most GPUs that these apps may win together (a queue's limit)."""
 
     app_ids: frozenset[str]
     gpus: int
@@ -20,28 +20,28 @@ class Limit:
 
 @value
 class Instance:
-    """What is on offer: GPUs by host, where the hosts are, and which limits hold."""
+    """An auction instance: GPUs on offer by host, where the hosts are, and the limits."""
 
     free: Mapping[str, int]
     topology: Topology
     limits: tuple[Limit, ...] = ()
     homes: Mapping[str, Sequence[Gang]] = field(default_factory=dict)
-    """App id -> its gangs on offer, where it would rather stay."""
+    """App id -> its gangs on offer, which it would rather keep."""
 
     @property
     def types(self) -> tuple[str, ...]:
-        """GPU types on offer, by name."""
+        """GPU types on offer, sorted by name."""
         return tuple(sorted({self.topology.type_of(h) for h, n in self.free.items() if n > 0}))
 
     def free_of(self, gpu_type: str) -> dict[str, int]:
-        """GPUs of one type by host; all where it is empty."""
+        """GPUs of one type by host; of all types if `gpu_type` is empty."""
         free = {h: n for h, n in self.free.items() if n > 0}
         return {h: n for h, n in free.items() if self.topology.type_of(h) == gpu_type} if gpu_type else free
 
 
 @value
 class Win:
-    """What a bidder wins before the payment: its row (None: nothing) and the row's gangs by host."""
+    """What a bidder wins before the payment: its row (None: nothing) and the row's gangs."""
 
     row: BidRow | None
     rho: float
@@ -54,22 +54,22 @@ class Winners:
 
     wins: Mapping[str, Win]
     objective_log: float
-    """Sum of -log rho over the bidders."""
+    """The sum of -log rho over the bidders."""
     proved_optimal: bool
     gap: float
-    """Bound on (optimum - objective_log); 0 where proved."""
+    """A bound on optimum - objective_log; 0 if proved optimal."""
 
 
 Size = tuple[int, Scope, str]
-"""GPUs of a gang, its scope and GPU type: new gangs that agree in these are alike, whoever gets them."""
+"""(GPUs of a gang, its scope, its GPU type): new gangs with the same size are interchangeable."""
 
 Rooms = Mapping[Size, Sequence[str]]
-"""The host (MACHINE) or rack (RACK) of each gang of a size that a solver found room for."""
+"""Size -> the host (MACHINE) or rack (RACK) of each gang that a solver found room for."""
 
 
 @value
 class Without:
-    """The optimum of an auction without one of its winners: the others' sum of -log rho."""
+    """The optimum of an auction without one of its winners: the sum of -log rho over the others."""
 
     objective_log: float
     gap: float = 0.0
@@ -77,28 +77,31 @@ class Without:
 
 @value
 class Solved:
-    """What an engine found: each bidder's row (None: nothing), and the optimum without each winner if asked."""
+    """An engine's result: each bidder's row (None: nothing), and if asked for, the optimum without each winner."""
 
     rows: Mapping[str, BidRow | None]
     gap: float
     without: Mapping[str, Without]
     rooms: Rooms
-    """Room for all new gangs of the rows; empty where packing tightly is sure to find it."""
+    """Room for all new gangs of the rows; empty if tight packing is certain to find room."""
 
     @property
     def worst_gap(self) -> float:
-        """0 if all was proved."""
+        """The largest gap of all solves; 0 if all were proved optimal."""
         return max([self.gap, *(w.gap for w in self.without.values())])
 
 
 def scope_of(row: BidRow) -> Scope:
-    """The widest scope that means the same."""
+    """The widest scope equivalent to the row's: CLUSTER for gangs of one GPU and for rows without new gangs."""
     return Scope.CLUSTER if row.gang_gpus == 1 or not row.new_gangs else row.scope
 
 
 def typed(bid: Bid, instance: Instance) -> Bid:
-    """The bid as engines read it: where GPUs of several types are on offer, a row for each type that it may have, and
-    no type named where there is one only. A gang of one GPU, and one that may mix types, needs no type."""
+    """The bid in the form for engines.
+
+    With several GPU types on offer, a row without a type becomes one row per type, unless its gangs have one GPU or may
+    mix types. With one type on offer, rows name none. Rows for types that are not on offer are dropped.
+    """
     types = instance.types
     rows: list[BidRow] = []
     for row in bid.rows:
@@ -112,10 +115,10 @@ def typed(bid: Bid, instance: Instance) -> Bid:
 
 
 def rows_that_matter(bid: Bid, free: Mapping[str, int], total_gpus: int) -> list[BidRow]:
-    """The rows that an optimum may need, in the bid's order; `total_gpus` are free.
+    """The rows that an optimum may need, in the bid's order; `total_gpus`: free GPUs.
 
-    Left out: rows worth no more than nothing, rows larger than the offer, and rows for which another gives
-    as good a rho with the same gangs kept, no more new ones of that type and no narrower a scope.
+    Left out are rows that are no better than nothing, rows larger than the offer, and rows for which another row has a
+    rho that is as good with the same kept gangs, no more new gangs of the type and no narrower scope.
     """
     rows = []
     for k, row in enumerate(bid.rows):
@@ -124,7 +127,7 @@ def rows_that_matter(bid: Bid, free: Mapping[str, int], total_gpus: int) -> list
             rows.append((row.new_gangs, -scope_of(row), row.rho, k))
     groups: dict[tuple[tuple[Gang, ...], int, str], list[tuple[int, float]]] = {}
     needed = set()
-    rows.sort()  # cheapest first, so that a row is only ever beaten by one that is already there
+    rows.sort()  # cheapest first: only an earlier row can dominate a later one
     for new, scope, rho, k in rows:
         row = bid.rows[k]
         keep = row.keep if len(row.keep) < 2 else tuple(sorted(row.keep))

@@ -1,4 +1,4 @@
-"""Leftovers: what payments leave is given out gang by gang, so that no round wastes GPUs (Pseudocode 1)."""
+"""Leftovers: GPUs left after payments go to apps gang by gang, so that none stay idle (Themis, Pseudocode 1)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Order = Literal["random", "worst_first", "most_helped"]
 
 
 class Ranking:
-    """Which app is next for a gang. rho is the one of the snapshot, taken on by what the app's work says.
+    """Chooses the app that gets the next gang.
 
-    With k gangs of g GPUs an app still needs elapsed + work / (k g) seconds, with none a lease and then one gang.
+    rho is that of the snapshot, scaled to the app's present GPUs: with k gangs of g GPUs, T_sh is elapsed + work left /
+    (k g) seconds; with none, the app waits one lease and then runs one gang.
     """
 
     def __init__(self, order: Order, snapshot: Snapshot, rng: random.Random) -> None:
         self.order, self.rng, self.snapshot = order, rng, snapshot
 
     def next(self, open_: Sequence[AppView], gpus: Mapping[str, int]) -> AppView:
-        """The app that gets the next gang; `gpus`: what each has by now."""
+        """The app that gets the next gang; `gpus`: app id -> its GPUs by now."""
         if self.order == "random":
             return self.rng.choice(open_)
         if self.order == "worst_first":
@@ -32,13 +33,13 @@ class Ranking:
         return max(open_, key=lambda v: (self.help(v, gpus[v.app_id]), -v.submitted_s, v.app_id))
 
     def rho(self, view: AppView, gpus: int) -> float:
-        """Its rho with so many GPUs; -1 where it has none (an app that is silent comes last)."""
+        """The app's rho with `gpus` GPUs; -1 if its rho is not known, so that it comes last."""
         if view.rho is None:
             return -1.0
         return view.rho * self._left_s(view, gpus) / self._left_s(view, view.retained_gpus)
 
     def help(self, view: AppView, gpus: int) -> float:
-        """How much one more gang lowers log rho."""
+        """The decrease of log rho by one more gang."""
         return math.log(self._left_s(view, gpus) / self._left_s(view, gpus + view.demand.gang_gpus))
 
     def _left_s(self, view: AppView, gpus: int) -> float:
@@ -55,10 +56,10 @@ def leftovers(
     kept: Mapping[str, Sequence[Gang]],
     ranking: Ranking,
 ) -> list[Award]:
-    """Gives free GPUs to apps, gang by gang; changes `free`.
+    """Gives free GPUs to apps, gang by gang; returns the awards and changes `free`.
 
-    An app that gets a gang keeps one of its own ending gangs in place first, if it is still free. Nobody
-    gets more than it can use, nor more than its limit leaves after what the auction gave (`kept`).
+    An app keeps its own ending gangs in place, as far as they are free, before it gets new ones. No app gets more than
+    it can use, or than its queue's limit leaves after the gangs that the auction gave (`kept`).
     """
     views = sorted(apps, key=lambda v: v.app_id)
     caps = Caps(views, instance.limits, kept)
@@ -70,7 +71,7 @@ def leftovers(
     while open_:
         view = ranking.next(open_, gpus)
         gang = next_gang(view.demand, own[view.app_id], caps.of(view.app_id), room)
-        if gang is None:  # and never will: free GPUs and caps only shrink
+        if gang is None:  # final, since free GPUs and caps only shrink
             open_.remove(view)
             continue
         room.take(gang)
@@ -81,7 +82,8 @@ def leftovers(
 
 
 def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -> Gang | None:
-    """One of the app's `own` gangs that is still free (and leaves the list), else a new one; None if none fits."""
+    """One of the app's `own` gangs that is still free, which is removed from the list, else a new one; None if none
+    fits."""
     for gang in own:
         wrong = demand.gpu_type and any(room.topology.type_of(h) != demand.gpu_type for h, _ in gang)
         if not wrong and gang_gpus(gang) <= cap_gpus and room.fits(gang):
@@ -93,7 +95,7 @@ def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -
 
 
 class Caps:
-    """GPUs that each app may still get: its own demand, and the limits that it shares."""
+    """The GPUs that each app may still get, by its demand and the limits that it shares."""
 
     def __init__(self, views: Sequence[AppView], limits: Sequence[Limit], kept: Mapping[str, Sequence[Gang]]) -> None:
         won = {a: sum(map(gang_gpus, gangs)) for a, gangs in kept.items()}
@@ -102,11 +104,11 @@ class Caps:
         self.left = [x.gpus - sum(won.get(a, 0) for a in x.app_ids) for x in limits]
 
     def of(self, app_id: str) -> int:
-        """What is left for an app."""
+        """GPUs that an app may still get."""
         shared = [n for x, n in zip(self.limits, self.left, strict=True) if app_id in x.app_ids]
         return max(0, min([self.app[app_id], *shared]))
 
     def use(self, app_id: str, gpus: int) -> None:
-        """Counts what it got."""
+        """Counts GPUs that an app got."""
         self.app[app_id] -= gpus
         self.left = [n - gpus * (app_id in x.app_ids) for x, n in zip(self.limits, self.left, strict=True)]

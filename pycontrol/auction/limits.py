@@ -1,4 +1,4 @@
-"""Queues' limits in a round: what the apps of one queue may win together."""
+"""Queue limits in a round: the GPUs that the apps of one queue may win together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ UNLIMITED_GPUS = 1 << 29
 def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
     """One limit for each queue that has one.
 
-    GPUs whose leases end count for the whole queue, so that an app that waits at its queue's limit can win
-    what another app of the queue held.
+    GPUs with leases that end count for the whole queue, so that an app of a queue at its limit can win GPUs that
+    another app of the queue held.
     """
     queues: dict[str, list[AppView]] = {}
     for view in snapshot.apps:
@@ -33,7 +33,7 @@ def _ending(view: AppView) -> int:
 
 
 def room_gpus(snapshot: Snapshot, limits: tuple[Limit, ...]) -> Mapping[str, int]:
-    """App id -> GPUs that it could win in this round; 0 where its smallest gang has no room."""
+    """App id -> GPUs that it could win in this round; 0 if its smallest gang has no room."""
     result = {}
     for view in snapshot.apps:
         shared = [limit.gpus for limit in limits if view.app_id in limit.app_ids]
@@ -44,5 +44,5 @@ def room_gpus(snapshot: Snapshot, limits: tuple[Limit, ...]) -> Mapping[str, int
 
 
 def within(bid: Bid, gpus: int) -> Bid:
-    """The bid without the rows for more than so many GPUs, which cannot win."""
+    """The bid without rows for more than `gpus` GPUs, which cannot win."""
     return Bid(bid.app_id, bid.rho_nothing, tuple(r for r in bid.rows if r.gpus <= gpus), bid.restart_s)

@@ -1,4 +1,4 @@
-"""The compiled engine: solver.c by ctypes. Absent where no C compiler was found when Isonomy was installed."""
+"""The compiled engine: solver.c called with ctypes. Missing if no C compiler was found at installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 
 NODES_MAX = 20_000_000
-"""Nodes of one solve; the time budget ends it long before."""
+"""Limit of search nodes per solve; the time budget ends a solve long before."""
 
 _INTS = (
     ("apps", "rows", "dims", "hosts", "racks", "sizes", "chain"),
@@ -57,12 +57,15 @@ def _library() -> ctypes.CDLL | None:
 
 
 def available() -> bool:
-    """Whether the compiled engine is there."""
+    """Whether the compiled engine is installed."""
     return _library() is not None
 
 
 def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved:
-    """The whole auction in one call. A gap is left where time ran out, or where no packing was found."""
+    """Solves the whole auction; a gap remains if time ran out or no packing was found.
+
+    Raises RuntimeError if the engine is missing, MemoryError, or ValueError for a malformed auction.
+    """
     library = _library()
     if library is None:
         raise RuntimeError("the compiled engine is missing: install a C compiler and run `make setup`")

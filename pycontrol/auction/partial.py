@@ -14,13 +14,13 @@ from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
 Rounding = Literal["unbiased", "floor"]
-"""How the fraction c of k gangs becomes whole gangs: floor(c k), and if unbiased one more with probability
-frac(c k), so that it is c k on average."""
+"""How the fraction c of k gangs is rounded: to floor(c k); "unbiased" adds one with probability frac(c k), so that the
+mean is c k."""
 
 
 @value
 class AuctionOutcome:
-    """A whole auction: what each bidder won (`wins`), its c, and the gangs that it keeps and pays."""
+    """The outcome of an auction: each bidder's win, its c, and the gangs that it keeps and pays."""
 
     wins: Mapping[str, Win]
     c: Mapping[str, float]
@@ -39,9 +39,9 @@ def auction(
     engine: str = "",
     rounding: Rounding = "unbiased",
 ) -> AuctionOutcome:
-    """Proportionally fair winners, then each keeps the fraction c of what it won, rounded to whole gangs.
+    """Determines proportionally fair winners; each keeps the fraction c of its win, rounded to whole gangs.
 
-    `budget_s` is for all solves together (each gets a little at least); what is not proved says its gap.
+    `budget_s` is for all solves together, with a small minimum for each; the outcome's gap is 0 if all were proved.
     """
     seed = rng.randrange(1 << 30)
     found = solve(bids, instance, seed, budget_s, True, engine)
@@ -59,7 +59,7 @@ def auction(
 def share(bid: Bid, best: Winners, found: Solved) -> float:
     """c_i = prod_{j != i} 1/rho_j(G_pf) / prod_{j != i} 1/rho_j(G_pf without i).
 
-    Who wins nothing takes nothing from the others: c = 1 without a solve.
+    A bidder that wins nothing takes nothing from the others, so its c is 1 without a solve.
     """
     without = found.without.get(bid.app_id)
     if without is None:
@@ -71,9 +71,9 @@ def share(bid: Bid, best: Winners, found: Solved) -> float:
 def _pay(
     win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random, rounding: Rounding
 ) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
-    """Rounding in gangs: of k gangs keep floor(c k), and if unbiased one more with probability frac(c k).
+    """(gangs kept, gangs paid): the fraction c of the win rounded to whole gangs.
 
-    New gangs are paid before those that it runs on (which would stop), and wide ones before compact ones.
+    New gangs are paid before those that the app runs on, which would stop, and wide gangs before narrow ones.
     """
     if win.row is None:
         return (), ()

@@ -1,4 +1,4 @@
-"""Gangs on free GPUs: as close together as they allow, and as tight a fit as can be."""
+"""Places gangs on free GPUs: as close together as possible, by best fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOBODY: Mapping[str, Sequence[Gang]] = {}
 
 @value
 class Want:
-    """`gangs` new gangs of `gang_gpus` GPUs for one app, each within `scope` and of `gpu_type` (empty: any, mixed)."""
+    """`gangs` new gangs of `gang_gpus` GPUs for an app, each within `scope`; an empty `gpu_type` allows mixed ones."""
 
     app_id: str
     gangs: int
@@ -27,25 +27,24 @@ class Want:
 
 
 TRIES_MAX = 2_000
-"""Steps of one search for room for a gang's members."""
+"""Limit of search steps to place the members of a gang."""
 
 
 def place_gang(
     size: int, widest: Scope, free: Mapping[str, int], topology: Topology, members: Sequence[int] = ()
 ) -> Gang | None:
-    """One gang on free GPUs, on one machine before one rack before the cluster; None if none fits.
+    """A place for one gang: on one machine, else in one rack, else in the cluster, up to `widest`; None if none fits.
 
-    Among machines, the one that it fills best; among equals, one that is partly used already. `members`: GPUs of each
-    of its containers, the largest first, where none of them may be split.
+    Of machines, the one that the gang fills best; of equals, one that is partly used. `members`: GPUs of each of its
+    containers, the largest first, if none may be split.
     """
     return Room(dict(free), topology).place(size, widest, members)
 
 
 def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
-    """A host for each member, the largest first, none of them split; None if that is not found in `TRIES_MAX` steps.
+    """A host for each member, the largest first, none of them split; None if none is found in `TRIES_MAX` steps.
 
-    The host that a member fills best is tried first, so that among sizes of which each divides the next one the first
-    try is right.
+    The host that a member fills best is tried first; if each size divides the next larger one, the first try is right.
     """
     left = {h: n for h, n in free.items() if n > 0}
     chosen: list[str] = []
@@ -73,7 +72,7 @@ def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
 
 
 def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
-    """GPU types of which a new gang of the app may be, the fastest for it first; "" where types do not matter."""
+    """GPU types that a new gang of the app may have, the fastest first; "" stands for any type, also mixed."""
     if demand.gpu_type:
         return (demand.gpu_type,)
     if len(topology.types) < 2:
@@ -83,7 +82,7 @@ def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
 
 
 class Room:
-    """Free GPUs by host, indexed so that many gangs find their machines quickly. Changes `free` in place."""
+    """Free GPUs by host, indexed for placing many gangs; changes `free` in place."""
 
     def __init__(self, free: dict[str, int], topology: Topology) -> None:
         self.free, self.topology = free, topology
@@ -92,7 +91,7 @@ class Room:
         self.in_rack = dict.fromkeys(self.rack.values(), 0)
         self.hosts: dict[str, list[str]] = {rack: [] for rack in self.in_rack}
         self.alike: dict[int, list[tuple[bool, str]]] = {n: [] for n in set(free.values())}
-        """Free GPUs -> a heap of (whole, host); entries that are no longer true are dropped when met."""
+        """Number of free GPUs -> a heap of (whether the host is unused, host); outdated entries are dropped later."""
         for (host, n), rack in zip(free.items(), self.rack.values(), strict=True):
             self.in_rack[rack] += n
             self.hosts[rack].append(host)
@@ -102,7 +101,7 @@ class Room:
         self.counts = sorted(self.alike)
 
     def copy(self) -> Self:
-        """The same room, to be used up independently."""
+        """An independent copy."""
         twin = copy.copy(self)
         twin.free, twin.in_rack, twin.counts = dict(self.free), dict(self.in_rack), list(self.counts)
         twin.alike = {n: list(heap) for n, heap in self.alike.items()}
@@ -112,7 +111,7 @@ class Room:
         return self.topology.gpus_by_host.get(host) == free
 
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
-        """Where a gang would go; see `place_gang`."""
+        """A place for a gang, or None; takes nothing. See `place_gang`."""
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
             heap = self.alike[n]
             while heap and self.free[heap[0][1]] != n:
@@ -132,15 +131,15 @@ class Room:
         return None
 
     def fits(self, gang: Gang) -> bool:
-        """Whether these very GPUs are free."""
+        """Whether the gang's GPUs are free."""
         return all(self.free.get(h, 0) >= n for h, n in gang)
 
     def take(self, gang: Gang) -> None:
-        """Uses a gang's GPUs."""
+        """Takes a gang's GPUs."""
         for host, n in gang:
             left = self.free[host] = self.free[host] - n
             self.in_rack[self.rack[host]] -= n
-            self._enter(left, False, host)  # what was taken from is not whole
+            self._enter(left, False, host)  # the host is partly used now
 
     def _enter(self, free: int, whole: bool, host: str) -> None:
         if free not in self.alike:
@@ -150,7 +149,7 @@ class Room:
 
 
 def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:
-    """The members together in the first of these rooms that holds them all."""
+    """A gang of these members in the first of the rooms that holds them all; None if none does."""
     for room in rooms:
         hosts = pack(members, room)
         if hosts is not None:
@@ -162,23 +161,23 @@ def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> G
 
 
 class TypedRoom:
-    """Free GPUs by host, for gangs of one GPU type each. Changes `free` in place."""
+    """Free GPUs by host, for gangs of one GPU type each; changes `free` in place."""
 
     def __init__(self, free: dict[str, int], topology: Topology) -> None:
         self.all, self.topology = Room(free, topology), topology
         self._of: dict[str, Room] = {}
 
     def place(self, size: int, widest: Scope, types: Sequence[str], members: Sequence[int] = ()) -> Gang | None:
-        """Where a gang would go, the first type that has room; see `place_gang`."""
+        """A place for a gang on the first of these types that has room, or None; see `place_gang`."""
         found = (self._room(t).place(size, widest, members) for t in types)
         return next((gang for gang in found if gang is not None), None)
 
     def fits(self, gang: Gang) -> bool:
-        """Whether these very GPUs are free."""
+        """Whether the gang's GPUs are free."""
         return self.all.fits(gang)
 
     def take(self, gang: Gang) -> None:
-        """Uses a gang's GPUs."""
+        """Takes a gang's GPUs."""
         self.all.take(gang)
         for gpu_type, room in self._of.items():
             room.take(tuple((h, n) for h, n in gang if self.topology.type_of(h) == gpu_type))
@@ -193,7 +192,7 @@ class TypedRoom:
 
 
 def fill(size: int, free: Mapping[str, int]) -> Gang:
-    """A gang over few machines: the largest until one can hold the rest, then the one that the rest fills best."""
+    """A gang on few machines: the largest ones until one can hold the rest, then the one that the rest fills best."""
     left, gang = {h: n for h, n in free.items() if n > 0}, {}
     while size:
         last = [(n, h) for h, n in left.items() if n >= size]
@@ -204,7 +203,7 @@ def fill(size: int, free: Mapping[str, int]) -> Gang:
 
 
 def take(free: dict[str, int], gangs: Iterable[Gang]) -> None:
-    """Removes gangs from free GPUs, in place."""
+    """Removes the gangs' GPUs from `free`, in place."""
     for gang in gangs:
         for host, n in gang:
             free[host] -= n
@@ -216,10 +215,10 @@ def place_all(
     topology: Topology,
     homes: Mapping[str, Sequence[Gang]] = NOBODY,
 ) -> dict[str, list[Gang]] | None:
-    """Places all gangs, hardest first, by best fit; None if that finds no room for one of them.
+    """App id -> its gangs: places all of them, the hardest first, by best fit; None if one finds no room.
 
-    `homes`: where apps run now; who can stay there stays, for a move is a restart.
-    None does not prove that there is no room: best fit is not exact.
+    `homes`: app id -> gangs on which it runs; these are kept if possible, as a move is a restart.
+    None does not prove that there is no room, as best fit is not exact.
     """
     types = sorted({w.gpu_type for w in wants} - {""})
     return _by_type(types, wants, free, topology, homes) if types else _place_all(wants, free, topology, homes)
@@ -232,7 +231,7 @@ def _by_type(
     topology: Topology,
     homes: Mapping[str, Sequence[Gang]],
 ) -> dict[str, list[Gang]] | None:
-    """Those of one type among its hosts, then those that may have any on what is left."""
+    """Places the gangs of each type on its hosts, then those of any type on the rest."""
     left, placed = dict(free), dict[str, list[Gang]]()
     for gpu_type in (*types, ""):
         here = {h: n for h, n in left.items() if not gpu_type or topology.type_of(h) == gpu_type}

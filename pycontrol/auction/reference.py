@@ -1,6 +1,6 @@
 """The reference engine: winner determination as a readable PuLP model with a zero gap (Themis, Pseudocode 1).
 
-The oracle of the tests, and what decides where a faster engine could not prove its answer.
+It is the oracle of the tests, and decides auctions for which a faster engine could not prove its answer.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pycontrol.model.topology import Scope
 
 LEAST_BUDGET_S = 0.05
 VARIABLE_S = 5e-5
-"""Seconds to write down a variable, about."""
+"""Approximate seconds to build one variable."""
 FIRST_SHARE = 0.5
-"""Part of the time budget that the first solve may use; the rest is for the payments."""
+"""Fraction of the time budget for the first solve; the rest is for the payments."""
 
 
 class _IntegerProgram:
     """The integer program of one auction.
 
-    A gang on one machine takes room there; a gang within a rack may be cut at will inside it, so only the
-    rack's total matters, and for a gang anywhere only the cluster's. Gangs of one size and scope share their
-    variables, so the model has a binary for each row and an integer for each size and machine (or rack).
+    A gang on one machine uses room there. A gang within a rack may be split over its machines, so only the rack's total
+    matters, and for a gang anywhere only the cluster's. Gangs of one size and scope share variables: the model has a
+    binary variable for each row and an integer one for each size and machine (or rack).
     """
 
     def __init__(self, bids: Sequence[Bid], instance: Instance) -> None:
@@ -40,7 +40,7 @@ class _IntegerProgram:
         self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
         self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
         self.places: dict[Size, dict[str, pulp.LpVariable]] = {}
-        """How many gangs go to each host (MACHINE) or rack (RACK)."""
+        """Size -> host (MACHINE) or rack (RACK) -> the number of gangs there."""
         self._add_rows()
         self._add_capacity()
         for limit in instance.limits:
@@ -115,7 +115,7 @@ class _IntegerProgram:
         return gpus
 
     def solve(self, budget_s: float, cbc: bool = False) -> float:
-        """Solves to a zero gap within the budget; returns the gap."""
+        """Solves to a zero gap within the budget; returns the gap that remains."""
         if not self.rows:
             return 0.0
         limit_s = max(LEAST_BUDGET_S, budget_s)
@@ -126,23 +126,23 @@ class _IntegerProgram:
         self.lp.solve(engine)
         if self.lp.sol_status == pulp.LpSolutionOptimal:
             return 0.0
-        if self.lp.sol_status != pulp.LpSolutionIntegerFeasible:  # nobody wins, which always fits
+        if self.lp.sol_status != pulp.LpSolutionIntegerFeasible:  # the solution without winners always fits
             for variable in self.lp.variables():
                 variable.varValue = 0
         bound = self.most_gained
-        if not cbc:  # PuLP hands HiGHS the negated objective
+        if not cbc:  # PuLP passes HiGHS the negated objective
             bound = min(bound, -float(self.lp.solverModel.getInfo().mip_dual_bound))
         return max(0.0, bound - (self.lp.objective.value() or 0.0))
 
     def chosen(self) -> dict[str, BidRow | None]:
-        """Each bidder's row."""
+        """App id -> its row; None if it wins nothing."""
         return {
             bid.app_id: next((row for row, x in self._of(bid.app_id) if (x.value() or 0) > 0.5), None)
             for bid in self.bids
         }
 
     def rooms(self) -> Rooms:
-        """Where the model found room."""
+        """The room that the model found for new gangs."""
         return {
             size: [place for place, y in at.items() for _ in range(round(y.value() or 0))]
             for size, at in self.places.items()
@@ -150,13 +150,14 @@ class _IntegerProgram:
 
 
 def building_s(bids: Sequence[Bid], instance: Instance) -> float:
-    """Seconds that it may take to write the model down: pointless with less time than that."""
+    """Estimated seconds to build the model; with less time left, a solve is pointless."""
     sizes = {(r.gang_gpus, r.scope, r.gpu_type) for b in bids for r in b.rows if r.new_gangs}
     return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(instance.free))
 
 
 def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
-    """The feasible rows, at most one a bidder, with the largest sum of -log rho; and without each winner."""
+    """The feasible rows, at most one per bidder, with the largest sum of -log rho; with `payments` also the optimum
+    without each winner."""
     end_s = time.monotonic() + budget_s
     model = _IntegerProgram(bids, instance)
     gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s, cbc)
@@ -170,7 +171,7 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
 
 
 def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s: float, cbc: bool = False) -> Without:
-    """The optimum of the others alone."""
+    """The optimum of the auction without one bidder."""
     others = [b for b in bids if b.app_id != app_id]
     model = _IntegerProgram(others, instance)
     gap = model.solve(budget_s, cbc)
@@ -178,5 +179,5 @@ def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s
 
 
 def objective_log(bids: Sequence[Bid], rows: dict[str, BidRow | None]) -> float:
-    """Sum of -log rho."""
+    """The sum of -log rho over the bidders with these rows."""
     return -sum(math.log(r.rho if (r := rows[b.app_id]) is not None else b.rho_nothing) for b in bids)

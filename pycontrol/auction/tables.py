@@ -1,6 +1,6 @@
-"""The auction over explicit bid tables {GPUs on each machine -> rho}: one binary a row (Themis, section 4.4).
+"""The auction over explicit bid tables {GPUs on each machine -> rho}: one binary variable a row (Themis, section 4.4).
 
-For what-if questions and as a cross-check of the compact bids: the tables grow with every split of the offer.
+For what-if questions, and to check compact bids; the tables grow with the number of splits of the offer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TableOutcome:
 
 
 def auction_tables(tables: Sequence[Mapping[Row, float]], machines: Sequence[int]) -> TableOutcome:
-    """Proportionally fair winners and payments, exactly; each table's all-zero row is what its app has without."""
+    """The exact proportionally fair winners and payments; a table's all-zero row has its app's rho without a win."""
     chosen, proved = _solve(tables, machines)
     rho = [table[row] for table, row in zip(tables, chosen, strict=True)]
     c = []

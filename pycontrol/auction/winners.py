@@ -1,9 +1,8 @@
-"""Winner determination: the bid rows that maximise the product of 1/rho, exactly (Themis, Pseudocode 1).
+"""Winner determination: the bid rows that maximize the product of 1/rho, exactly (Themis, Pseudocode 1).
 
-One port, three engines: `compiled` (solver.c), `highs` (the compact form solved by HiGHS) and `reference`
-(a PuLP model). What a faster engine cannot prove, the reference decides with the time that is left. An engine
-says which rows win and proves that their gangs have room; where they go is then a matter of tight packing,
-which the bids do not pay for.
+There are three engines: `compiled` (solver.c), `highs` (the compact form solved by HiGHS) and `reference` (a PuLP
+model). If a faster engine cannot prove its answer, the reference solves with the time that is left. An engine says
+which rows win and proves that their gangs have room; gangs are then packed tightly, which bids do not pay for.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pycontrol.model.topology import Scope
 
 
 class Engine(Protocol):
-    """Rows for the bidders, and with `payments` the optimum without each winner; deterministic."""
+    """A deterministic solver: the winning rows, and with `payments` the optimum without each winner."""
 
     def __call__(self, bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved: ...
 
@@ -37,7 +36,7 @@ ENGINES: Mapping[str, Engine] = {
 
 
 def engine_name(wanted: str = "") -> str:
-    """The engine that serves: the wanted one, or else the fastest that is there."""
+    """The wanted engine, or the fastest that is available; raises ValueError for an unknown name."""
     if wanted and wanted not in ENGINES:
         raise ValueError(f"no engine {wanted!r}; there are {', '.join(ENGINES)}")
     return wanted or ("compiled" if native.available() else "highs")
@@ -46,9 +45,9 @@ def engine_name(wanted: str = "") -> str:
 def solve(
     bids: Sequence[Bid], instance: Instance, seed: int, budget_s: float, payments: bool, engine: str = ""
 ) -> Solved:
-    """The winning rows, and with `payments` the optimum without each winner. Ties fall by the seed alone."""
+    """The winning rows, and with `payments` the optimum without each winner; only the seed breaks ties."""
     end_s = time.monotonic() + budget_s
-    shuffled = random.Random(seed).sample([typed(b, instance) for b in bids], len(bids))  # no name is favoured
+    shuffled = random.Random(seed).sample([typed(b, instance) for b in bids], len(bids))  # so that no name is favored
     name = engine_name(engine)
     found = ENGINES[name](shuffled, instance, budget_s, payments)
     if not found.worst_gap or name in ("reference", "cbc"):
@@ -75,15 +74,15 @@ def determine(
     place: bool = True,
     engine: str = "",
 ) -> Winners:
-    """The feasible rows, at most one a bidder, with the largest sum of -log rho.
+    """The feasible rows, at most one per bidder, with the largest sum of -log rho.
 
-    A solve past `budget_s` returns the best rows found and its gap.
+    When `budget_s` has passed, the best rows found are returned with their gap.
     """
     return winners(solve(bids, instance, seed, budget_s, False, engine), bids, instance, place)
 
 
 def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool = True) -> Winners:
-    """What each bidder won; with `place`, the gangs by host too."""
+    """What each bidder won; with `place` also the places of its gangs."""
     new = _place(found, bids, instance) if place else {}
     wins = {}
     for bid in bids:
@@ -94,7 +93,7 @@ def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool 
 
 
 def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, list[Gang]]:
-    """The new gangs of the winning rows: packed tightly, or else where the engine found room."""
+    """App id -> its new gangs: packed tightly, or where the engine found room if that fails."""
     chosen = {b.app_id: row for b in bids if (row := found.rows[b.app_id]) is not None}
     left = {h: n for h, n in sorted(instance.free.items()) if n > 0}
     for row in chosen.values():
@@ -111,7 +110,7 @@ def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], instanc
     for host in left:
         racks.setdefault(instance.topology.rack_of(host), []).append(host)
     placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
-    order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # the narrow ones first: the others fill the gaps
+    order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # narrow ones first: the others fill the gaps
     for want in order:
         for _ in range(want.gangs):
             hosts = list(left)

@@ -1,4 +1,4 @@
-"""From an app's work to rho and to a bid, the same for real Agents and simulated ones (Themis, 4.3 and 4.4)."""
+"""Computes rho and bids from an app's work, for real and simulated Agents (Themis, sections 4.3 and 4.4)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pycontrol.model.value import value
 
 ROWS_MAX = 64
 SIZES_MAX = 12
-"""Different numbers of gangs that a bid tries, at most; small ones are all tried."""
+"""The most different numbers of gangs that a bid tries; all small numbers are tried."""
 TYPES_MAX = 6
-"""GPU types for which a bid has rows enough of its own."""
+"""The most GPU types that increase a bid's limit of rows."""
 EQUAL = 1e-9
 
 
 @value
 class OwnGang:
-    """A gang of the app on offer, with its slowdown: S over the speed of its GPUs' type."""
+    """A gang of the app that is on offer, with its slowdown: S over the app's speed on the GPUs' type."""
 
     gang: Gang
     slowdown: float
@@ -38,8 +38,11 @@ def app_work(
     speed: float = 1.0,
     job_gpus_max: int = 0,
 ) -> AppWork:
-    """The app as rho sees it now; `widest`: most jobs at once; `speed`: of the cluster's mix of types, for it;
-    `job_gpus_max`: GPUs of an elastic job, at most."""
+    """The app's work for computing rho.
+
+    `widest`: the most jobs that run at the same time. `speed`: the app's mean speed on the cluster's GPUs.
+    `job_gpus_max`: the most GPUs of an elastic job.
+    """
     left_gpu_s = sum(sum(p.job_serial_s) for p in phases)
     most_gpus = widest * max(gang_gpus, job_gpus_max)
     ideal_s = t_id(done_gpu_s + left_gpu_s, cluster_gpus, most_gpus, max(1.0, n_avg)) / speed
@@ -47,12 +50,12 @@ def app_work(
 
 
 def rho_of(app: AppWork, slots: Sequence[float], lease_s: float) -> float:
-    """rho with one gang for each slowdown in `slots`; the projected one with none."""
+    """rho with one gang for each slowdown in `slots`; the projected rho if there are none."""
     return rho_with_gangs(app, slots) if slots else projected_rho(app, lease_s)
 
 
 def capacity(free: Mapping[str, int], gang_gpus: int, scope: Scope, topology: Topology) -> int:
-    """How many gangs fit on free GPUs, each within the scope."""
+    """The number of gangs that fit on free GPUs, each within the scope."""
     if scope is Scope.MACHINE:
         return sum(n // gang_gpus for n in free.values())
     if scope is Scope.CLUSTER:
@@ -73,12 +76,12 @@ def narrowest(gang_gpus: int, topology: Topology) -> Scope:
 
 
 def speed_of(speedups: Mapping[str, float], hosts: Iterable[str], topology: Topology) -> float:
-    """Of a gang on these hosts: the slowest GPU sets the pace; 1 where nothing is known."""
+    """The speed of a gang on these hosts, that of its slowest GPU; 1 for types that are not known."""
     return min((speedups.get(topology.type_of(h), 1.0) for h in hosts), default=1.0)
 
 
 def mean_speed(speedups: Mapping[str, float], topology: Topology) -> float:
-    """Of all GPUs, for an app: what a part of each type alike is worth to it."""
+    """The app's mean speed over all GPUs of the cluster."""
     if not speedups or not topology.gpus:
         return 1.0
     return sum(m.gpus * speedups.get(m.gpu_type, 1.0) for m in topology.machines.values()) / topology.gpus
@@ -86,7 +89,7 @@ def mean_speed(speedups: Mapping[str, float], topology: Topology) -> float:
 
 @value
 class _TypePool:
-    """GPUs on offer of one type, or all of them where types do not matter or may be mixed."""
+    """GPUs on offer of one type, or all of them if types do not matter or may be mixed."""
 
     gpu_type: str
     speed: float
@@ -95,7 +98,7 @@ class _TypePool:
 
 
 def sizes(most: int) -> list[int]:
-    """0..most; beyond the small ones in growing steps."""
+    """Numbers from 0 to `most`, in growing steps; at most SIZES_MAX of them."""
     found, n = [0], 1
     while n < most and len(found) < SIZES_MAX - 1:
         found.append(n)
@@ -106,11 +109,11 @@ def sizes(most: int) -> list[int]:
 class Bidder:
     """Writes the bid for one offer.
 
-    The rows: some of its own gangs and nothing else; all of its own and some new ones; or new ones alone (which
-    may well be placed where its own are). Where fewer new gangs, or a wider scope, are worth as much, only those
-    are bid for. Where GPUs of several types are on offer, new gangs are bid for type by type, each by the app's speed
-    there; of several types only where the app says that it can mix them, at the speed of the slowest. New gangs of
-    elastic jobs are bid for size by size.
+    A row keeps some of the app's own gangs, keeps all of them and adds new ones, or has only new ones (which may be
+    placed where the app's own are). Rows that are no better than one with fewer new gangs or a wider scope are left
+    out. If GPUs of several types are on offer, there are rows for each type, with the app's speed on it; and if the app
+    can mix types, rows for mixed gangs with the speed of the slowest type. Elastic jobs have rows for each size of new
+    gangs.
     """
 
     def __init__(
@@ -128,13 +131,14 @@ class Bidder:
         mixes: bool = False,
         elastic: Elastic | None = None,
     ) -> None:
-        """`kept`: slowdowns of the gangs not on offer (S over the speed of their type); `room_gangs`: gangs it can use
-        of the offer; `speedups`: its speed by GPU type, 1 where it has none."""
+        """`kept`: slowdowns of the gangs that are not on offer (S over the app's speed on their type). `ending`: its
+        gangs on offer. `room_gangs`: gangs of the offer that it can use. `speedups`: GPU type -> its speed, 1 if
+        missing."""
         least = app.gang_gpus
         self.sizes = {least: 1.0}
         if elastic is not None:
             self.sizes = {n: elastic.speed(n) / elastic.speed(least) for n in elastic.sizes}
-        """GPUs of a new gang -> how many smallest ones it is as fast as."""
+        """GPUs of a new gang -> its speed relative to the smallest gang."""
         self.speedups: Mapping[str, float] = speedups or {}
         self.mixes = mixes
         self.app, self.kept, self.offered, self.topology = app, tuple(kept), offered, topology
@@ -144,15 +148,18 @@ class Bidder:
         self.baseline_rho = rho_with_gangs(app, self.kept) if self.kept else self._projected(lease_s)
 
     def _projected(self, lease_s: float) -> float:
-        """rho if it waits one lease and starts then: a later start costs what one costs now, on as close a place as
-        there is for its gang, on the slowest type, lest waiting for a fast one look better than having a slow one.
-        Without that an app whose start takes longer than a lease would never bid."""
+        """rho if the app waits one lease and then starts one gang.
+
+        The start costs a restart, else an app with a restart longer than a lease would never bid. The gang runs in the
+        narrowest scope that can hold it and on the slowest type, so that waiting for a fast type does not look better
+        than having a slow one.
+        """
         closest = narrowest(self.app.gang_gpus, self.topology)
         slowest = min((self.speedups.get(t, 1.0) for t in self.topology.types), default=1.0)
         return projected_rho(self.app, lease_s + self.restart_s, self.slowdowns.get(closest, 1.0) / slowest)
 
     def _lots(self, free: Mapping[str, int]) -> list[_TypePool]:
-        """What is on offer, type by type."""
+        """The free GPUs by type, and all of them together if a gang may mix types."""
         by_type: dict[str, dict[str, int]] = {}
         for host, n in free.items():
             by_type.setdefault(self.topology.type_of(host), {})[host] = n
@@ -164,7 +171,7 @@ class Bidder:
         return lots
 
     def bid(self, app_id: str) -> Bid:
-        """At most 64 rows for each type on offer, best first."""
+        """The bid: the best rows first, at most ROWS_MAX for each type on offer."""
         rows = sorted(self._rows(), key=lambda r: (r.rho, r.gpus, -r.scope, r.gpu_type))
         most = ROWS_MAX * min(TYPES_MAX, max(1, len({self.topology.type_of(h) for h in self.offered})))
         if len(rows) > most:  # spread over the whole range
@@ -182,7 +189,7 @@ class Bidder:
             yield from self._new(keep, floor)
 
     def _new(self, keep: int, floor: float) -> Iterator[BidRow]:
-        """Rows with so many own gangs and new ones: better than `floor`, the rho with none of these."""
+        """Rows that keep `keep` own gangs and add new ones, with a rho below `floor`."""
         free = dict(self.offered)
         for own in self.ending[:keep]:
             for host, n in own.gang:
@@ -192,7 +199,7 @@ class Bidder:
                 yield from self._of_lot(lot, gpus, keep, floor)
 
     def _of_lot(self, lot: _TypePool, gpus: int, keep: int, floor: float) -> Iterator[BidRow]:
-        """New gangs of so many GPUs."""
+        """Rows with new gangs of `gpus` GPUs from one lot."""
         best = {s: floor for s in self.slowdowns if s is Scope.CLUSTER or not lot.mixes}
         most = {s: capacity(lot.free, gpus, s, self.topology) for s in best}
         for new in sizes(max(0, min(self.room - keep, max(most.values(), default=0))))[1:]:
@@ -204,7 +211,7 @@ class Bidder:
                     yield replace(row, gpu_type=lot.gpu_type, mixes=lot.mixes)
 
     def _rho(self, keep: int, new: int, slowdown: float) -> float:
-        """A new gang costs a restart, spread over all gangs."""
+        """rho with `keep` own and `new` new gangs; the restarts of new gangs are spread over all gangs."""
         slots = [*self.kept, *(g.slowdown for g in self.ending[:keep]), *[slowdown] * new]
         return (t_sh(self.app, slots) + self.restart_s * new / len(slots)) / self.app.t_id_s
 

@@ -1,4 +1,4 @@
-"""N_avg: the time-weighted average number of apps in the system over an app's life (Themis, section 4.3.1)."""
+"""N_avg: the time-weighted mean number of active apps in an app's life (Themis, section 4.3.1)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pycontrol.model.value import value
 
 @value
 class ContentionClock:
-    """Integral of the number of apps over time, app-seconds, up to `at_s`; `count` apps since then.
+    """The integral of the number of apps over time, in app-seconds, up to `at_s`; there are `count` apps since then.
 
-    One clock serves all apps of a system: each keeps what it showed when the app arrived. A plain value, so that
-    it can be journaled; times in seconds on any one clock.
+    One clock serves all apps of a cluster: each app stores the clock's value at its arrival. It is a plain value that
+    can be journaled; times are in seconds of any one clock.
     """
 
     value: float = 0.0
@@ -18,15 +18,15 @@ class ContentionClock:
     count: int = 0
 
     def app_seconds(self, now_s: float) -> float:
-        """The clock's value at `now_s`; time does not run backwards."""
+        """The clock's value at `now_s`, but no less than its value at `at_s`."""
         return self.value + self.count * max(0.0, now_s - self.at_s)
 
     def turned(self, now_s: float, change: int) -> ContentionClock:
-        """From now on there are so many apps more."""
+        """The clock after the number of apps changed by `change`."""
         return ContentionClock(self.app_seconds(now_s), max(self.at_s, now_s), self.count + change)
 
     def n_avg(self, since_s: float, value_then: float, now_s: float) -> float:
-        """N_avg of an app that arrived at `since_s`, when the clock showed `value_then`; at least 1, the app itself."""
+        """N_avg of an app that arrived at `since_s`, when the clock's value was `value_then`; at least 1."""
         elapsed_s = now_s - since_s
         if elapsed_s <= 0:
             return float(max(1, self.count))

@@ -1,9 +1,9 @@
-"""Learning curves and what they promise: who can still be the best, and when a target is met at the latest.
+"""Fits learning curves and forecasts from them: which jobs can still be the best, and when a target is met at latest.
 
 For performance-curve stopping (Themis, section 4.3.2; HyperDrive, Rasley et al., Middleware 2017). A curve is
-y(n) = a + b phi(n), b >= 0, of a value that falls as training continues (a loss, or minus an accuracy), phi one of
-a small family that falls to 0. For a given shape a and b follow by least squares, so only the shape is searched:
-on a grid, then by scipy.
+y(n) = a + b phi(n) with b >= 0, for a value that falls during training (a loss, or minus an accuracy); phi is from a
+small set of families and falls to 0. For a given shape, a and b follow by least squares, so only the shape is searched:
+on a grid, then with scipy.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Floats = NDArray[np.float64]
 
 POINTS_MAX = 60
 POINTS_LEAST = 6
-"""Observations before anything is forecast."""
+"""The least number of observations for a forecast."""
 PLAUSIBLE = 1.5
-"""A curve whose residuals are larger than this times the best fit's is not believed."""
+"""A curve is implausible if its residuals exceed those of the best fit by this factor."""
 MARGIN = 2.0
-"""Residuals by which a value may turn out better than its curve."""
+"""How much better than its curve a value may be, in units of its RMSE."""
 
 
 @value
 class Family:
-    """phi(n, shape), what it is inverted by, and the shapes tried first (shapes are logarithms)."""
+    """phi(n, shape), its inverse, and the grid of shapes tried first (shapes are logarithms)."""
 
     phi: Callable[[Floats, Floats], Floats]
     inverse: Callable[[float, Sequence[float]], float]
@@ -42,7 +42,7 @@ def _grid(*axes: tuple[float, float, int]) -> Floats:
     return np.stack([p.ravel() for p in points], axis=-1)
 
 
-# Steps are in units of the last one seen: phi takes n in (0, inf), 1 being now. shape[..., i] is one number a row.
+# Steps are in units of the last one seen: phi takes n in (0, inf), and 1 is now. shape[..., i] has one number per row.
 FAMILIES: dict[str, Family] = {
     "power": Family(
         lambda n, s: np.maximum(n, 1e-6) ** -np.exp(s[..., :1]),
@@ -64,7 +64,7 @@ FAMILIES: dict[str, Family] = {
 
 @value
 class Curve:
-    """A fitted curve; `unit_steps`: the last step that it was fitted to, `rmse`: of its residuals."""
+    """A fitted curve; `unit_steps`: the last step of the fit, `rmse`: root mean square of the residuals."""
 
     family: str
     shape: tuple[float, ...]
@@ -74,12 +74,12 @@ class Curve:
     rmse: float
 
     def at(self, step: float) -> float:
-        """Its value at a step."""
+        """The curve's value at a step."""
         phi = FAMILIES[self.family].phi(np.array([step / self.unit_steps]), np.array(self.shape))
         return self.a + self.b * float(phi[0])
 
     def reaches(self, value: float) -> float:
-        """The first step at which it is as low as this; inf if it never is."""
+        """The first step at which the curve is at or below `value`; inf if it never is."""
         if self.at(0.0) <= value:
             return 0.0
         phi = (value - self.a) / self.b if self.b > 0 else 0.0
@@ -89,9 +89,9 @@ class Curve:
 
 
 def fit(steps: Sequence[float], values: Sequence[float]) -> tuple[Curve, ...]:
-    """The plausible curves through what was seen, the best first; none with too few observations.
+    """The plausible curves through the observations, the best first; empty with too few observations.
 
-    `steps` rise from above 0; values that are no numbers are left out.
+    Observations with steps of 0 or less, or values that are not finite, are ignored.
     """
     seen = [(n, y) for n, y in zip(steps, values, strict=True) if n > 0 and math.isfinite(y)]
     if len(seen) < POINTS_LEAST:
@@ -104,9 +104,9 @@ def fit(steps: Sequence[float], values: Sequence[float]) -> tuple[Curve, ...]:
 
 
 def _thinned(seen: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
-    """Medians of groups of neighbours: noise is averaged, and a stray value counts for nothing.
+    """At most POINTS_MAX points: medians of groups of neighbours, which reduce noise and discard outliers.
 
-    An odd number to a group, so that both medians are those of one observation where the curve is without noise.
+    Groups have an odd size, so that without noise both medians come from the same observation.
     """
     ordered, size = np.array(sorted(seen)), math.ceil(len(seen) / POINTS_MAX) // 2 * 2 + 1
     middle = np.array([np.median(ordered[k : k + size], axis=0) for k in range(0, len(ordered), size)])
@@ -139,12 +139,12 @@ def _project(phi: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def best_possible(curves: Sequence[Curve], step: float) -> float:
-    """The lowest value that any plausible curve allows at a step; -inf where nothing is forecast."""
+    """The lowest value that any plausible curve allows at a step; -inf without curves."""
     return min((c.at(step) - MARGIN * c.rmse for c in curves), default=-math.inf)
 
 
 def longest_run(curves: Sequence[Curve], target: float | None, last_step: float) -> float:
-    """The step at which the job ends by the curve that lets it run longest: at its target, or at its last step."""
+    """The latest step at which the job ends by any of the curves: at its target, or at its last step."""
     if target is None or not curves:
         return last_step
     return min(last_step, max(c.reaches(target) for c in curves))

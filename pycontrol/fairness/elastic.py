@@ -1,7 +1,7 @@
-"""Elastic jobs: how fast one runs on how many GPUs, and how many are worth having (Themis, section 4.3).
+"""Elastic jobs: their speed by number of GPUs, and how many GPUs are worth having (Themis, section 4.3).
 
-A job runs on `least_gpus` to `most_gpus` GPUs. What is lost by more GPUs on one machine is the efficiency E(n),
-measured as S(G) is for placements; without it n GPUs are n times as fast as one, as the paper has it.
+A job runs on `least_gpus` to `most_gpus` GPUs. The efficiency E(n) is the speed of n GPUs on one machine relative to
+linear speedup. It is measured like S(G); unmeasured, it is 1, as in the paper.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pycontrol.model.topology import Scope
 from pycontrol.model.value import value
 
 WORTH = 0.5
-"""A GPU more must bring this part of what the first ones do."""
+"""A further GPU must add at least this fraction of the speed per GPU of the smallest gang."""
 EFFICIENCY_LEAST = 1e-3
 
 
 @value
 class Elastic:
-    """How an app's jobs run on more GPUs and fewer. `efficiency`: E by number of GPUs, 1 at `least_gpus`;
-    `slowdown`: S by scope; `restart_s`: what a change costs."""
+    """How an app's jobs scale. `efficiency`: E by number of GPUs, 1 at `least_gpus`; `slowdown`: S by scope;
+    `restart_s`: seconds that a change of size costs."""
 
     least_gpus: int
     most_gpus: int
@@ -32,12 +32,12 @@ class Elastic:
     efficiency: Mapping[int, float] = field(default_factory=dict)
 
     def speed(self, gpus: int, scope: Scope = Scope.MACHINE) -> float:
-        """Serial seconds a second of a gang."""
+        """The speed of a gang, in serial seconds per second."""
         return gpus * efficiency_at(self.efficiency, gpus) / self.slowdown[scope - 1]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """GPUs that a gang may have; the largest are left out where they bring too little."""
+        """GPUs that a gang may have, ascending; sizes that add too little speed are left out."""
         found: list[int] = []
         for n in gang_sizes(self.least_gpus, self.most_gpus):
             if found:
@@ -49,15 +49,15 @@ class Elastic:
 
 
 def efficiency_at(known: Mapping[int, float], gpus: int) -> float:
-    """E of so many GPUs: as measured, else that of the next smaller number measured; 1 where there is none."""
+    """E of `gpus` GPUs: that of the largest measured number up to `gpus`; 1 if there is none."""
     below = [n for n in known if n <= gpus]
     return known[max(below)] if below else 1.0
 
 
 def measured_efficiency(jobs: Sequence[Mapping[int, float]], base: int) -> dict[int, float]:
-    """E by number of GPUs, from the serial GPU-seconds of an iteration by number of GPUs, job by job.
+    """E by number of GPUs. `jobs`: for each job, number of GPUs -> GPU-seconds of an iteration.
 
-    Ratios within one job, to the next fewer GPUs that are known, the median over jobs; E never rises with the number.
+    E(n) is the median over jobs of each job's ratio to its next smaller known number; it never rises with n.
     """
     known = {base: 1.0}
     for n in sorted({n for serial_s in jobs for n in serial_s if n > base}):
@@ -72,7 +72,7 @@ def measured_efficiency(jobs: Sequence[Mapping[int, float]], base: int) -> dict[
 
 
 def efficiency_of(kept: Mapping[str, Any]) -> dict[int, float]:
-    """What an earlier app measured; ValueError or TypeError for what is no such thing."""
+    """Efficiencies stored by an earlier app; raises ValueError or TypeError for other data."""
     found = {int(n): float(e) for n, e in kept.items()}
     if any(n < 1 or not EFFICIENCY_LEAST <= e <= 1 for n, e in found.items()):
         raise ValueError(f"{dict(kept)} are no efficiencies")

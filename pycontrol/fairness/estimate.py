@@ -22,7 +22,7 @@ class SingleJob:
     now_s: float
 
     def iter_time_s(self, gpus: int, slowdown: float) -> float:
-        """Seconds of one iteration on so many GPUs of a placement with this S."""
+        """Seconds of one iteration on `gpus` GPUs in a placement with this S."""
         return self.serial_iter_time_s * slowdown / min(gpus, self.job_demand_max)
 
     def t_sh(self, gpus: int, slowdown: float) -> float:
@@ -36,9 +36,9 @@ class SingleJob:
 
 @value
 class Halving:
-    """Successive halving as numbers: the present phase's jobs, then (jobs, iterations) of each later one.
+    """Successive halving: the present phase's jobs, then (jobs, iterations) of each later phase.
 
-    Nobody knows yet which jobs continue, so later phases are made of the median job (section 4.3.3).
+    It is not known yet which jobs continue, so later phases consist of copies of the median job (section 4.3.3).
     """
 
     serial_iter_times_s: tuple[float, ...]
@@ -60,17 +60,17 @@ class Halving:
         return [JobInfo(iterations, statistics.median(self.serial_iter_times_s), self.slowdown)] * jobs
 
     def on(self, gpus: int) -> SharedTime:
-        """T_sh on so many whole GPUs."""
+        """T_sh on `gpus` whole GPUs."""
         return halving_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)
 
     def fluid_on(self, gpus: int) -> SharedTime:
-        """T_sh of divisible work on so many GPUs."""
+        """T_sh of divisible work on `gpus` GPUs."""
         return fluid_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)
 
 
 @value
 class ObservedJob:
-    """A job under performance-curve stopping: what was seen of it, as (step, loss), and its serial seconds and S."""
+    """A job under performance-curve stopping; `seen`: its observed (step, loss) pairs."""
 
     serial_iter_time_s: float
     seen: tuple[tuple[float, float], ...]
@@ -79,7 +79,7 @@ class ObservedJob:
 
 @value
 class Forecast:
-    """Jobs that train until their loss is `target`, or for `iter_total` iterations; each by its slowest curve."""
+    """Jobs that train until their loss is `target` or for `iter_total` iterations, by each job's slowest curve."""
 
     jobs: tuple[ObservedJob, ...]
     iter_total: float
@@ -97,5 +97,5 @@ class Forecast:
         return max(0.0, longest_run(curves, self.target, self.iter_total) - step)
 
     def on(self, gpus: int) -> SharedTime:
-        """T_sh on so many whole GPUs."""
+        """T_sh on `gpus` whole GPUs."""
         return curve_t_sh(self, [gpus], self.elapsed_s, self.job_demand_max)

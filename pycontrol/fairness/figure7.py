@@ -1,4 +1,4 @@
-"""What an app scheduler tells its Agent about its jobs (Themis, Figure 7), and rho from it (section 4.3.2)."""
+"""The interface from app schedulers to Agents (Themis, Figure 7), and T_sh computed from it (section 4.3.2)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pycontrol.model.value import value
 
 @value
 class JobInfo:
-    """A job as its app scheduler sees it.
+    """A job as its app scheduler reports it.
 
-    `avg_time_per_iter_s`: seconds of one iteration on one GPU. `locality_sensitivity`: S >= 1, by which the
-    placement at hand slows it down.
+    `avg_time_per_iter_s`: seconds of one iteration on one GPU. `locality_sensitivity`: S >= 1 of the placement.
     """
 
     iters_remaining: float
@@ -23,12 +22,12 @@ class JobInfo:
 
     @property
     def serial_s(self) -> float:
-        """Serial GPU-seconds that it has left (S = 1)."""
+        """Work left in serial GPU-seconds (S = 1)."""
         return self.iters_remaining * self.avg_time_per_iter_s
 
     @property
     def placed_s(self) -> float:
-        """Seconds that it has left on one GPU of that placement."""
+        """Seconds left on one GPU of that placement."""
         return self.serial_s * self.locality_sensitivity
 
 
@@ -43,7 +42,7 @@ class SuccessiveHalving(Protocol):
 
 
 class PerformanceCurve(Protocol):
-    """App schedulers that stop jobs by their forecast curves (HyperDrive, Vizier)."""
+    """App schedulers that stop jobs by forecasts of their curves (HyperDrive, Vizier)."""
 
     def get_jobs_remaining(self, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
         """The jobs still running, each with the most iterations that its forecast allows."""
@@ -51,7 +50,7 @@ class PerformanceCurve(Protocol):
 
 @value
 class SharedTime:
-    """T_sh in seconds and its phases; `proved`: no packing of whole GPUs ends sooner."""
+    """T_sh in seconds, by phases; `proved`: whether no packing on whole GPUs ends sooner."""
 
     elapsed_s: float
     phases_s: tuple[float, ...]
@@ -59,19 +58,19 @@ class SharedTime:
 
     @property
     def t_sh_s(self) -> float:
-        """Elapsed time and the phases left."""
+        """The elapsed time plus the phases left."""
         return self.elapsed_s + sum(self.phases_s)
 
 
 def halving_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
-    """T_sh = elapsed + the sum over phases of the end of the phase's last job, on whole GPUs."""
+    """T_sh = elapsed time + the sum of the phases' makespans, on whole GPUs."""
     phases = [_placed_s(app.get_jobs_in_phase(i, gpu_alloc)) for i in range(app.get_num_phases())]
     ends = [phase_end(jobs, sum(gpu_alloc), job_demand_max) for jobs in phases]
     return SharedTime(elapsed_s, tuple(e.end_s for e in ends), all(e.proved for e in ends))
 
 
 def fluid_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
-    """The same with each phase as divisible work, as the paper's Table 3 has it."""
+    """T_sh with the work of each phase divisible, as in the paper's Table 3."""
     gpus, ends = sum(gpu_alloc), []
     for i in range(app.get_num_phases()):
         jobs = _placed_s(app.get_jobs_in_phase(i, gpu_alloc))
@@ -81,7 +80,7 @@ def fluid_t_sh(app: SuccessiveHalving, gpu_alloc: Sequence[int], elapsed_s: floa
 
 
 def curve_t_sh(app: PerformanceCurve, gpu_alloc: Sequence[int], elapsed_s: float, job_demand_max: int) -> SharedTime:
-    """T_sh = elapsed + the latest forecast end over the jobs still running, all of them one phase."""
+    """T_sh = elapsed time + the latest forecast end of the running jobs, as one phase."""
     end = phase_end(_placed_s(app.get_jobs_remaining(gpu_alloc)), sum(gpu_alloc), job_demand_max)
     return SharedTime(elapsed_s, (end.end_s,), end.proved)
 

@@ -1,7 +1,7 @@
-"""rho of an app whose jobs run on whole gangs (Themis, section 4.3): T_sh by phases, T_id by contention.
+"""rho of an app with jobs that run on whole gangs (Themis, section 4.3): T_sh by phases, T_id by contention.
 
-A phase is a set of jobs that must all finish before the next begins (successive halving); T_sh is the time
-that has passed plus the makespan of each phase left. With fewer gangs than jobs the jobs are serialised.
+A phase is a set of jobs that must all finish before the next begins (successive halving). T_sh is the elapsed time plus
+the makespan of each phase left. With fewer gangs than jobs, jobs run one after another.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pycontrol.fairness.makespan import least_end, longest_first, pack
 from pycontrol.model.value import value
 
 PACK_STEPS = 300
-"""Search steps for one packing: a bid asks for many, and longest-first is nearly always optimal."""
+"""Search steps for one packing: a bid needs many packings, and longest-first is nearly always optimal."""
 SEARCHED_JOBS_MAX = 24
 CLOSE = 1.005
-"""A packing that ends so close to what no packing can beat is not searched on."""
+"""A packing within this factor of the lower bound is not improved further."""
 
 
 @value
@@ -30,14 +30,14 @@ class PhaseWork:
 
 @value
 class AppWork:
-    """What an app has left. `gang_gpus`: GPUs of one job, the fewest; `elapsed_s`: since its submission."""
+    """The work that an app has left. `gang_gpus`: the fewest GPUs of one job; `elapsed_s`: since its submission."""
 
     phases: tuple[PhaseWork, ...]
     gang_gpus: int
     elapsed_s: float
     t_id_s: float
     job_gpus_max: int = 0
-    """The most GPUs of one job, where that is more: its jobs are elastic."""
+    """The most GPUs of one job; if larger than `gang_gpus`, its jobs are elastic."""
 
     @property
     def left_gpu_s(self) -> float:
@@ -51,17 +51,17 @@ def t_id(total_gpu_s: float, cluster_gpus: int, app_demand_max: int, n_avg: floa
 
 
 class _Jobs:
-    """A phase's jobs, made ready to be asked for their makespan many times."""
+    """A phase's jobs, prepared for computing their makespan many times."""
 
     __slots__ = ("ends_s", "work")
 
     def __init__(self, jobs: Sequence[float]) -> None:
         self.work = sorted((w for w in jobs if w > 0), reverse=True)
         self.ends_s: dict[int, float] = {}
-        """Makespan by number of equal gangs of speed 1, fewer than jobs."""
+        """Number of equal gangs of speed 1, fewer than jobs -> makespan."""
 
     def makespan_s(self, fastest: Sequence[float], speed: float) -> float:
-        """On gangs of these speeds, the fastest first; `speed`: the sum of all."""
+        """The makespan on gangs of these speeds, the fastest first; `speed`: their sum."""
         work, gangs = self.work, len(fastest)
         if not work:
             return 0.0
@@ -80,7 +80,7 @@ class _Jobs:
 
 
 def _equal_gangs_s(work: Sequence[float], gangs: int) -> float:
-    """Of jobs, the longest first, on fewer equal gangs."""
+    """The makespan of jobs, the longest first, on fewer equal gangs of speed 1."""
     if work[0] == work[-1]:
         return -(-len(work) // gangs) * work[0]
     end_s = longest_first(work, gangs)
@@ -91,22 +91,22 @@ def _equal_gangs_s(work: Sequence[float], gangs: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _jobs(jobs: tuple[float, ...]) -> _Jobs:
-    """Remembered: an app asks for the same packings in many rows of many bids."""
+    """The prepared jobs, cached: many rows of many bids need the same packings."""
     return _Jobs(jobs)
 
 
 def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
     """Makespan in seconds of jobs (serial seconds) on gangs of these speeds (serial seconds per second).
 
-    With a gang for each job, the longest job on the fastest gang, which is optimal. With fewer gangs: the best
-    packing that a short search finds on as many equal gangs, at their mean speed; for gangs of one speed that is
-    within half a percent of the optimum or what longest-first gives (at most 4/3 of it).
+    With a gang for each job, the longest job runs on the fastest gang, which is optimal. With fewer gangs, the result
+    is the best packing that a short search finds on the same number of equal gangs of their mean speed; for gangs of
+    one speed it is within half a percent of the optimum, or that of longest-first (at most 4/3 of the optimum).
     """
     return _jobs(tuple(jobs)).makespan_s(sorted(speeds, reverse=True), sum(speeds))
 
 
 def _elastic_s(jobs: Sequence[float], speed: float, job_gpus_max: int) -> float:
-    """Makespan of jobs that share divisible GPUs of this speed in all."""
+    """Makespan of jobs that share divisible GPUs with this total speed."""
     if not any(jobs):
         return 0.0
     return max(sum(jobs), max(jobs) * speed / min(speed, job_gpus_max)) / speed if speed > 0 else math.inf
@@ -115,8 +115,8 @@ def _elastic_s(jobs: Sequence[float], speed: float, job_gpus_max: int) -> float:
 def t_sh(app: AppWork, slots: Sequence[float]) -> float:
     """T_sh in seconds with one gang for each slowdown S in `slots`, kept until the app ends; inf with none.
 
-    Elastic jobs share the GPUs of all slots again in each phase, up to `job_gpus_max` a job (section 4.3.2); a slot of
-    more than `gang_gpus` GPUs has its S made less by as much.
+    Elastic jobs share the GPUs of all slots in each phase, up to `job_gpus_max` per job (section 4.3.2); the S of a
+    slot with more than `gang_gpus` GPUs must be reduced in proportion.
     """
     fastest = [app.gang_gpus / s for s in sorted(slots)]
     speed = sum(fastest)

@@ -1,4 +1,4 @@
-"""The earliest end of a phase: jobs packed on GPUs, exactly where the search can prove it."""
+"""The earliest end of a phase: jobs packed on GPUs, optimally if the search can prove it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pycontrol.model.value import value
 
 NODES_MAX = 100_000
 JOBS_MAX = 400
-"""Above this many jobs only longest-first is tried (the search recurses by job)."""
+"""With more jobs only longest-first is tried, as the search recurses by job."""
 TINY = 1e-12
 
 
 @value
 class Packed:
-    """When the last job ends, in seconds, and whether nothing ends sooner for certain."""
+    """When the last job ends, in seconds, and whether that is proved to be the earliest possible."""
 
     end_s: float
     proved: bool = True
@@ -25,9 +25,9 @@ class Packed:
 def phase_end(jobs_s: Sequence[float], gpus: int, job_demand_max: int) -> Packed:
     """The earliest end of a phase of jobs, given in serial seconds (Themis, section 4.3.2).
 
-    Fewer GPUs than jobs: one GPU a job, the jobs of a GPU one after the other. Else each job gets
-    1..job_demand_max GPUs: handing the next GPU to the job that ends last is optimal, as only it can shorten
-    the phase.
+    With fewer GPUs than jobs, each job runs on one GPU, and the jobs of a GPU run one after another. Otherwise each job
+    gets 1 to `job_demand_max` GPUs: giving the next GPU to the job that ends last is optimal, as only that job can
+    shorten the phase.
     """
     if not any(jobs_s):
         return Packed(0.0)
@@ -45,7 +45,7 @@ def phase_end(jobs_s: Sequence[float], gpus: int, job_demand_max: int) -> Packed
 
 
 def longest_first(jobs_s: Sequence[float], machines: int) -> float:
-    """Makespan of longest job first, each to the machine that is free first (at most 4/3 of the optimum)."""
+    """Makespan of placing the longest job first, on the machine that is free first (at most 4/3 of the optimum)."""
     ends = [0.0] * min(machines, max(1, len(jobs_s)))
     for job in sorted(jobs_s, reverse=True):
         heapq.heapreplace(ends, ends[0] + job)
@@ -53,10 +53,10 @@ def longest_first(jobs_s: Sequence[float], machines: int) -> float:
 
 
 def least_end(jobs_s: Sequence[float], machines: int) -> float:
-    """No packing ends sooner: the mean load, the longest job, and jobs that must share a machine."""
+    """A lower bound on the makespan: by the mean load, the longest job, and jobs that must share a machine."""
     jobs = sorted(jobs_s, reverse=True)
     bounds = [sum(jobs) / machines]
-    for k in range(math.ceil(len(jobs) / machines)):  # of the k m + 1 longest jobs, some machine has k + 1
+    for k in range(math.ceil(len(jobs) / machines)):  # some machine has k + 1 of the k m + 1 longest jobs
         bounds.append(sum(jobs[k * machines - k : k * machines + 1]))
     least = max(bounds)
     return math.ceil(least - 1e-9) if all(float(j).is_integer() for j in jobs) else least
@@ -100,7 +100,7 @@ class _Search:
             below = self.best * (1 - TINY)
             if self.nodes <= 0 or self.best <= self.least * (1 + TINY):
                 return
-            # While all end below, there is room, for `least` is no less than the mean load.
+            # If all machines end below, there is room, as `least` is at least the mean load.
             if last >= below and sum(max(0.0, below - e) for e in ends) < self.left[i]:
                 return
             if ends[m] in tried or ends[m] + job >= below:

@@ -1,10 +1,10 @@
-"""Offline profiles: what a file says of each model's speed and slowdown S(G) (Themis, section 4.3.1).
+"""Offline profiles: each model's speed and slowdown S(G) from a file (Themis, section 4.3.1).
 
 models:
-  vgg16:                      # times of one iteration as measured, on so many GPUs
+  vgg16:                      # measured times of one iteration on 4 GPUs, by scope
     gpus: 4
     iteration_s: {machine: 0.25, rack: 0.29, cluster: 0.41}
-  inception3:                 # or the serial time and S themselves, either of which may be absent
+  inception3:                 # or the serial time and S; one of the two may be missing
     iteration_s: 1.6
     slowdown: {machine: 1.0, rack: 1.02, cluster: 1.05}
 """
@@ -29,19 +29,19 @@ KEYS = ("gpus", "iteration_s", "slowdown")
 
 
 class ProfileError(ValueError):
-    """What is wrong with a profile file: the file, the key, what to write."""
+    """An invalid profile file; names the file, the key and what to write."""
 
 
 @value
 class OfflineProfile:
-    """A model's serial seconds of one iteration (None: not profiled) and S by scope, which never falls."""
+    """A model's serial seconds of one iteration (None: not profiled), and S by scope, which never falls."""
 
     iteration_s: float | None
     slowdown: tuple[float, float, float]
 
 
 def load_profile(file: Path, model: str) -> OfflineProfile:
-    """One model's profile from a YAML or JSON file (JSON is YAML)."""
+    """One model's profile from a YAML or JSON file; raises ProfileError."""
     try:
         root = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as e:
@@ -57,7 +57,7 @@ def load_profile(file: Path, model: str) -> OfflineProfile:
 
 
 def parse_profile(value: Any, where: str) -> OfflineProfile:
-    """A profile from what a file says of one model; ProfileError begins with `where`."""
+    """A profile from one model's entry in a file; raises ProfileError with a message that begins with `where`."""
     if not isinstance(value, dict):
         raise ProfileError(f"{where}: must be a mapping with {', '.join(KEYS)}")
     for key in value:
@@ -100,7 +100,7 @@ def _by_scope(value: Any, where: str, least: float) -> dict[Scope, float]:
 
 
 def _number(value: Any, where: str, least: float) -> float:
-    """At least `least`; above it where it is 0."""
+    """The value as a number of at least `least`, and above 0; raises ProfileError."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not good or value < least or value == 0:
         raise ProfileError(f"{where} is {value!r}: must be a number {f'of at least {least:g}' if least else 'above 0'}")

@@ -1,8 +1,8 @@
-"""S(G): how much an app's placement slows it down, by the widest distance in it (Themis, section 4.3.1).
+"""S(G): how much an app's placement slows it down, by the scope of the placement (Themis, section 4.3.1).
 
-Declared or the prior until measured. A sample is iteration time x GPUs of one job in one scope: serial
-GPU-seconds x S. Noise is met four times: medians of the newest samples (stalls, warm-up), ratios within one job
-only (jobs differ in size), the median over jobs weighted by samples, and S that never falls as the scope widens.
+S is declared or the prior until it is measured. A sample is iteration time x GPUs of one job in one scope, which is
+serial GPU-seconds x S. Four steps reduce noise: medians of the newest samples (stalls, warm-up), ratios only within one
+job (jobs differ in size), the median over jobs weighted by samples, and an S that never falls as the scope widens.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pycontrol.model.topology import Scope
 
 WINDOW = 32
 ENOUGH = 5
-"""Samples before a measurement replaces what was declared."""
+"""Samples that a measurement needs before it replaces the declared value."""
 RECALLED_MAX = 1000.0
-"""A larger slowdown in a file is not believed."""
+"""A stored slowdown above this is rejected."""
 
 
 class Profiler:
     """Keeps the newest samples of each job in each scope."""
 
     def __init__(self, iteration_s: float | None = None, prior: Sequence[float] = SLOWDOWN_PRIOR) -> None:
-        """`iteration_s`: serial seconds of an iteration where they are known; `prior`: S by scope."""
+        """`iteration_s`: serial seconds of an iteration, if declared; `prior`: S by scope."""
         self.declared_s, self.prior = iteration_s, tuple(prior)
         self._samples: dict[tuple[str, Scope], deque[float]] = {}
         self._medians: dict[tuple[str, Scope], float] | None = None
         self._slowdowns: dict[Scope, float] | None = None
         self._serial_s: dict[str, float] | None = None
-        """By job that was measured; `_else_s`: of the others."""
+        """Measured job -> serial GPU-seconds of an iteration; `_else_s` is that of all other jobs."""
         self._else_s = 1.0
         self._recalled: dict[Scope, float] = {}
 
     def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
-        """One measured iteration of a job on `gpus` GPUs that lie `scope` apart."""
+        """Adds one measured iteration of a job on `gpus` GPUs placed in `scope`."""
         if 0 < iter_time_s < math.inf:
             samples = self._samples.setdefault((job_id, scope), deque(maxlen=WINDOW))
             samples.append(iter_time_s * max(1, gpus))
@@ -48,17 +48,17 @@ class Profiler:
         self._medians = self._slowdowns = self._serial_s = None
 
     def slowdown(self, scope: Scope) -> float:
-        """S of this scope: measured, else declared; at least 1, and no less than that of a narrower scope."""
+        """S of a scope: measured, else declared; at least 1, and at least that of a narrower scope."""
         return self.slowdowns()[scope]
 
     def slowdowns(self) -> Mapping[Scope, float]:
-        """S by scope. That of one machine is what was declared: it is what the others are measured against."""
+        """S by scope; that of one machine is declared, and the others are measured relative to it."""
         if self._slowdowns is None:
             self._slowdowns = rising(self._measured(), self.prior)
         return self._slowdowns
 
     def _measured(self) -> dict[Scope, tuple[float, float]]:
-        """(S, weight) by scope."""
+        """Scope -> (measured S, weight)."""
         measured: dict[Scope, tuple[float, float]] = {Scope.MACHINE: (self.prior[0], math.inf)}
         for scope in (Scope.RACK, Scope.CLUSTER):
             ratios = self._ratios(scope, measured)
@@ -67,13 +67,13 @@ class Profiler:
         return measured
 
     def kept(self) -> dict[str, float]:
-        """S by scope for later apps of the same job type: as measured, else as recalled; empty where neither was."""
+        """Name of scope -> S for later apps of the same job type, as measured or recalled."""
         own = {scope: s for scope, (s, _) in self._measured().items() if scope is not Scope.MACHINE}
         known = self._recalled | own
         return {scope.name: known[scope] for scope in sorted(known)}
 
     def recall(self, kept: Mapping[str, Any]) -> None:
-        """What earlier apps measured is the prior, until this one measures; ValueError for what is no such thing."""
+        """Takes S measured by earlier apps (`kept`) as the prior; raises ValueError for other data."""
         found = {Scope[name]: float(s) for name, s in kept.items() if name in Scope.__members__}
         if any(not 1 <= s <= RECALLED_MAX for s in found.values()):
             raise ValueError(f"{dict(kept)} are no slowdowns")
@@ -84,7 +84,7 @@ class Profiler:
         self._forget()
 
     def _ratios(self, scope: Scope, narrower: Mapping[Scope, tuple[float, float]]) -> list[tuple[float, float]]:
-        """(S, samples) by each job measured in this scope and in a narrower one, else against the declared time."""
+        """(S, samples) for each job measured in this scope, relative to a narrower scope or the declared time."""
         known, found = self._known(), []
         for (job_id, at), median in known.items():
             if at is scope:
@@ -103,25 +103,25 @@ class Profiler:
         return self._medians
 
     def sensitivity(self) -> float:
-        """S across machines."""
+        """S across the machines of a rack."""
         return self.slowdown(Scope.RACK)
 
     def serial_s(self, job_id: str | None = None) -> float:
-        """Serial GPU-seconds of an iteration of this job, else declared, else of the median job, else one."""
+        """Serial GPU-seconds of an iteration of the job: measured, else declared, else the median over jobs, else 1."""
         if self._serial_s is None:
             known, s = self._known(), self.slowdowns()
             widest_first = sorted(known, key=lambda k: -k[1])
-            self._serial_s = {job: known[job, scope] / s[scope] for job, scope in widest_first}  # the narrowest stays
+            self._serial_s = {job: known[job, scope] / s[scope] for job, scope in widest_first}  # the narrowest wins
             all_s = [median / s[scope] for (_, scope), median in known.items()]
             self._else_s = self.declared_s or (statistics.median(all_s) if all_s else 1.0)
         return self._else_s if job_id is None else self._serial_s.get(job_id, self._else_s)
 
     def dump(self) -> list[Any]:
-        """All samples, JSON-able."""
+        """All samples as JSON values."""
         return [[job_id, int(scope), list(v)] for (job_id, scope), v in self._samples.items()]
 
     def restore(self, saved: Sequence[Any]) -> None:
-        """Takes the samples of an earlier dump()."""
+        """Replaces the samples by those of an earlier dump()."""
         self._samples = {(j, Scope(scope)): deque(v, maxlen=WINDOW) for j, scope, v in saved}
         self._forget()
 
@@ -129,8 +129,8 @@ class Profiler:
 def rising(measured: Mapping[Scope, tuple[float, float]], prior: Sequence[float]) -> dict[Scope, float]:
     """S by scope that never falls and is at least 1, from (S, weight) of the scopes that were measured.
 
-    Measurements that contradict each other are pooled (isotonic regression of log S: pool adjacent violators);
-    what was not measured is the prior, between its measured neighbours.
+    Contradicting measurements are pooled (isotonic regression of log S: pool adjacent violators). A scope that was not
+    measured gets the prior, limited by its measured neighbours.
     """
     blocks: list[tuple[float, float, list[Scope]]] = []
     for scope in sorted(measured):
@@ -152,7 +152,7 @@ def rising(measured: Mapping[Scope, tuple[float, float]], prior: Sequence[float]
 
 
 def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Of (value, weight): where half of the weight lies on either side; between two if it falls between them."""
+    """The weighted median of (value, weight) pairs; the mean of two values if half the weight falls between them."""
     ordered, half, below = sorted(values), sum(w for _, w in values) / 2, 0.0
     for k, (value, weight) in enumerate(ordered):
         below += weight

@@ -1,4 +1,4 @@
-"""Shares within demand: what a user cannot use goes to the others, so that no device is shared out in vain."""
+"""Shares within demand: devices that a user cannot use go to the others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SLACK = 1e-9
 
 
 def within_demand(scheme: Scheme, problem: ShareProblem) -> Matrix:
-    """(n, k): the scheme's shares, nobody with more devices than its demand.
+    """(n, k): the scheme's shares, with no user above its demand.
 
-    Whoever has more than it can use keeps the best of its share: its fastest devices, as many as its demand. The
-    others share the rest by the same scheme, until nobody new has too many. So a cut takes only what its user cannot
-    use, and that goes to those who can. The scheme's promises hold among those who are not cut.
+    A user with more devices than its demand keeps its fastest ones, up to its demand. The other users share the rest by
+    the same scheme, and so on until no further user exceeds its demand. The scheme's promises hold among the users that
+    were not cut.
     """
     x: Matrix = np.zeros(problem.speedups.shape)
     open_ = problem.demands > SLACK
@@ -41,7 +41,7 @@ def _among(problem: ShareProblem, open_: np.ndarray, left: Vector) -> ShareProbl
 
 
 def _fastest(share: Vector, speedups: Vector, demand: float) -> Vector:
-    """So many devices of a share, those of the fastest types."""
+    """`demand` devices of a share, those of the fastest types."""
     kept = np.zeros_like(share)
     for j in np.argsort(-speedups, kind="stable"):
         kept[j] = min(float(share[j]), demand)

@@ -1,12 +1,12 @@
-"""OEF for cooperative users: the most efficient of all envy-free shares (OEF 4.2.2, equation 10).
+"""OEF for cooperative users: the most efficient envy-free shares (OEF, section 4.2.2, equation 10).
 
 Per weight, y = x / pi: max sum_l pi_l u_l, u_l = w_l.y_l, sum_l pi_l y_l <= m, u_l >= w_l.y_i for all l, i.
 
-Exact by structure. Users with equal vectors are one with their weights' sum, since the mean over the members of an
-optimum is an optimum. Of the n^2 envy rows those between neighbours (users in order of fastest / slowest) come
-first and the violated ones on demand; at the end all n^2 are checked, so the order is a matter of speed alone.
-Where the rows are ratio-ordered, a coarse problem (groups of neighbours, by their mean vector) says which columns
-the first run may use; then all columns are freed, so that the optimum is that of the whole problem.
+The result is exact. Users with equal vectors are merged into one with the sum of their weights, since the mean over the
+members of an optimum is an optimum. Of the n^2 envy rows, those between neighbours (users ordered by fastest / slowest)
+are added first and violated ones on demand; in the end all n^2 hold, so the order affects only speed. If the users are
+ratio-ordered, a coarse problem (groups of neighbours with their mean vector) chooses the columns for the first run;
+then all columns are freed, so that the optimum is that of the whole problem.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareProble
 from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, GrowingProgramme
 
 ENVY = 1e-8
-"""Envy that counts, relative to one's own efficiency or the mean."""
+"""Tolerated envy, relative to the larger of the user's own efficiency and the mean."""
 GROUP = 10
-"""Neighbours in one group of the coarse problem."""
+"""Users per group of the coarse problem."""
 COARSE_FROM = 100
-"""Users from which on the coarse problem pays."""
+"""The number of users from which the coarse problem saves time."""
 
 
 @dataclass(frozen=True)
 class OefCooperative:
-    """Envy-free, hence sharing-incentive, and the most efficient of these; not Pareto-efficient in general.
+    """The most efficient envy-free shares, which are also sharing-incentive; not Pareto-efficient in general.
 
-    Where a user can use no type, it gets nothing, and a type that nobody can use stays with nobody.
+    A user that can use no type gets nothing, and a type that no user can use is not allocated.
     """
 
     promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.EF, SchemeProperty.SI})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         return self.solve(problem)[0]
 
     def solve(self, problem: ShareProblem) -> tuple[Matrix, int]:
-        """The shares, and how many envy rows it took."""
+        """The shares, and the number of envy rows that they needed."""
         merged = Merged.of(problem)
         small = merged.problem
         w = small.speedups
@@ -59,14 +59,14 @@ class OefCooperative:
 
 
 def ratio_ordered(w: Matrix) -> bool:
-    """Whether each row over the one before never falls from a type to the next (the paper's order of users)."""
+    """Whether the ratio of each row to the one before never falls from a type to the next (the paper's order)."""
     if w.shape[0] < 2:
         return True
     return bool((w > 0).all() and (np.diff(np.diff(np.log(w), axis=0), axis=1) >= -1e-12).all())
 
 
 def _likely(problem: ShareProblem) -> npt.NDArray[np.bool_]:
-    """(n, k): the columns that the first run may use: what a group and its neighbours have, and a type to each side."""
+    """(n, k): columns for the first run: the types used by a user's group and its neighbours, and adjacent types."""
     group = np.arange(problem.users) // GROUP
     weights = np.bincount(group, problem.weights).astype(np.float64)
     weighted = problem.weights[:, None] * problem.speedups
@@ -82,7 +82,7 @@ def _likely(problem: ShareProblem) -> npt.NDArray[np.bool_]:
 
 
 class _EnvyFree:
-    """Columns: y row by row, then u."""
+    """The growing linear program; its columns are y row by row, then u."""
 
     def __init__(self, problem: ShareProblem, likely: npt.NDArray[np.bool_] | None) -> None:
         self.problem, self.likely = problem, likely
@@ -103,7 +103,7 @@ class _EnvyFree:
         self.rows = 2 * (n - 1)
 
     def _add(self, who: npt.NDArray[np.intp], whom: npt.NDArray[np.intp], high: float = INFINITY) -> None:
-        """u_who - w_who.y_whom >= 0; with high = 0 and who = whom, what u is."""
+        """Adds rows u_who - w_who.y_whom >= 0; with high = 0 and who = whom they define u."""
         n, k = self.problem.speedups.shape
         if len(who):
             columns = np.concatenate([whom[:, None] * k + np.arange(k), n * k + who[:, None]], axis=1)
@@ -112,7 +112,7 @@ class _EnvyFree:
         self.known[who, whom] = True
 
     def run(self) -> Matrix:
-        """y: shares per weight."""
+        """The optimal y: shares per weight."""
         if self.likely is not None:
             self.lp.option("presolve", "on")
             self.lp.solve()
@@ -120,7 +120,7 @@ class _EnvyFree:
             self.lp.free_columns()
             self.lp.option("simplex_strategy", PRIMAL_SIMPLEX)
         n, k = self.problem.speedups.shape
-        each = 4 if self.likely is not None else 1  # rows a user and run: many binding ones lie side by side if ordered
+        each = 4 if self.likely is not None else 1  # rows per user and run: ordered users have many binding neighbours
         while True:
             y = np.maximum(self.lp.solve()[: n * k].reshape(n, k), 0.0)
             self.lp.option("simplex_strategy", DUAL_SIMPLEX)
@@ -131,7 +131,7 @@ class _EnvyFree:
             self.rows += len(who)
 
     def _envious(self, y: Matrix, each: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """The `each` worst violated rows of each user."""
+        """(envious users, envied users) of the `each` most violated rows of each user."""
         worth = self.problem.speedups @ y.T
         own: Vector = np.diag(worth).copy()
         envy = worth - own[:, None] - ENVY * np.maximum(own, own.mean())[:, None]

@@ -1,9 +1,9 @@
 """Gandiva_fair: the equal split, then trades of slow for fast devices (as OEF 2.3 describes it).
 
-Each time the two users with the largest difference in speedup between two types trade: the one who gains most by
-the fast type buys it with all slow devices that it has, or as many as the seller has fast ones for. The price, in
-slow devices for a fast one, is the second-highest speedup among those who could buy; the mean of buyer's and
-seller's where the seller is that second, otherwise it would gain nothing.
+In each trade, the two users with the largest difference in speedup between two types trade: the one that gains most
+from the fast type buys it with all its slow devices, or as many as the seller has fast ones for. The price, in slow
+devices for a fast one, is the second-highest speedup among possible buyers; if that is the seller's, the seller would
+gain nothing, so the price is the mean of the buyer's and the seller's speedups.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem
 
 NOTHING = 1e-12
-"""Part of a type's devices that counts as none."""
+"""A fraction of a type's devices up to this counts as none."""
 
 
 @dataclass(frozen=True)
 class Trade:
-    """`buyer` gave `sold` devices of type `slow` for sold / price of type `fast`."""
+    """`buyer` gave `sold` devices of type `slow` for `sold / price` devices of type `fast`."""
 
     buyer: int
     seller: int
@@ -33,16 +33,17 @@ class Trade:
 
 @dataclass(frozen=True)
 class GandivaFairShares:
-    """Nobody loses by a trade, so it is sharing-incentive; with two types it is Pareto-efficient too."""
+    """The equal split with trades. No user loses by a trade, so it is sharing-incentive; with two types it is also
+    Pareto-efficient."""
 
     promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         return self.trades(problem)[0]
 
     def trades(self, problem: ShareProblem) -> tuple[Matrix, list[Trade]]:
-        """The shares, and the trades in their order."""
+        """The shares, and the trades in order; raises ShareError if trading does not end."""
         x, done = problem.equal_split(), list[Trade]()
         least = NOTHING * np.maximum(problem.devices, 1.0)
         most = 50 * problem.users * problem.types**2
@@ -60,7 +61,7 @@ class GandivaFairShares:
 
 
 def _widest(problem: ShareProblem, x: Matrix, least: Matrix) -> Trade | None:
-    """The trade between the users whose speedups lie farthest apart; the first of equals."""
+    """The trade between the two users with the largest difference in speedup, the first of equals; None if none."""
     w = problem.speedups
     best: tuple[float, Trade] | None = None
     for slow in range(problem.types):
@@ -84,7 +85,10 @@ def _widest(problem: ShareProblem, x: Matrix, least: Matrix) -> Trade | None:
 
 
 def _price(buyer: float, second: float, seller: float) -> float:
-    """Between the seller's speedup and the buyer's; where someone cannot use the slow type, what the seller doubles."""
+    """A price between the seller's speedup and the buyer's.
+
+    If the buyer cannot use the slow type: twice the seller's speedup, or 1 if that is 0.
+    """
     if second > seller * (1 + 1e-12) and math.isfinite(second):
         return second
     return (buyer + seller) / 2 if math.isfinite(buyer) else 2 * seller if seller > 0 else 1.0

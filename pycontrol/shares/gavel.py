@@ -1,8 +1,8 @@
-"""Gavel's policies (Narayanan et al., OSDI '20) as linear programmes over time shares.
+"""Gavel's policies (Narayanan et al., OSDI '20) as linear programs over time shares.
 
-Rows are jobs of one GPU, or users with many; a row's shares sum to at most its demand (1 unless the problem says
-otherwise), a type's to its devices. Gavel compares throughput with that of the cluster's equal split scaled so that
-a row sums to 1, which changes the unit of its max-min objective and not the shares.
+Rows are jobs of one GPU, or users with many jobs. A row's shares sum to at most its demand, a type's to at most its
+devices. Gavel compares throughput with that of the equal split scaled so that a row sums to 1, which changes the unit
+of its max-min objective but not the shares.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class GavelShares:
-    """`max_min`: the largest common ratio to the equal split. `water_filling`: then the next, and so on. Both per
-    weight. `max_sum`: the most throughput, whoever has it. `finish_time`: the smallest largest ratio of the finish time
-    to that with the cluster's part of one of n. `min_duration`: the last one done soonest. These two know no weights.
+    """Gavel's shares for one objective.
 
-    Where the equal split exceeds a demand, sharing incentive is meant with the part that the demand allows.
+    `max_min` maximizes the smallest ratio of throughput to the equal split's, per weight; `water_filling` then the next
+    smallest, and so on. `max_sum` maximizes total throughput. `finish_time` minimizes the largest ratio of the finish
+    time to that with 1/n of the cluster. `min_duration` minimizes the last finish time. The last two ignore weights.
+
+    If the equal split exceeds a demand, sharing incentive refers to the part of the split that the demand allows.
     """
 
     objective: Objective = "max_min"
 
     @property
     def promises(self) -> frozenset[SchemeProperty]:
-        """Without demands; max_min alone leaves devices unused where demands bind."""
+        """What the objective promises without demands; `max_min` may leave devices unused if demands bind."""
         return {
             "max_min": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
             "water_filling": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
@@ -43,7 +45,7 @@ class GavelShares:
         }[self.objective]
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         if self.objective == "max_sum":
             return max_sum(problem)
         if self.objective in ("finish_time", "min_duration"):
@@ -55,18 +57,18 @@ class GavelShares:
 
 
 def isolated(problem: ShareProblem) -> Matrix:
-    """(n, k): the cluster divided by the number of rows, scaled down where that is more than a row may have."""
+    """(n, k): the cluster divided by the number of rows, scaled down to the rows' demands."""
     split = np.tile(problem.devices / problem.users, (problem.users, 1))
     return np.asarray(split * np.minimum(1.0, problem.demands / np.maximum(split.sum(axis=1), 1e-300))[:, None])
 
 
 def proportional(problem: ShareProblem) -> Matrix:
-    """(n, k): the cluster's mix of types, one device in all."""
+    """(n, k): one device per row in the cluster's mix of types."""
     return np.tile(problem.devices / max(float(problem.devices.sum()), 1e-300), (problem.users, 1))
 
 
 def max_sum(problem: ShareProblem) -> Matrix:
-    """The most throughput in all."""
+    """(n, k): the shares with the largest total throughput."""
     n, k = problem.speedups.shape
     rows = vstack([capacity_rows(n, k), sum_rows(n, k)])
     x, _ = optimum(problem.speedups.ravel(), csr_array(rows), np.concatenate([problem.devices, problem.demands]))
@@ -74,21 +76,25 @@ def max_sum(problem: ShareProblem) -> Matrix:
 
 
 def min_total_duration(problem: ShareProblem, steps_remaining: Vector) -> tuple[Matrix, float]:
-    """The shares that end the last row soonest if they are kept, and when (exactly; Gavel searches to 5 %)."""
+    """(shares that end the last row soonest if they are kept, its end in seconds); exact, where Gavel stops at 5 %."""
     x, rate = common_level(problem.speedups, problem.devices, steps_remaining, problem.demands)
     return x, 1.0 / rate if rate > 0 else float("inf")
 
 
 def finish_time_fairness(problem: ShareProblem, since_start_s: Vector, steps_remaining: Vector) -> tuple[Matrix, float]:
-    """The smallest max over rows of (since start + steps / throughput) / (steps / isolated throughput), by bisection:
-    for a given rho each row needs a throughput, and one linear programme says how much of it all can have."""
+    """(shares, rho): minimizes the maximum over rows of (time since start + steps / throughput) /
+    (steps / isolated throughput).
+
+    By bisection on rho: each rho requires a throughput of each row, and one linear program tells if all can have it.
+    Raises ShareError if a row can use no type.
+    """
     w, m, demands = problem.speedups, problem.devices, problem.demands
     alone_s = steps_remaining / np.maximum(problem.efficiency(isolated(problem)), 1e-300)
 
     def at(rho: float) -> tuple[Matrix, float]:
         return common_level(w, m, steps_remaining / (rho * alone_s - since_start_s), demands)
 
-    low = float((since_start_s / alone_s).max())  # not even infinite speed does better
+    low = float((since_start_s / alone_s).max())  # a lower bound: even infinite speed is no better
     high = 2 * low + 1.0
     while at(high)[1] < 1.0:
         low, high = high, 2 * high
@@ -101,7 +107,7 @@ def finish_time_fairness(problem: ShareProblem, since_start_s: Vector, steps_rem
 
 
 def _by_finish(problem: ShareProblem, objective: Objective) -> Matrix:
-    """Among those who can run at all; the others get nothing."""
+    """(n, k): the shares by finish times; rows that cannot run get nothing."""
     fits = ((problem.speedups * (problem.devices > 0)).sum(axis=1) > 0) & (problem.demands > 0)
     x = np.zeros(problem.speedups.shape)
     if not fits.any():
@@ -117,8 +123,10 @@ def _by_finish(problem: ShareProblem, objective: Objective) -> Matrix:
 
 
 def water_filling(problem: ShareProblem, unit: Vector) -> tuple[Matrix, Vector]:
-    """The lexicographic max-min of w.x / unit, and its ratios. Who has a price in a level's programme cannot have
-    more than that level in any optimum, and is fixed there."""
+    """(shares, ratios): the lexicographic max-min of w.x / unit.
+
+    A row with a positive price in a level's linear program has exactly that level in every optimum, and is fixed there.
+    """
     w, (n, k) = problem.speedups, problem.speedups.shape
     levels, open_ = np.zeros(n), unit > 0
     x = np.zeros((n, k))

@@ -1,10 +1,10 @@
-"""OEF for users who may lie: the largest efficiency that all have alike, per weight (OEF 4.2.1, equation 9).
+"""OEF for users who may lie: the largest common efficiency per weight (OEF, section 4.2.1, equation 9).
 
 max c with w_l.x_l = c pi_l for all l and sum_l x_l <= m. By duality, with prices p >= 0, p.m = 1:
-c = 1 / max_p g(p), g(p) = sum_l pi_l min_j p_j / w_lj, which is concave in k variables: a cutting plane finds p.
-Almost every user has one cheapest type at p and takes all of that; the few with ties share what is left by a linear
-programme over ties alone. Its result is feasible and 1 / g(p) bounds c from above, so the gap is known; it ends at
-a relative gap of 1e-10. Where rows are ratio-ordered the shares form a staircase, and c follows from that.
+c = 1 / max_p g(p), g(p) = sum_l pi_l min_j p_j / w_lj, which is concave in k variables; cutting planes find p.
+Almost every user has one cheapest type at p and takes only that; the few with ties share what is left by a linear
+program over the ties. Its result is feasible and 1 / g(p) bounds c from above, so the gap is known; the search ends at
+a relative gap of 1e-10. If rows are ratio-ordered, the shares form a staircase, which gives c directly.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from pycontrol.shares.rows import INFINITY, GrowingProgramme
 GAP = 1e-10
 MOST_CUTS = 2000
 STEP = 0.3
-"""How far from the best price so far towards the cuts' optimum the next one is tried: half the cuts of a full step."""
+"""Step from the best prices towards the cuts' optimum for the next cut; it halves the number of cuts of full steps."""
 TRY_AT = 1e-5
-"""Gap from which on the ties are likely to be those of the optimum."""
+"""Below this gap the ties are likely to be those of the optimum."""
 
 
 @dataclass(frozen=True)
 class OefNoncooperative:
-    """All have the same efficiency per weight; who boasts loses. No sharing incentive: some get less than max-min.
+    """All users have the same efficiency per weight, so overstating speedups does not pay. Not sharing-incentive: some
+    users get less than with max-min.
 
-    The paper claims full strategy-proofness (Theorem 5.4), but its proof is of overstated speedups only, and who
-    understates his can gain. A user who can use no type is left out and gets nothing.
+    The paper claims full strategy-proofness (Theorem 5.4), but proves it only for overstated speedups; a user can gain
+    by understating. A user that can use no type gets nothing.
     """
 
     promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP_OVER, SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         merged = Merged.of(problem)
         w, m = merged.problem.speedups, merged.problem.devices
         there = m > 0
@@ -50,7 +51,7 @@ class OefNoncooperative:
 
 
 def common_efficiency(w: Matrix, m: Vector, pi: Vector) -> Matrix:
-    """x for positive m, and users who can each use some type."""
+    """The shares x, for positive m and users that can each use a type."""
     order = np.argsort(np.divide(w[:, -1], w[:, 0], out=np.full(len(w), np.inf), where=w[:, 0] > 0), kind="stable")
     if ratio_ordered(w[order]):
         x = np.empty_like(w)
@@ -60,11 +61,13 @@ def common_efficiency(w: Matrix, m: Vector, pi: Vector) -> Matrix:
 
 
 def _staircase(w: Matrix, m: Vector, pi: Vector) -> Matrix:
-    """Users in order take types in order, each until it has c pi. Newton's method on c: at c every end of the walk is
-    affine in c, so the c at which the devices just suffice is exact once the walk no longer changes."""
+    """The shares for ratio-ordered users: in order, they take types in order until each has c pi.
+
+    Newton's method finds c: the end of the walk is piecewise affine in c, so c is exact once the walk stays the same.
+    """
     n, k = w.shape
     rows, devices, weights = w.tolist(), m.tolist(), pi.tolist()
-    c = float((w.max(axis=0) * m).sum() / pi.sum())  # nobody can do better than this
+    c = float((w.max(axis=0) * m).sum() / pi.sum())  # an upper bound
     while True:
         # At c: the walk's position as (constant, slope) in c, until users or devices end.
         j, left, left_slope = 0, devices[0], 0.0
@@ -95,12 +98,16 @@ def _staircase(w: Matrix, m: Vector, pi: Vector) -> Matrix:
 
 
 def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
-    """Cuts z <= sum_l pi_l p_s(l) / w_ls(l) for the cheapest types s at each price tried, until the gap closes."""
+    """The shares by cutting planes.
+
+    The cuts are z <= sum_l pi_l p_s(l) / w_ls(l) with the cheapest types s at each price tried.
+    Raises ShareError if the gap does not close within MOST_CUTS cuts.
+    """
     n, k = w.shape
     cost = np.divide(1.0, w, out=np.full_like(w, np.inf), where=w > 0)
     everyone = np.arange(n)
     lp = GrowingProgramme(np.concatenate([np.zeros(k), [1.0]]))
-    lp.add(np.arange(k)[None], np.ones((1, k)), 1.0, 1.0)  # columns: p m, so that they are alike in size
+    lp.add(np.arange(k)[None], np.ones((1, k)), 1.0, 1.0)  # columns: p m, which have similar magnitudes
     price, best, best_price = np.full(k, 1.0 / k) / m, 0.0, np.zeros(k)
     for cut in range(MOST_CUTS):
         charge = price * cost
@@ -123,7 +130,7 @@ def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
 
 
 def _from_ties(w: Matrix, m: Vector, pi: Vector, charge: Matrix, slack: float) -> tuple[Matrix, float, Vector]:
-    """The best x on types within `slack` of the cheapest, its c, and the prices that go with it."""
+    """(x, c, prices): the best x on types within `slack` of the cheapest, its c, and its dual prices."""
     close = charge <= charge.min(axis=1, keepdims=True) * (1 + slack)
     single = close.sum(axis=1) == 1
     who, what = np.nonzero(close & ~single[:, None])
@@ -148,7 +155,8 @@ def _from_ties(w: Matrix, m: Vector, pi: Vector, charge: Matrix, slack: float) -
 
 
 def _in_turn(problem: ShareProblem, merged: Merged, x: Matrix) -> Matrix:
-    """Members of one row take its types in turn: alike in efficiency, and at most n + k - 1 shares are not 0."""
+    """Divides a merged row's types among its members one after another: they get equal efficiency per weight, and at
+    most n + k - 1 shares are not 0."""
     result = merged.proportional(x, problem.weights)
     counts = np.bincount(merged.member)
     for group in np.flatnonzero((counts > 1) & ((x > 0).sum(axis=1) > 1)):

@@ -1,23 +1,24 @@
-"""From fractional shares to whole jobs, round by round: rounding with carried deviation (OEF 4.3), without stragglers.
+"""The placer: turns fractional shares into whole jobs, round by round, by rounding with carried deviation (OEF, section
+4.3), without starvation.
 
-A user's deviation on a type is what its shares came to so far, less the devices that it was given. In a round
+A user's deviation on a type is the sum of its shares so far, less the devices that it was given. In a round
 
-1. a user whose longest-waiting job has waited for `patience` rounds saves for it: nothing else is charged to it, and
-   as soon as its deviations add up to the job's size the job goes first, in one type, the longest wait first;
-2. jobs stay where they run if their user's deviation on that type, rounded, allows; with a `stint` of more than one
-   round a user may overdraw by `stint` - 1 times the job for that, so that jobs run longer before they take turns;
-3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows; among those
-   chosen, larger jobs choose their hosts first. Who runs moves only if its user owes `stint` whole jobs of that type;
-4. devices to spare go to those who run there and whose user has no debt, then to the job that waited longest and fits
-   in one type, and are charged to its user. Only a user that saves is not charged, and comes last.
+1. a user with a job that has waited for `patience` rounds saves for it: nothing else is charged to the user, and as
+   soon as its deviations add up to the job's size, the job goes first, in one type; the longest wait comes first;
+2. jobs stay where they run if their user's deviation on that type, rounded, allows it; with a `stint` above 1 a user
+   may overdraw by `stint` - 1 times the job, so that jobs run longer before others take their turn;
+3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows it; among the chosen
+   jobs, larger ones choose their hosts first. A running job moves only if its user owes `stint` such jobs of that type;
+4. spare devices go to jobs that run there if their user has no debt, then to the job that waited longest and fits in
+   one type; they are charged to the job's user. Only users that save are not charged, and they come last.
 
-Steps 2 and 3 are taken for one priority after the other, the highest first: it counts among a user's jobs alone, for
-each user has its own deviations.
+Steps 2 and 3 are taken for one priority after the other, the highest first. Priorities matter only among a user's own
+jobs, as each user has its own deviations.
 
-A job has devices of one type only, unless no type has as many in all. The paper's rule differs: it charges nothing
-beyond the rounded shares and leaves what no job of their user can use to nobody; see `paper_round`.
+A job has devices of one type only, unless no type is large enough. The paper's rule differs: it charges nothing beyond
+the rounded shares, and devices that no job of their user can use stay idle; see `paper_round`.
 
-No starvation: see `wait_bound_rounds`.
+`wait_bound_rounds` bounds the wait of a job.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 ANY_TYPE = ""
-"""Of a job that is larger than every type."""
+"""The type of a job that is larger than every type."""
 HALF = 0.5 - 1e-9
-"""What rounding may add."""
+"""The most that rounding adds."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +42,26 @@ class PlacerJob:
     user: str
     gpus: int
     types: tuple[str, ...]
-    """GPU types that it can use, the fastest first; (ANY_TYPE,) where it must mix them."""
+    """GPU types that it can use, the fastest first; (ANY_TYPE,) if it must mix types."""
     waited: float = 0.0
     """Rounds since its app last ran."""
     home: str | None = None
-    """The GPU type of where it runs now; ANY_TYPE if mixed; None if it does not run."""
+    """The GPU type on which it runs; ANY_TYPE if mixed; None if it does not run."""
     priority: int = 0
-    """Among its user's jobs; the highest comes first."""
+    """Its priority among its user's jobs; the highest comes first."""
 
 
 class Devices(Protocol):
-    """The devices on offer; what is given is taken off them."""
+    """The devices on offer; each gang that is given reduces them."""
 
     def stay(self, job: PlacerJob) -> bool:
-        """Gives the job its home again; False where that is gone."""
+        """Lets the job keep its home; False if that is gone."""
 
     def settle(self, job: PlacerJob, gpu_type: str) -> bool:
-        """Gives the job a new place in one type, on one host if possible; False where there is no room."""
+        """Gives the job a new place in one type, on one host if possible; False if there is no room."""
 
     def hold(self, job: PlacerJob) -> None:
-        """Keeps devices free for a job that is first but finds not enough of them on offer."""
+        """Holds devices for a job that is first but does not find enough on offer."""
 
 
 @dataclass
@@ -68,11 +69,11 @@ class Placement:
     """The outcome of a round."""
 
     deviation: dict[str, dict[str, float]]
-    """To be carried to the next."""
+    """User -> type -> deviation, to be carried to the next round."""
     how: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Job -> (GPU type, why: first, stays, entitled or spare)."""
+    """Job -> (GPU type, why: first, stays, entitled, spare, or "spare, stays")."""
     migrations: int = 0
-    """Jobs that ran, run on, and had to move."""
+    """The number of running jobs that continue and had to move."""
 
 
 def place_round(
@@ -83,7 +84,11 @@ def place_round(
     patience: float,
     stint: float = 1.0,
 ) -> Placement:
-    """`ideal`: devices by user and type that this round is worth; `carried`: the last round's deviation."""
+    """The placement of a round.
+
+    `ideal`: user -> type -> devices due in this round. `carried`: user -> type -> the last round's deviation.
+    `patience` and `stint`: see the module.
+    """
     deviation = {
         user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
         for user, shares in ideal.items()
@@ -94,12 +99,12 @@ def place_round(
 def wait_bound_rounds(
     patience: float, largest: int, share: float, apps_of_user: int, apps: int, stint: float = 1.0
 ) -> float:
-    """Rounds after which every app has run, if its user's shares come to `share` > 0 devices in each round, jobs
-    have at most `largest`, all devices are on offer and some type has room for the job.
+    """Rounds after which every app has run, if its user's shares add up to `share` > 0 devices in each round, jobs
+    have at most `largest` devices, all devices are on offer and some type has room for the job.
 
-    After `patience` its user saves. Its debt is at most `stint` x `largest`, so each of its older apps, and then this
-    one, waits at most ((stint + 1) largest + 1) / share rounds for the deviation; and the jobs that are ready and
-    older, of which one at least runs in each round, are never joined by older ones.
+    After `patience` the user saves. Its debt is at most `stint` x `largest`, so each of its older apps, and then this
+    one, waits at most ((stint + 1) largest + 1) / share rounds for the deviation. Of the older jobs that are ready, at
+    least one runs in each round, and no older ones join them.
     """
     return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
@@ -120,7 +125,7 @@ class _Round:
         self.result = Placement(deviation)
 
     def run(self) -> Placement:
-        """The four steps."""
+        """Takes the four steps."""
         self._first()
         for priority in sorted({j.priority for j in self.jobs}, reverse=True):
             self._stay(priority)
@@ -148,7 +153,7 @@ class _Round:
         if gpu_type != ANY_TYPE:
             deviation[gpu_type] = deviation.get(gpu_type, 0.0) - gpus
             return
-        for t in deviation:  # mixed: from each type alike, since only the sum matters
+        for t in deviation:  # mixed: equally from each type, as only the sum matters
             deviation[t] -= gpus / len(deviation)
 
     def _allows(self, job: PlacerJob, gpu_type: str, overdraft: float = 0.0) -> bool:
@@ -157,7 +162,7 @@ class _Round:
         return have + overdraft + HALF >= job.gpus
 
     def _by_credit(self, job: PlacerJob) -> list[str]:
-        """Its types, the one with the largest deviation first; the faster of equals."""
+        """The job's types, the one with the largest deviation first, then the faster one."""
         deviation = self.deviation[job.user]
         return sorted(job.types, key=lambda t: -round(deviation.get(t, 0.0), 6))
 
@@ -181,7 +186,7 @@ class _Round:
                 served = True
 
     def _ahead(self, job: PlacerJob) -> list[PlacerJob]:
-        """Those of its user with a higher priority that still wait."""
+        """Waiting jobs of the same user with a higher priority."""
         ahead = [j for j in self._open() if j.user == job.user and j.priority > job.priority]
         return sorted(ahead, key=lambda j: -j.priority)
 
@@ -212,12 +217,12 @@ class _Round:
                 self._give(job, gpu_type, "entitled")
 
     def _content(self, job: PlacerJob) -> bool:
-        """Whether it runs, and its user does not yet owe `stint` gangs of that type: no reason to move."""
+        """Whether it runs and its user owes less than `stint` such gangs of that type, so that it need not move."""
         owed = -self.stint * job.gpus
         return job.home not in (None, ANY_TYPE) and self.deviation[job.user].get(str(job.home), 0.0) > owed
 
     def _linger(self) -> None:
-        """A move costs more than a deviation: spare devices go first to those who run there and are in no debt."""
+        """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation."""
         for job in self._open():
             if job.home is None or job.user in self.saving or sum(self.deviation[job.user].values()) < -HALF:
                 continue
@@ -239,7 +244,7 @@ class _Round:
             self._charge(job, where, -job.gpus)
 
     def _limit(self) -> None:
-        """Debt is at most `stint` of the largest job; who wants no more devices carries no claim beyond it."""
+        """Limits debts to `stint` times the user's largest job, and the claims of users with no waiting job."""
         waiting = {j.user for j in self._open()}
         largest: dict[str, int] = {}
         for job in self.jobs:
@@ -256,7 +261,7 @@ class _Round:
 
 @dataclass(frozen=True)
 class PaperRound:
-    """Whole devices by user and type in a round, and the deviation after it."""
+    """User -> type -> whole devices in a round (`real`), and the deviation after it."""
 
     real: dict[str, dict[str, int]]
     deviation: dict[str, dict[str, float]]
@@ -268,10 +273,10 @@ def paper_round(
     smallest: Mapping[str, int],
     devices: Mapping[str, int],
 ) -> PaperRound:
-    """The paper's rule: real = round(ideal + dev), 0 where all of a user's are fewer than its `smallest` job needs.
+    """The paper's rule: real = round(ideal + dev); 0 if a user's devices are fewer than its `smallest` job needs.
 
-    Rounding may ask for more than there is; then the largest remainders are served. Which hosts, and that a job
-    may mix types, is left to the caller, as in the paper.
+    If rounding needs more than the `devices` of a type, the largest remainders are served. As in the paper, the caller
+    chooses hosts and whether a job mixes types.
     """
     want = {u: {t: s + carried.get(u, {}).get(t, 0.0) for t, s in shares.items()} for u, shares in ideal.items()}
     real: dict[str, dict[str, int]] = {u: {} for u in want}
@@ -293,9 +298,9 @@ def paper_round(
 
 
 MEMORY = 8.0
-"""Leases over which what a user received is remembered (Gavel counts again every few rounds)."""
+"""Leases over which received devices fade (Gavel resets its counts every few rounds)."""
 UNSERVED = 1e-3
-"""Devices; what a user received counts as so many at least."""
+"""The least number of devices that a user counts as having received."""
 
 
 def priority_round(
@@ -305,14 +310,14 @@ def priority_round(
     jobs: Sequence[PlacerJob],
     hosts: Devices,
 ) -> Placement:
-    """Rounds by priority, as Gavel has them (its section 5): what a scheme comes to without a placer of ours.
+    """A round by priority, as in Gavel's section 5, for comparison with `place_round`.
 
-    The user whose share of a type is the largest multiple of what it received of it is next, with the job that waited
-    longest of those that fit; what is left then goes to whoever waited longest. A job has one type, unless it is larger
-    than each. No user starves: who received nothing comes first, equals by their longest wait.
+    The (user, type) with the largest ratio of share to devices received is next, with the user's longest-waiting job
+    that fits. Then devices that are left go to the longest-waiting jobs. A job has one type, unless it is larger than
+    each. No user starves: users that received nothing come first, those with the longest wait before others.
 
-    `received`: devices by user and type over the last `MEMORY` leases or so; `leases` have passed since. What it is
-    now is the placement's `deviation`.
+    `received`: user -> type -> devices received over about the last `MEMORY` leases; `leases` have passed since. The
+    new values are the placement's `deviation`.
     """
     fades = math.exp(-leases / MEMORY)
     now = {u: {t: received.get(u, {}).get(t, 0.0) * fades for t in own} for u, own in shares.items()}
@@ -334,7 +339,7 @@ class _Priority:
             self.waiting.setdefault(job.user, []).append(job)
 
     def run(self) -> Placement:
-        """By priority, then what is left."""
+        """Places jobs by priority, then on devices that are left."""
         open_ = {(u, t) for u in self.waiting for t, share in self.shares.get(u, {}).items() if share > 0}
         while open_:
             user, gpu_type = max(open_, key=self._priority)
@@ -369,5 +374,5 @@ class _Priority:
 
 
 def _types(job: PlacerJob) -> tuple[str, ...]:
-    """Those that it can use; of a gang of another size than its app's the one that it has."""
+    """The types that the job can use; its present one for a running gang of another size than its app's."""
     return job.types or ((job.home,) if job.home is not None else ())

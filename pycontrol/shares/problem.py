@@ -1,4 +1,4 @@
-"""What shares are computed from: users' speedup vectors, devices by type, weights; what is wrong is named."""
+"""The input of share schemes: users' speedup vectors, devices by type, weights and demands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Vector = npt.NDArray[np.float64]
 
 
 class ShareError(ValueError):
-    """What is wrong with the input, with its name."""
+    """Invalid input, which the message names, or a failed computation of shares."""
 
 
 class SchemeProperty(enum.Enum):
-    """A property of a scheme. Where a user can use no type, or some only, see the scheme."""
+    """A property of a scheme; the scheme says what holds for users that cannot use all types."""
 
     SP = "strategy-proof: no misreport raises what the liar truly gets"
     SP_OVER = "strategy-proof against boasting: no overstated speedup raises what the liar truly gets"
@@ -33,17 +33,17 @@ class ShareProblem:
     """n users and k GPU types."""
 
     speedups: Matrix
-    """(n, k): w, the speed of a user's jobs on one device of a type; 0 where it cannot use it."""
+    """(n, k): w, the speed of a user's jobs on one device of a type; 0 if it cannot use the type."""
     devices: Vector
     """(k,): m, devices of each type; may be 0."""
     weights: Vector
     """(n,): pi > 0."""
     demands: Vector
-    """(n,): devices that a user can use at once; inf where that does not matter. Only Gavel looks at it."""
+    """(n,): devices that a user can use at the same time; inf: no limit. Of the schemes, only Gavel's use it."""
     left: Vector | None = None
-    """(n,): work left > 0, in the unit of the speedups x seconds; all alike if None. For Gavel's finish times."""
+    """(n,): work left > 0, in units of speedup x seconds; equal if None. For Gavel's finish times."""
     since_s: Vector | None = None
-    """(n,): seconds since a user's first job came; 0 if None. For Gavel's finish times."""
+    """(n,): seconds since a user's first job was submitted; 0 if None. For Gavel's finish times."""
 
     @classmethod
     def of(
@@ -55,7 +55,7 @@ class ShareProblem:
         left: Sequence[float] | Vector | None = None,
         since_s: Sequence[float] | Vector | None = None,
     ) -> ShareProblem:
-        """The checked problem; raises ShareError."""
+        """A validated problem; raises ShareError."""
         w, m = _array("W", speedups, 2), _array("m", devices, 1)
         n, k = w.shape
         if len(m) != k:
@@ -79,16 +79,16 @@ class ShareProblem:
 
     @property
     def users(self) -> int:
-        """n."""
+        """n, the number of users."""
         return len(self.weights)
 
     @property
     def types(self) -> int:
-        """k."""
+        """k, the number of types."""
         return len(self.devices)
 
     def equal_split(self) -> Matrix:
-        """(n, k): each user's part of each type by weight, which is max-min fairness for one type at a time."""
+        """(n, k): each user's part of each type by weight, which is max-min fairness for each type on its own."""
         return np.outer(self.weights / self.weights.sum(), self.devices)
 
     def efficiency(self, x: Matrix) -> Vector:
@@ -115,7 +115,7 @@ class Scheme(Protocol):
 
     @property
     def promises(self) -> frozenset[SchemeProperty]:
-        """What it keeps for every problem with positive speedups; the tests hold it to exactly these."""
+        """The properties that hold for every problem with positive speedups; tests check exactly these."""
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices of each type for each user."""
@@ -123,15 +123,16 @@ class Scheme(Protocol):
 
 @dataclass(frozen=True)
 class Merged:
-    """Users with equal vectors as one user with their weights' sum (OEF 4.2.3 backwards): exact, and smaller."""
+    """A smaller, equivalent problem: users with equal vectors merged into one with the sum of their weights (OEF,
+    section 4.2.3, in reverse)."""
 
     problem: ShareProblem
     member: npt.NDArray[np.intp]
-    """(n,): the row of `problem` that stands for a user."""
+    """(n,): the row of `problem` for each user."""
 
     @classmethod
     def of(cls, problem: ShareProblem) -> Merged:
-        """Merges by exact equality."""
+        """Merges users with exactly equal vectors."""
         rows, member = np.unique(problem.speedups, axis=0, return_inverse=True)
         member = member.reshape(-1)
         weights = np.bincount(member, problem.weights).astype(np.float64)
@@ -139,17 +140,18 @@ class Merged:
         return cls(ShareProblem(rows, problem.devices, weights, demands), member)
 
     def proportional(self, x: Matrix, weights: Vector) -> Matrix:
-        """Each member's part by weight of its row."""
+        """(n, k): the shares x of merged rows divided among their members by weight."""
         return np.asarray(x[self.member] * (weights / self.problem.weights[self.member])[:, None])
 
 
 @dataclass(frozen=True)
 class Tenancy:
-    """Several job types a tenant: one virtual user each, the tenant's weight divided equally (OEF 4.2.4)."""
+    """Tenants with several job types: one virtual user per job type, with equal parts of the tenant's weight (OEF,
+    section 4.2.4)."""
 
     problem: ShareProblem
     tenant: npt.NDArray[np.intp]
-    """(n,): the tenant of a virtual user."""
+    """(n,): the tenant of each virtual user."""
 
     @classmethod
     def of(
@@ -158,7 +160,10 @@ class Tenancy:
         devices: Sequence[float] | Vector,
         weights: Sequence[float] | None = None,
     ) -> Tenancy:
-        """`vectors`: each tenant's job types."""
+        """The problem of virtual users. `vectors`: for each tenant, the speedup vectors of its job types.
+
+        Raises ShareError.
+        """
         for i, own in enumerate(vectors):
             if not own:
                 raise ShareError(f"vectors[{i}]: has no job type")
@@ -170,7 +175,7 @@ class Tenancy:
         return cls(ShareProblem.of([w for own in vectors for w in own], devices, parts), tenant)
 
     def by_tenant(self, x: Matrix) -> Matrix:
-        """(tenants, k): what a tenant's virtual users have together."""
+        """(tenants, k): the sum of the shares of each tenant's virtual users."""
         total = np.zeros((int(self.tenant.max()) + 1, x.shape[1]))
         np.add.at(total, self.tenant, x)
         return total

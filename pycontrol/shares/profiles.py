@@ -1,7 +1,7 @@
-"""The profiling agent's arithmetic: a few mini-batch times on each GPU type give a speedup vector (OEF 4.1).
+"""Computes speedup vectors from a few mini-batch times on each GPU type, as OEF's profiling agent (section 4.1).
 
-Times vary and now and then one is far off (warm-up, a busy host), so a type's time is the median. A job type is
-profiled once and its vector kept; while its jobs run, measured iteration times move it.
+Times vary and have outliers (warm-up, a busy host), so a type's time is the median. A job type is profiled once and its
+vector is stored; iteration times measured while its jobs run adjust it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from pycontrol.shares.problem import ShareError
 
 WARM_UP = 1
-"""Mini-batches left out at the beginning, if more follow: the first pays for compilation and memory."""
+"""First mini-batches that are ignored, if more follow: they include compilation and allocation of memory."""
 KEEP = 0.8
-"""How much of the old estimate each later measurement leaves."""
+"""Weight of the old estimate against each later measurement."""
 NORMAL_MEDIAN = 1.2533
-"""Standard error of a median over that of a mean, normal noise."""
+"""Standard error of a median over that of a mean, for normal noise."""
 MAD_SIGMA = 1.4826
-"""Standard deviation over median absolute deviation, normal noise."""
+"""Standard deviation over median absolute deviation, for normal noise."""
 
 
 @dataclass(frozen=True)
 class TypeTime:
-    """One job type's seconds a mini-batch on one GPU type."""
+    """One job type's seconds per mini-batch on one GPU type."""
 
     seconds: float
     error: float
@@ -34,7 +34,7 @@ class TypeTime:
 
 
 def type_time(times_s: Sequence[float], name: str = "times_s") -> TypeTime:
-    """From a few mini-batches; ShareError where a time is no positive number."""
+    """The time from a few mini-batches; raises ShareError if there are none or one is not a positive number."""
     for i, seconds in enumerate(times_s):
         if not (math.isfinite(seconds) and seconds > 0):
             raise ShareError(f"{name}[{i}]: {seconds} must be a positive number of seconds")
@@ -55,22 +55,23 @@ class TypeProfile:
 
     @classmethod
     def of(cls, times_s: Mapping[str, Sequence[float]]) -> TypeProfile:
-        """`times_s`: GPU type -> mini-batch times there."""
+        """The profile from mini-batch times by GPU type; raises ShareError."""
         if not times_s:
             raise ShareError("times_s: is empty")
         return cls({gpu_type: type_time(times, gpu_type) for gpu_type, times in sorted(times_s.items())})
 
     @property
     def speedups(self) -> dict[str, float]:
-        """GPU type -> speed relative to the slowest of them (w, with 1 on the slowest)."""
+        """GPU type -> speed relative to the slowest measured type (w, 1 on the slowest)."""
         slowest = max(t.seconds for t in self.times.values())
         return {gpu_type: slowest / t.seconds for gpu_type, t in self.times.items()}
 
     def with_prior(self, prior: Mapping[str, float], gpu_types: Iterable[str]) -> dict[str, float]:
-        """Speeds relative to the slowest of these types and the prior's: measured ones, else `prior`, else 1.
+        """GPU type -> speed relative to the slowest, for these types and those of the prior: measured, else `prior`,
+        else 1.
 
-        Prior and measurement meet in the serial time that makes the prior right for the median measured type. Empty
-        where nothing is known: all types are alike then.
+        The prior is scaled so that it is right for the median measured type. Empty if nothing is known, which means
+        that all types are equally fast.
         """
         known = {t: time.seconds for t, time in self.times.items()}
         if not known and not prior:
@@ -80,7 +81,10 @@ class TypeProfile:
         return {t: v / min(speed.values()) for t, v in sorted(speed.items())}
 
     def measured(self, gpu_type: str, seconds: float) -> TypeProfile:
-        """After a measured iteration time there, for one GPU at S = 1. One outlier moves it by a fifth at most."""
+        """The profile after a measured iteration time on one GPU at S = 1; raises ShareError.
+
+        An outlier counts as at most twice or at least half the old time, with a weight of 1 - KEEP.
+        """
         if not (math.isfinite(seconds) and seconds > 0):
             raise ShareError(f"{gpu_type}: {seconds} must be a positive number of seconds")
         old = self.times.get(gpu_type)
@@ -92,5 +96,5 @@ class TypeProfile:
         return TypeProfile({**self.times, gpu_type: new})
 
     def tried(self, gpu_type: str, times_s: Sequence[float]) -> TypeProfile:
-        """With a trial's mini-batches there; a type that is known keeps its time."""
+        """The profile with a trial's mini-batch times on a type; a known type keeps its time."""
         return TypeProfile({gpu_type: type_time(times_s, gpu_type), **self.times})

@@ -1,4 +1,4 @@
-"""The paper's linear programmes written down plainly with PuLP: the oracle of the tests. Slow, and not for use."""
+"""The paper's linear programs in PuLP, as the oracle of the tests; too slow for production."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pycontrol.shares.problem import Matrix, ShareError, ShareProblem
 
 
 def noncooperative(problem: ShareProblem) -> Matrix:
-    """Equation 9: the most efficiency of which all have the same per weight."""
+    """Equation 9: the most efficient shares with the same efficiency per weight for all."""
     lp, x, own = _model(problem)
     for user in range(1, problem.users):
         lp += own[user] * (1 / problem.weights[user]) == own[0] * (1 / problem.weights[0])
@@ -17,7 +17,7 @@ def noncooperative(problem: ShareProblem) -> Matrix:
 
 
 def cooperative(problem: ShareProblem) -> Matrix:
-    """Equation 10: the most efficiency where nobody prefers another's share, per weight."""
+    """Equation 10: the most efficient shares without envy, per weight."""
     lp, x, own = _model(problem)
     for user in range(problem.users):
         for i in range(problem.users):
@@ -28,7 +28,8 @@ def cooperative(problem: ShareProblem) -> Matrix:
 
 
 def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
-    """The most that total efficiency can rise with nobody below what x gives; 0 where x is Pareto-efficient."""
+    """The largest possible increase of total efficiency with no user below its efficiency in x; 0 if x is
+    Pareto-efficient."""
     lp, x_new, own = _model(problem)
     before = problem.efficiency(x)
     for user in range(problem.users):
@@ -38,7 +39,7 @@ def pareto_gain(problem: ShareProblem, x: Matrix) -> float:
 
 
 def _model(problem: ShareProblem) -> tuple[pulp.LpProblem, list[list[pulp.LpVariable]], list[pulp.LpAffineExpression]]:
-    """max sum of w.x with the devices there are."""
+    """The linear program max sum of w.x within the devices, its variables, and each user's efficiency."""
     n, k = problem.speedups.shape
     lp = pulp.LpProblem("shares", pulp.LpMaximize)
     x = [[pulp.LpVariable(f"x_{i}_{j}", 0) for j in range(k)] for i in range(n)]

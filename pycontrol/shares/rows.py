@@ -1,4 +1,4 @@
-"""A linear programme that grows: HiGHS with rows added between runs, each run from the last one's basis."""
+"""A growing linear program: HiGHS with rows added between runs, each run starting from the last one's basis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pycontrol.shares.problem import Matrix, ShareError, Vector
 
 INFINITY = float(highspy.kHighsInf)
 TOLERANCE = 1e-9
-"""Of HiGHS, for feasibility of rows and of prices."""
+"""Primal and dual feasibility tolerance of HiGHS."""
 PRIMAL_SIMPLEX = 4
 DUAL_SIMPLEX = 1
 
@@ -18,7 +18,7 @@ Index = npt.NDArray[np.integer]
 
 
 class GrowingProgramme:
-    """max objective.x, 0 <= x <= upper, rows as added."""
+    """max objective.x with 0 <= x <= upper and the rows added so far."""
 
     def __init__(self, objective: Vector, upper: Vector | None = None) -> None:
         self.columns = len(objective)
@@ -29,7 +29,7 @@ class GrowingProgramme:
             ("presolve", "off"),
             ("primal_feasibility_tolerance", TOLERANCE),
             ("dual_feasibility_tolerance", TOLERANCE),
-            ("simplex_dual_edge_weight_strategy", 1),  # devex: the steepest edge costs more than it saves here
+            ("simplex_dual_edge_weight_strategy", 1),  # devex: steepest edge costs more than it saves here
         ):
             h.setOptionValue(option, value)
         free = np.full(self.columns, INFINITY)
@@ -37,16 +37,16 @@ class GrowingProgramme:
         h.changeColsCost(self.columns, np.arange(self.columns, dtype=np.int32), -objective)
 
     def option(self, name: str, value: str | int) -> None:
-        """Sets one of HiGHS' options."""
+        """Sets an option of HiGHS."""
         self._highs.setOptionValue(name, value)
 
     def free_columns(self) -> None:
-        """Takes all upper bounds away."""
+        """Removes all upper bounds."""
         n = self.columns
         self._highs.changeColsBounds(n, np.arange(n, dtype=np.int32), np.zeros(n), np.full(n, INFINITY))
 
     def add(self, columns: Index, values: Matrix, low: float | Vector, high: float | Vector) -> None:
-        """Rows of equal length: (rows, length) column numbers and values, and bounds."""
+        """Adds rows with bounds; `columns` and `values` have shape (rows, length)."""
         rows, length = columns.shape
         self._highs.addRows(
             rows,
@@ -59,7 +59,7 @@ class GrowingProgramme:
         )
 
     def solve(self) -> Vector:
-        """The optimal x; ShareError where HiGHS finds none."""
+        """The optimal x; raises ShareError if HiGHS finds none."""
         self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
@@ -67,5 +67,5 @@ class GrowingProgramme:
         return np.array(self._highs.getSolution().col_value)
 
     def prices(self) -> Vector:
-        """Of the rows, >= 0 for a binding upper bound."""
+        """The rows' dual prices after `solve`; >= 0 for a binding upper bound."""
         return -np.array(self._highs.getSolution().row_dual)

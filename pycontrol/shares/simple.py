@@ -1,4 +1,4 @@
-"""Max-min fairness and pure efficiency: what the other schemes are compared with."""
+"""Max-min fairness and pure efficiency, as baselines for the other schemes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, SharePr
 
 
 def capacity_rows(n: int, k: int) -> csr_array:
-    """(k, n k): sum over users of each type, x in row-major order."""
+    """(k, n k): rows that sum each type over users, for x in row-major order."""
     return csr_array(kron(np.ones((1, n)), identity(k)))
 
 
 def efficiency_rows(weights: Matrix) -> csr_array:
-    """(n, n k): w.x of each user."""
+    """(n, n k): rows that give w.x of each user."""
     n, k = weights.shape
     return csr_array((weights.ravel(), np.arange(n * k), np.arange(0, n * k + 1, k)), shape=(n, n * k))
 
 
 def sum_rows(n: int, k: int) -> csr_array:
-    """(n, n k): all devices of each user."""
+    """(n, n k): rows that sum all devices of each user."""
     return efficiency_rows(np.ones((n, k)))
 
 
 def optimum(objective: Vector, upper: csr_array, bound: Vector) -> tuple[Vector, Vector]:
-    """The x >= 0 that maximises objective.x with upper.x <= bound, and the rows' prices (>= 0)."""
+    """(x, prices): the x >= 0 that maximizes objective.x with upper.x <= bound, and the rows' prices (>= 0).
+
+    Raises ShareError if there is no optimum.
+    """
     finite = np.isfinite(bound)
     done = linprog(-objective, A_ub=upper[finite], b_ub=bound[finite], method="highs-ds")
     if done.status != 0:
@@ -40,28 +43,29 @@ def optimum(objective: Vector, upper: csr_array, bound: Vector) -> tuple[Vector,
 
 @dataclass(frozen=True)
 class MaxMinShares:
-    """The equal split by weight: each user alike on each type."""
+    """The equal split by weight: each user gets the same fraction of each type."""
 
     promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP, SchemeProperty.EF, SchemeProperty.SI})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         return problem.equal_split()
 
 
 @dataclass(frozen=True)
 class MaxEfficiency:
-    """All of a type to whom it speeds up most, ties by weight; `sharing_incentive`: nobody below the equal split."""
+    """Gives each type to the user that it speeds up most, ties by weight; with `sharing_incentive` no user falls below
+    the equal split."""
 
     sharing_incentive: bool = False
 
     @property
     def promises(self) -> frozenset[SchemeProperty]:
-        """Pareto-efficient always, since the sum is maximal."""
+        """Always Pareto-efficient, as the sum is maximal."""
         return frozenset({SchemeProperty.PE, SchemeProperty.SI} if self.sharing_incentive else {SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         w, m = problem.speedups, problem.devices
         if not self.sharing_incentive:
             best = (w == w.max(axis=0)) & (w > 0)
@@ -75,20 +79,20 @@ class MaxEfficiency:
 
 @dataclass(frozen=True)
 class MaxMinRatio:
-    """The largest common ratio of w.x to the equal split's, without a limit on what one user holds."""
+    """The largest common ratio of w.x to that of the equal split, without a limit on one user's devices."""
 
     promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI, SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """(n, k): devices by user and type."""
         floor = problem.efficiency(problem.equal_split())
         return common_level(problem.speedups, problem.devices, floor, np.full(problem.users, np.inf))[0]
 
 
 def common_level(w: Matrix, m: Vector, unit: Vector, caps: Vector) -> tuple[Matrix, float]:
-    """x and the largest level with w.x >= level x unit for all; at most caps[l] devices for user l.
+    """(x, level): the largest level with w.x >= level x unit for all users, and at most caps[l] devices for user l.
 
-    Users whose unit is 0 get nothing.
+    Users with a unit of 0 get nothing.
     """
     n, k = w.shape
     level = csr_array(np.concatenate([np.zeros(k), unit, np.zeros(n)])[:, None])
