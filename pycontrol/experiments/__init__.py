@@ -1,1 +1,1 @@
-"""What the papers claim, measured here: one experiment a figure or table, each with what it assumes."""
+"""Experiments that measure the papers' claims: one per figure or table, each with its assumptions."""

@@ -1,7 +1,7 @@
-"""docs/claims.md, made anew from the results that are kept: no row can be older than its code unseen.
+"""Generates docs/claims.md from the stored results, and marks rows that are older than their code.
 
-A result is what one experiment found, with the commit, a hash of the code that decided it, seeds and size. One whose
-hash is not that of today's code is marked stale.
+A result has an experiment's claims, the commit, a hash of the code that determines it, the seeds and the size. A result
+whose hash differs from the present code's is marked stale.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ they are, is in [themis.md](themis.md#which-of-them-matter); what the default po
 
 
 class BadResults(ValueError):
-    """The folder holds something that is no result, or nothing."""
+    """The folder is empty, or contains a file that is not a result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClaimResult:
-    """One experiment's claims, and what they were found with."""
+    """One experiment's claims, and the conditions of the run."""
 
     name: str
     command: str
@@ -54,11 +54,11 @@ class ClaimResult:
     """quick, full, or empty for the experiment's own."""
     commit: str
     code: str
-    """`code_hash` at that time; empty where it is not known."""
+    """`code_hash` at the time of the run; empty if unknown."""
     claims: tuple[tuple[str, ...], ...]
-    """Claim, what the paper says, what was found, the verdict, and why, where that was kept."""
+    """(claim, the paper's value, the value found, verdict, and the reason if stored)."""
     part: str = ""
-    """How much of the paper's set-up was run, where that is not all."""
+    """The part of the paper's set-up that was run, if not all."""
 
 
 def folder_of(name: str) -> str:
@@ -67,7 +67,7 @@ def folder_of(name: str) -> str:
 
 
 def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
-    """What is kept of an experiment that ran on this code."""
+    """The result to store for an experiment that ran on this code."""
     size = "quick" if entry.quick else "full" if entry.full else ""
     options = [f"--{size}"] if size else []
     options += [f"--seeds {entry.most_seeds}"] if entry.most_seeds else []
@@ -78,7 +78,7 @@ def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
 
 
 def keep(result: ClaimResult, folder: Path) -> Path:
-    """Writes one result, instead of the one before; returns the file."""
+    """Write a result, replacing the previous one; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.name}.json"
     path.write_text(json.dumps(plain(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -86,7 +86,7 @@ def keep(result: ClaimResult, folder: Path) -> Path:
 
 
 def read(folder: Path, names: Iterable[str]) -> list[ClaimResult]:
-    """The results in the order of these names; BadResults where a file is none, or is of no such experiment."""
+    """The results in the order of these names; raises BadResults for a file that is not a known experiment's result."""
     known = list(names)
     found = {path.stem: path for path in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
     strange = sorted(found.keys() - set(known))
@@ -106,12 +106,12 @@ def _result(path: Path) -> ClaimResult:
 
 
 def is_stale(result: ClaimResult) -> bool:
-    """Whether the code that it depends on has changed since."""
+    """Whether the code that determines the result has changed since the run."""
     return result.code != code_hash(result.name)
 
 
 def page(results: Sequence[ClaimResult]) -> str:
-    """The whole page."""
+    """The page's Markdown."""
     parts = [HEAD]
     for paper, title in PAPERS.items():
         mine = [r for r in results if folder_of(r.name) == paper]

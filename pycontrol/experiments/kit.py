@@ -1,4 +1,4 @@
-"""What an experiment is given and what it finds, as plain values."""
+"""The input and the findings of an experiment, as plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from pycontrol.simulation.runs import Interval, cores
 
 DATA = "ISONOMY_DATA"
-"""Where the public traces are; without it ../shared/data beside the checkout."""
+"""Environment variable with the folder of the public traces; default ../shared/data next to the checkout."""
 
 
 @dataclass(frozen=True)
@@ -21,27 +21,27 @@ class Setup:
 
     quick: bool = False
     seeds: int | None = None
-    """Most seeds; None: the experiment's own number."""
+    """The most seeds; None: the experiment's own number."""
     processes: int = field(default_factory=cores)
     data: Path | None = None
     full: bool = False
-    """One seed at a paper's full size, where that takes hours."""
+    """Run one seed at the paper's full size, which can take hours."""
     note: Callable[[str], None] = lambda text: None
-    """Told of progress."""
+    """Called with progress messages."""
 
     def seeds_of(self, usual: int, quick: int) -> range:
         """The seeds to run."""
         return range(self.seeds if self.seeds is not None else quick if self.quick else usual)
 
     def trace(self, path: str) -> Path | None:
-        """A file of the public traces; None where they are not there."""
+        """A file of the public traces; None if it does not exist."""
         root = self.data or Path(os.environ.get(DATA, "../shared/data"))
         return root / path if (root / path).exists() else None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; numbers as they are, words as they are read."""
+    """A table of numbers and texts."""
 
     title: str
     columns: tuple[str, ...]
@@ -77,7 +77,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper and what came of it here. `holds` None: it cannot be tried here; `why` says more."""
+    """A claim of the paper and the result here. `holds` None: it cannot be tested here; `why` explains."""
 
     claim: str
     paper: str
@@ -85,11 +85,11 @@ class Claim:
     holds: bool | None
     why: str = ""
     sure: bool = True
-    """Whether the seeds leave no doubt, at 95 %; else the means say so."""
+    """Whether the result is significant at 95 %; else it rests on the means."""
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The verdict in a few words."""
         if self.holds is None:
             return "not tried"
         return ("holds" if self.holds else "does not hold") + ("" if self.sure else " on average")
@@ -97,23 +97,23 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one experiment found."""
+    """The findings of one experiment."""
 
     claims: tuple[Claim, ...]
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
     conventions: tuple[str, ...] = ()
-    """What it assumes where the paper leaves it open."""
+    """Assumptions where the paper leaves something open."""
     seeds: int = 0
     notes: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     """Numbers for other programs."""
     size: str = ""
-    """How much of the paper's set-up was run, where that is not all."""
+    """The part of the paper's set-up that was run, if not all."""
 
 
 def shown(value: Interval, digits: int = 3) -> str:
-    """A mean with its 95 % confidence interval; "-" where there is none."""
+    """A mean with its 95 % confidence interval; "-" if there is none."""
     if math.isnan(value.mean):
         return "-"
     if value.n < 2:

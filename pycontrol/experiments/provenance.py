@@ -1,8 +1,8 @@
-"""Which code decides what an experiment finds, and a hash of it: kept beside a result, it tells when that is stale.
+"""Finds the code that determines an experiment's findings, and hashes it to detect stale results.
 
-An experiment's code is its function and every function, class and constant of this package that this names, directly
-or not: a class whole, with all its methods. Policies are loaded by name: those count that the experiment's own modules
-name. Comments, docstrings, layout and functions' annotations decide nothing and are left out.
+An experiment's code is its function, and every function, class (with all methods) and constant of this package that it
+names, directly or indirectly. Policies are loaded by name: those that the experiment's own modules name are included.
+Comments, docstrings, layout and functions' annotations have no effect and are left out.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pycontrol.policies.registry import POLICIES
 
 PACKAGE = "pycontrol"
 REGISTRIES = frozenset({"pycontrol.policies.registry", "pycontrol.experiments.catalogue"})
-"""They name everything, and load what others ask for."""
+"""Modules that are not followed, because they name everything and load what others request."""
 COMPILED = {"pycontrol.auction.native": (".c", ".h")}
-"""Modules that load what a compiler made of the sources beside them."""
+"""Modules that load compiled code, and the suffixes of its sources next to them."""
 Named = tuple[str, str]
-"""A module, and a name at its top."""
+"""(module, name at its top level)."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """One source as what it binds at its top."""
+    """A source file, as the names that it binds at its top level."""
 
     name: str
     binds: dict[str, list[ast.stmt]] = field(default_factory=dict)
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    """Local name -> module and name there; None: the module itself."""
+    """{local name: (module, name there)}; None: the module itself."""
     runs: list[ast.stmt] = field(default_factory=list)
     """Statements that bind nothing."""
 
@@ -48,7 +48,7 @@ class PackageTree:
         self.modules: dict[str, Module | None] = {}
 
     def file(self, name: str) -> Path | None:
-        """A module's source; None for what is no module of ours."""
+        """A module's source file; None for a module outside the package."""
         parts = name.split(".")
         if parts[0] != PACKAGE:
             return None
@@ -63,7 +63,7 @@ class PackageTree:
         return self.modules[name]
 
     def reached(self, first: Named) -> dict[Named, list[ast.stmt]]:
-        """What a definition names, directly or not, with itself; "" names a module's statements that bind nothing."""
+        """A definition and all that it names, directly or indirectly; "" names statements that bind nothing."""
         found: dict[Named, list[ast.stmt]] = {}
         todo = [first]
         while todo:
@@ -93,7 +93,7 @@ class PackageTree:
             yield from ((whole.name, one) for one in (*whole.binds, *whole.imports, ""))
 
     def _needs(self, module: Module, node: ast.AST) -> Iterator[Named]:
-        """The names that a piece of code uses; of a module that it has under a name, only what it takes from there."""
+        """The names that a piece of code uses; of an imported module, only the attributes that it uses."""
         if isinstance(node, ast.Attribute):
             there = self._module_of(module, node.value)
             if there is not None and self.file(f"{there}.{node.attr}") is None:
@@ -108,7 +108,7 @@ class PackageTree:
             yield from self._needs(module, child)
 
     def _module_of(self, module: Module, node: ast.AST) -> str | None:
-        """The module of ours that an expression is: an imported name, or one inside of such."""
+        """The package's module that an expression names; None for any other expression."""
         if isinstance(node, ast.Attribute):
             outer = self._module_of(module, node.value)
             inner = None if outer is None else f"{outer}.{node.attr}"
@@ -121,7 +121,7 @@ class PackageTree:
 
 
 def code_hash(name: str, root: Path | None = None) -> str:
-    """Of the code that decides what an experiment finds; `root`: the package's folder."""
+    """The hash of the code that determines an experiment's findings; `root`: the package's folder."""
     at = root or Path(pycontrol.__file__).parent
     module, _, function = EXPERIMENTS[name].partition(":")
     found = PackageTree(at).reached((module, function))
@@ -136,7 +136,7 @@ def code_hash(name: str, root: Path | None = None) -> str:
 
 
 def commit_of(root: Path | None = None) -> str:
-    """The commit that is checked out, with a plus where files have changed since; "unknown" outside a checkout."""
+    """The checked-out commit, with a plus if files have changed since; "unknown" outside a checkout."""
     at = (root or Path(pycontrol.__file__).parent).parent
 
     def git(*words: str) -> str:
@@ -154,24 +154,24 @@ def _loads_by_name(module: str) -> bool:
 
 
 class _Meaning(ast.NodeTransformer):
-    """Drops what decides nothing."""
+    """Removes the parts of the code that have no effect."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """A docstring, of a field too."""
+        """Remove docstrings, also those of fields."""
         text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if text else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        """What only a type checker reads."""
+        """Remove blocks for type checkers."""
         typing = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         return None if typing else self.generic_visit(node)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
-        """An argument without its type."""
+        """Remove an argument's annotation."""
         return ast.arg(node.arg)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """A function without the type that it returns."""
+        """Remove a function's return annotation."""
         bare = ast.FunctionDef(node.name, node.args, node.body, node.decorator_list)
         return self.generic_visit(bare)
 

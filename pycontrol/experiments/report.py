@@ -1,4 +1,4 @@
-"""Findings on paper: JSON, Markdown, one HTML page, and the figures as PNG."""
+"""Writes findings as JSON, Markdown, one HTML page, and PNG figures."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Entry:
     wall_s: float
     quick: bool
     most_seeds: int | None = None
-    """`--seeds`, where it was given."""
+    """The value of `--seeds`, if given."""
     day: str = ""
-    """When it ran, as YYYY-MM-DD."""
+    """The day of the run, as YYYY-MM-DD."""
     full: bool = False
 
     def as_asked(self, setup: Setup) -> bool:
-        """Whether it ran with the settings that would make it the same again."""
+        """Whether it ran with the same settings as `setup`."""
         return (self.quick, self.full, self.most_seeds) == (setup.quick, setup.full, setup.seeds)
 
 
 def text(value: Any) -> str:
-    """A cell as it is read: four significant digits, a dash for nothing."""
+    """A cell's text: numbers with four significant digits, a dash for None."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
@@ -46,7 +46,7 @@ def text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """JSON values: no NaN, no infinity, no numpy."""
+    """The value as JSON values, without NaN, infinity and numpy types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -60,12 +60,12 @@ def plain(value: Any) -> Any:
 
 
 def as_json(entry: Entry) -> str:
-    """Everything an experiment found."""
+    """An experiment's findings as JSON text."""
     return json.dumps(plain(entry), indent=1)
 
 
 def read(path: Path) -> Entry:
-    """What `write` wrote, but for the figures' numbers; KeyError, TypeError or ValueError if it is something else."""
+    """Read what `write` wrote, without the figures' series; raises KeyError, TypeError or ValueError otherwise."""
     data = json.loads(path.read_text(encoding="utf-8"))
     found = data["findings"]
     findings = Findings(
@@ -82,7 +82,7 @@ def read(path: Path) -> Entry:
 
 
 def draw(figure: Figure, path: Path) -> bool:
-    """Draws a figure; False where matplotlib is not installed (the extra `plots`)."""
+    """Draw a figure; False if matplotlib (the extra `plots`) is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Canvas
@@ -110,7 +110,7 @@ def draw(figure: Figure, path: Path) -> bool:
 
 
 def _named(figure: Figure) -> bool:
-    """Whether each series is one point, which then has its name beside it."""
+    """Whether each series is one point, which is then labelled with its name."""
     return figure.kind == "scatter" and all(len(s.x) == 1 for s in figure.series)
 
 
@@ -220,7 +220,7 @@ def markdown(entry: Entry) -> str:
 
 
 def write(entry: Entry, folder: Path) -> list[str]:
-    """Writes NAME.json and NAME-FIGURE.png; returns what could not be drawn."""
+    """Write NAME.json and NAME-FIGURE.png; returns the figures that could not be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
     half = folder / f".{entry.name}.json"
     half.write_text(as_json(entry), encoding="utf-8")
@@ -230,7 +230,7 @@ def write(entry: Entry, folder: Path) -> list[str]:
 
 
 def write_pages(entries: Sequence[Entry], folder: Path) -> None:
-    """Writes index.html and report.md: all claims in a table, then each experiment."""
+    """Write index.html and report.md: a table of all claims, then each experiment."""
     page = _templates(True).from_string(HTML).render(entries=entries)
     (folder / "index.html").write_text(page, encoding="utf-8")
     summary = _templates(False).from_string(SUMMARY).render(entries=entries)

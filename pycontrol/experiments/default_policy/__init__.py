@@ -1,1 +1,1 @@
-"""Experiments about the default policy."""
+"""Experiments on the default policy."""

@@ -1,4 +1,4 @@
-"""What apps gain by lying about themselves, by search: one app, or two together, each with one lie or two at once."""
+"""The gain of lies, by search: by one app or by two together, with one or two lies each."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SINGLE: Mapping[str, tuple[float, ...]] = {
     "loss": (0.3, 3.0),
     "rho": (0.5, 2.0),
 }
-"""Field of Misreport -> what the truth is multiplied by. `work` is the work left."""
+"""{field of Misreport: factors of the truth}. `work` is the work left."""
 AT_ONCE: Mapping[str, tuple[float, ...]] = {
     "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 2.0), "elapsed": (3.0,), "loss": (3.0,),
 }  # fmt: skip
-"""Two of these by the same app."""
+"""Combinations of two lies by the same app."""
 TOGETHER: Mapping[str, tuple[float, ...]] = {
     "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 0.9, 1.25, 2.0), "elapsed": (3.0,), "loss": (3.0,),
 }  # fmt: skip
-"""Each told by two apps."""
+"""Lies that two apps tell together."""
 
 
 @dataclass(frozen=True)
 class WorkLie:
-    """What each of one or two liars says."""
+    """The lies of one or two liars."""
 
     name: str
     said: Misreport
@@ -41,7 +41,7 @@ class WorkLie:
 
 
 def lies(few: bool) -> list[WorkLie]:
-    """Each alone, two kinds at once, and two apps together; only the extremes of each alone if few."""
+    """Single lies, combinations of two, and lies of two apps; if `few`, only the extremes of single lies."""
     single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
     found = [WorkLie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
     if few:
@@ -55,23 +55,23 @@ def lies(few: bool) -> list[WorkLie]:
 
 @dataclass(frozen=True)
 class Gain:
-    """The best lie against a policy: found on some apps of some seeds, confirmed on other seeds."""
+    """The best lie under a policy: found on some apps of some seeds, and measured on other seeds."""
 
     policy: str
     lie: str
     searched: Interval
-    """Completion time of the liar (two: their mean) / the same when it is honest, where the lie was searched for."""
+    """Liar's (or two liars' mean) completion time relative to honesty, on the seeds of the search."""
     confirmed: Interval
     tried: int
 
     @property
     def percent(self) -> float:
-        """Of completion time, on the fresh seeds; negative where the lie costs."""
+        """The gain in completion time on the fresh seeds, percent; negative if the lie costs."""
         return 100 * (1 - self.confirmed.mean)
 
     @property
     def percent_most(self) -> float:
-        """The same at the far end of its 95 % interval."""
+        """The gain at the far end of its 95 % interval, percent."""
         return 100 * (1 - self.confirmed.low)
 
 

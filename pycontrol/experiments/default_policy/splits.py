@@ -1,4 +1,4 @@
-"""What a user gains by submitting one app as several, or several as one, under the default policy."""
+"""The gain of splitting an app into several, or merging several into one, under the default policy."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pycontrol.simulation.runs import Interval, interval, run_many
 OURS = variant("isonomy", "isonomy")
 SIZE = 24
 GOAL, LEAST = 0.99, 0.95
-"""Of the geometric mean over all, and of the upper end of any pattern's interval."""
+"""Lower bounds of the geometric mean over all cases, and of the upper end of any pattern's interval."""
 FRESH = 4000
-"""Seeds from here on were not looked at while the policy was made."""
+"""Seeds from here on were not used during the policy's design."""
 VICTIMS = (0.3, 0.6, 0.9)
-"""Which apps are split: by their place in the order of work."""
+"""The apps to split, as quantiles of work."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Pieces of an app, `gap` apart as a share of a piece's part of the whole's completion time."""
+    """A way to split an app; `gap` between pieces as a share of one piece's part of the whole's completion time."""
 
     pieces: int
     gap: float
@@ -38,7 +38,7 @@ class Pattern:
         return f"split into {self.pieces}, {when}"
 
     def of(self, app: TraceApp, whole_s: float) -> list[TraceApp]:
-        """The pieces: every phase's jobs are dealt out in turn."""
+        """The pieces, with each phase's jobs dealt out in turn."""
         found = []
         for i in range(self.pieces):
             phases = tuple(p[i :: self.pieces] for p in app.phases if p[i :: self.pieces])
@@ -54,12 +54,12 @@ PATTERNS = (
 )
 QUICK_PATTERNS = (Pattern(2, 0.0), Pattern(5, 0.0), Pattern(5, 0.5))
 MERGES = (2, 3, 5)
-"""Apps of one user in a row that are submitted as one, when the first of them comes."""
+"""Numbers of consecutive apps of one user that are submitted as one app when the first arrives."""
 
 
 @dataclass(frozen=True)
 class SplitCase:
-    """One comparison: the time until all is done, as it was submitted to as it could have been."""
+    """One comparison of the completion time with and without the change."""
 
     label: str
     where: str
@@ -109,7 +109,7 @@ def splits(setup: Setup) -> Findings:
 
 
 def scenes(setup: Setup) -> list[tuple[Scene, int]]:
-    """Where, and how many seeds."""
+    """(scene, number of seeds) of each scene."""
     seeds = len(setup.seeds_of(4, 1))
     levels = (4.0,) if setup.quick else (1.0, 2.0, 4.0)
     apps = 10 if setup.quick else SIZE
@@ -128,7 +128,7 @@ def search(
     patterns: Sequence[Pattern],
     merges: Sequence[int],
 ) -> Iterator[SplitCase]:
-    """All cases, scene by scene."""
+    """All cases of all scenes."""
     for scene, seeds in where:
         setup.note(f"{scene.label}: {len(patterns)} ways to split, {len(merges)} to merge, {seeds} seeds")
         for seed in range(FRESH, FRESH + seeds):
@@ -141,7 +141,7 @@ def search(
 
 @dataclass(frozen=True)
 class _World:
-    """One workload of apps that all have a user of their own."""
+    """One workload of apps that each have their own user."""
 
     policy: Variant
     scene: Scene
@@ -150,7 +150,7 @@ class _World:
     processes: int
 
     def splits(self, patterns: Sequence[Pattern]) -> Iterator[SplitCase]:
-        """Apps of all sizes, each in pieces."""
+        """Cases in which an app is split, for apps of all sizes."""
         honest = self._ends([self.workload.apps])[0]
         able = sorted((a for a in self.workload.apps if sum(map(len, a.phases)) > 1), key=lambda a: a.work_gpu_s)
         plan = []
@@ -172,7 +172,7 @@ class _World:
             yield SplitCase(pattern.label, self.scene.label, ratio)
 
     def merges(self, sizes: Sequence[int]) -> Iterator[SplitCase]:
-        """Apps that one user submits together, against one app with all their jobs."""
+        """Cases in which one app replaces several apps of a user."""
         plan = []
         for n, share in itertools.product(sizes, VICTIMS):
             at = int(share * (len(self.workload.apps) - n))
@@ -200,7 +200,7 @@ class _World:
         return [a for a in self.workload.apps if a.app_id not in ids] + list(new)
 
     def _ends(self, runs: Sequence[Sequence[TraceApp]]) -> list[Mapping[str, float]]:
-        """When each app ends, run by run."""
+        """{app: end} of each run."""
         jobs = []
         for apps in runs:
             ordered = tuple(sorted(apps, key=lambda a: (a.submitted_s, a.app_id)))
@@ -212,6 +212,6 @@ class _World:
 
 
 def _mean(cases: Sequence[SplitCase]) -> Interval:
-    """Geometric."""
+    """The geometric mean of the cases' ratios."""
     logs = interval([math.log(c.ratio) for c in cases])
     return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(min(logs.high, 700.0)), logs.n)

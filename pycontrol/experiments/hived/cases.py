@@ -19,20 +19,20 @@ from pycontrol.simulation.workloads import load
 DAY_S = 86400.0
 WINDOW_S = 12 * 3600.0
 DAYS = 62.0
-"""Of the trace."""
+"""Length of the trace in days."""
 LOAD = 1.0
 """GPU time over that of 2,232 GPUs: regular jobs then use about 70 % of 279 and 80 % of 200 nodes, as in Figure 7."""
 LOWER_LOAD = 0.70
-"""As much if the paper's 70 % meant all jobs."""
+"""The load if the paper's 70 % meant all jobs."""
 NODES = {
     "res-a": 1, "res-b": 2, "res-c": 2, "res-d": 4, "res-e": 5, "res-f": 78,
     "prod-a": 24, "prod-b": 29, "prod-c": 31, "prod-d": 43, "prod-e": 54,
 }  # fmt: skip
-"""8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes are nobody's."""
+"""8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes have no owner."""
 CLUSTER_NODES = 279
 FROM_DAY = 20.0
-"""Where a part of the trace begins: the jobs that would then run, were there room for all, are there from the start
-with what is left of them, since an empty cluster fills only over weeks."""
+"""The day on which a part of the trace begins. Jobs that would run then, if there were room for all, are present from
+the start with their remaining work, because an empty cluster takes weeks to fill."""
 WIDTHS = (1, 2, 4, 8)
 """GPUs of the cells gpu, switch, socket, node."""
 LEVELS = ("gpu", "switch", "socket", "node")
@@ -54,7 +54,7 @@ SHORT_DAYS = 2.0
 
 @dataclass(frozen=True)
 class TraceSize:
-    """How much of the trace is run: one in `part` nodes and jobs, so many days, with so many seeds."""
+    """The part of the trace to run: one in `part` nodes and jobs, for `days` days, with `seeds` seeds."""
 
     part: int
     days: float
@@ -77,7 +77,7 @@ def size(setup: Setup) -> TraceSize:
 
 
 Spec = tuple[tuple[str, int, int, float, float], ...]
-"""(tenant, number, GPUs, arrival, run time) of each job; jobs are made anew for each run."""
+"""(tenant, number, GPUs, arrival, run time) of each job; each run creates its own jobs."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class TraceCase:
     until_s: float
     """When the last job has arrived."""
     ends_s: float = math.inf
-    """When a simulation of it ends, whatever has not by then."""
+    """When a simulation of the case stops, even if jobs still run."""
 
     def gpus(self, tenant: str) -> int:
         """GPUs that a tenant owns."""
         return sum(count * WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items())
 
     def machines(self, tenant: str) -> list[int]:
-        """GPUs of the machines that a tenant's cells are."""
+        """GPUs of the machines that correspond to a tenant's cells."""
         return [WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items() for _ in range(count)]
 
     @functools.cached_property
@@ -109,7 +109,7 @@ class TraceCase:
 
 
 def multiple(gpus: int) -> int:
-    """The GPUs that a job takes: a power of two up to 8, or whole nodes."""
+    """A job's GPUs rounded up: to a power of two up to 8, or to whole nodes."""
     if gpus > NODE_GPUS:
         return -(-gpus // NODE_GPUS) * NODE_GPUS
     return next(width for width in WIDTHS if width >= gpus)
@@ -131,7 +131,7 @@ def apportioned(shares: Mapping[str, float], total: int, least: int = 1) -> dict
 def make(
     name: str, nodes: int, owned: Mapping[str, Mapping[str, int]], apps: Sequence[TraceApp], until_s: float
 ) -> TraceCase:
-    """A case of these apps; what no private cluster could run is left out."""
+    """A case of these apps; jobs that no private cluster could run are left out."""
     most = {
         t: max(NODE_GPUS * cells.get("node", 0), *(WIDTHS[LEVELS.index(k)] for k, n in cells.items() if n))
         for t, cells in owned.items()
@@ -153,7 +153,7 @@ def _trace(share: float, load_: float, seed: int, days: float) -> tuple[TraceApp
 
 
 def window(apps: Sequence[TraceApp], days: float) -> tuple[TraceApp, ...]:
-    """The jobs of so many days from `FROM_DAY` on, and what is left of those that would run then; all if it is all."""
+    """The jobs of `days` days from `FROM_DAY`, and the rest of those running then; all jobs for the whole trace."""
     if days >= DAYS:
         return tuple(apps)
     from_s, until_s = FROM_DAY * DAY_S, (FROM_DAY + days) * DAY_S
@@ -171,7 +171,7 @@ def full(
 ) -> TraceCase:
     """The trace on the whole cluster or on 200 nodes; a `part` of 4 is a quarter of the nodes and of the jobs.
 
-    Nodes are divided as the 273 of Table 1, at least one a tenant; of the 279, six are nobody's.
+    Nodes are divided like the 273 of Table 1, at least one per tenant; six of the 279 have no owner.
     """
     spare = CLUSTER_NODES - sum(NODES.values()) if nodes == CLUSTER_NODES else 0
     here = -(-nodes // part)
@@ -181,9 +181,9 @@ def full(
 
 
 def small(seed: int = 0, days: float = DAYS) -> TraceCase:
-    """The cluster experiment: 96 GPUs and as large a share of the jobs (section 5.2.1).
+    """The cluster experiment: 96 GPUs and an equally large share of the jobs (section 5.2.1).
 
-    The five tenants whose quota is less than a node own single GPUs of one node, the others whole nodes.
+    The five tenants with a quota below one node own single GPUs of one node, the others whole nodes.
     """
     large = {t: n for t, n in NODES.items() if n > 20}
     owned: dict[str, dict[str, int]] = {t: {"node": n} for t, n in apportioned(large, 11).items()}
@@ -194,7 +194,7 @@ def small(seed: int = 0, days: float = DAYS) -> TraceCase:
 
 
 def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[TraceCase, float, float]:
-    """Philly's jobs with quotas in nodes: (case, load as it is, how many times as fast jobs arrive)."""
+    """Philly's jobs with quotas in nodes: (case, original load, factor by which arrivals are faster)."""
     lines = [line.split(",") for line in quotas.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
     nodes = {vc: int(n) for vc, n in lines}
     apps = [a for a in load(path).apps if a.queue.removeprefix("root.") in nodes][:most]
@@ -212,7 +212,7 @@ def _sooner(app: TraceApp, faster: float) -> TraceApp:
 
 
 def by_level(case: TraceCase) -> TraceCase:
-    """The same with cells of every level, as each tenant's GPU time is divided among the sizes (section 5.3)."""
+    """The case with cells of every level, divided like each tenant's GPU time among job sizes (section 5.3)."""
     time: dict[str, list[float]] = {t: [0.0] * len(WIDTHS) for t in case.owned}
     for tenant, _, gpus, _, run_s in case.spec:
         time[tenant][WIDTHS.index(min(gpus, NODE_GPUS))] += gpus * run_s
@@ -233,7 +233,7 @@ def by_level(case: TraceCase) -> TraceCase:
 
 
 def _merge(cells: dict[str, int]) -> bool:
-    """Makes one more node cell of smaller ones."""
+    """Merge smaller cells into one more node cell; False if there are too few."""
     need = NODE_GPUS
     taken: dict[str, int] = {}
     for k in range(len(WIDTHS) - 2, -1, -1):
@@ -248,7 +248,7 @@ def _merge(cells: dict[str, int]) -> bool:
 
 
 class CaseRuns:
-    """A case run all three ways, each once."""
+    """The runs of a case, each made at most once."""
 
     def __init__(self, case: TraceCase, policy: str = "yarn_cs") -> None:
         self.case, self.policy = case, policy
@@ -260,22 +260,22 @@ class CaseRuns:
 
     @functools.cached_property
     def quota(self) -> Ran:
-        """By GPU quota."""
+        """All tenants on one cluster, by GPU quota."""
         return simulated.quota(self.case, self.policy)
 
     @functools.cached_property
     def hived(self) -> Ran:
-        """By cells."""
+        """All tenants on one cluster, by cells."""
         return simulated.hived(self.case, self.policy)
 
     @functools.cached_property
     def shadowed(self) -> Ran:
-        """By cells, each virtual cluster with the shadow of its private cluster."""
+        """By cells, with each virtual cluster's shadow of its private cluster."""
         return simulated.hived(self.case, self.policy, shadow=True)
 
     @functools.cached_property
     def static(self) -> Ran:
-        """By cells that are bound for good."""
+        """By statically bound cells."""
         return simulated.hived(self.case, self.policy, static=True)
 
     @property
@@ -284,7 +284,7 @@ class CaseRuns:
         return self.private.delay_s
 
     def excess_s(self, shared: Ran, tenant: str | None = None, multi: bool = False) -> list[float]:
-        """Delay in a shared cluster over that in the private one, job by job; `multi`: of jobs with several GPUs."""
+        """Each job's delay in a shared cluster minus that in the private one; `multi`: only jobs with several GPUs."""
         return [
             shared.delay_s[n] - self.alone_s[n]
             for t, n, gpus, _, _ in self.case.spec
@@ -292,7 +292,7 @@ class CaseRuns:
         ]
 
     def windows(self, delay_s: Mapping[int, float], tenant: str) -> tuple[list[float], list[float]]:
-        """Mean delay in minutes of the jobs submitted in each 12 hours: (days, minutes)."""
+        """(days, minutes): the mean delay of the jobs submitted in each period of 12 hours."""
         found: dict[int, list[float]] = {}
         for t, n, _, at_s, _ in self.case.spec:
             if t == tenant:
@@ -302,14 +302,14 @@ class CaseRuns:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Runs to be made: a case and its ways (properties of `CaseRuns`)."""
+    """Runs to make: a case, and the names of properties of `CaseRuns`."""
 
     case: Callable[[], TraceCase]
     ways: tuple[str, ...]
     policy: str = "yarn_cs"
 
     def __call__(self) -> CaseRuns:
-        """Makes them."""
+        """Make the runs."""
         runs = CaseRuns(self.case(), self.policy)
         for way in self.ways:
             getattr(runs, way)
@@ -317,11 +317,11 @@ class Wanted:
 
 
 _made: dict[str, CaseRuns] = {}
-"""What this process has run already: several experiments look at the same runs."""
+"""Cache of this process's runs, because several experiments use the same ones."""
 
 
 def made(setup: Setup, wanted: Sequence[Wanted]) -> list[CaseRuns]:
-    """All these runs, on the cores that there are; what an experiment before ran is not run again."""
+    """Make all these runs in parallel; runs of earlier experiments are reused."""
     keys = [f"{w.case} {w.policy}" for w in wanted]
     todo = [(key, _missing(key, w)) for key, w in zip(keys, wanted, strict=True)]
     todo = [(key, w) for key, w in todo if w.ways]

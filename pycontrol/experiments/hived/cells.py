@@ -1,4 +1,4 @@
-"""HiveD's cells: dynamic and static binding (Figure 8), cells of many levels (Figure 9), what a request costs (5.3)."""
+"""HiveD's cells: dynamic and static binding (Figure 8), multi-level cells (Figure 9), cost of a request (5.3)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def fig9(setup: Setup) -> Findings:
 
 
 def _share(run: CaseRuns, nodes: int) -> list[float]:
-    """Percent of the nodes that are not available, hour by hour."""
+    """Percentage of unavailable nodes, by hour."""
     return [100 * b / nodes for b in run.hived.series.broken_nodes]
 
 
@@ -139,11 +139,11 @@ def _why_fig9(coarse: Sequence[CaseRuns], nodes: int) -> str:
     )
 
 
-# ---- what a request costs
+# ---- the cost of a request
 
 
 def cluster(pods: int, nodes: int) -> CellsFile:
-    """Pods of nodes of 8 GPUs. Eleven tenants own nearly all of it: some pods, then nodes and parts of nodes."""
+    """A cluster of pods of 8-GPU nodes. Eleven tenants own nearly all: some pods, then nodes and parts of nodes."""
     owned: dict[str, dict[str, int]] = {f"t{i}": {} for i in range(TENANTS)}
     whole = pods // 2
     for i in range(whole):
@@ -161,23 +161,23 @@ def cluster(pods: int, nodes: int) -> CellsFile:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a run of requests cost; seconds."""
+    """The costs of a run of requests; times in seconds."""
 
     gpus: int
     start_s: float
     peak_kb: int
-    """Of the process, once the cells were made."""
+    """Peak memory of the process after the cells were made."""
     requests_s: Mapping[str, list[float]]
-    """By kind: up to a node, or a pod."""
+    """Times by kind of request: up to a node, or a pod."""
     releases_s: Sequence[float]
     outcomes: Mapping[str, int]
 
 
 def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> Costs:
-    """Requests of random level, four in five of them followed by the release of a running group.
+    """Measure requests of random levels, four in five of them followed by the release of a running group.
 
-    Half the GPUs run opportunistic one-GPU groups. A request's time is all of choosing, binding, ending its victims
-    at once and placing it.
+    Half the GPUs run opportunistic one-GPU groups. A request's time includes choosing and binding cells, ending its
+    victims immediately, and placing it.
     """
     rng = random.Random(seed)
     file = cluster(pods, nodes)

@@ -1,4 +1,4 @@
-"""A step beyond HiveD: nobody *ends* later than on the private cluster, by the shadow of its schedule."""
+"""Beyond HiveD: with a shadow of the private schedule, no job *ends* later than on its private cluster."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pycontrol.experiments.hived.simulated import LEASE_S
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table
 
 ALLOWED_S = LEASE_S + 60.0
-"""One lease; a restart costs nothing here."""
+"""One lease and a minute; a restart costs nothing here."""
 WAYS = ("private", "hived", "shadowed")
 TRIED = ("yarn_cs", "isonomy", "gandiva", "tiresias")
 ASKING = ("themis", "worst_first")
-"""Policies that decide on Agents' bids, which a shadow has none of: measured without one."""
+"""Policies that need Agents' bids, which a shadow lacks; they are measured without one."""
 WHY = {
     "themis": "Refused with a shadow: who wins depends on bids, and those on what each app borrowed.",
     "worst_first": "Refused with a shadow: who comes first is who says the worst rho, and that counts what each app"
@@ -54,7 +54,7 @@ def closed_loop(setup: Setup) -> Findings:
 
 
 def _late(ends_later_s: Sequence[float]) -> tuple[int, float]:
-    """Jobs that end too late, and minutes by which one does at most."""
+    """(number of jobs that end too late, largest delay in minutes)."""
     return sum(x > ALLOWED_S for x in ends_later_s), max(0.0, *ends_later_s) / 60
 
 

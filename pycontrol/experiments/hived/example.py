@@ -1,4 +1,4 @@
-"""HiveD's Figure 2 through the Arbiter: what a quota does to a tenant whose GPUs nobody uses, and what cells do."""
+"""HiveD's Figure 2 with the Arbiter: a tenant with idle GPUs under a quota, and with cells."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pycontrol.simulation.engine import Simulator
 
 POLICY = "yarn_cs"
 SWITCHES = {"1a": "1", "1b": "1", "2a": "2", "2b": "2"}
-"""Switch -> its node. The Arbiter places by machine and rack: here by switch and node."""
+"""{switch: node}. The Arbiter places by machine and rack, which stand for switch and node here."""
 SWITCH_GPUS, NODE_GPUS = 2, 4
 LONG_S, SHORT_S = 50_000.0, 2_000.0
 A5_S, B1_S = 4_000.0, 8_000.0
-"""When they come: after a2 and a4 have ended."""
+"""Arrivals of a5 and b1, after a2 and a4 have ended."""
 REVOCATION_S = 70.0
-"""The lead, and what a round takes to begin."""
+"""The lead, plus the time until a round begins."""
 
 
 def jobs() -> Workload:
-    """a1 to a4 take a GPU each, one after the other; a2 and a4 end. a5 wants a switch, b1 a node."""
+    """The jobs: a1 to a4 take one GPU each in turn; a2 and a4 end. a5 needs a switch, b1 a node."""
 
     def job(name: str, at_s: float, gpus: int, run_s: float, scope: Scope) -> TraceApp:
         queue = name[0]
@@ -41,7 +41,7 @@ def jobs() -> Workload:
 
 @dataclass
 class ShownJob:
-    """Where a job's GPUs are at one time; empty: it waits."""
+    """The switches and nodes of a job's GPUs at one time; empty: it waits."""
 
     nodes: set[str] = field(default_factory=set)
     switches: set[str] = field(default_factory=set)
@@ -54,7 +54,7 @@ class ShownJob:
 
 
 def run(cells: bool) -> tuple[dict[str, ShownJob], dict[str, ShownJob]]:
-    """The jobs just before b1 comes, and one revocation after."""
+    """The jobs' placements just before b1 arrives, and one revocation later."""
     topology = Topology.of([Machine(switch, node, SWITCH_GPUS) for switch, node in SWITCHES.items()])
     policy = simulated.policy_of(POLICY)
     if cells:

@@ -1,4 +1,4 @@
-"""HiveD's cell exchange: idle cells (Figure 10), what balanced exchange gains (Tables 4 and 5, Figures 11 and 12)."""
+"""HiveD's cell exchange: idle cells (Figure 10), gain of balanced exchange (Tables 4 and 5, Figures 11 and 12)."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ LONG_DAYS, AFTER_DAY = 8.0, 20
 
 @dataclass
 class Exchanged:
-    """What came of exchange, hour by hour, in node-hours by tenant."""
+    """Results of the hourly exchange, in node-hours by tenant."""
 
     own: dict[str, int]
     used: dict[str, float]
-    """Of its own cells by its regular jobs."""
+    """Its own cells used by its regular jobs."""
     gave: dict[str, list[float]] = field(default_factory=dict)
     got: dict[str, list[float]] = field(default_factory=dict)
     hours: int = 0
@@ -59,16 +59,16 @@ class Exchanged:
         return self.used[tenant] / (self.own[tenant] * self.hours)
 
     def increase(self, tenant: str) -> float:
-        """Of what it borrowed, only what it lent in return counts (section 5.4), over its own cells."""
+        """Borrowed node-hours, counted up to those that it lent (section 5.4), over its own cells."""
         return min(sum(self.gave[tenant]), sum(self.got[tenant])) / (self.own[tenant] * self.hours)
 
     def gain(self, tenant: str) -> float:
-        """Increase over utilisation, percent."""
+        """The increase relative to the utilisation, in percent."""
         return 100 * self.increase(tenant) / self.utilisation(tenant) if self.used[tenant] else 0.0
 
 
 def exchange(hours: HourlySeries, own: dict[str, int]) -> Exchanged:
-    """Balanced exchange (Algorithm 2) hour by hour: nodes that an owner does not use, for jobs beyond their own."""
+    """Balanced exchange (Algorithm 2) by hour: idle nodes are lent to tenants with more jobs than nodes."""
     board, policy = Board(), Balanced()
     found = Exchanged(own, dict.fromkeys(own, 0.0), {t: [] for t in own}, {t: [] for t in own}, len(hours.used))
     for used, held, lent in zip(hours.used, hours.held, hours.lent, strict=True):
@@ -107,7 +107,7 @@ def fluctuation(hours: HourlySeries, own: dict[str, int], tenant: str) -> float:
 
 
 def balanced(case: TraceCase) -> TraceCase:
-    """The same nodes, divided by the GPU time that each tenant asks for."""
+    """The case with its nodes divided in proportion to each tenant's requested GPU time."""
     time: dict[str, float] = dict.fromkeys(case.owned, 0.0)
     for tenant, _, gpus, _, run_s in case.spec:
         time[tenant] += gpus * run_s
@@ -122,13 +122,13 @@ def balanced(case: TraceCase) -> TraceCase:
 
 
 def _size(setup: Setup) -> TraceSize:
-    """Cells that idle for 100 hours take more days than the other experiments have; one seed."""
+    """The size: one seed, and more days than other experiments, as cells must be idle for 100 hours."""
     here = size(setup)
     return here if setup.full or setup.quick else TraceSize(here.part, LONG_DAYS, 1)
 
 
 def balanced_case(part: int, seed: int, days: float) -> TraceCase:
-    """The trace, the nodes divided by demand."""
+    """The trace with nodes divided by demand."""
     return balanced(full(CLUSTER_NODES, part, seed, LOWER_LOAD, days))
 
 
@@ -237,13 +237,13 @@ def fig10(setup: Setup) -> Findings:
 
 
 def _idle_nodes(busy: Sequence[bytes], span: int) -> list[float]:
-    """Percent of nodes that are inside a stretch of `span` hours without a regular job."""
+    """Percentage of nodes in a period of at least `span` hours without a regular job, by hour."""
     idle = np.frombuffer(b"".join(busy), np.uint8).reshape(len(busy), -1) == 0
     return [100 * float(v) for v in _stretches(idle, span).mean(axis=1)]
 
 
 def _idle_cells(hours: HourlySeries, own: dict[str, int], span: int) -> list[float]:
-    """Percent of cells, owner by owner: the k-th unused cell is idle while its owner has at least k of them."""
+    """Percentage of idle cells, by hour: the k-th unused cell is idle while its owner has at least k of them."""
     total = np.zeros(len(hours.held))
     for tenant, nodes in own.items():
         free = nodes - np.array([h[tenant] for h in hours.held])
@@ -252,7 +252,7 @@ def _idle_cells(hours: HourlySeries, own: dict[str, int], span: int) -> list[flo
 
 
 def _stretches(idle: np.ndarray, span: int) -> np.ndarray:
-    """Marks hours (rows) that lie in a run of at least `span` idle ones."""
+    """Mark the hours (rows) in a run of at least `span` idle ones."""
     padded = np.vstack([np.zeros((1, idle.shape[1]), int), np.cumsum(idle, axis=0)])
     whole = padded[span:] - padded[:-span] == span
     marked = np.zeros((idle.shape[0] + 1, idle.shape[1]), int)

@@ -1,4 +1,4 @@
-"""HiveD's sharing safety as a measured property: the requests of the private clusters on a shared one (section 5.2)."""
+"""HiveD's sharing safety, measured: replays the private clusters' requests on a shared one (section 5.2)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.result import Result
 
 POLICY = "yarn_cs"
-"""What runs stays, so that each job is one request and one release."""
+"""A policy that never preempts, so that each job is one request and one release."""
 STRANGERS = "strangers"
-"""A queue without cells, whose jobs take whatever is idle."""
+"""A queue without cells, with jobs that borrow all idle GPUs."""
 ENDLESS_GPU_S = 1e12
 REVOCATION_S = 70.0
-"""The lead, and what a round takes to begin."""
+"""The lead, plus the time until a round begins."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the private clusters' requests met on a shared cluster."""
+    """Results of the private clusters' requests on a shared cluster."""
 
     asked: int
     refused: int
@@ -38,10 +38,10 @@ class Opened:
 
 
 def open_loop(case: TraceCase, alone: Ran, cells: bool, most: int | None = None) -> Opened:
-    """Each job asks when its private cluster starts it and ends when it ends there, whatever it got here.
+    """Replay each job's start and end on its private cluster as request and release on the shared one.
 
-    Strangers borrow every idle GPU. A request is refused if it has its GPUs later than one revocation, by quota later
-    than a lease and a minute, as GPUs come back at the ends of leases.
+    Strangers borrow every idle GPU. A request counts as refused if it gets its GPUs later than one revocation; by
+    quota, later than a lease and a minute, because GPUs are freed at the ends of leases.
     """
     rows = sorted((r for r in case.spec if r[1] in alone.started_s), key=lambda r: alone.started_s[r[1]])[:most]
     jobs = {int(app.app_id): app for app in simulated.workload(case).apps}
@@ -80,13 +80,13 @@ def _refused(result: Result, cells: bool) -> int:
 
 
 LIKES = ((1, 2), (1, 2, 4), (1, 2, 4, 8), (1, 4, 8), (8,), (8, 16))
-"""GPUs of the gangs that a tenant may ask for."""
+"""Possible sets of a tenant's gang sizes, in GPUs."""
 
 
 def random_case(seed: int, jobs: int) -> TraceCase:
     """Two to four tenants on four to eight nodes own nodes (three cases of four) or cells of any level.
 
-    Each job is of a size that its tenant likes and its private cluster can run.
+    Each job has one of its tenant's gang sizes that its private cluster can run.
     """
     rng = random.Random(seed)
     nodes, tenants = rng.randint(4, 8), [f"t{k}" for k in range(rng.randint(2, 4))]
@@ -110,7 +110,7 @@ def random_case(seed: int, jobs: int) -> TraceCase:
 
 
 def _possible(sizes: tuple[int, ...], machines: list[int]) -> list[int]:
-    """Up to 8 GPUs on one machine, more on any."""
+    """The sizes that can run: up to 8 GPUs on one machine, more on several."""
     fitting = [n for n in sizes if (n <= max(machines) if n <= NODE_GPUS else n <= sum(machines))]
     return fitting or [1]
 

@@ -26,9 +26,9 @@ from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Ta
 from pycontrol.simulation.runs import Interval, interval
 
 NOTICED_S = LEASE_S + 60.0
-"""An excess delay counts from a lease and a minute on."""
+"""Excess delays up to one lease and a minute do not count."""
 FEW = 30
-"""Of fewer jobs nothing is claimed."""
+"""No claims are made about fewer jobs."""
 FEWER_NODES = 200
 SMALL_DAYS = 10.0
 """As long as the paper's cluster experiment."""
@@ -81,12 +81,12 @@ def _few(tenant: str, jobs: int) -> str:
 
 
 def by_seed(values: Sequence[str]) -> str:
-    """In brackets, if there are several."""
+    """The values by seed in brackets if there are several."""
     return f" (by seed {', '.join(values)})" if len(values) > 1 else ""
 
 
 def _delays(runs: Sequence[CaseRuns], title: str) -> Table:
-    """All seeds together."""
+    """A table of the delays over all seeds."""
     rows = []
     for tenant in runs[0].case.owned:
         ways = [[d for run in runs for d in _of(run, ran, tenant)] for ran in ("private", "quota", "hived")]
@@ -180,7 +180,7 @@ def fig7(setup: Setup) -> Findings:
 
 
 def _used_and_broken(runs: Sequence[CaseRuns], of: str, gain: int) -> tuple[Claim, Claim]:
-    """GPUs in use, and nodes without room for a regular 8-GPU job: HiveD against the quota, seed by seed."""
+    """Claims on GPUs in use and on nodes without room for a regular 8-GPU job: HiveD and quota, paired by seed."""
     nodes = runs[0].case.nodes
     gpus = nodes * NODE_GPUS
     hours = [
@@ -198,7 +198,7 @@ def _used_and_broken(runs: Sequence[CaseRuns], of: str, gain: int) -> tuple[Clai
 
 
 def _against(runs: Sequence[CaseRuns], name: str, of: float) -> tuple[str, Interval]:
-    """Means of a series with HiveD and by quota as a text, and the difference in points with its interval."""
+    """A series' means with HiveD and by quota as text, and their difference in points with its interval."""
     hived, quota = ([_mean(getattr(getattr(r, way).series, name), of) for r in runs] for way in ("hived", "quota"))
     points = interval([100 * (a - b) for a, b in zip(hived, quota, strict=True)])
     mean = [sum(found) / len(found) for found in (hived, quota)]
@@ -206,7 +206,7 @@ def _against(runs: Sequence[CaseRuns], name: str, of: float) -> tuple[str, Inter
 
 
 def sure(found: Interval) -> bool:
-    """Whether the seeds leave no doubt on which side of 0 it is; with one seed there is nothing to say."""
+    """Whether the interval excludes 0; with one seed it cannot be tested."""
     return found.n < 2 or found.low > 0 or found.high < 0
 
 
@@ -218,7 +218,7 @@ SATURATED = (
 
 
 def _all(runs: Sequence[CaseRuns], way: str, name: str) -> float:
-    """Mean of a series over all hours and seeds."""
+    """The mean of a series over all hours and seeds."""
     values = [v for run in runs for v in getattr(getattr(run, way).series, name)]
     return _mean(values, 1.0)
 
@@ -291,9 +291,9 @@ def excess(setup: Setup) -> Findings:
 
 PHILLY_LOAD = 0.90
 BUSY = 0.5
-"""Of the GPUs: a cluster that uses fewer says nothing of who is in whose way."""
+"""Least share of GPUs in use; a less used cluster shows no interference between tenants."""
 PHILLY_JOBS = 2_000
-"""Of 109,493, from the first on; `--full` takes all."""
+"""The first jobs of 109,493; `--full` takes all."""
 PHILLY = "philly/philly_jobs_reconstructed.csv.gz"
 PHILLY_NODES = "philly/philly_vc_nodes.csv"
 
@@ -304,7 +304,7 @@ def philly_case(trace: Path, quotas: Path, most: int | None) -> TraceCase:
 
 
 def philly_most(setup: Setup) -> int | None:
-    """How many of its jobs are run."""
+    """The most of Philly's jobs to run; None: all."""
     return None if setup.full else 300 if setup.quick else PHILLY_JOBS
 
 

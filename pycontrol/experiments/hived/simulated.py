@@ -1,4 +1,4 @@
-"""HiveD's cases in the simulator: the Arbiter, its cells and the shipped policies, watched hour by hour."""
+"""Runs HiveD's cases in the simulator, with the Arbiter, its cells and the shipped policies, sampled hourly."""
 
 from __future__ import annotations
 
@@ -30,54 +30,53 @@ if TYPE_CHECKING:
 NODE_GPUS = 8
 HOUR_S = 3600.0
 LEASE_S = 3600.0
-"""An hour: jobs run for days, and fewer renewals make a run six times as fast as the default of ten minutes."""
+"""One hour: jobs run for days, and fewer renewals make a run six times as fast as with the default of ten minutes."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "yarn_cs": {}, "gandiva": {"restart_s": 0.0}, "tiresias": {"threshold_gpu_s": 3600.0}
 }  # fmt: skip
-"""The policies of Figure 6 with their options, others have their defaults;
-Tiresias has two queues, split at a GPU-hour."""
+"""The policies of Figure 6 with options; others have their defaults. Tiresias has two queues, split at a GPU-hour."""
 RACK = "r"
 
 
 @dataclass
 class HourlySeries:
-    """The cluster every hour: GPUs of regular and of all jobs, nodes without room for a regular 8-GPU job."""
+    """Hourly samples: GPUs of regular and of all jobs, and nodes without room for a regular 8-GPU job."""
 
     regular_gpus: list[int] = field(default_factory=list)
     all_gpus: list[int] = field(default_factory=list)
     broken_nodes: list[int] = field(default_factory=list)
     busy: list[bytes] = field(default_factory=list)
-    """Node by node, whether a regular job is on it."""
+    """By node: whether a regular job is on it."""
     used: list[dict[str, int]] = field(default_factory=list)
     """Regular GPUs by tenant."""
     lent: list[dict[str, int]] = field(default_factory=list)
     """Opportunistic GPUs by tenant."""
     held: list[dict[str, int]] = field(default_factory=list)
-    """Nodes with regular jobs of a tenant."""
+    """Nodes with regular jobs, by tenant."""
 
 
 @dataclass
 class Ran:
-    """What a simulation found, job by job. `preemptions`: (time, GPUs) of borrowed GPUs taken for a guarantee."""
+    """The results of a simulation by job. `preemptions`: (time, borrowed GPUs taken back for a guarantee)."""
 
     delay_s: dict[int, float]
     finished_s: dict[int, float]
-    """Of a job that had not ended when the simulation did: as if it ran on from there."""
+    """End of each job; for a job that outlasts the simulation, as if it continued to run."""
     started_s: dict[int, float]
-    """Only of jobs that did."""
+    """Start of each job that started."""
     guaranteed_after_s: dict[int, float]
-    """Only of jobs that came to own GPUs."""
+    """Delay until a job had its tenant's own GPUs; only for jobs that did."""
     series: HourlySeries
     preemptions: list[tuple[float, int]]
     shadow_s: dict[int, float] = field(default_factory=dict)
-    """When each ended in the shadow that its virtual cluster kept."""
+    """End of each job in its virtual cluster's shadow schedule."""
     cpu_s: float = 0.0
 
 
 class Watch:
-    """Samples the cluster every hour until a time, and writes down what is taken for a guarantee.
+    """Samples the cluster every hour until a given time, and records the GPUs taken back for guarantees.
 
-    A tenant's leases are regular if they are of its own cells or, by quota, the oldest ones up to the quota.
+    A tenant's leases are regular if they are on its own cells or, by quota, if they are its oldest up to the quota.
     """
 
     def __init__(
@@ -130,17 +129,17 @@ class Watch:
 
 
 def taken_back(facts: Iterable[Fact]) -> int:
-    """Borrowed GPUs that are taken for a guarantee."""
+    """The number of borrowed GPUs taken back for a guarantee."""
     return sum(isinstance(f, LeaseRevoking) and f.cause == EndReason.GUARANTEE for f in facts)
 
 
 def machines(sizes: Iterable[int]) -> Topology:
-    """Machines of so many GPUs, in one rack."""
+    """Machines of these sizes in one rack."""
     return Topology.of([Machine(f"n{k:04d}", RACK, gpus) for k, gpus in enumerate(sizes)])
 
 
 def cells_of(case: TraceCase, static: bool = False, shadow: bool = False) -> Layout:
-    """The case's cells on its cluster."""
+    """The layout of the case's cells on its cluster."""
     file = CellsFile.model_validate({
         "levels": {"switch": 2, "socket": 2, "node": 2},
         "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
@@ -151,7 +150,7 @@ def cells_of(case: TraceCase, static: bool = False, shadow: bool = False) -> Lay
 
 
 def workload(case: TraceCase, tenant: str | None = None) -> Workload:
-    """The jobs of all tenants, or of one. Up to 8 GPUs are on one machine, a larger gang on as few as possible."""
+    """The jobs of all tenants or of one; up to 8 GPUs run on one machine, larger gangs on as few as possible."""
     apps = tuple(
         TraceApp(
             str(n), at_s, gpus, ((gpus * run_s,),), t, t, slowdown=(1.0, 1.0, 1.0),
@@ -163,7 +162,7 @@ def workload(case: TraceCase, tenant: str | None = None) -> Workload:
 
 
 def settings(ends_s: float = math.inf) -> SimulationSettings:
-    """A job that gives way keeps its progress and loses no time, as in the paper's simulations."""
+    """Settings in which a preempted job keeps its progress and loses no time, as in the paper's simulations."""
     return SimulationSettings(
         checkpoint_s=0.0, restart_s=0.0, until_s=ends_s, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S)
     )
@@ -175,7 +174,7 @@ def policy_of(name: str) -> Policy:
 
 
 def private(case: TraceCase, policy: str) -> Ran:
-    """Each tenant alone on the machines that its cells are: what a cell of at most a node is one of."""
+    """Run each tenant alone on machines that correspond to its cells; each cell up to a node is one machine."""
     found = Ran({}, {}, {}, {}, HourlySeries(), [])
     for tenant in case.owned:
         topology = machines(case.machines(tenant))
@@ -199,7 +198,7 @@ def quota(case: TraceCase, policy: str) -> Ran:
 
 
 def hived(case: TraceCase, policy: str, static: bool = False, shadow: bool = False) -> Ran:
-    """All on one cluster by cells."""
+    """Run all tenants on one cluster by cells."""
     chosen = policy_of(policy)
     supply = CellSupply(cells_of(case, static, shadow))
     own = own_policies(supply, policy, POLICIES.get(policy, {}))
@@ -217,7 +216,7 @@ def _watched(case: TraceCase, sim: Simulator, limit: Mapping[str, int | None], c
 
 def _add(case: TraceCase, sim: Simulator, to: Ran) -> None:
     if case.ends_s < math.inf:
-        sim.at(case.ends_s, lambda _, stamp: None, None)  # what waits then has waited until just then
+        sim.at(case.ends_s, lambda _, stamp: None, None)  # so that the simulation reaches that time
     result = sim.run()
     run_s = case.run_s
     for app in result.apps:

@@ -1,1 +1,1 @@
-"""How good the estimates of starts are."""
+"""Experiments on the accuracy of estimated starts."""

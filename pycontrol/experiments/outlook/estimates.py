@@ -1,4 +1,4 @@
-"""Estimates of starts against what happened: simulated worlds whose forecaster is asked while apps wait."""
+"""Compares estimated with real starts in simulations whose forecaster is queried while apps wait."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pycontrol.simulation.settings import SimulationSettings
 from pycontrol.simulation.workloads import load
 
 EVERY_S = 60.0
-"""Between two looks. Each app counts once: with the first estimate that was made while it waited."""
+"""Time between two forecasts. Each app counts once, with the first estimate made while it waited."""
 RUNS = 12
 ERROR = 0.2
-"""Declarations are wrong by up to it, in the world and in the forecast."""
+"""Largest relative error of declared work, in the simulation and in the forecast."""
 LEAST, MOST = 0.75, 0.90
 SCENES = (Scene("w1", apps=40, faster=4.0), Scene("w2", apps=40, faster=4.0))
 JOBS = "philly/philly_jobs_reconstructed.csv.gz"
@@ -32,7 +32,7 @@ JOBS = "philly/philly_jobs_reconstructed.csv.gz"
 
 @dataclass(frozen=True)
 class PhillySizes(Scene):
-    """Jobs as large and as long as Philly's (of at most LONGEST_S), drawn, with Poisson arrivals at `LOAD`."""
+    """Jobs with sizes and run times drawn from Philly's (up to LONGEST_S), with Poisson arrivals at `LOAD`."""
 
     path: Path | None = None
 
@@ -40,7 +40,7 @@ class PhillySizes(Scene):
     LOAD = 4.0
 
     def load(self, seed: int) -> Workload:
-        """Its apps: a job each."""
+        """The workload: apps of one job each."""
         assert self.path is not None
         rng = random.Random(f"philly {seed}")
         most = max(m.gpus for m in self.topology().machines.values())
@@ -64,23 +64,23 @@ class PhillySizes(Scene):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one start: when it was made, the runs' range, the range that was given, and what happened."""
+    """The estimate of one start: when it was made, the raw range, the calibrated range, and the real start."""
 
     made_s: float
     raw: Range
     given: Range
     waited_s: float
-    """From the app's submission to its start."""
+    """Seconds from the app's submission to its start."""
     real_s: float
 
     def hit(self, which: Range) -> bool:
-        """Whether the start fell into it."""
+        """Whether the start is within the range."""
         low, _, high = which
         return low is not None and low - 1 <= self.real_s and (high is None or self.real_s <= high + 1)
 
 
 class WatchedWorld(Simulator):
-    """A world that is looked at now and then."""
+    """A simulation in which estimates are made periodically."""
 
     def __init__(self, scene: Scene, seed: int, policy: str, runs: int, calibration: Calibration) -> None:
         super().__init__(
@@ -114,7 +114,7 @@ class WatchedWorld(Simulator):
             self.first.setdefault(app_id, (self.now, x.start_s, given))
 
     def _settle(self) -> None:
-        """What was estimated and has happened."""
+        """Compare the estimates of apps that have started with their starts."""
         for app_id in self.calibration.open:
             record, app = self.records.get(app_id), self.apps.get(app_id)
             started_s = record.started_s if record is not None else app.started_s if app is not None else None
@@ -126,7 +126,7 @@ class WatchedWorld(Simulator):
 
 
 def watched(job: tuple[Scene, Sequence[int], str, int]) -> list[Estimate]:
-    """Worlds to their ends, one after the other: what was learnt in one is known in the next."""
+    """Run simulations one after another; the calibration carries over from each to the next."""
     scene, seeds, policy, runs = job
     calibration, found = Calibration(), list[Estimate]()
     for seed in seeds:
@@ -180,7 +180,7 @@ def _share(said: Sequence[Estimate], which: str) -> float:
 
 
 def _width_s(said: Sequence[Estimate]) -> float:
-    """The median width; what has no end is wider than all."""
+    """The median width of the ranges; ranges without an upper end count as infinite."""
     widths = [float("inf") if None in x.given else x.given[2] - x.given[0] for x in said]  # type: ignore[operator]
     return statistics.median(widths)
 

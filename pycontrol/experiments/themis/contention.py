@@ -153,7 +153,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def _grid(title: str, unit: str, runs: Mapping[int, VariantRuns], metric: str) -> Table:
-    """One row a policy, one column a level."""
+    """A table with one row per policy and one column per level."""
     first = next(iter(runs.values()))
     rows = [(label, *(shown(r.mean(label, metric)) for r in runs.values())) for label in first.results]
     return Table(f"{title} ({first.scene.label}; {first.seeds} seeds)", (unit, *map(str, runs)), tuple(rows))

@@ -1,4 +1,4 @@
-"""What Themis' paper leaves open: one convention at a time, and where its headline would hold."""
+"""Conventions that Themis' paper leaves open, varied one at a time, and where its headline would hold."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ONE_AT_A_TIME: tuple[Variant, ...] = (
 )
 QUICK_LEAVES_OUT = frozenset({"leftovers where a gang helps most", "leftovers at random, bidders too", "f 0.5"})
 RIVALS = (*PACKED[:3], *PACKED[4:])
-"""All baselines but SLAQ, which is nowhere near."""
+"""All baselines but SLAQ, which is far behind."""
 
 
 def conventions(setup: Setup) -> Findings:
@@ -66,7 +66,7 @@ def conventions(setup: Setup) -> Findings:
 
 
 def _claims(runs: Sequence[VariantRuns]) -> list[Claim]:
-    """What the defaults rest on, and what the paper says of them."""
+    """Claims about the defaults and what the paper states."""
 
     def said(label: str) -> tuple[str, list[float]]:
         found = [r.ratio(label) for r in runs]
@@ -113,7 +113,7 @@ def _claims(runs: Sequence[VariantRuns]) -> list[Claim]:
 
 
 def _headline(setup: Setup, where: Sequence[tuple[str, float]]) -> tuple[Table, dict[str, float]]:
-    """Best baseline / Themis under each timing of leases, with its leftovers at random and to the worst."""
+    """Best baseline / Themis for each timing of leases, with leftovers at random and worst first."""
     rows, cells = [], {}
     for name, k in where:
         for timing in TIMINGS:

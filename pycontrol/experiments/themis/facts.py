@@ -1,4 +1,4 @@
-"""Themis' trace facts (Figures 1-4) beside public traces, and the overheads of section 6.2.3, measured."""
+"""Themis' trace facts (Figures 1-4) compared with public traces, and the overheads of section 6.2.3."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pycontrol.simulation.workloads import load, marginals
 
 TRACES = {f"Philly, apps {k}": f"philly/themis_w1_apps_{k}.csv.gz" for k in "ABC"}
 NEAR = 0.25
-"""A figure of a public trace agrees with the paper's within so much of it."""
+"""Relative difference up to which a public trace's figure agrees with the paper's."""
 FACTS: Mapping[str, tuple[float, Callable[[Workload], float]]] = {
     "apps": (85, lambda w: len(w.apps)),
     "mean demand, GPUs": (50, lambda w: float(marginals.demand(w)[1].mean())),
@@ -37,7 +37,7 @@ FACTS: Mapping[str, tuple[float, Callable[[Workload], float]]] = {
     "median app, GPU-days": (11.5, lambda w: float(np.median(marginals.app_gpu_days(w)))),
     "median task, GPU-hours": (3.75, lambda w: float(np.median(marginals.task_gpu_h(w)))),
 }
-"""What the paper says of its trace (section 2.2), and how it is read off a workload."""
+"""The paper's facts about its trace (section 2.2), and how to compute them from a workload."""
 
 
 def facts(setup: Setup) -> Findings:
@@ -54,7 +54,7 @@ def facts(setup: Setup) -> Findings:
     public = [name for name in TRACES if name in found]
     claims = [_fact(f, paper, {n: table[n][f][0] for n in public}) for f, (paper, _) in FACTS.items()]
     return Findings(
-        claims=tuple(claims[1:]),  # how many apps is no claim about them
+        claims=tuple(claims[1:]),  # the number of apps is not a claim
         tables=(Table("The trace", ("", "paper", *found), tuple(rows)),),
         figures=_drawn({name: ws[0] for name, ws in found.items()}),
         conventions=(
@@ -109,7 +109,7 @@ def _thin(label: str, x: Any, y: Any, points: int = 400) -> Series:
 
 DEMO = Path("build/demo/report.json")
 CELLS = {(64, 20): (30, 4), (256, 50): (30, 2)}
-"""GPUs and bidders -> rounds at each availability, all and quick."""
+"""{(GPUs, bidders): (rounds, rounds if quick) at each availability}."""
 AVAILABILITY = (0.15, 0.5, 1.0)
 PAPER = {"bid_s": (0.029, 0.334), "auction_solve_s": (0.354, 1.398), "allocation_change_s": (35.0, 50.0)}
 """Median and 95th percentile, seconds."""

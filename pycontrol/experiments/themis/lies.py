@@ -1,4 +1,4 @@
-"""What lies gain under Themis: Figure 18, one auction by search, and many rounds in the simulator."""
+"""The gain of lies under Themis: Figure 18, single auctions by search, and many rounds in the simulator."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ WORK_H = 2.0
 GRID = (10, 20, 30, 34, 36, 40, 50, 60, 70, 80, 90, 100)
 QUICK_GRID = (20, 40, 100)
 SLIGHT = 0.02
-"""A gain that the seeds need not exclude."""
+"""A gain that counts as none, even if the interval includes it."""
 LIE = {
     "slowdown": lambda x: Misreport(slowdown=1 + x / 100),
     "work left": lambda x: Misreport(work=1 + x / 100),
 }
 RULES_18 = (THEMIS, Rule("themis, f = 0", "themis", f=0.0))
 Key = tuple[str, str, int]
-"""Rule, what the lie is about, and X in percent."""
+"""(rule, subject of the lie, X in percent)."""
 
 
 def identical() -> Workload:
-    """Eight apps alike: one job of eight GPUs, as sensitive to placement as VGG16; two hours on one machine."""
+    """Eight identical apps: one job of eight GPUs with VGG16's placement sensitivity, two hours on one machine."""
     work = ((8 * 3600.0 * WORK_H,),)
     return Workload("eight alike", tuple(TraceApp(f"a{i}", 0.0, 8, work, slowdown=VGG16) for i in range(APPS)))
 
@@ -246,7 +246,7 @@ LIES_MANY = {
     "a pair, work x 3": (2, Misreport(work=3.0)),
     "a pair, slowdown x 2": (2, Misreport(slowdown=2.0)),
 }
-"""How many lie, and what they say."""
+"""Numbers of liars, and their lies."""
 QUICK_LIES = ("work x 3", "slowdown x 2", "rho x 2", "a pair, work x 3")
 
 
@@ -263,7 +263,7 @@ def crowd(seed: int) -> Workload:
 
 
 def liars(seed: int, n: int) -> list[int]:
-    """Who lies: another app with each seed, and for a pair one more."""
+    """The indices of the liars: a different app for each seed, for a pair also another."""
     return [seed % CROWD, (seed + 5) % CROWD][:n]
 
 

@@ -1,4 +1,4 @@
-"""What Themis' sweeps share: policies as variants, workloads on clusters as scenes, and runs of both by seed."""
+"""Shared by Themis' sweeps: policies as variants, workloads on clusters as scenes, and runs by seed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONVENTIONS = (
 
 @dataclass(frozen=True)
 class Variant:
-    """A policy with its options, the Arbiter's settings and those of the simulated world."""
+    """A policy with its options, the Arbiter's settings and those of the simulation."""
 
     label: str
     policy: str = "themis"
@@ -47,17 +47,17 @@ class Variant:
     world: Items = ()
 
     def job(self, workload: Workload, scene: Scene, seed: int) -> SimulationRun:
-        """One simulation of it."""
+        """One simulation of this variant."""
         settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, **dict(self.arbiter)), **dict(self.world))
         return SimulationRun(workload, scene.topology(), self.policy, dict(self.options), settings, seed)
 
     def under(self, **arbiter: Any) -> Variant:
-        """The same with other settings of the Arbiter."""
+        """A copy with other settings of the Arbiter."""
         return dataclasses.replace(self, arbiter=(*self.arbiter, *arbiter.items()))
 
 
 def variant(label: str, policy: str = "themis", arbiter: Mapping[str, Any] | None = None, **options: Any) -> Variant:
-    """A variant by keywords."""
+    """A variant with the policy's options as keywords."""
     return Variant(label, policy, tuple(options.items()), tuple((arbiter or {}).items()))
 
 
@@ -75,7 +75,7 @@ UNPACKED = tuple(variant(f"{name}, unpacked", name, packing="random") for name i
 # ---- workloads on clusters
 
 APPS, DAYS = 85, 14.0
-"""Of the paper's trace."""
+"""Number of apps, and length in days, of the paper's trace."""
 SHORTER = 10.0
 """All times are divided by it, as for the paper's testbed: the median app takes about 28 GPU-hours."""
 QUICK_APPS = 20
@@ -83,7 +83,10 @@ QUICK_APPS = 20
 
 @dataclass(frozen=True)
 class Scene:
-    """A workload on a cluster. `apps`: so many, as dense as all; `faster`, `smaller`: contention, either way."""
+    """A workload on a cluster.
+
+    `apps`: the number of apps, at the density of the whole trace; `faster`, `smaller`: two ways to add contention.
+    """
 
     workload: str
     cluster: str = "testbed-64"
@@ -91,7 +94,7 @@ class Scene:
     faster: float = 1.0
     smaller: float = 1.0
     network_share: float | None = None
-    """Share of network-intensive apps, the others being compute-intensive; None: as the workload has it."""
+    """Share of network-intensive apps, the others are compute-intensive; None: as in the workload."""
 
     def load(self, seed: int) -> Workload:
         """Its apps."""
@@ -116,7 +119,7 @@ class Scene:
 
 
 def scene(setup: Setup, workload: str, **given: Any) -> Scene:
-    """A scene as large as the set-up allows."""
+    """A scene of the size that the set-up allows."""
     return Scene(workload, apps=QUICK_APPS if setup.quick else APPS, **given)
 
 
@@ -132,7 +135,7 @@ class VariantRuns:
 
     @property
     def seeds(self) -> int:
-        """How many."""
+        """The number of seeds."""
         return len(next(iter(self.results.values())))
 
     def values(self, label: str, metric: str) -> list[float]:
@@ -140,35 +143,35 @@ class VariantRuns:
         return [metrics(r)[metric] for r in self.results[label]]
 
     def mean(self, label: str, metric: str = "rho_max") -> Interval:
-        """Its mean."""
+        """The mean of a metric over the seeds."""
         return interval(self.values(label, metric))
 
     def ratio(self, label: str, to: str | None = None, metric: str = "rho_max") -> Interval:
-        """Geometric mean of the ratio of a metric to that of another variant (the first), seed by seed."""
+        """Geometric mean of a metric's ratio to another variant's (default: the first's), paired by seed."""
         to = next(iter(self.results)) if to is None else to
         ours, theirs = ([metrics(r) for r in self.results[x]] for x in (label, to))
         return metric_ratio(ours, theirs, metric)
 
     def pooled(self, label: str, field: str) -> list[float]:
-        """A figure of all finished apps, all seeds together."""
+        """A figure of all finished apps of all seeds."""
         return [getattr(a, field) for r in self.results[label] for a in r.apps if a.finished_s is not None]
 
     def curve(self, label: str, field: str) -> Series:
-        """Its distribution."""
+        """The CDF of a figure over all finished apps."""
         x, share = cdf(self.pooled(label, field))
         keep = np.unique(np.linspace(0, len(x) - 1, min(200, len(x))).astype(int))
         return Series(label, [float(v) for v in x[keep]], [float(v) for v in share[keep]])
 
 
 _recent: dict[tuple[Any, ...], VariantRuns] = {}
-"""The newest runs: figures of the same runs do not repeat them."""
+"""Cache of the newest runs, for several figures of the same runs."""
 RECENT = 4
 
 
 def measure(
     setup: Setup, where: Scene, variants: Sequence[Variant], usual: int, quick: int, metric: str = "rho_max"
 ) -> VariantRuns:
-    """All variants on the seeds, the first one the reference; stops early as `run_until` does."""
+    """Run all variants on the seeds, with the first as the reference; stops early like `run_until`."""
     seeds = setup.seeds_of(usual, quick)
 
     def jobs_of(seed: int) -> list[SimulationRun]:
@@ -199,17 +202,17 @@ def _remembered(key: tuple[Any, ...], run: Callable[[], VariantRuns]) -> Variant
 # ---- in words
 
 ENOUGH = 3
-"""Seeds from which on an interval says something."""
+"""The fewest seeds for a meaningful interval."""
 FEW = f"By means alone: fewer than {ENOUGH} seeds."
 
 
 def shown(value: Interval) -> str:
-    """A mean with its interval, where there are seeds enough for one."""
+    """A mean, with its interval if there are enough seeds."""
     return with_interval(value) if value.n >= ENOUGH else f"{value.mean:.3g}"
 
 
 def ratio_table(runs: VariantRuns, title: str, columns: Mapping[str, str], compared: str = "rho_max") -> Table:
-    """One row a variant: means of the metrics, and the ratio of `compared` to the first variant's."""
+    """One row per variant: means of the metrics, and the ratio of `compared` to the first variant's."""
     first = next(iter(runs.results))
     head = ("policy", *columns.values(), f"{columns.get(compared, compared)} / {first}'s")
     ratios = {label: shown(runs.ratio(label, metric=compared)) for label in runs.results} | {first: "1"}
@@ -220,18 +223,18 @@ def ratio_table(runs: VariantRuns, title: str, columns: Mapping[str, str], compa
 def versus(
     runs: VariantRuns, labels: Sequence[str], ours: str = "themis", metric: str = "rho_max"
 ) -> dict[str, Interval]:
-    """Baseline / ours: above 1 where ours is the better one."""
+    """{label: ratio of a baseline's metric to ours}; above 1 if ours is better."""
     return {label: runs.ratio(label, ours, metric) for label in labels}
 
 
 def spread(ratios: Mapping[str, Interval]) -> str:
-    """From the least to the largest ratio, with their names."""
+    """The least and the largest ratio with their names."""
     low, high = (f(ratios, key=lambda n: ratios[n].mean) for f in (min, max))
     return f"{shown(ratios[low])} x ({low}) to {shown(ratios[high])} x ({high})"
 
 
 def doubts(ratios: Mapping[str, Interval]) -> str:
-    """Which are not above 1, and which cannot be told from 1."""
+    """The names of ratios that are not above 1, or not significantly different from 1."""
     worse = [f"{n} ({r.mean:.2f})" for n, r in ratios.items() if not r.mean > 1]
     unsure = [n for n, r in ratios.items() if r.low <= 1 <= r.high]
     said = [f"At least as good: {', '.join(worse)}."] if worse else []
@@ -243,14 +246,14 @@ def doubts(ratios: Mapping[str, Interval]) -> str:
 
 
 def claim_best(claim: str, paper: str, ratios: Mapping[str, Interval], least: float = 1.0, why: str = "") -> Claim:
-    """Holds where every baseline's ratio is above `least`."""
+    """A claim that holds if every baseline's ratio is above `least`."""
     holds = all(r.mean > least for r in ratios.values())
     sure = all(r.low > least for r in ratios.values()) if holds else any(r.high <= least for r in ratios.values())
     return Claim(claim, paper, spread(ratios), holds, f"{doubts(ratios)} {why}".strip(), sure)
 
 
 def claim_within(claim: str, paper: str, ratio: Interval, low: float, high: float, why: str = "") -> Claim:
-    """Holds where the ratio's mean lies there; says so where its interval reaches beyond."""
+    """A claim that holds if the ratio's mean is from `low` to `high`; notes if its interval is not."""
     sure = (low <= ratio.low and ratio.high <= high) or ratio.high < low or ratio.low > high
     unsure = FEW if ratio.n < ENOUGH else "" if sure else "Its 95 % interval allows either answer."
     return Claim(claim, paper, shown(ratio), bool(low <= ratio.mean <= high), f"{unsure} {why}".strip(), sure)

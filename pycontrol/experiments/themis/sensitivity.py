@@ -126,7 +126,7 @@ def _of_leases(runs: VariantRuns, name: str, labels: Mapping[int, str]) -> list[
 def _figure(
     runs: VariantRuns, name: str, title: str, x: str, labels: Mapping[float, str] | Mapping[int, str]
 ) -> Figure:
-    """max rho and GPU time, both against the default's."""
+    """max rho and GPU time, relative to the default's."""
     series = []
     for metric, words in (("rho_max", "max rho"), ("gpu_h", "GPU time")):
         base = runs.values("themis", metric)

@@ -1,4 +1,4 @@
-"""One auction at a time: what lies gain, who envies whom, and whether anybody could be better off for nothing."""
+"""Single auctions: the gain of lies, envy, and Pareto efficiency."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pycontrol.policies.themis import Nothing, with_nothing
 
 LEASE_S, RESTART_S, BUDGET_S = 600.0, 40.0, 10.0
 HOPELESS = 1e9
-"""rho of an app that must not get less: whoever bids it will have a row."""
+"""A rho so large that an app that bids it for nothing always wins a row."""
 
 
 @dataclass(frozen=True)
 class Private:
-    """What an app knows of itself. Work in serial GPU-seconds, times in seconds."""
+    """An app's private information. Work in serial GPU-seconds, times in seconds."""
 
     app_id: str
     jobs: tuple[float, ...]
@@ -36,11 +36,11 @@ class Private:
     n_avg: float
 
     def slots(self, gangs: Sequence[Gang], topology: Topology) -> list[float]:
-        """S of each gang where it is."""
+        """S of each gang at its placement."""
         return [self.slowdown[topology.scope_of(h for h, _ in g) - 1] for g in gangs]
 
     def rho(self, slots: Sequence[float], topology: Topology) -> float:
-        """With one new gang for each S; with none, the projected one."""
+        """rho with one new gang per S; without any, the projected rho."""
         phases, jobs = (PhaseWork(self.jobs),), len(self.jobs)
         work = app_work(phases, self.gang_gpus, jobs, topology.gpus, self.n_avg, self.elapsed_s, self.done_gpu_s)
         restart = RESTART_S / work.t_id_s if slots else 0.0
@@ -51,7 +51,7 @@ class Private:
         return 1.0 / self.rho(slots, topology)
 
     def bid(self, instance: Instance) -> Bid:
-        """The Agent's bid by the Agent's code."""
+        """The Agent's bid, made by the Agent's code."""
         work = app_work((PhaseWork(self.jobs),), self.gang_gpus, len(self.jobs), instance.topology.gpus, self.n_avg,
                         self.elapsed_s, self.done_gpu_s)  # fmt: skip
         slowdowns = dict(zip(Scope, self.slowdown, strict=True))
@@ -61,7 +61,7 @@ class Private:
 
 
 def round_of(seed: int) -> tuple[list[Private], Instance]:
-    """3 to 5 apps with 1 to 6 jobs in gangs of 1, 2 or 4; 2 to 4 machines of 2 or 4 GPUs in two racks."""
+    """A random round: 3 to 5 apps of 1 to 6 jobs in gangs of 1, 2 or 4; 2 to 4 machines of 2 or 4 GPUs, two racks."""
     rng = random.Random(f"round {seed}")
     machines = [Machine(f"m{i}", f"r{i % 2}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
     topology = Topology.of(machines)
@@ -75,7 +75,7 @@ def round_of(seed: int) -> tuple[list[Private], Instance]:
 
 
 class Draw(random.Random):
-    """A generator whose draws for rounding are given: 0 rounds up wherever that has any chance."""
+    """A generator that always draws 0, which rounds up wherever that has positive probability."""
 
     def random(self) -> float:
         """Always 0."""
@@ -84,18 +84,18 @@ class Draw(random.Random):
 
 @dataclass(frozen=True)
 class Worth:
-    """What a round is worth to one app by its true V, on the mean over the round's lot."""
+    """A round's expected value to one app by its true V, over the random rounding of payments."""
 
     fraction: float
-    """c V(G), as the theorem has it: the payment takes its part of all V, of what nothing is worth too."""
+    """c V(G), as in the theorem: the payment applies to all of V, including the value of no GPUs."""
     lottery: float
-    """The whole of G with probability c, else nothing at its projected V."""
+    """All of G with probability c, else no GPUs, at the projected V."""
     gangs: float
-    """As it is done: c of k gangs, rounded without bias."""
+    """As implemented: c times k gangs, rounded without bias."""
 
 
 def worth(app: Private, bids: Sequence[Bid], instance: Instance, seed: int) -> Worth:
-    """By the true V of an app whose bid, true or not, is among the bids."""
+    """The round's value by the app's true V; its bid, truthful or not, is among `bids`."""
     up = auction(bids, instance, Draw(seed), BUDGET_S)
     down = auction(bids, instance, Draw(seed), BUDGET_S, rounding="floor")
     top, win, c = instance.topology, up.wins[app.app_id], up.c[app.app_id]
@@ -110,7 +110,7 @@ def worth(app: Private, bids: Sequence[Bid], instance: Instance, seed: int) -> W
 
 
 def lies(app: Private, instance: Instance, rng: random.Random, tries: int) -> Iterator[tuple[str, Bid]]:
-    """Bids that are not true, by kind: of work, of slowdown, of all rho, of what nothing is worth, of single rows."""
+    """Untruthful bids by kind: about work, slowdown, all rho, rho without GPUs, and single rows."""
     for k in (1 / 3, 0.7, 1.5, 3.0):
         yield "work", _of(app, instance, work=k)
         yield "slowdown", _of(app, instance, slowdown=k)
@@ -137,7 +137,7 @@ def _of(app: Private, instance: Instance, work: float = 1.0, slowdown: float = 1
 
 
 def best_value(app: Private, gpus: Mapping[str, int], topology: Topology) -> float:
-    """V of these GPUs, arranged into the app's gangs as it likes."""
+    """V of these GPUs, arranged into gangs in the app's best way."""
     values = [app.value([], topology)]
     for scope in Scope:
         n = min(len(app.jobs), capacity(gpus, app.gang_gpus, scope, topology))
@@ -160,7 +160,7 @@ def envy(apps: Sequence[Private], outcome: AuctionOutcome, topology: Topology, p
 
 
 def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOutcome) -> bool:
-    """Whether some choice of rows is better for one bidder and as good for all others (searched bidder by bidder).
+    """Whether another choice of rows is better for one bidder and no worse for the others (searched per bidder).
 
     By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.
     """
@@ -181,7 +181,7 @@ def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOu
 
 
 def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[str, Any]:
-    """All about one random auction: the best gain of its first app's lies by kind and reading, envy, efficiency."""
+    """Measures of one random auction: the first app's best gain by kind of lie and reading, envy, efficiency."""
     apps, instance = round_of(seed)
     true = [a.bid(instance) for a in apps]
     bids = with_nothing(true, (), convention)

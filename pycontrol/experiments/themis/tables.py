@@ -19,9 +19,9 @@ from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 VGG16_S = 103.6 / 80.4
-"""S of VGG16 across servers: images a second on one server over those on two (Table 1, 4 P100)."""
+"""S of VGG16 across servers: images per second on one server over those on two (Table 1, 4 P100)."""
 INCEPTION_S = 1.0
-"""Table 1 has 242 on one server and 243 on two; S is never below 1."""
+"""Table 1 has 242 images per second on one server and 243 on two; S is never below 1."""
 VGG16 = (1.0, VGG16_S, VGG16_S)
 INCEPTION = (1.0, INCEPTION_S, INCEPTION_S)
 COSTS = "an allocation change costs 5 s (checkpoint) and 35 s (restart), a renewal nothing; leases of 600 s, aligned"
@@ -32,7 +32,7 @@ Items = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A policy with its options, and the fairness knob."""
+    """A policy with its options and the fairness knob."""
 
     label: str
     policy: str
@@ -40,7 +40,7 @@ class Rule:
     f: float = 0.8
 
     def job(self, workload: Workload, cluster: Topology, seed: int, **world: Any) -> SimulationRun:
-        """One simulation under it."""
+        """One simulation of this policy."""
         settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, f=self.f), **world)
         return SimulationRun(workload, cluster, self.policy, self.options, settings, seed)
 
@@ -73,7 +73,7 @@ class Figure5Case:
     slowdowns: tuple[tuple[float, float, float], ...]
 
     def workload(self) -> Workload:
-        """Both apps at time 0; whoever has the smaller name comes first among equals."""
+        """Both apps arrive at time 0; ties are broken by name."""
         works = ((4 * 3600.0 * HOURS,),)
         apps = (TraceApp(f"a{i}", 0.0, 4, works, slowdown=s) for i, s in enumerate(self.slowdowns))
         return Workload(self.label, tuple(apps))
@@ -97,7 +97,7 @@ CASES = (
 
 
 def figure5_rules() -> list[Rule]:
-    """Every policy packed; those that can also be unpacked."""
+    """All policies with packing; those with the option also without."""
     rules = [THEMIS, Rule("themis, f = 0", "themis", f=0.0), WORST_FIRST]
     rules += [Rule(p, p) for p in BASELINES if p in names()]
     rules += [Rule(f"{p}, unpacked", p, {"packing": "random"}) for p in BASELINES if "packing" in options(p)]
@@ -233,13 +233,13 @@ def _list(table: Mapping[int, float]) -> str:
 
 LONG = (580 * 60.0, 4)
 SHORT = (83 * 60.0, 2)
-"""GPU-seconds and GPUs of a job."""
+"""(GPU-seconds, GPUs) of the short job."""
 READINGS = {"single jobs": (1, 48), "apps of 16 such jobs": (16, 16)}
-"""Jobs an app and apps a run."""
+"""(jobs per app, apps per run) by reading."""
 
 
 def long_and_short(seed: int, jobs: int, apps: int, load: float) -> Workload:
-    """Long and short apps in random order, half of each, arriving at `load` times what 64 GPUs can do."""
+    """Long and short apps, half each, in random order, with arrivals at `load` times the capacity of 64 GPUs."""
     rng = random.Random(f"long and short {seed} {jobs}")
     kinds = [LONG, SHORT] * (apps // 2)
     rng.shuffle(kinds)

@@ -1,4 +1,4 @@
-"""What auctions gain by seeing GPU types: beside auctions that do not, and beside OEF's shares alone."""
+"""The gain of auctions that see GPU types, over type-blind auctions and over OEF's shares alone."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pycontrol.simulation.workloads import load
 
 SLOW, FAST = "K80", "V100"
 GAINS = (1.2, 2.0, 3.5, 5.0)
-"""Speeds on the fast type, alike among the apps: from recurrent to convolutional networks."""
+"""Speeds on the fast type, equally frequent among the apps: from recurrent to convolutional networks."""
 HOSTS, HOST_GPUS = 4, 4
-"""Of each type."""
+"""Machines of each type, and GPUs per machine."""
 APPS, QUICK_APPS = 24, 8
 WHOLE_APPS = 85
 """Of the trace, in `DAYS`."""
@@ -45,7 +45,7 @@ CONVENTIONS = (
 
 @dataclass(frozen=True)
 class TypeBlind:
-    """Themis as it was before it saw types: bids name none, and all GPUs on offer are alike."""
+    """Themis without GPU types: bids name no type, and all GPUs on offer are equal."""
 
     themis: Themis = dataclasses.field(default_factory=Themis)
 
@@ -72,9 +72,9 @@ class TypeBlind:
 
 
 def blind(bid: Bid, types: int) -> Bid:
-    """The bid of an app that does not know which of so many types it would get.
+    """The bid of an app that does not know which of `types` GPU types it would get.
 
-    A type without a row is one that is worth no more than nothing.
+    A type without a row is worth no more than no GPUs.
     """
     rhos: dict[BidRow, list[float]] = {}
     rows: list[BidRow] = []
@@ -93,14 +93,14 @@ VARIANTS: Mapping[str, Policy] = {TYPED: Themis(), BLIND: TypeBlind(), OEF: Oef(
 
 
 def cluster() -> Topology:
-    """Half of each rack is of each type."""
+    """The cluster: half of each rack has each type."""
     return Topology.of(
         Machine(f"{t.lower()}-{i}", f"rack{i % 2}", HOST_GPUS, t) for t in (SLOW, FAST) for i in range(HOSTS)
     )
 
 
 def workload(seed: int, count: int) -> Workload:
-    """W1's apps, as dense as all of them, at speeds by type."""
+    """`count` apps of W1 at the trace's density, with speeds by type."""
     options = {"count": count, "days": DAYS * count / WHOLE_APPS, "shorter": SHORTER}
     found = load("w1", seed, options)
     rng = random.Random(f"types {seed}")

@@ -1,4 +1,4 @@
-"""Themis' Figure 8: what its two workloads are; and the policies on real Philly jobs."""
+"""Themis' Figure 8, its two workloads; and the policies on real Philly jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FACTS = {
 
 
 def facts(load_: Workload) -> dict[str, float]:
-    """Of one workload, by the names of FACTS. A task is one GPU of one job."""
+    """The facts of one workload, by the names of FACTS. A task is one GPU of one job."""
     apps = load_.apps
     jobs = [max(map(len, a.phases)) for a in apps]
     days = [a.work_gpu_s / 86400 for a in apps]
@@ -111,7 +111,7 @@ def _arrivals(workload: Workload) -> list[float]:
 
 
 def _kind(loads: Sequence[Workload], kind: str) -> float:
-    """Share of apps whose model is of that kind."""
+    """Share of the apps with a model of that kind."""
     return float(np.mean([BY_NAME[a.model].kind == kind for w in loads for a in w.apps]))
 
 
@@ -147,7 +147,7 @@ VARIANTS = (THEMIS, OPEN_HANDED, WORST_FIRST, *PACKED)
 
 @dataclass(frozen=True)
 class TraceScene(Scene):
-    """A trace file on a cluster; the seed decides only what the policies draw."""
+    """A trace file on a cluster; the seed only affects the policies' random draws."""
 
     path: Path = Path()
     limit: int | None = None
