@@ -1,7 +1,7 @@
 """What `isonomy COMMAND -o json` prints is what docs/cli.json says, in every test that runs a command in its process.
 
-`python -m tests.contract` runs those tests, writes down what they printed, and makes docs/cli.json and docs/cli-json.md
-of it. Commands that print a REST answer as it is are documented there (docs/rest.md).
+`python -m tests.contract` runs those tests, records their output, and writes docs/cli.json and docs/cli-json.md
+from it. Commands that print a REST answer unchanged are documented there (docs/rest.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AS_REST = {
     "exchange list": "exchange", "exchange offer": "exchange-offer", "exchange request": "exchange-request",
     "exchange withdraw": "exchange-withdraw", "watch": "events",
 }  # fmt: skip
-"""Command -> REST path whose answer it prints; `watch` prints each event on a line."""
+"""Command -> REST path of the answer that it prints; `watch` prints each event on a line."""
 INTRODUCTION = """# JSON of the commands
 
 Generated from what the commands print (`python -m tests.contract`), as the JSON Schemas of [cli.json](cli.json) are;
@@ -42,7 +42,7 @@ object whose keys are data. Times are Unix seconds (`_s`) unless they are of a s
 
 
 def install() -> None:
-    """From here on, what commands emit is checked, or written down where $ISONOMY_RECORD_JSON names a folder."""
+    """Checks the commands' output from now on, or records it if $ISONOMY_RECORD_JSON names a folder."""
     from pycontrol.cli import tables
 
     emit, emit_json = tables.emit, tables.emit_json
@@ -70,7 +70,7 @@ def install() -> None:
 
 
 def command() -> str:
-    """The command that runs, without `isonomy`."""
+    """The running command, without `isonomy`."""
     from pycontrol.cli import main
 
     context, words = click.get_current_context(), []

@@ -19,9 +19,9 @@ EXTENDING = Path(__file__).parents[1] / "docs/extending.md"
 def installed_package(
     folder: Path, patch: pytest.MonkeyPatch, module: str, group: str, more: str, forget: Callable[[], None]
 ) -> Iterator[None]:
-    """The document's module (`package/name.py`) with its entry points of the group and more of these, on the path.
+    """Puts the document's module (`package/name.py`) on the path, with its entry points of the group and `more`.
 
-    `forget` drops what is known of entry points.
+    `forget` clears the cache of entry points.
     """
     text = EXTENDING.read_text(encoding="utf-8")
     code = re.search(rf"```python\n# {module}\n(.*?)```", text, re.DOTALL)
@@ -45,7 +45,7 @@ def installed_package(
 
 
 def check_documented_suite(package: Path, test: str) -> None:
-    """Runs the document's test module beside the package that is installed in this folder."""
+    """Runs the document's test module with the package that is installed in this folder."""
     code = re.search(rf"```python\n# {test}\n(.*?)```", EXTENDING.read_text(encoding="utf-8"), re.DOTALL)
     assert code
     (package / test).write_text(code.group(1), encoding="utf-8")

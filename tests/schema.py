@@ -1,4 +1,4 @@
-"""JSON Schemas of plain values, made from examples, and what does not fit one."""
+"""JSON Schemas of plain values, made from examples, and a check of values against them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BY_NAME = frozenset({
     "by_queue", "by_user", "configuration", "options", "gpu_types", "speedups", "memory", "cell_types",
     "virtual_clusters", "policies",
 })  # fmt: skip
-"""Objects whose keys are names that somebody chose."""
+"""Objects whose keys are user-chosen names."""
 OPAQUE = frozenset({"durable", "settings"})
-"""Objects that nobody outside should read."""
+"""Objects that are not meant for clients."""
 
 
 def schema_of(value: Any, name: str = "") -> Schema:
@@ -42,7 +42,7 @@ def _are_data(keys: Iterable[str], name: str) -> bool:
 
 
 def merged(schemas: Iterable[Schema]) -> Schema:
-    """What admits all of them."""
+    """The schema that admits all of them."""
     found: Schema = {}
     for schema in schemas:
         found = _both(found, schema) if found else schema
@@ -68,12 +68,12 @@ def _both(a: Schema, b: Schema) -> Schema:
 
 
 def misfits(value: Any, schema: Schema, at: str = "") -> list[str]:
-    """Where a value is not what the schema says; an unknown field is a misfit."""
+    """The places where a value does not fit the schema; an unknown field is a misfit."""
     if not schema:
         return []
     kind = schema_of(value)["type"][0]
     if schema["type"] == ["null"]:
-        return []  # nothing else was seen
+        return []  # no other value was seen
     if kind not in schema["type"]:
         return [f"{at}: {kind}, not {' or '.join(schema['type'])}"]
     if kind == "array":
@@ -81,7 +81,7 @@ def misfits(value: Any, schema: Schema, at: str = "") -> list[str]:
     if kind != "object":
         return []
     if "properties" not in schema and "additionalProperties" not in schema:
-        return []  # none was seen that had anything in it, or nobody should rely on what it has
+        return []  # only empty ones were seen, or clients should not rely on its content
     if "additionalProperties" in schema:
         return [m for v in value.values() for m in misfits(v, schema["additionalProperties"], f"{at}.*")]
     fields = schema.get("properties", {})
@@ -92,7 +92,7 @@ def misfits(value: Any, schema: Schema, at: str = "") -> list[str]:
 
 
 def described(schema: Schema, at: str = "") -> Iterable[str]:
-    """Table rows of its fields."""
+    """Table rows of a schema's fields."""
     for name, field in schema.get("properties", {}).items():
         where = f"{at}.{name}" if at else name
         while True:

@@ -1,4 +1,4 @@
-"""Secrets in files: whole, once, and for their owner alone."""
+"""Secrets in files: complete, created once, and readable only by their owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycontrol import secretfile
 from pycontrol.secretfile import SecretFileError, read_or_make
 
 
-def test_a_secret_is_made_once_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_secret_is_created_once_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "state" / "secret"
     assert read_or_make(path, lambda: b"first") == b"first"
     assert read_or_make(path, lambda: b"second") == b"first"
@@ -31,11 +31,11 @@ def test_a_crash_while_it_is_written_leaves_no_secret(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_all_that_make_it_immediately_read_the_same(tmp_path: Path) -> None:
+def test_concurrent_creators_read_the_same_secret(tmp_path: Path) -> None:
     barrier, read = threading.Barrier(8), []
 
     def make() -> bytes:
-        barrier.wait(timeout=30)  # each has seen that there is none
+        barrier.wait(timeout=30)  # each has seen that there is no secret
         return os.urandom(32)
 
     def one() -> None:
@@ -50,7 +50,7 @@ def test_all_that_make_it_immediately_read_the_same(tmp_path: Path) -> None:
     assert len(set(read)) == 1
 
 
-def test_one_that_others_may_read_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_secret_that_others_may_read_or_that_is_a_link_is_refused(tmp_path: Path) -> None:
     path, link = tmp_path / "secret", tmp_path / "link"
     path.write_bytes(b"x")
     path.chmod(0o644)
@@ -63,6 +63,6 @@ def test_one_that_others_may_read_or_that_is_a_link_is_refused(tmp_path: Path) -
     assert read_or_make(link, lambda: b"", follow_links=True) == b"x"
 
 
-def test_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_secret_is_named(tmp_path: Path) -> None:
     with pytest.raises(SecretFileError, match=f"{tmp_path}: cannot be read: Is a directory"):
         read_or_make(tmp_path, lambda: b"")

@@ -1,4 +1,4 @@
-"""Which jobs get an app's free GPUs; the Agent and the simulated one keep GPUs for the same jobs."""
+"""The jobs that get an app's free GPUs; the Agent and the simulated one keep GPUs for the same jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def held(*gpus: Gpu) -> dict[Gpu, float]:
     return dict.fromkeys(gpus, 0.0)
 
 
-def test_the_longest_job_is_served_first_and_what_no_job_can_use_is_named() -> None:
+def test_the_longest_job_is_served_first_and_unusable_gpus_are_named() -> None:
     found = allocate(N1[:3], {"short": 1.0, "long": 9.0}, [], held(*N1), 2, Scope.CLUSTER, TOPOLOGY)
     assert found.launches == (("long", (N1[0], N1[1])),)
     assert found.unused == (N1[2],)
@@ -34,8 +34,8 @@ def test_a_gang_takes_the_gpus_that_are_free_soonest() -> None:
     assert found.launches == (("j", (N1[1], N1[2])),)
 
 
-def test_gpus_are_kept_for_a_job_that_is_about_to_wait_with_those_that_it_does_not_lose() -> None:
-    """It loses n1:0 of its gang of two and keeps n1:1: one more free GPU makes a gang again."""
+def test_gpus_are_kept_for_a_stopping_job_that_retains_part_of_its_gang() -> None:
+    """The job loses n1:0 of its gang of two and keeps n1:1: one more free GPU completes the gang again."""
     found = allocate([N1[2], N1[3]], {}, [[N1[0], N1[1]]], held(*N1[1:]), 2, Scope.CLUSTER, TOPOLOGY)
     assert (found.launches, found.unused) == ((), (N1[3],))
 
@@ -44,7 +44,7 @@ def test_a_gang_that_loses_nothing_is_no_reason_to_keep_gpus() -> None:
     assert allocate([N1[2]], {}, [[N1[0], N1[1]]], held(*N1), 2, Scope.CLUSTER, TOPOLOGY).unused == (N1[2],)
 
 
-def test_no_gang_lies_wider_than_the_app_allows() -> None:
+def test_no_gang_is_spread_wider_than_the_app_allows() -> None:
     apart = [N1[0], N3[0]]
     assert allocate(apart, {"j": 1.0}, [], held(*apart), 2, Scope.RACK, TOPOLOGY).unused == tuple(apart)
     assert allocate(apart, {"j": 1.0}, [], held(*apart), 2, Scope.CLUSTER, TOPOLOGY).launches
@@ -68,7 +68,7 @@ def test_the_simulated_agent_counts_the_gpus_that_its_ending_gang_does_not_lose(
     st.sampled_from(Scope),
 )
 @settings(max_examples=150, deadline=None)
-def test_whole_gangs_of_free_gpus_and_nothing_twice(
+def test_gangs_are_whole_and_use_no_gpu_twice(
     mine: set[Gpu], used: set[Gpu], left: list[int], gang_gpus: int, scope: Scope
 ) -> None:
     idle = sorted(mine - used)

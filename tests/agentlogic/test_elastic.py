@@ -1,4 +1,4 @@
-"""What becomes of an elastic app's GPUs: sizes of gangs, growth, and what is kept or given back."""
+"""The use of an elastic app's GPUs: sizes of gangs, growth, and GPUs that are kept or returned."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_jobs_get_gpus_so_that_they_end_together() -> None:
     assert sizes(composed(ALL, {"a": 1.0})) == {"a": 8}
 
 
-def test_fewer_gpus_where_these_are_faster_as_they_lie_together() -> None:
+def test_fewer_gpus_are_used_if_they_are_faster_because_they_are_close_together() -> None:
     found = composed([*N1, N3[0]], {"a": 1.0}, elastic=FAR)
     assert sizes(found) == {"a": 4}
     assert found.allocation.unused == (N3[0],)
     assert sizes(composed([*N1, *N2], {"a": 1.0}, elastic=FAR)) == {"a": 4}, "8 / 3 is slower than 4"
 
 
-def test_a_gang_grows_where_it_regains_the_restart_twice() -> None:
+def test_a_gang_grows_if_it_regains_the_restart_twice() -> None:
     """From 2 GPUs to 4, 40 s a restart: left / 2 - left / 4 > 80."""
 
     def grows(left: float) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def test_a_gang_grows_where_it_regains_the_restart_twice() -> None:
     assert grows(319.0) == ()
 
 
-def test_what_no_gang_grows_on_is_given_back_and_not_asked_for_again_before_the_lease_ends() -> None:
+def test_unused_gpus_are_returned_and_not_requested_again_before_the_lease_ends() -> None:
     settled = Running("a", tuple(N1[:2]), 1e6, settled=True)
     assert composed(N1[2:], {}, settled).allocation.unused == tuple(N1[2:])
     assert wanted_gpus(0, [settled], ELASTIC, TOPOLOGY) == 2
@@ -73,7 +73,7 @@ def test_a_gang_that_loses_gpus_does_not_grow_on_them() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_no_gpu_is_used_twice_and_all_are_launched_kept_or_given_back(data: st.DataObject) -> None:
+def test_each_gpu_is_launched_on_kept_or_returned_exactly_once(data: st.DataObject) -> None:
     order = data.draw(st.permutations(ALL))
     at, running = 0, []
     for k, n in enumerate(data.draw(st.lists(st.sampled_from([1, 2, 4]), max_size=3))):

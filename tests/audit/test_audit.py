@@ -1,4 +1,4 @@
-"""The audit: a clean run is clean, and each rule finds the run that breaks it."""
+"""The audit: a clean run passes, and each rule finds the run that breaks it."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def container(n: int, app: str = APP) -> str:
 
 @dataclass
 class Run:
-    """A small run, written down by hand: one gang of 4 GPUs on two machines."""
+    """A small hand-written run: one gang of 4 GPUs on two machines."""
 
     facts: list[tuple[float, f.Fact]] = field(default_factory=list)
     evidence: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Run:
         evidence = Evidence(["e.jsonl"] if self.evidence else [])
         for line in sorted(self.evidence, key=lambda x: x["time_ms"]):
             add_event(evidence, line)
-        facts = [(t, f.from_json(type(x).__name__, f.to_json(x))) for t, x in self.facts]  # as a journal gives them
+        facts = [(t, f.from_json(type(x).__name__, f.to_json(x))) for t, x in self.facts]  # as a journal yields them
         history = History.of((i, t, x) for i, (t, x) in enumerate(sorted(facts, key=lambda x: x[0])))
         return audit(history, evidence, self.yarn, self.now_s)
 
@@ -106,8 +106,8 @@ def test_a_clean_run_is_clean_and_says_what_it_checked() -> None:
     assert checked["gpu_ids_compared"] == checked["yarn_allocations_compared"] == 4
 
 
-def test_a_clock_that_was_ahead_takes_no_lease_from_a_container() -> None:
-    """By its token it had this lease, and by the journal it ran in it."""
+def test_a_clock_that_was_ahead_causes_no_violation() -> None:
+    """The container's token names this lease, and by the journal it ran under it."""
     run = clean()
     early = (f.LeaseGranted, f.LeaseStarted)
     run.facts = [
@@ -120,7 +120,7 @@ def test_a_clock_that_was_ahead_takes_no_lease_from_a_container() -> None:
     assert set(run.kinds()) == {"container_without_lease"}
 
 
-def test_a_clock_that_is_known_to_be_behind_ends_no_lease_early() -> None:
+def test_a_clock_that_is_known_to_be_behind_causes_no_violation() -> None:
     run = clean()
     run.facts = [
         (t, dataclasses.replace(x, at_s=x.at_s - 9) if isinstance(x, f.LeaseEnded) else x) for t, x in run.facts
@@ -133,7 +133,7 @@ def test_a_clock_that_is_known_to_be_behind_ends_no_lease_early() -> None:
 
 
 def taken_over(*, by_s: float = 60.0) -> dict[str, Any]:
-    """A run whose control plane was replaced while two gangs trained; one container ended before anybody saw it."""
+    """A run whose control plane was replaced while two gangs trained; one container ended unseen before that."""
     before, after = Run(), Run()
     receipt = {"awards": [{"app_id": a, "gangs": [[["n1", 2]], [["n2", 2]]]} for a in (APP, OTHER)]}
     before.fact(1.5, f.RoundHeld("r1", T0 + 1.5, Receipt.load(receipt)))
@@ -163,7 +163,7 @@ def test_one_control_plane_after_the_other_is_clean() -> None:
     assert found["checked"]["leases"] == 6, "those that were taken over are not counted twice"
 
 
-def test_a_container_that_nobody_took_over_has_no_lease() -> None:
+def test_a_container_that_was_not_taken_over_has_no_lease() -> None:
     assert [v["kind"] for v in taken_over(by_s=75.0)["violations"]] == ["container_without_lease"] * 2
 
 
@@ -270,7 +270,7 @@ def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run.start(203, container(5), A, "j2")
     run.start(203, container(6), B, "j2")
     run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost") for g in B))
-    run.record("end", 290, container(6), B)  # it ran on where nobody could reach it
+    run.record("end", 290, container(6), B)  # it continued where it could not be reached
     run.stop(250, container(5), A)
     found = run.audit()
     assert found["violations"] == []
@@ -287,7 +287,7 @@ def test_an_adopted_container_counts_for_its_gang() -> None:
     assert run.kinds() == []
 
 
-def test_the_resource_managers_word_ends_a_container() -> None:
+def test_a_container_ends_when_the_resource_manager_says_so() -> None:
     run = clean()
     run.evidence = [e for e in run.evidence if not (e["event"] == "end" and e["container"] == container(2))]
     assert "gpu_in_two_containers" in run.kinds()
@@ -362,7 +362,7 @@ def test_a_whole_world_is_clean() -> None:
 
 
 def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, moves: tuple[f.Fact, ...] = ()) -> Run:
-    """An app of a virtual cluster is promised GPUs that a stranger borrows; the stranger is gone at a time."""
+    """An app of a virtual cluster has reserved GPUs that a stranger borrows; the stranger is gone at a given time."""
     run = Run()
     run.fact(0, f.AppArrived(OTHER, "x", "root.x", "u", "job", T0, T0))
     run.grant(2, OTHER, A, "r1.0")
@@ -383,7 +383,7 @@ def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, move
     return run
 
 
-def test_a_guarantee_that_is_served_within_one_revocation_is_no_fault() -> None:
+def test_a_guarantee_served_within_one_revocation_is_no_violation() -> None:
     found = owned(ask_s=99.0, gone_s=170.0).audit()
     assert found["violations"] == []
     assert found["checked"]["guaranteed_gpus_claimed"] == 2
@@ -396,11 +396,11 @@ def test_a_stranger_that_stays_on_a_guaranteed_gpu_for_longer_than_a_revocation_
     assert found[0]["when"] == T0 + 99 + 90
 
 
-def test_a_promise_that_came_long_after_its_owner_asked_is_found() -> None:
+def test_a_reservation_made_long_after_its_owner_asked_is_found() -> None:
     assert owned(ask_s=8.0, granted_s=200.0, gone_s=210.0).kinds() == ["guarantee_late"] * 2
 
 
-def test_a_claim_begins_when_cells_came_free_and_not_while_leases_stood_still() -> None:
+def test_a_claim_begins_when_cells_became_free_and_not_while_leases_were_suspended() -> None:
     late = owned(ask_s=8.0, granted_s=200.0, gone_s=210.0)
     late.fact(190, f.Switched("paused", False, "root", T0 + 190))
     assert late.kinds() == []

@@ -1,4 +1,4 @@
-"""The audit of guarantees on the journal of an Arbiter with cells: clean as it is, not with a bug in its promise."""
+"""The audit of guarantees on the journal of an Arbiter with cells: clean, but not with a bug in the guarantee."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Owned(World):
         })  # fmt: skip
 
     def late(self) -> list[str]:
-        """What the audit says of guarantees after a stranger filled the cluster and the owner asked for its machine."""
+        """The audit's findings after a stranger filled the cluster and the owner asked for its machine."""
         self.add_app(STRANGER, 1, 8, EVER, "root.x")
         self.run(30)
         self.add_app(OWNER, 4, 1, EVER, "root.a")
@@ -84,8 +84,8 @@ def test_the_arbiter_as_it_is_keeps_its_guarantees() -> None:
     assert len(w.arbiter.leases_of(OWNER)) == 4
 
 
-def test_a_borrower_that_keeps_what_it_must_give_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worker goes on, and is killed long after its time."""
+def test_a_borrower_that_keeps_revoked_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker continues, and is killed long after its deadline."""
     take_back = leases.revoke
 
     def late(s: State, lost: list[Lease], now_s: float, deadline_s: float, why: Cause) -> None:
@@ -99,7 +99,7 @@ def test_a_borrower_that_keeps_what_it_must_give_back_is_found(monkeypatch: pyte
 
 
 def test_cells_that_never_give_what_the_round_awarded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No promise was ever made, so nothing is late; but round after round awarded the owner its own machine."""
+    """No reservation was ever made, so none is late; but each round awarded the owner its own machine."""
     place = CellSupply.place
 
     def only_what_is_borrowed(self: CellSupply, group: str, vc: str, guaranteed: bool, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Accounting agrees with what the containers did, GPU-second by GPU-second."""
+"""Usage agrees with the containers' times, GPU-second by GPU-second."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ def attained(scene: Scene) -> dict[str, float]:
     return {x: a.attained_gpu_s(x, scene.world.now) for x in a.durable.apps}
 
 
-def test_the_gpu_time_is_that_of_the_containers(scene: Scene) -> None:
+def test_the_gpu_time_equals_that_of_the_containers(scene: Scene) -> None:
     found = usage([scene.kept.facts], ["app"], 0.0, scene.world.now)
     rows = {row["app"]: row for row in found["rows"]}
     for app_id, gpu_s in attained(scene).items():
@@ -56,7 +56,7 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
         (0, f.AppArrived("a", "=cmd", "root.q", "ann", "job", 0.0, 10.0, "")),
         (100, f.LeaseGranted(A, "a", "g1", 100.0, 700.0)),
         (110, f.LeaseStarted(A, "c1", "j1", 110.0, 700.0)),
-        (140, f.AllocationChanged("a", "j1", 140.0, 40.0)),  # the first launch is no loss
+        (140, f.AllocationChanged("a", "j1", 140.0, 40.0)),  # the first launch does not count as a loss
         (600, f.LeaseRevoking(A, 660.0, "lost round r1", "lost_round")),
         (620, f.LeaseIdle(A, 620.0)),
         (621, f.LeaseEnded(A, 621.0, "revoked", "lost_round")),
@@ -64,7 +64,7 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
         (705, f.LeaseStarted(B, "c2", "j1", 705.0, 1300.0)),
         (730, f.AllocationChanged("a", "j1", 730.0, 30.0)),
         (900, f.LeaseEnded(B, 900.0, "released", "released")),
-        (950, f.LeaseIdle(A, 950.0)),  # of a lease that nobody granted
+        (950, f.LeaseIdle(A, 950.0)),  # of a lease that was never granted
     ]
     total = usage([[(i, t, fact) for i, (t, fact) in enumerate(facts)]], ["user"], 0.0, 1000.0)
     row = total["rows"][0]

@@ -29,7 +29,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def timed(fn: Callable[[], Any]) -> float:
-    """Seconds of one call."""
+    """Seconds that one call takes."""
     begin_s = time.perf_counter()
     fn()
     return time.perf_counter() - begin_s
@@ -54,14 +54,14 @@ def journal() -> dict[str, Any]:
 
 
 def pictures() -> dict[str, Any]:
-    """What readers cost the Arbiter at 10,000 GPUs and 2,000 apps: a picture; and on their own thread: the views."""
+    """The cost of readers at 10,000 GPUs and 2,000 apps: a picture on the Arbiter's thread, views on their own."""
     from tests.bench import views
 
     return views.run()
 
 
 def recovery_of(quick: bool) -> dict[str, Any]:
-    """The start from a long journal."""
+    """A start from a long journal."""
     from tests.bench import recovery
 
     return recovery.run(100_000, 10_000) if quick else recovery.run()
@@ -75,7 +75,7 @@ def bridge() -> dict[str, Any]:
 
 
 def parts(quick: bool) -> dict[str, Callable[[], Any]]:
-    """All that is measured, by name."""
+    """All measurements, by name."""
     return {
         "auction": lambda: auction.run(quick),
         "auction types": lambda: auction.run_typed(quick),
@@ -95,7 +95,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
 
 
 def commit() -> str:
-    """The checkout that is measured."""
+    """The commit of the measured checkout."""
     done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 

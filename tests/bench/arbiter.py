@@ -1,4 +1,4 @@
-"""What an event costs in the Arbiter itself: a busy cluster of single-gang apps under first-come-first-served."""
+"""The cost of an event in the Arbiter itself: a busy cluster of single-gang apps, first come first served."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 
 
 class FirstCome:
-    """The cheapest policy there is, so that the rest shows."""
+    """The cheapest possible policy, so that the Arbiter's own cost dominates."""
 
     name, asks_agents = "first-come", False
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
-        """Nobody is asked."""
+        """An offer that asks no app."""
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """Renews what runs; then whoever came first, until a gang does not fit."""
+        """Renews running gangs, then serves apps by arrival until a gang does not fit."""
         free, awards = dict(snapshot.free), []
         for view in snapshot.apps:
             if view.ending_gangs:
@@ -46,7 +46,7 @@ class FirstCome:
 
 
 class World:
-    """YARN and the apps' Agents with nothing but what the Arbiter needs to hear."""
+    """YARN and the apps' Agents, reduced to the events that the Arbiter needs."""
 
     def __init__(self, machines: int, apps: int, load: float, seed: int) -> None:
         self.policy = FirstCome()
@@ -70,7 +70,7 @@ class World:
         heapq.heappush(self.heap, (at_s, next(self.order), fn))
 
     def run(self) -> None:
-        """Until nothing more happens."""
+        """Runs until no event is left."""
         while self.heap:
             wake_s = self.arbiter.next_wake_s(self.now_s)
             if wake_s is not None and wake_s <= self.heap[0][0]:
@@ -127,7 +127,7 @@ class World:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Events a second, policy time apart, on 64 and 1,250 machines of eight GPUs at loads 0.7 and 1.2."""
+    """Events a second, without the policy's time, on 64 and 1,250 machines of eight GPUs at loads 0.7 and 1.2."""
     result: dict[str, Any] = {}
     for machines, load in ((64, 0.7), (64, 1.2), (1250, 0.7)):
         world = World(machines, 1000 if quick else 5000, load, seed=1)

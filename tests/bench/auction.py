@@ -68,7 +68,7 @@ def instance(
 
 
 def _ending(gpus: int, rng: random.Random, availability: float) -> int:
-    """GPUs of a machine whose leases end."""
+    """The GPUs of a machine whose leases end."""
     ending = 0
     while gpus:
         lease = min(gpus, rng.choice((1, 1, 2, 2, 4, 4, 8)))
@@ -143,7 +143,7 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 def _cpu_seconds(cell: Cell, types: Sequence[str], engine: str, seeds: int) -> Iterator[tuple[float, bool]]:
-    """Of whole auctions, half of the GPUs on offer."""
+    """CPU seconds of whole auctions with half of the GPUs on offer."""
     for seed in range(seeds):
         bids, offer = instance(seed, cell.gpus, cell.bidders, 0.5, types)
         begin_s = time.process_time()

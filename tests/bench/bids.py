@@ -27,7 +27,7 @@ RUNNING = 12
 
 
 def builder_s(seed: int) -> float:
-    """Seconds of one bid of an app in mid-run, its work not seen before."""
+    """Seconds of one bid of an app in mid-run, without cached work."""
     rng = random.Random(seed)
     topology = Topology.of(Machine(host, f"r{k % 8}", GPUS) for k, host in enumerate(HOSTS))
     gang, held = rng.choice([1, 2, 4]), rng.randrange(RUNNING)
@@ -63,7 +63,7 @@ def agent_s(seed: int) -> float:
 
 
 def _agent(gang: int, rng: random.Random) -> AgentCore:
-    """An app of 100 jobs, 12 of them under way, each measured."""
+    """An app of 100 jobs, 12 of them running and measured."""
     brain = AgentCore(hyperband(jobs=JOBS, eta=2, max_iterations=6400, min_iterations=100, gang_gpus=gang))
     held = [Gpu(HOSTS[k], i) for k in range(RUNNING) for i in range(gang)]
     hosts = [pb.Host(host=host, rack=f"r{k % 8}", gpus=GPUS) for k, host in enumerate(HOSTS)]

@@ -21,12 +21,12 @@ DEADLINE_S = 120.0
 
 
 def echo(request: pb.Request) -> pb.Response:
-    """Answers with what was asked."""
+    """Answers with the request."""
     return pb.Response(id=request.id, query_reply=pb.QueryReply(status=200, body=request.query.body))
 
 
 def measure(jar: Path = JAR) -> dict[str, dict[str, float]]:
-    """Milliseconds of a round trip by payload, and of a bare TCP echo of the same payload."""
+    """Milliseconds of a round trip by payload size, and of a bare TCP echo of the same payload."""
     java, javac = shutil.which("java"), shutil.which("javac")
     if java is None or javac is None or not jar.exists():
         raise FileNotFoundError(f"the bridge cannot be measured without a JDK and {jar}: run `make java` first")

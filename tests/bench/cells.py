@@ -9,7 +9,7 @@ from pycontrol.experiments.hived.cells import costs
 
 
 def drive(pods: int, nodes: int, requests: int) -> dict[str, Any]:
-    """The costs of requests on so many pods of nodes of 8 GPUs."""
+    """The costs of requests on a number of pods of nodes of 8 GPUs."""
     found = costs(pods, nodes, requests)
     return {
         "gpus": found.gpus, "start_s": found.start_s, "memory_mb": found.peak_kb / 1024,

@@ -1,4 +1,4 @@
-"""What a round over all virtual clusters costs on the Arbiter's own path: eleven tenants, each with apps that wait."""
+"""The cost of a round over all virtual clusters in the Arbiter: eleven tenants, each with waiting apps."""
 
 from __future__ import annotations
 

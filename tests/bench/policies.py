@@ -1,4 +1,4 @@
-"""What a round of each baseline costs: 2,000 apps on 10,000 GPUs, nearly full, half on offer, and all free."""
+"""The cost of a round of each baseline: 2,000 apps on 10,000 GPUs, nearly full, half on offer, and all free."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pycontrol.policies.filling import Filling
 
 MACHINES, APPS, GPUS_A_MACHINE = 1250, 2000, 8
 OFFERED = {"nearly full": 0.002, "half ends": 0.5, "all free": 1.0}
-"""Part of the GPUs on offer."""
+"""The fraction of the GPUs on offer."""
 
 
 def busy(seed: int, offered: float) -> Snapshot:
-    """Part of the machines is free or ends, the rest runs on; every app wants more than it has."""
+    """Some machines are free or their leases end, the others continue; every app wants more than it has."""
     rng = random.Random(seed)
     top = Topology.of(Machine(f"n{i:04d}", f"rack{i // 32}", GPUS_A_MACHINE) for i in range(MACHINES))
     hosts = sorted(top.machines)

@@ -1,4 +1,4 @@
-"""What a start costs: a journal that has seen very many facts, with as many after the last snapshot as there may be."""
+"""The cost of a start from a journal with very many facts, and with as many after the last snapshot as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE = 1000
 
 
 def life(facts: int) -> Iterator[Fact]:
-    """Apps that come, hold eight GPUs, and go; a receipt for each."""
+    """The facts of apps that arrive, hold eight GPUs, and end; a receipt for each."""
     n = 0
     for k in range(facts):
         app_id, host, at_s = f"application_1700000000000_{k:07}", f"host{k % 1250:04}", float(k)

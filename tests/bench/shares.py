@@ -48,7 +48,7 @@ def _used_s() -> float:
 
 
 def own(scheme: Any, users: int, kind: str, seeds: int) -> dict[str, Any]:
-    """The worst and the middle of some problems."""
+    """The worst and the median of some problems."""
     times = sorted(cpu(lambda s=seed: scheme.shares(problem(s, users, kind)))[0] for seed in range(seeds))  # type: ignore[misc]
     return {"users": users, "vectors": kind, "cpu_s": times[len(times) // 2], "worst_cpu_s": times[-1], "n": seeds}
 
@@ -67,7 +67,7 @@ def convex(p: ShareProblem, cooperative: bool, solver: str) -> Matrix:
 
 
 def yardsticks(users: int, seed: int, solvers: tuple[str, ...]) -> dict[str, Any]:
-    """The other tools on one problem, with how far their totals lie from ours."""
+    """The other tools on one problem, with the differences of their totals from ours."""
     p = problem(seed, users, "general")
     result: dict[str, Any] = {"users": users}
     for name, scheme, plain in (

@@ -22,11 +22,11 @@ from pycontrol.simulation.settings import ARBITER, SimulationSettings
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PHILLY = DATA / "philly" / "philly_jobs_reconstructed.csv.gz"
 COMPILED = Path(__file__).parents[2] / "build" / "compiled"
-"""Where `make compiled` puts the same with the Arbiter compiled."""
+"""Where `make compiled` puts the copy with the compiled Arbiter."""
 PHILLY_MACHINES = 311
-"""Of eight GPUs: 2,488, about what the trace's cluster had."""
+"""Machines of eight GPUs: 2,488 GPUs, about as many as in the trace's cluster."""
 SETTINGS = SimulationSettings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
-"""Renewals that nobody contests are no events."""
+"""Uncontested renewals are not events."""
 
 
 def jobs(count: int, gap_s: float) -> Workload:
@@ -40,7 +40,7 @@ def jobs(count: int, gap_s: float) -> Workload:
 
 
 def philly(most: int) -> Workload:
-    """The trace's jobs, the first so many."""
+    """The trace's first jobs."""
     with gzip.open(PHILLY, "rt") as file:
         rows = [(float(r["submit_elapsed_s"]), r) for r in csv.DictReader(file) if float(r["gpu_seconds"]) > 0]
     rows.sort(key=lambda item: item[0])
@@ -53,7 +53,7 @@ def philly(most: int) -> Workload:
 
 
 def cost(result: Result) -> dict[str, float]:
-    """Events of the Arbiter and of the world, and what they cost."""
+    """Events of the Arbiter and of the world, and their cost."""
     c = result.counters
     own_s = c.wall_s - c.policy_s - c.bids_s
     return {

@@ -1,4 +1,4 @@
-"""What readers cost: a picture on the Arbiter's thread, views on theirs, beside one event of the same Arbiter."""
+"""The cost of readers: a picture on the Arbiter's thread, views on theirs, compared with one event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bridge.proto and the Arbiter's values say the same."""
+"""bridge.proto and the Arbiter's values agree."""
 
 import pytest
 

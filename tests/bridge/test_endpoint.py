@@ -1,4 +1,4 @@
-"""The plugin's requests: repeated, out of step with either side's life, and answered at once."""
+"""The plugin's requests: repeated ones, ones from before a restart of either side, and immediate answers."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 
 
 class Plugin:
-    """A plugin's life, an Arbiter that notes its events, and the endpoint between them."""
+    """A plugin, an Arbiter that records its events, and the endpoint between them."""
 
     def __init__(self) -> None:
         self.events: list = []
@@ -105,7 +105,7 @@ def test_events_are_taken_once_and_in_order(plugin: Plugin) -> None:
     assert _nodes(plugin) == ["n3:1", "n4:1"]
 
 
-def test_the_cluster_s_time_comes_before_what_was_sent_at_it(plugin: Plugin) -> None:
+def test_the_clusters_time_precedes_the_events_sent_at_it(plugin: Plugin) -> None:
     hello = pb.Hello(snapshot=pb.Snapshot(last_seq=1, ready=True))
     plugin.endpoint.handle(pb.Request(plugin_epoch=plugin.epoch, id=1, time_ms=5000, hello=hello))
     events = pb.Events(events=[pb.Event(seq=n, ready=pb.Ready()) for n in (1, 2, 3)])
@@ -122,7 +122,7 @@ def test_unreadable_event_is_skipped_and_does_not_stop_the_others(plugin: Plugin
     assert _nodes(plugin) == ["n2:1"]
 
 
-def test_overload_acknowledges_what_was_taken(plugin: Plugin) -> None:
+def test_under_overload_the_taken_events_are_acknowledged(plugin: Plugin) -> None:
     plugin.hello()
     plugin.room = 1
     batch = pb.Events(events=[plugin.event(), plugin.event()])
@@ -134,7 +134,7 @@ def test_overload_acknowledges_what_was_taken(plugin: Plugin) -> None:
     assert _nodes(plugin) == ["n1:1", "n2:1"]
 
 
-def test_overload_refuses_hello_and_the_next_one_is_taken(plugin: Plugin) -> None:
+def test_under_overload_a_hello_is_refused_and_the_next_one_is_taken(plugin: Plugin) -> None:
     plugin.room = 0
     assert "overloaded" in plugin.hello().error
     assert plugin.ask(poll=pb.Poll()).hello_required
@@ -282,7 +282,7 @@ def test_no_directive_is_dropped_and_the_newest_kill_of_a_container_is_the_only_
 
 
 def test_a_watch_that_fails_once_continues() -> None:
-    """Else nobody would tell ever after that the plugin is away."""
+    """Otherwise the plugin's absence would never be reported again."""
     told, failures = threading.Event(), iter([RuntimeError("odd"), ValueError("odder")])
 
     def submit(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The bridge's listening end, spoken to as py4j's Java side does."""
+"""The bridge's listening end, called as py4j's Java side does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Serve = Callable[[Callable[[pb.Request], pb.Response]], BridgeServer]
 
 
 class Plugin:
-    """A peer: one connection."""
+    """One connection of a peer."""
 
     def __init__(self, port: int, token: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -31,7 +31,7 @@ class Plugin:
         self.welcome = self.ask(f"A\n{token}\n")
 
     def ask(self, lines: str) -> str:
-        """What the server answers; empty where it closes the connection."""
+        """The server's answer; empty if it closes the connection."""
         try:
             self.stream.write(lines.encode())
             self.stream.flush()
@@ -93,7 +93,7 @@ def test_an_answer_does_not_wait_for_the_acknowledgement_of_the_one_before(serve
     plugin.close()
 
 
-def test_a_long_poll_holds_up_nobody_else(serve: Serve, token_file: Path) -> None:
+def test_a_long_poll_does_not_block_others(serve: Serve, token_file: Path) -> None:
     polling, directive = threading.Event(), threading.Event()
 
     def handler(request: pb.Request) -> pb.Response:
@@ -192,7 +192,7 @@ def test_the_token_is_made_once_for_its_owner_alone(token_file: Path) -> None:
 
 
 def _greet(port: int, token: str) -> bytes:
-    """What a new connection of the plugin gets."""
+    """The answer to a new connection of the plugin."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
         try:
             peer.sendall(f"A\n{token}\n".encode())
@@ -201,7 +201,7 @@ def _greet(port: int, token: str) -> bytes:
             return b""
 
 
-def test_a_connection_that_cannot_be_taken_ends_nothing(
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_bridge(
     serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """accept() fails while there is no file descriptor left; py4j's own server ends then, for good and silently."""
@@ -222,7 +222,7 @@ def test_a_connection_that_cannot_be_taken_ends_nothing(
     assert next(failures, None) is None
 
 
-def test_a_thread_that_cannot_be_started_ends_nothing(
+def test_a_thread_that_cannot_be_started_does_not_end_the_bridge(
     serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(echo)
@@ -236,7 +236,7 @@ def test_a_thread_that_cannot_be_started_ends_nothing(
     assert _greet(server.port, bridge_token(token_file)) == b"!yv\n"
 
 
-def test_a_bridge_that_cannot_listen_any_more_says_so(token_file: Path) -> None:
+def test_a_bridge_that_can_no_longer_listen_reports_it(token_file: Path) -> None:
     told: queue.Queue[BaseException] = queue.Queue()
     server = BridgeServer("127.0.0.1", 0, token_file, echo, told.put)
     server.start()
@@ -247,7 +247,7 @@ def test_a_bridge_that_cannot_listen_any_more_says_so(token_file: Path) -> None:
     assert told.empty()
 
 
-def test_peers_without_the_token_keep_nobody_out(
+def test_peers_without_the_token_do_not_block_others(
     serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge_server, "UNKNOWN_MAX", 8)
@@ -284,7 +284,7 @@ def test_the_token_has_one_deadline_however_slowly_it_comes(
     assert plugin.exchange(pb.Request(id=4, query=pb.Query())).id == 4, "the deadline is the handshake's alone"
 
 
-def test_connections_left_behind_give_way(serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_connections_make_room(serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_server, "KNOWN_MAX", 3)
     server, token = serve(echo), bridge_token(token_file)
     plugins = [Plugin(server.port, token) for _ in range(3)]

@@ -62,11 +62,11 @@ class Chaos:
         self.half_written: list[str] = []
 
     def say(self, text: str) -> None:
-        """A line of progress."""
+        """Prints a line of progress."""
         print(f"[{time.monotonic() - self.began_s:5.0f} s] {text}", flush=True)
 
     def run(self) -> dict[str, Any]:
-        """Plays it; the report."""
+        """Runs the plan and returns the report."""
         self.say(f"seed {self.plan.seed}: {self.plan.minutes:g} minutes, {len(self.plan.faults)} faults, "
                  f"{'with' if self.plan.cells else 'without'} cells")  # fmt: skip
         if self.slower > 1.0:
@@ -173,7 +173,7 @@ class Chaos:
         return self.rig.yarn_apps()
 
     def _judged(self, apps: list[dict[str, Any]]) -> None:
-        """What must hold in the end."""
+        """Checks the conditions at the end."""
         bad = [a for a in apps if reports.outcome(a) != reports.GOOD]
         self.problems += [f"{a['name']}: {reports.outcome(a)}: {a.get('diagnostics', '')[:300]}" for a in bad]
         names = {a["name"] for a in apps}
@@ -224,7 +224,7 @@ def main() -> int:
     if args.plan:
         print("\n".join([*map(str, plan.apps), *(f"{f.at_s:6.0f} s  {f}" for f in plan.faults)]))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is taken down in any case
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster is stopped in any case
     folder, file = args.out / f"seed-{args.seed}" / "cluster", args.out / f"report-{args.seed}.json"
     try:
         report = Chaos(plan, folder).run()

@@ -1,4 +1,4 @@
-"""Faults on real processes: each kind begins, and gives what ends it."""
+"""Faults on real processes: each kind begins and returns the function that ends it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.chaos.rig import FAKETIME, ChaosRig
 
 End = Callable[[], object]
 Beginning = tuple[str, End]
-"""What it does, for people, and what ends it."""
+"""A description for people, and the function that ends it."""
 ROLES = {"rm": "resourcemanager", "namenode": "namenode", "datanode": "datanode"}
 OF_APPS = ("am", "agent", "worker")
-"""YARN or the Agent starts them again."""
+"""YARN or the Agent restarts them."""
 DELAY_S = (0.05, 1.5)
 
 
 def nothing() -> None:
-    """There is nothing to end."""
+    """Ends nothing."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A fault that found somebody."""
+    """A fault that hit a target."""
 
     at_s: float
     """Unix seconds."""
@@ -49,7 +49,7 @@ class Faults:
         self.tried = 0
 
     def begin(self, f: Fault) -> End:
-        """The fault begins."""
+        """Begins a fault."""
         kind = {"kill": self._kill, "freeze": self._freeze, "link": self._link, "busy": self._busy,
                 "disk": self._disk, "second": self._second, "clock": self._clock}[f.kind]  # fmt: skip
         self.tried += 1
@@ -73,7 +73,7 @@ class Faults:
         return [control.pid] if control is not None and control.poll() is None else []
 
     def _pids(self, f: Fault) -> list[int]:
-        """Whom it hits."""
+        """The processes that it hits."""
         if f.what == "plane":
             return self._plane()
         if f.what in OF_APPS:
@@ -143,7 +143,7 @@ class Faults:
         return "a second control plane is started", nothing
 
     def _clock(self, f: Fault) -> Beginning | None:
-        """The control plane dies and comes back with a clock that is wrong."""
+        """Kills the control plane and restarts it with a wrong clock."""
         pids = self._plane()
         if not pids or not any(file.exists() for file in FAKETIME):
             return None

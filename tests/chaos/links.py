@@ -1,7 +1,7 @@
-"""Who talks to whom on the cluster, and proxies between them.
+"""The connections between the cluster's parties, and proxies for them.
 
 The daemons are moved to hidden loopback addresses (127.1.y.z for 127.0.y.z), on the same ports; the proxies have the
-addresses that everybody knows.
+addresses in the configuration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNDISTURBED = ("rm_admin", "rm_web", "namenode_web", "datanode_ipc")
 
 
 def hidden(host: str) -> str:
-    """Where the daemon that is known at this address listens."""
+    """The hidden address of the daemon with this public address."""
     return host.replace("127.0.", "127.1.", 1)
 
 
@@ -57,19 +57,19 @@ def hide(cluster: Mapping[str, Any]) -> None:
 
 
 class Link:
-    """Proxies to which the same happens."""
+    """Proxies that share their faults."""
 
     def __init__(self, *proxies: Proxy) -> None:
         self.proxies = proxies
 
     def each(self, act: Callable[[Proxy], object]) -> None:
-        """Does it to all of them."""
+        """Applies a function to all proxies."""
         for proxy in self.proxies:
             act(proxy)
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return sum(p.connections for p in self.proxies)
 
 

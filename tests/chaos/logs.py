@@ -1,4 +1,4 @@
-"""What a worker's log tells of one launch of a job, by the parser that the workers' supervisors use."""
+"""One launch of a job from a worker's log, read by the parser of the workers' supervisors."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class WorkerLog:
     number: int
     job: str
     first: int
-    """The step it began at."""
+    """The step at which it began."""
     last: int
-    """The last one it told of; further ones may be lost."""
+    """The last logged step; later ones may be lost."""
     step_s: float
     losses: tuple[tuple[str, int, float], ...]
     """(training or evaluation, step, loss)"""
 
 
 def read(log: str) -> WorkerLog | None:
-    """None for a log that is not a worker's, or of one that never came to its checkpoints."""
+    """None for a log that is not a worker's, or of a worker that never reached its checkpoints."""
     where = WHERE.search(log)
     if where is None:
         return None

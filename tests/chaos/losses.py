@@ -1,4 +1,4 @@
-"""Losses of jobs undisturbed and disturbed, by the workers' logs: a job has one loss at a step, come what may."""
+"""Losses of undisturbed and disturbed jobs, by the workers' logs: faults must not change the loss at a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[str, str, str, int]
 
 
 class Losses:
-    """What both kinds of run logged."""
+    """The losses that both kinds of run logged."""
 
     def __init__(self) -> None:
         self._calm: dict[Point, set[float]] = {}
@@ -30,7 +30,7 @@ class Losses:
             self.note(file.read_text(errors="replace"))
 
     def note(self, text: str) -> None:
-        """A worker's log."""
+        """Adds a worker's log."""
         log = read(text)
         if log is None:
             return
@@ -42,7 +42,7 @@ class Losses:
 
     @property
     def compared(self) -> int:
-        """Points that both have."""
+        """The number of points that both have."""
         return len(self._calm.keys() & self._disturbed.keys())
 
     @property
@@ -56,7 +56,7 @@ class Losses:
                 for p, d in self._differences() if d > TOLERANCE]  # fmt: skip
 
     def unfinished(self, names: Iterable[str]) -> list[str]:
-        """A line for each of these apps of which no job came as far as the undisturbed one's best did."""
+        """A line for each of these apps without a job that got as far as the best undisturbed one."""
         lines = []
         for name in names:
             app = name.split("-")[1]

@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 
 CALM_AFTER = 0.8
-"""Part of the time in which faults begin; the rest belongs to what they left behind."""
+"""The fraction of the time in which faults begin; the rest is for recovery."""
 GAP_S = 14.0
-"""Between two faults, on average."""
+"""Mean time between two faults."""
 FREEZE_S = (2.0, 120.0)
 DOWN_S = (2.0, 25.0)
 WRONG_CLOCK_S = (45.0, 150.0)
@@ -23,7 +23,7 @@ LINKS = {
 }  # fmt: skip
 WAYS = ("delay", "stall", "cut", "lossy")
 KINDS = {"kill": 3.0, "freeze": 3.0, "link": 3.0, "busy": 1.0, "disk": 0.7, "second": 0.5, "clock": 0.7}
-"""How often each is drawn."""
+"""The weight of each kind."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """Of the kind of fault."""
+        """The name of the kind of fault."""
         return " ".join(filter(None, (self.kind, self.what, self.way if self.kind == "link" else "")))
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class AppPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run."""
+    """The plan of a run."""
 
     seed: int
     minutes: float

@@ -1,4 +1,4 @@
-"""A TCP proxy that stands between two parties and can be made slow, silent, lossy or cut."""
+"""A TCP proxy between two parties that can be made slow, silent, lossy or cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 CHUNK_BYTES = 65_536
 LOSS_S = 2.0
-"""While it is lossy, each connection breaks after so long on average."""
+"""Mean time after which a connection breaks while the proxy is lossy."""
 
 
 class Proxy:
-    """Listens on a port (0: any that is free) and passes on to another; a thread of its own."""
+    """Listens on a port (0: any free one) and forwards to another, in a separate thread."""
 
     def __init__(self, upstream: tuple[str, int], port: int = 0, seed: int = 0, host: str = "127.0.0.1") -> None:
         self.upstream, self.port, self.host = upstream, port, host
@@ -27,7 +27,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{upstream[1]}", daemon=True)
 
     def start(self) -> None:
-        """Listens from now on."""
+        """Starts to listen."""
         self._thread.start()
         server = asyncio.run_coroutine_threadsafe(
             asyncio.start_server(self._serve, self.host, self.port), self._loop
@@ -35,7 +35,7 @@ class Proxy:
         self._server, self.port = server, server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
-        """Closes all."""
+        """Closes all connections."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -49,32 +49,32 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    # ---- what goes wrong; each call puts an end to the one before
+    # ---- faults; each call ends the previous one
 
     def open(self) -> None:
-        """Passes on what comes, at once."""
+        """Forwards everything immediately."""
         self._set(0.0, flows=True, cut=False, lossy=False)
 
     def delay(self, seconds: float) -> None:
-        """Everything arrives so much later."""
+        """Delays everything."""
         self._set(seconds, flows=True, cut=False, lossy=False)
 
     def stall(self) -> None:
-        """Takes what comes and passes nothing on, as a network that swallows packets."""
+        """Accepts data and forwards nothing, like a network that drops packets."""
         self._set(0.0, flows=False, cut=False, lossy=False)
 
     def cut(self) -> None:
-        """Breaks all connections, and each new one at once."""
+        """Breaks all connections, and each new one immediately."""
         self._set(0.0, flows=True, cut=True, lossy=False)
         self._on_loop(self._break_all)
 
     def lossy(self) -> None:
-        """Connections break now and then."""
+        """Breaks connections from time to time."""
         self._set(0.0, flows=True, cut=False, lossy=True)
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return len(self._writers) // 2
 
     def _set(self, delay_s: float, flows: bool, cut: bool, lossy: bool) -> None:

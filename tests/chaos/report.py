@@ -18,13 +18,13 @@ GOOD = "SUCCEEDED"
 
 
 def commit() -> str:
-    """What runs: the commit, `+` where files differ from it."""
+    """The running commit, with `+` if files differ from it."""
     words = ["git", "-C", str(REPO), "describe", "--always", "--dirty=+", "--abbrev=10", "--exclude=*"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def refusal(e: BaseException) -> str:
-    """Why a client did not submit its job: the line that it shows its user."""
+    """The reason why a client did not submit its job: the line that it prints."""
     if isinstance(e, subprocess.TimeoutExpired):
         return f"the client said nothing for {e.timeout:.0f} s"
     lines = str(e).strip().splitlines() or [type(e).__name__]
@@ -32,12 +32,12 @@ def refusal(e: BaseException) -> str:
 
 
 def outcome(app: Mapping[str, Any]) -> str:
-    """How an app of YARN's ended."""
+    """How a YARN application ended."""
     return str(app["finalStatus"] if app["state"] == "FINISHED" else app["state"])
 
 
 def app_rows(apps: Sequence[Mapping[str, Any]], work: Mapping[str, AppWork]) -> list[dict[str, Any]]:
-    """What happened to each app, the first submitted first."""
+    """The history of each app, in the order of submission."""
     rows = []
     for app in sorted(apps, key=lambda a: int(a["startedTime"])):
         mine = work.get(app["id"], AppWork())
@@ -59,12 +59,12 @@ def app_rows(apps: Sequence[Mapping[str, Any]], work: Mapping[str, AppWork]) -> 
 
 
 def fault_rows(begun: Sequence[Begun]) -> list[dict[str, Any]]:
-    """The faults that found somebody."""
+    """The faults that hit a target."""
     return [asdict(f) for f in begun]
 
 
 def again(seed: int, minutes: float, folder: Path) -> str:
-    """What to do about a run that failed."""
+    """How to repeat a failed run."""
     return (f"to play it again: make chaos SEED={seed} MINUTES={minutes:g}\n"
             f"what it left: logs in {folder}/log and {folder}/data/nodemanager-*/log, the journal in {folder}/isonomy"
             f" (isonomy audit --cluster-dir {folder})")  # fmt: skip

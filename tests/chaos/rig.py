@@ -47,14 +47,14 @@ PROGRAMS = {
 
 
 def free_port() -> int:
-    """Of 127.0.0.1."""
+    """A free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether a process accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
@@ -66,7 +66,7 @@ def arguments_of(cmdline: bytes) -> str:
 
 
 class ChaosRig(Rig):
-    """All reach each other through proxies; the control plane is started again if it ends.
+    """A cluster whose parties communicate through proxies; the control plane is restarted if it ends.
 
     `slower`: how many times as long everything may take, since the machine does other things too.
     """
@@ -77,7 +77,7 @@ class ChaosRig(Rig):
         self.settings = tuple(f"isonomy.{k}={v * slower:g}" for k, v in TIMES_S.items()) + OTHERS
         self.skew_s: float | None = None
         self.full = False
-        """The journal's disk takes no more."""
+        """Whether the journal's disk is full."""
         self.held_down = False
         self.starts = 0
         self._stopping = threading.Event()
@@ -121,7 +121,7 @@ class ChaosRig(Rig):
         self.watch.start()
 
     def _interpose(self) -> None:
-        """Starts the daemons again, on hidden addresses, and the proxies where they were."""
+        """Restarts the daemons on hidden addresses, with the proxies on their former ones."""
         hide(self.cluster)
         roles = self.cluster["roles"]
         for role in roles:
@@ -143,7 +143,7 @@ class ChaosRig(Rig):
         self._proxies += waiting
 
     def start_plane(self) -> None:
-        """`isonomy serve`, on a full disk or a wrong clock if it is so."""
+        """Starts `isonomy serve`, with a full disk or a wrong clock if set."""
         env = dict(os.environ)
         library = next((f for f in FAKETIME if f.exists()), None)
         if self.skew_s is not None and library is not None:
@@ -185,7 +185,7 @@ class ChaosRig(Rig):
         second = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         end_s = time.monotonic() + SECOND_S * self.slower
         while second.poll() is None and time.monotonic() < end_s:
-            if first is None or first.poll() is not None:  # its place was free
+            if first is None or first.poll() is not None:  # no other control plane was running
                 second.kill()
                 second.wait()
                 return ""
@@ -196,14 +196,14 @@ class ChaosRig(Rig):
             return f"a second control plane did not end within {SECOND_S * self.slower:.0f} s beside the first one"
         return "" if second.returncode else "a second control plane ended well"
 
-    # ---- errands: what takes long, one after the other, while faults come and go
+    # ---- errands: slow tasks, one at a time, while faults come and go
 
     def errand(self, do: Callable[[], object]) -> None:
-        """Does it when those before are done; nobody waits."""
+        """Runs a task after the earlier ones, in the background."""
         self._errands.put(do)
 
     def revive(self, role: str) -> None:
-        """Starts a daemon that is down."""
+        """Restarts a daemon that is down."""
         if not self.of_role(role):
             with contextlib.suppress(subprocess.SubprocessError):
                 self.dev("start", role)
@@ -253,7 +253,7 @@ class ChaosRig(Rig):
         return [found[k] for k in sorted(found)]
 
     def programs(self) -> dict[str, list[int]]:
-        """Processes of each program that must not grow."""
+        """The processes of each program whose memory is checked."""
         found = {name: [pid for pids in self.of_program(name) for pid in pids] for name in PROGRAMS}
         daemons = [role for role in self.cluster["roles"] if role.startswith(("resourcemanager", "nodemanager"))]
         for role in daemons:
@@ -261,7 +261,7 @@ class ChaosRig(Rig):
         return found | {"control plane": self.processes("isonomy\0serve")}
 
     def left(self) -> list[str]:
-        """What still runs, listens or lies open of this cluster after its end."""
+        """The cluster's processes, listening ports and open files after its end."""
         lines = []
         for pid in self.processes():
             try:
@@ -302,7 +302,7 @@ class ChaosRig(Rig):
             return int(opened.execute("SELECT count(*) FROM facts WHERE kind = ?", (kind,)).fetchone()[0])
 
     def metrics(self) -> str:
-        """The control plane's, as Prometheus reads them; empty while they are not to be had."""
+        """The control plane's metrics, as Prometheus reads them; empty while unavailable."""
         try:
             reply = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/metrics", timeout=10)
         except requests.RequestException:
@@ -310,11 +310,11 @@ class ChaosRig(Rig):
         return reply.text if reply.ok else ""
 
     def yarn_apps(self) -> list[dict[str, Any]]:
-        """YARN's word on all of them; [] while it has none."""
+        """YARN's report on all apps; [] while it gives none."""
         return list((self._ask("apps").get("apps") or {}).get("app", []))
 
     def settle(self, condition: Callable[[], Any], limit_s: float) -> bool:
-        """Whether it holds within a time."""
+        """Whether a condition holds within a time."""
         end_s = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > end_s:

@@ -44,7 +44,7 @@ def test_faults_of_all_kinds_begin_in_order_and_leave_time_to_recover() -> None:
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that says again what it hears."""
+    """A server that echoes its input."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -78,7 +78,7 @@ def dial(proxy: Proxy, timeout_s: float = 5.0) -> socket.socket:
 
 
 def says_again(connection: socket.socket, text: bytes) -> bool:
-    """False where the connection is broken; TimeoutError where nothing comes."""
+    """Whether the echo arrives; False if the connection is broken, TimeoutError if nothing comes."""
     try:
         connection.sendall(text)
         return connection.recv(1024) == text
@@ -88,7 +88,7 @@ def says_again(connection: socket.socket, text: bytes) -> bool:
         return False
 
 
-def test_a_proxy_passes_on_what_comes(proxy: Proxy) -> None:
+def test_a_proxy_forwards_data(proxy: Proxy) -> None:
     with dial(proxy) as connection:
         assert says_again(connection, b"hello")
         assert proxy.connections == 1
@@ -106,7 +106,7 @@ def test_a_cut_breaks_old_and_new_connections_until_it_is_open_again(proxy: Prox
         assert says_again(connection, b"hello")
 
 
-def test_what_stalls_comes_later_and_is_not_lost(proxy: Proxy) -> None:
+def test_stalled_data_arrives_later_and_is_not_lost(proxy: Proxy) -> None:
     with dial(proxy, 0.3) as connection:
         assert says_again(connection, b"hello")
         proxy.stall()
@@ -117,7 +117,7 @@ def test_what_stalls_comes_later_and_is_not_lost(proxy: Proxy) -> None:
         assert connection.recv(1024) == b"later"
 
 
-def test_a_delay_is_a_delay(proxy: Proxy) -> None:
+def test_a_delayed_proxy_delays_data(proxy: Proxy) -> None:
     proxy.delay(0.2)
     with dial(proxy) as connection:
         begun = time.monotonic()
@@ -133,7 +133,7 @@ def test_lossy_connections_break(proxy: Proxy) -> None:
             assert connection.recv(1024) == b""
 
 
-def test_nobody_behind_the_proxy_is_a_broken_connection() -> None:
+def test_a_proxy_without_a_server_breaks_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     alone = Proxy(("127.0.0.1", port))
@@ -163,7 +163,7 @@ def test_losses_are_compared_at_the_same_step_of_the_same_job() -> None:
     assert losses.different() == ["vision job001 at step 25: the loss of training differs by 10.00%"]
 
 
-def test_an_app_whose_result_is_lost_is_told() -> None:
+def test_an_app_whose_result_is_lost_is_reported() -> None:
     losses = Losses()
     losses.note(LOG.format("calm", 0.5, 0.6))
     losses.note(LOG.format("chaos", 0.5, 0.6).replace("vision-1", "vision-2"))
@@ -189,7 +189,7 @@ def test_steps_that_a_later_launch_trains_again_are_lost_work() -> None:
     assert logs.read("no worker's log") is None
 
 
-def test_attempts_and_launches_are_told_by_application(tmp_path: Path) -> None:
+def test_attempts_and_launches_are_counted_by_application(tmp_path: Path) -> None:
     for n, log in enumerate(("an AM's", WORKER.format(0, "job000", 20), WORKER.format(20, "job000", 50)), 1):
         folder = tmp_path / "nodemanager-0" / "log" / "application_17_0001" / f"container_e02_17_0001_02_{n:06d}"
         folder.mkdir(parents=True)
@@ -220,7 +220,7 @@ def test_a_property_that_is_set_again_comes_last(tmp_path: Path) -> None:
     assert [e.text for e in ElementTree.parse(file).iter("value")] == ["1", "2"]
 
 
-def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
+def test_a_report_lists_faults_and_apps_and_ends_with_its_verdict() -> None:
     app = {"name": "chaos-plain-1", "id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED",
            "startedTime": 1000, "elapsedTime": 61000}  # fmt: skip
     told = {
@@ -243,7 +243,7 @@ def test_a_report_tells_faults_and_apps_and_its_verdict_last() -> None:
     assert failed[-1] == "FAILED: seed 3, 30 minutes, with cells, commit abc"
 
 
-def test_a_refused_submission_is_told_by_the_line_that_its_user_sees() -> None:
+def test_a_refused_submission_is_reported_with_the_clients_line() -> None:
     said = AssertionError("log4j: no appenders\nsubmarine: the queue is stopped\n\tat a.B.c(B.java:1)\nassert 1 == 0")
     assert refusal(said) == "submarine: the queue is stopped"
     assert refusal(subprocess.TimeoutExpired(["submarine"], 120)) == "the client said nothing for 120 s"
@@ -261,20 +261,20 @@ def test_a_gpu_in_processes_of_two_containers_is_a_clash() -> None:
     assert clashes([use, child, other]) == [(Gpu("127.0.10.1", 1), use, other)]
 
 
-def test_a_process_that_outlives_its_container_is_told() -> None:
+def test_a_process_that_outlives_its_container_is_reported() -> None:
     ended = ContainerInterval("c1", "h", (0,), "", 100.0, 110.0, "NodeManager")
     lost = ContainerInterval("c2", "h", (1,), "", 100.0, 110.0, "ResourceManager")
     assert outlived({"c1": 112.0, "c2": 190.0}, {"c1": ended, "c2": lost}) == []
     assert outlived({"c1": 140.0}, {"c1": ended}) == ["c1: its processes were seen 30.0 s after its recorded end"]
 
 
-def test_a_program_that_grows_is_told() -> None:
+def test_a_program_that_grows_is_reported() -> None:
     assert Growth(calm=Size(150, 9, 9), disturbed=Size(290, 9, 9)).flat
     assert Growth(calm=Size(20, 9, 9), at_end=Size(80, 9, 9)).flat
     assert not Growth(calm=Size(150, 9, 9), disturbed=Size(301, 9, 9)).flat
 
 
-def test_the_watch_sees_real_processes_that_share_a_gpu() -> None:
+def test_the_watch_detects_real_processes_that_share_a_gpu() -> None:
     def started(container: str) -> subprocess.Popen[bytes]:
         env = {"CONTAINER_ID": container, "NM_HOST": "h", "CUDA_VISIBLE_DEVICES": "3"}
         return subprocess.Popen(["/bin/sleep", "60"], env=env)

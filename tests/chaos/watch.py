@@ -1,6 +1,6 @@
-"""Looks at a cluster's processes while it runs: who has which GPU, how long containers live, how large programs grow.
+"""Watches a running cluster's processes: the GPUs that they use, how long containers live, how much memory they need.
 
-The operating system is a witness of its own beside the journal and the NodeManagers' evidence.
+The operating system is a witness independent of the journal and the NodeManagers' evidence.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pycontrol.model.topology import Gpu
 
 LOOK_S = 2.0
 OUTLIVE_S = 5.0
-"""A container's processes may be seen for so long after its recorded end: two looks, and clocks of milliseconds."""
+"""How long a container's processes may be seen after its recorded end: two looks, and clocks of milliseconds."""
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 GROWTH, GROWTH_MIB = 2.0, 64.0
-"""A program that gets larger than so many times what it was undisturbed, and by so much more, is not flat."""
+"""A program is not flat if it exceeds its undisturbed size by both this factor and this many MiB."""
 CONTAINER = re.compile(rb"(?:^|\0)CONTAINER_ID=(\w+)")
 HOST = re.compile(rb"(?:^|\0)NM_HOST=([^\0]+)")
 GPUS = re.compile(rb"(?:^|\0)CUDA_VISIBLE_DEVICES=([\d,]+)")
@@ -40,18 +40,18 @@ class Use:
 
 @dataclass(frozen=True)
 class Size:
-    """Of a program's process."""
+    """The size of a program's process."""
 
     mib: float
-    """Resident."""
+    """Resident memory."""
     threads: int
     files: int
-    """Open ones."""
+    """Open files."""
 
 
 @dataclass
 class Growth:
-    """The largest process of a program while nothing disturbs, while faults come and go, and in the end."""
+    """The largest process of a program while undisturbed, during the faults, and at the end."""
 
     calm: Size | None = None
     disturbed: Size | None = None
@@ -120,7 +120,7 @@ def environment_of(pid: int) -> bytes:
 
 
 class Watch:
-    """Looks again and again, in a thread of its own.
+    """Looks periodically, in a separate thread.
 
     `processes` gives all processes of the cluster; `programs` those of each program whose size matters.
     """
@@ -139,11 +139,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
-        """From now on."""
+        """Starts looking."""
         self._thread.start()
 
     def stop(self) -> None:
-        """After the look that is under way."""
+        """Stops after the look in progress."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -153,7 +153,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Once, at everything; from any thread."""
+        """Looks once at all processes; callable from any thread."""
         with self._one:
             self._look()
 
@@ -172,11 +172,11 @@ class Watch:
         self.looks += 1
 
     def sizes(self) -> dict[str, dict[str, dict[str, float] | None]]:
-        """For the report."""
+        """The sizes, for the report."""
         return {name: asdict(growth) for name, growth in sorted(self.growth.items())}
 
     def problems(self, stays: Mapping[str, ContainerInterval]) -> list[str]:
-        """What it saw that must not be."""
+        """The violations that it saw."""
         grown = [f"{name} grew from {g.calm} to {g.disturbed} and {g.at_end}"
                  for name, g in sorted(self.growth.items()) if not g.flat]  # fmt: skip
         blind = [] if self.seen_s else ["the watch saw no process with a GPU"]

@@ -1,4 +1,4 @@
-"""What each app went through, by its containers' logs: attempts, launches of jobs, steps that were trained twice."""
+"""The history of each app, by its containers' logs: attempts, launches of jobs, steps that were trained twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 
 @dataclass
 class AppWork:
-    """Of one app."""
+    """The work of one app."""
 
     attempts: int = 0
     launches: int = 0
@@ -26,7 +26,7 @@ class AppWork:
 
 
 def summed(launches: list[WorkerLog]) -> AppWork:
-    """Of an app's launches, in any order: what was trained in all, less what a single run would have trained."""
+    """The sum of an app's launches, in any order: all trained steps, less those of a single run."""
     work = AppWork(launches=len(launches))
     by_job = defaultdict[str, list[WorkerLog]](list)
     for launch in launches:

@@ -74,7 +74,7 @@ def test_topology_file(tmp_path: Path) -> None:
         load_topology(tmp_path / "none.yaml")
 
 
-def test_mismatches_say_which_node_and_count() -> None:
+def test_mismatches_name_node_and_counts() -> None:
     topology = Topology.of([Machine("a", "r", 4), Machine("b", "r", 2), Machine("c", "r", 1)])
     assert mismatches(topology, {"a": 4, "b": 2, "c": 1}) == []
     assert mismatches(topology, {"a": 3, "b": 2, "d": 8}) == [

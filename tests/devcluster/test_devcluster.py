@@ -1,4 +1,4 @@
-"""dev-cluster: what it refuses, and a real small Hadoop that comes up, survives kills and leaves nothing."""
+"""dev-cluster: refused inputs, and a real small Hadoop that starts, survives kills and leaves nothing behind."""
 
 import json
 import os

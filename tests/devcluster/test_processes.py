@@ -1,4 +1,4 @@
-"""Which processes are the cluster's: real ones, without a Hadoop."""
+"""Recognising the cluster's processes: real ones, without a Hadoop."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def spawn() -> Iterator[Spawn]:
 
 
 def reap(pid: int) -> None:
-    """Nobody else waits for it; of a zombie only its parent gets rid."""
+    """Waits for a process, since only its parent can reap it."""
     deadline = time.monotonic() + 30
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         assert time.monotonic() < deadline
@@ -88,7 +88,7 @@ def test_containers_are_known_by_environment_by_folder_and_by_session(layout: La
     assert len(found) == 4, "the last one's shell, too"
 
 
-def test_a_pid_file_means_the_very_process_that_wrote_it(layout: Layout, spawn: Spawn) -> None:
+def test_a_pid_file_matches_only_the_process_that_wrote_it(layout: Layout, spawn: Spawn) -> None:
     pid = spawn()
     assert processes.pid_of(layout, "nm-0") is None
     layout.pid_file("nm-0").write_text(f"{pid} {processes._start_ticks(pid)}\n")

@@ -62,7 +62,7 @@ def test_ports_are_free_and_a_taken_one_is_named() -> None:
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "machine"])
-def test_a_host_that_is_no_loopback_address_is_refused(host: str) -> None:
+def test_a_host_that_is_not_a_loopback_address_is_refused(host: str) -> None:
     with pytest.raises(DevClusterError, match=f"host {host} must be a loopback address"):
         ports.check_host(host)
 
@@ -134,9 +134,7 @@ def test_what_runs_beside_is_the_kernels_count(tmp_path: Path) -> None:
     assert busy.runnable(tmp_path / "none") == 0
 
 
-def test_a_demo_that_is_kept_says_where_its_page_is_and_how_it_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = demo.Demo(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": "http://rm:8088"})
     left.kept()
     said = capsys.readouterr().out
