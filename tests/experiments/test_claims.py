@@ -1,4 +1,4 @@
-"""The page of claims: made from kept results alone, and no row is older than its code unseen."""
+"""The page of claims: made only from stored results, and a row older than its code is marked as stale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry(name: str = "hived-fig2", quick: bool = True) -> Entry:
     return Entry(name, "title", found, 1.0, quick, None, "2026-11-22")
 
 
-def test_a_result_says_what_it_was_found_with_and_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_result_records_its_origin_and_survives_storage(tmp_path: Path) -> None:
     result = claims.result_of(entry(), "abc", provenance.code_hash("hived-fig2"))
     claims.keep(result, tmp_path)
     assert claims.read(tmp_path, catalogue.names()) == [result]
@@ -67,7 +67,7 @@ CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
     ("shares/gandiva_fair.py", "class GandivaFair:", "    added = 1", frozenset({VECTORS, FIG9}), frozenset({PROFILE})),
     ("cli/tables.py", "from __future__ import annotations", "ADDED = 1", NONE, ALL),
 ]
-"""File, a line in it, what is put after it, and whose rows that makes stale and whose not."""
+"""File, a line in it, the text put after it, and the rows that this makes stale and not stale."""
 
 
 def test_a_row_is_stale_once_code_that_decides_it_changed(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_every_experiment_has_code_that_decides_it() -> None:
         assert claims.folder_of(name) in claims.PAPERS
 
 
-def test_what_an_experiment_runs_is_of_the_code_that_is_hashed() -> None:
-    """The functions that a run really calls; of generated ones and of what only writes tables, nothing is said."""
+def test_all_functions_that_an_experiment_runs_are_in_its_hash() -> None:
+    """Checks the functions that a run really calls, without generated ones and those that only write tables."""
     found = provenance.PackageTree(SOURCES).reached(("pycontrol.experiments.hived.safety", "random_trace"))
     called: set[tuple[str, str]] = set()
 
@@ -139,7 +139,7 @@ def test_what_an_experiment_runs_is_of_the_code_that_is_hashed() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "{}", json.dumps({"name": "x", "claims": [[1]]})])
-def test_what_is_no_result_is_refused_with_its_file(tmp_path: Path, text: str) -> None:
+def test_an_invalid_result_is_refused_with_its_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "hived-fig2.json").write_text(text)
     run = CliRunner().invoke(experiment_command, ["claims", "--results", str(tmp_path)])
     assert run.exit_code == 1

@@ -1,4 +1,4 @@
-"""The default policy's experiment, in small: what is compared, and the search for a lie that pays."""
+"""The default policy's experiment, small: the comparison, and the search for a lie that pays."""
 
 from __future__ import annotations
 

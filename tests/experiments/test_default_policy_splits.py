@@ -1,4 +1,4 @@
-"""The search for splits and merges that pay, in small."""
+"""The search for splits and merges that pay, small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_pieces_have_the_jobs_of_the_whole() -> None:
     assert sum(p.work_gpu_s for p in pieces) == app.work_gpu_s
 
 
-def test_a_policy_that_gives_each_app_a_share_is_found_out() -> None:
+def test_splitting_pays_under_a_policy_with_a_share_for_each_app() -> None:
     """Under max-min by apps, five apps have five shares."""
     cases = splits.search(QUICK, variant("max_min", "max_min"), SMALL, [splits.Pattern(5, 0.0)], ())
     assert min(c.ratio for c in cases) < 0.9

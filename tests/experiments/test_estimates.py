@@ -1,4 +1,4 @@
-"""The experiment on estimates of starts: what it holds against what."""
+"""The experiment on estimates of starts: what it compares."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.interpreted
 
 @dataclass(frozen=True)
 class Queue(Scene):
-    """A job after the other on four GPUs."""
+    """Jobs that run one after the other on four GPUs."""
 
     def load(self, seed: int) -> Workload:
         """Its apps."""
@@ -22,7 +22,7 @@ class Queue(Scene):
         return Workload("queue", tuple(apps))
 
 
-def test_each_start_is_held_against_the_first_estimate_made_while_the_app_waited() -> None:
+def test_each_start_is_compared_with_the_first_estimate_made_while_the_app_waited() -> None:
     world = WatchedWorld(Queue("queue", "1x4", apps=6), 1, "isonomy", 3, Calibration())
     world.run()
     world._settle()

@@ -51,7 +51,7 @@ def test_a_simulation_that_ends_before_its_jobs_counts_what_they_waited_by_then(
     assert found.started_s == pytest.approx({0: 0.0}, abs=5.0)
 
 
-def test_a_part_of_the_trace_begins_with_what_would_then_run() -> None:
+def test_a_part_of_the_trace_begins_with_the_jobs_that_would_then_run() -> None:
     day, from_s = 86400.0, hived_cases.FROM_DAY * 86400.0
     apps = [
         TraceApp(name, at_s, 2, ((2 * run_s,),), "t")
@@ -64,13 +64,13 @@ def test_a_part_of_the_trace_begins_with_what_would_then_run() -> None:
     assert hived_cases.window(apps, hived_cases.DAYS) == tuple(apps)
 
 
-def test_on_its_private_cluster_the_first_comer_is_first_and_what_fits_goes_ahead() -> None:
+def test_on_a_private_cluster_the_first_job_is_first_and_fitting_jobs_go_ahead() -> None:
     spec = (("t", 0, 8, 0.0, 100.0), ("t", 1, 8, 1.0, 10.0), ("t", 2, 8, 2.0, 5.0))
     found = simulated.private(TraceCase("one", 1, {"t": {"node": 1}}, spec, 0, 0.0), "yarn_cs")
     assert found.delay_s == pytest.approx({0: 0.0, 1: 99.0, 2: 108.0}, abs=2.0)
 
 
-def test_what_is_borrowed_is_taken_for_a_guarantee_and_keeps_its_progress() -> None:
+def test_a_borrower_gives_way_to_a_guarantee_and_keeps_its_progress() -> None:
     spec = (("a", 0, 8, 0.0, 5000.0), ("a", 1, 8, 0.0, 5000.0), ("b", 2, 8, 2000.0, 500.0))
     case = TraceCase("three", 2, {"a": {"node": 1}, "b": {"node": 1}}, spec, 0, 10_000.0)
     found = simulated.hived(case, "yarn_cs")
@@ -116,7 +116,7 @@ def test_cells_of_every_level_are_as_many_gpus() -> None:
     assert finer.owned["small"].keys() > {"gpu"}
 
 
-def test_what_is_lent_is_borrowed_and_only_what_is_returned_counts() -> None:
+def test_lent_cells_are_borrowed_and_only_returned_ones_count() -> None:
     hours = Hours(
         used=[{"a": 8, "b": 0}, {"a": 0, "b": 8}, {"a": 0, "b": 8}],
         lent=[{"a": 8, "b": 0}, {"a": 0, "b": 8}, {"a": 0, "b": 0}],
@@ -128,7 +128,7 @@ def test_what_is_lent_is_borrowed_and_only_what_is_returned_counts() -> None:
     assert found.gain("b") == pytest.approx(50.0)
 
 
-def test_stretches_are_marked_from_their_first_to_their_last_hour() -> None:
+def test_periods_are_marked_from_their_first_to_their_last_hour() -> None:
     busy = [bytes([b]) for b in (1, 0, 0, 0, 1, 0, 0, 1)]
     assert hived_exchange._idle_nodes(busy, 3) == [0, 100, 100, 100, 0, 0, 0, 0]
 
@@ -156,20 +156,20 @@ def test_with_the_shadow_nobody_ends_a_lease_later_than_on_its_private_cluster(f
 
 @pytest.mark.parametrize("seed", [8, 15])
 def test_with_the_shadow_nobody_ends_a_lease_later_under_a_policy_that_stops_jobs(seed: int) -> None:
-    """6,897 s late where it mirrored who ran there in the last moment of the leases rather than in the next ones."""
+    """A job was 6,897 s late when the shadow mirrored the last moment of the leases rather than the next leases."""
     run = CaseRuns(hived_safety.random_case(seed, 60), "tiresias")
     late_s = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
     assert late_s < 60.0
 
 
-def test_without_the_shadow_a_job_ends_later_for_what_was_borrowed() -> None:
+def test_without_the_shadow_a_job_ends_later_because_of_borrowed_gpus() -> None:
     run = CaseRuns(hived_safety.random_case(4, 60))
     assert max(s - run.private.finished_s[n] for n, s in run.hived.finished_s.items()) > 2 * LEASE_S
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_shadow_is_the_schedule_that_the_private_cluster_has(policy: str) -> None:
-    """Its jobs end there when they do in a simulation of the private cluster, but for the time rounds take to begin."""
+    """Jobs end in the shadow when they end in a simulation of the private cluster, except for the delay of rounds."""
     run = CaseRuns(hived_safety.random_case(1, 60), policy)
     off_s = [abs(s - run.private.finished_s[n]) for n, s in run.shadowed.shadow_s.items()]
     assert len(off_s) > 30

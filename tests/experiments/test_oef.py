@@ -1,4 +1,4 @@
-"""OEF's experiments: what they measure is what they say, and those that take no time run whole."""
+"""OEF's experiments: they measure what they state, and the quick ones run completely."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SPAN_S = 20 * 300.0
 
 
 def run(name: str, setup: Setup = ALONE) -> Findings:
-    """An experiment, whole, and printable."""
+    """Runs a whole experiment and checks that it can be printed."""
     findings = catalogue.load(name)(setup)
     assert findings.claims
     assert markdown(Entry(name, catalogue.title(name), findings, 0.0, True))
@@ -60,7 +60,7 @@ def run(name: str, setup: Setup = ALONE) -> Findings:
 
 
 @pytest.mark.parametrize("name", ["oef-vectors", "oef-fig1-2", "oef-fig6", "oef-map"])
-def test_experiments_on_shares_run_whole(name: str) -> None:
+def test_experiments_on_shares_run_completely(name: str) -> None:
     run(name)
 
 
@@ -80,7 +80,7 @@ def test_a_cap_of_one_leaves_devices_idle_and_a_cap_by_demand_does_not() -> None
 
 
 def test_the_searched_properties_see_violations() -> None:
-    """Each measure is 0 where a property holds, and positive for a division that breaks it."""
+    """Each measure is 0 if a property holds, and positive for a division that breaks it."""
     problem = ShareProblem.of([[1.0, 2.0], [1.0, 5.0]], [1.0, 1.0])
     greedy = np.array([[0.0, 0.0], [1.0, 1.0]])
     assert envy(problem, greedy) > 0 < shortfall(problem, greedy)
@@ -89,7 +89,7 @@ def test_the_searched_properties_see_violations() -> None:
     assert max(envy(problem, fair), shortfall(problem, fair), pareto_gain(problem, fair)) < 1e-7
 
 
-def test_gangs_come_to_about_the_estimated_throughput() -> None:
+def test_gangs_reach_about_the_estimated_throughput() -> None:
     estimated = total(_four_tenants(), COOPERATIVE.shares(_four_tenants()))
     found = outcome(Run(OEF, four(), SPAN_S, penalty=0.0))
     assert 0.85 * estimated <= found.throughput <= 1.01 * estimated
@@ -105,8 +105,8 @@ def test_baselines_as_published_run_every_job_and_mix_no_types() -> None:
         assert found.mixed_workers == 0
 
 
-def test_the_last_pass_adds_nothing_to_what_is_measured_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paper's placer keeps GPUs for whoever is owed them: given out between, they would be another placer's."""
+def test_the_last_pass_does_not_change_the_published_placers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's placer keeps GPUs for the tenants that are owed them; giving them out would be another placer."""
     passes: list[str] = []
 
     def counted(plan: Plan, s: Snapshot, *more: Any) -> Plan:
@@ -120,7 +120,7 @@ def test_the_last_pass_adds_nothing_to_what_is_measured_as_published(monkeypatch
     assert set(passes) == {"whole"}
 
 
-def test_packing_is_worth_something_to_a_baseline() -> None:
+def test_packing_improves_a_baseline() -> None:
     packed, unpacked = measure(
         ALONE, [Run(placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("priority", "unpacked")], ""
     )
@@ -144,7 +144,7 @@ def test_there_is_no_ratio_while_jobs_are_unfinished() -> None:
     )
 
 
-def test_a_liar_is_seen_as_it_says_and_works_as_it_is() -> None:
+def test_a_liar_is_seen_as_declared_and_works_at_its_true_speed() -> None:
     honest, lied = (
         outcome(Run(OEF_NONCOOPERATIVE, four(), 2 * SPAN_S, lie=lie)) for lie in (None, SpeedupLie("u1", 2.0))
     )
@@ -156,7 +156,7 @@ def test_a_liar_is_seen_as_it_says_and_works_as_it_is() -> None:
     assert estimated[0] < min(estimated[1:])
 
 
-def test_a_ratio_to_nothing_is_said_as_two_numbers() -> None:
+def test_a_ratio_to_zero_is_printed_as_two_numbers() -> None:
     assert _against((0.1, 0.0)) == "10.0% against 0.0%"
 
 

@@ -1,4 +1,4 @@
-"""What an experiment found, on paper."""
+"""Reports of an experiment's findings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.Monke
     assert "a report of another version" in broken.output
 
 
-def test_a_log_file_shows_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_file_shows_progress_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
     run = CliRunner()
     assert "half way" not in run.invoke(experiment_command, ["made-up"]).stderr
@@ -109,6 +109,6 @@ def test_resume_needs_a_report() -> None:
     assert "--report DIR" in said.output
 
 
-def test_what_was_written_reads_the_same(entry: Entry, tmp_path: Path) -> None:
+def test_a_written_report_reads_back_the_same(entry: Entry, tmp_path: Path) -> None:
     write(entry, tmp_path)
     assert markdown(read(tmp_path / "made-up.json")) == markdown(entry)

@@ -1,4 +1,4 @@
-"""Themis' small experiments, tiny and whole."""
+"""Themis' small experiments, complete at tiny sizes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_worked_bid_to_the_digit() -> None:
     assert verdicts(found) == ["holds"] * 3 + ["does not hold"] * 3, "the table is fluid; 3200 and 2160 are slips"
 
 
-def test_figure_5_is_won_where_both_apps_bid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_figure_5_both_apps_win_if_both_bid(monkeypatch: pytest.MonkeyPatch) -> None:
     both = small.Rule("themis, f = 0", "themis", f=0.0)
     blind = [small.Rule("drf, unpacked", "drf", {"packing": "random"}), small.Rule("drf", "drf")]
     others = [small.Rule(n, "tiresias") for n in ("tiresias", "tiresias, unpacked")]
@@ -45,7 +45,7 @@ def test_figure_5_is_won_where_both_apps_bid(monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < small.task_by_task(2000) < 0.1, "2 of 70 ways to halve eight GPUs"
 
 
-def test_long_and_short_apps_offer_the_load_they_are_said_to() -> None:
+def test_long_and_short_apps_give_the_stated_load() -> None:
     apps = [a for seed in range(20) for a in small.long_and_short(seed, 1, 60, 2.0).apps]
     last = [small.long_and_short(seed, 1, 60, 2.0).apps[-1].submitted_s for seed in range(20)]
     assert sum(a.model == "long" for a in apps) == len(apps) / 2
@@ -101,7 +101,7 @@ def test_the_theorems_payment_leaves_no_lie_that_pays() -> None:
     assert max(f["gain"]["gangs"]["row by row"] for f in found) > 0.01, "the same search finds what rounding leaves"
 
 
-def test_efficiency_is_told_from_its_absence() -> None:
+def test_inefficiency_is_detected() -> None:
     apps, market = one.round_of(1)
     bids = [a.bid(market) for a in apps]
     free_for_all = auction(bids, market, random.Random(1))
@@ -111,7 +111,7 @@ def test_efficiency_is_told_from_its_absence() -> None:
     assert one.dominated(bids, market, nothing), "everybody could have something"
 
 
-def test_envy_is_seen() -> None:
+def test_envy_is_detected() -> None:
     apps, market = one.round_of(2)
     poor, rich = apps[0], apps[1]
     row = BidRow(0.5, (), 1, rich.gang_gpus)

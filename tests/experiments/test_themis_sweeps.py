@@ -1,4 +1,4 @@
-"""Themis' sweeps: their claims, and two of them from end to end on little workloads."""
+"""Themis' sweeps: their claims, and two complete sweeps on small workloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REAL = themis_runs.load
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, apps: int, jobs: int, phases: int) -> None:
-    """Workloads of few apps with few and short jobs, and nothing remembered of other runs."""
+    """Workloads of few apps with few and short jobs, and no cached results of other runs."""
 
     def little(name: str | Path, seed: int, options: Mapping[str, Any]) -> Workload:
         found = REAL(name, seed, {**options, "count": apps, "shorter": 200.0})
@@ -38,13 +38,13 @@ def cut(monkeypatch: pytest.MonkeyPatch, apps: int, jobs: int, phases: int) -> N
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough to wait for each other."""
+    """Enough apps for contention."""
     cut(monkeypatch, 4, 3, 2)
 
 
 @pytest.fixture
 def least(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs."""
+    """A workload of two jobs."""
     cut(monkeypatch, 2, 1, 1)
 
 
@@ -96,7 +96,7 @@ def test_a_philly_trace_is_read_and_judged(tmp_path: Path, monkeypatch: pytest.M
     assert [c.holds is None for c in findings.claims] == [False]
 
 
-def test_claims_go_by_the_ratios() -> None:
+def test_claims_are_decided_by_the_ratios() -> None:
     sure, unsure = Interval(2.5, 2.3, 2.7, 8), Interval(1.1, 0.9, 1.3, 8)
     assert claim_best("a", "section 1", {"x": sure, "y": unsure}).holds is True
     assert "Not told from 1 at 95 %: y." in claim_best("a", "section 1", {"x": sure, "y": unsure}).why
@@ -105,7 +105,7 @@ def test_claims_go_by_the_ratios() -> None:
     assert claim_within("a", "section 1", unsure, 1.0, 2.0).why == "Its 95 % interval allows either answer."
 
 
-def test_a_verdict_says_where_only_the_means_speak() -> None:
+def test_a_verdict_says_if_only_the_means_support_it() -> None:
     sure, unsure = Interval(2.5, 2.3, 2.7, 8), Interval(1.1, 0.9, 1.3, 8)
     assert claim_best("a", "section 1", {"x": sure}).verdict == "holds"
     assert claim_best("a", "section 1", {"x": sure, "y": unsure}).verdict == "holds on average"

@@ -1,4 +1,4 @@
-"""The experiment on auctions that see GPU types: what it compares is what it says."""
+"""The experiment on auctions with GPU types compares what it states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_blind_bid_names_no_type_and_lies_between_them() -> None:
 
 @pytest.mark.parametrize("order", [("cnn", "rnn"), ("rnn", "cnn")])
 def test_the_app_that_gains_most_has_the_fast_machine(order: tuple[str, str]) -> None:
-    """Two apps of one gang of four, a machine of each type. Where no types are seen, machines go by the apps' names."""
+    """Two apps of one gang of four, a machine of each type. A type-blind auction decides by the apps' names."""
     apps = tuple(
         TraceApp(str(k), 0.0, 4, ((4 * 5000.0,),), user=name, scope=Scope.MACHINE,
                  speedups={SLOW: 1.0, FAST: {"cnn": 5.0, "rnn": 1.2}[name]})
@@ -52,7 +52,7 @@ def test_all_gains_are_there_alike_and_half_of_the_gpus_are_fast() -> None:
     assert sorted(m.gpu_type for m in cluster().machines.values()) == 4 * [SLOW] + 4 * [FAST]
 
 
-def test_it_runs_whole() -> None:
+def test_it_runs_completely() -> None:
     findings = catalogue.load("typed-auctions")(Setup(quick=True, seeds=1, processes=1))
     assert len(findings.claims) == 4
     assert findings.tables[0].rows[0][-1] == 0, "all apps finish"

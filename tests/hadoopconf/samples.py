@@ -1,4 +1,4 @@
-"""Configurations as clusters in production have them: keys and values of three distributions, not their files."""
+"""Configurations like those of production clusters: keys and values of three distributions, not their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NodeManager's script that names bad GPUs, against a look-alike of nvidia-smi and of the kernel's log."""
+"""The NodeManager's script that names bad GPUs, against a fake nvidia-smi and a fake kernel log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST = "Unable to determine the device handle for GPU0000:5E:00.0: GPU is lost. 
 
 
 def script(tmp_path: Path, listed: str, log: str = "", status: int = 0, *args: str) -> subprocess.CompletedProcess[str]:
-    """Runs it with a nvidia-smi that prints `listed` and a kernel log."""
+    """Runs the script with an nvidia-smi that prints `listed` and a kernel log."""
     for name, text, code in (("nvidia-smi", listed, status), ("dmesg", log, 0)):
         (tmp_path / f"{name}.txt").write_text(text)
         fake = tmp_path / name
@@ -62,7 +62,7 @@ def test_bad_gpus_are_named_as_the_plugin_reads_them(
 
 
 @pytest.mark.parametrize("listed", ["", "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"])
-def test_without_an_answer_nothing_is_said(tmp_path: Path, listed: str) -> None:
+def test_without_an_answer_the_script_prints_nothing(tmp_path: Path, listed: str) -> None:
     done = script(tmp_path, listed, "", 9, "4")
     assert (done.returncode, done.stdout) == (1, "")
     assert "nvidia-smi lists no GPU" in done.stderr

@@ -1,4 +1,4 @@
-"""`isonomy install` on configurations of three distributions: what changes, copies only, and the way back."""
+"""`isonomy install` on configurations of three distributions: the changes, made only in copies, and their removal."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def sample(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return name, samples.write(samples.ALL[name], tmp_path / "conf")
 
 
-def test_copies_change_and_the_cluster_does_not_and_the_way_back_is_exact(
-    sample: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str, Path], tmp_path: Path) -> None:
     name, conf = sample
     before = {f.name: f.read_bytes() for f in conf.iterdir()}
     planned(conf, "--hadoop", VERSIONS[name])
@@ -55,7 +53,7 @@ def test_copies_change_and_the_cluster_does_not_and_the_way_back_is_exact(
     assert not site[f"{NM}address"].endswith(":0")
     assert (tmp_path / "out" / "isonomy.yaml").exists()
     assert "managed; yarn-site.xml" in (tmp_path / "out" / "yarn-site.xml").read_text()
-    # as an admin does it: the copies over the originals; then the way back
+    # as an admin does it: the copies over the originals; then the removal
     for file in (tmp_path / "out").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
     assert planned(conf, "--hadoop", VERSIONS[name], "--gpus", "4")["changes"] == []
@@ -67,7 +65,7 @@ def test_copies_change_and_the_cluster_does_not_and_the_way_back_is_exact(
     assert planned(conf, "--remove")["changes"] == []
 
 
-def test_what_somebody_changed_since_is_left_alone(tmp_path: Path) -> None:
+def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
     planned(conf, "--hadoop", "3.4", "--apply", str(tmp_path / "out"))
     for file in (tmp_path / "out").iterdir():
@@ -77,7 +75,7 @@ def test_what_somebody_changed_since_is_left_alone(tmp_path: Path) -> None:
     found = planned(conf, "--remove")
     assert [c["key"] for c in found["left"]] == ["isonomy.scheduler.mode"]
     assert "isonomy.scheduler.mode" not in [c["key"] for c in found["changes"]]
-    (conf / "isonomy-install.json").unlink()  # without a record what is ours goes, classes become Hadoop's
+    (conf / "isonomy-install.json").unlink()  # without a record our keys are removed, classes become Hadoop's
     back = {c["key"]: c["new"] for c in planned(conf, "--remove")["changes"]}
     assert back["isonomy.scheduler.mode"] is None
     assert back[f"{NM}container-executor.class"].endswith("nodemanager.LinuxContainerExecutor")
@@ -91,7 +89,7 @@ def apply(conf: Path, out: Path, *words: str) -> None:
         (conf / file.name).write_bytes(file.read_bytes())
 
 
-def test_the_way_back_is_to_the_beginning_however_often_it_was_applied(tmp_path: Path) -> None:
+def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
     apply(conf, tmp_path / "1", "--hadoop", "3.3", "--mode", "off", "--gpus", "2")
     apply(conf, tmp_path / "2", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")
@@ -110,7 +108,7 @@ def test_the_way_back_is_to_the_beginning_however_often_it_was_applied(tmp_path:
     assert read_site(conf / "yarn-site.xml") == dict(samples.BIGTOP["yarn-site.xml"])
 
 
-def test_copies_are_read_by_whom_the_originals_are(tmp_path: Path) -> None:
+def test_copies_have_the_permissions_of_the_originals(tmp_path: Path) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
     (conf / "yarn-site.xml").chmod(0o640)
     planned(conf, "--hadoop", "3.4.2-amzn-0", "--apply", str(tmp_path / "out"))
@@ -118,7 +116,7 @@ def test_copies_are_read_by_whom_the_originals_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["core-site.xml", "yarn-site.xml", "isonomy-install.json"])
-def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_one_line(name: str, tmp_path: Path) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
     (conf / name).unlink(missing_ok=True)
     (conf / name).mkdir()  # as unreadable as a file of others, also to root
@@ -140,7 +138,7 @@ def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Pat
     assert [c["new"] for c in found["changes"] if c["key"] == key] == [None]
 
 
-def test_the_plan_is_a_diff_and_says_what_is_left_to_do(tmp_path: Path) -> None:
+def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
     result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--queues", "root.research")
     assert result.exit_code == 1
@@ -164,7 +162,7 @@ def test_the_plan_is_a_diff_and_says_what_is_left_to_do(tmp_path: Path) -> None:
         ({}, ("--hadoop", "3.4", "--apply", "CONF", "--plan"), "give one of them"),
     ],
 )
-def test_what_does_not_fit_is_one_line(
+def test_a_conflict_is_one_line(
     change: dict[str, str], words: tuple[str, ...], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_HOME", raising=False)
@@ -207,7 +205,7 @@ def test_editing_leaves_comments_final_and_indentation() -> None:
     assert "b&amp;c" not in sitetext.edited("x", COMMENTED, {"b&c": None})
 
 
-def test_what_cannot_be_edited_safely_is_refused() -> None:
+def test_a_file_that_cannot_be_edited_safely_is_refused() -> None:
     twice = COMMENTED.replace("</configuration>", "<property><name>b</name></property></configuration>")
     with pytest.raises(ConfigError, match="by hand"):
         sitetext.edited("x", twice, {"b": "1"})

@@ -1,4 +1,4 @@
-"""What `config check` finds in configurations of clusters that have lived."""
+"""The findings of `config check` in configurations like those of production clusters."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_rendered_secure_cluster_has_no_errors(tmp_path: Path) -> None:
         assert [f.key for f in check.check(tmp_path / key) if f.level == "error"] == [finding]
 
 
-def test_asking_for_users_tokens_takes_a_proxy_user_limited_to_named_groups(tmp_path: Path) -> None:
+def test_requesting_users_tokens_needs_a_proxy_user_limited_to_named_groups(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.write_text("x")
     pem.chmod(0o600)
@@ -106,7 +106,7 @@ def test_asking_for_users_tokens_takes_a_proxy_user_limited_to_named_groups(tmp_
     assert found(4, {"hosts": "*", "users": "*"}) == [("note", f"{key}hosts"), ("note", f"{key}users")]
 
 
-def test_tokens_of_users_do_not_cross_the_network_in_the_clear(tmp_path: Path) -> None:
+def test_users_tokens_do_not_cross_the_network_in_the_clear(tmp_path: Path) -> None:
     file = tmp_path / "isonomy.yaml"
     own = "hdfs_tokens: {webhdfs: 'http://n:1', principal: a@R, keytab: k}\nstate_dir: s\n"
     file.write_text(f"{own}agents: {{host: 0.0.0.0}}")
@@ -118,7 +118,7 @@ def test_tokens_of_users_do_not_cross_the_network_in_the_clear(tmp_path: Path) -
     assert tokens.keytab == tmp_path / "k", "relative to the file"
 
 
-def test_containers_are_confined_to_their_gpus_where_that_is_asked_for() -> None:
+def test_containers_are_confined_to_their_gpus_if_configured() -> None:
     asked = {"executor": "linux", "linux_confine": True, "gpus": 3, "linux_path": "/opt/container-executor"}
     files = render.render({"nodemanager": asked})
     site = files["yarn-site.xml"]
@@ -134,7 +134,7 @@ def test_containers_are_confined_to_their_gpus_where_that_is_asked_for() -> None
     assert "[gpu]" not in plain["container-executor.cfg"]
 
 
-def test_a_simple_cluster_is_asked_for_none_of_it() -> None:
+def test_a_cluster_without_kerberos_needs_none_of_this() -> None:
     assert list(secure.together({"core-site.xml": {}, "hdfs-site.xml": {}}, None)) == []
 
 
@@ -164,7 +164,7 @@ def test_the_rest_has_its_versions_key_and_the_check_knows_both(tmp_path: Path, 
     assert "isonomy.scheduler.require-executor" in [f.key for f in check.check(tmp_path)]
 
 
-def test_what_depends_on_hadoops_version_is_found_where_it_is_known(
+def test_findings_that_depend_on_hadoops_version_need_a_known_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HADOOP_HOME", raising=False)

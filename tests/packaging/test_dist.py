@@ -1,4 +1,4 @@
-"""What `make dist` packs, and that it packs the same bytes again."""
+"""The contents of `make dist`, and that the build is reproducible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 LONG = "charset_normalizer-3.4.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl"
-"""A name as PyPI has them, too long for the oldest format of tar."""
+"""A name as on PyPI, too long for the oldest tar format."""
 REPO = Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +29,7 @@ def dist() -> ModuleType:
 
 @pytest.fixture
 def wheels(tmp_path: Path, dist: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel, and jars where this checkout has not built them."""
+    """A wheel, and jars if this checkout has not built them."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "isonomy-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
     (tmp_path / "wheels" / "wheelhouse").mkdir()
@@ -80,7 +80,7 @@ def test_a_jar_that_is_missing_is_named(dist: ModuleType, wheels: Path, capsys: 
         dist.contents(wheels)
 
 
-def test_the_unit_restarts_always_and_may_little() -> None:
+def test_the_unit_always_restarts_and_has_few_permissions() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(REPO / "packaging" / "isonomy.service")

@@ -32,7 +32,7 @@ dist.destroy_process_group()
 
 
 class TestPyTorch(GangConformance):
-    """With dropout, so that random numbers count, and a learning rate that falls."""
+    """A model with dropout, so that random numbers matter, and a falling learning rate."""
 
     command = "python -m submarine_patch.examples.digits_torch --checkpoint-steps 20 --dropout 0.3"
 

@@ -1,4 +1,4 @@
-"""What a caller's word for an app means: never one that only looks alike."""
+"""The app that a caller's text names: never one whose name or id is only similar."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arbiter() -> Arbiter:
         ("0122", "application_7_0122"),
         ("122", "application_7_0122"),
         ("7_0012", "application_7_0012"),
-        ("2", "application_9_0002"),  # the other one has ended; 12 and 122 only look alike
+        ("2", "application_9_0002"),  # the other one has ended; 12 and 122 are only similar
         ("30", "application_9_0030"),
     ],
 )
@@ -55,6 +55,6 @@ def test_text_that_matches_no_app_is_refused(arbiter: Arbiter, text: str) -> Non
         find_app(arbiter, {"app": text})
 
 
-def test_a_name_that_is_anothers_number_is_asked_about(arbiter: Arbiter) -> None:
+def test_a_name_that_equals_anothers_number_is_refused_as_ambiguous(arbiter: Arbiter) -> None:
     with pytest.raises(Refusal, match="12 names 2 applications"):
         find_app(arbiter, {"app": "12"})

@@ -1,4 +1,4 @@
-"""Pictures: what readers see is one moment of the Arbiter, and seeing it costs the Arbiter next to nothing."""
+"""Pictures: readers see the Arbiter at one moment, at almost no cost to the Arbiter."""
 
 import dataclasses
 import json
@@ -27,13 +27,13 @@ def seen(a: Arbiter, now_s: float) -> list[str]:
     return [json.dumps(view(a, now_s, params), sort_keys=True) for view, params in VIEWS]
 
 
-def test_every_field_of_the_state_is_thought_of() -> None:
+def test_every_field_of_the_state_is_handled() -> None:
     fields = {f.name for f in dataclasses.fields(State)}
     assert fields - {*COPIED, *SHARED} == OWN_WAY | NOT_SHOWN
 
 
-def test_views_of_a_picture_are_views_of_the_arbiter_and_stay_so() -> None:
-    """At many moments, with one camera, so that what changed since the last picture is all that is copied."""
+def test_views_of_a_picture_equal_those_of_the_arbiter_and_do_not_change() -> None:
+    """Checks many moments with one camera, so that only changes since the last picture are copied."""
     scene, camera = Scene(run_s=1), Camera()
     world = scene.world
     for step in range(60):
@@ -56,7 +56,7 @@ def test_views_of_a_picture_are_views_of_the_arbiter_and_stay_so() -> None:
 
 
 class Busy:
-    """A driver whose Arbiter answers only when it is told to."""
+    """A driver whose Arbiter answers only when the test lets it."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.busy, self.calls = scene, False, 0
@@ -95,7 +95,7 @@ def test_readers_do_not_wait_for_a_busy_arbiter(monkeypatch: pytest.MonkeyPatch)
     assert driver.calls == 6
 
 
-def test_the_same_question_of_the_same_picture_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_query_of_the_same_picture_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "FRESH_S", 1e9)
     scene = Scene(run_s=10)
     one, two = scene.get("leases"), scene.get("leases")
@@ -105,7 +105,7 @@ def test_the_same_question_of_the_same_picture_is_answered_once(monkeypatch: pyt
 
 
 def test_counts_of_launches_in_a_picture_are_those_of_its_moment() -> None:
-    """Readers go through them on their own threads, while the Arbiter counts on."""
+    """Readers use them on their own threads, while the Arbiter continues to count."""
     scene = Scene(run_s=10)
     arbiter = scene.world.arbiter
     arbiter.record(AppChanged(EARLY, {"launched": {"j0": 1}}))

@@ -1,4 +1,4 @@
-"""Rounds held as if, beside CapacityScheduler: what Isonomy would have made of the same free GPUs."""
+"""Hypothetical rounds in shadow mode: what Isonomy would have done with CapacityScheduler's free GPUs."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ HAS = container(EARLY, 2, "m1:1")
 
 @pytest.fixture
 def watched() -> ShadowRounds:
-    """EARLY has a machine for long; LATE waits; the other machine comes free."""
+    """App EARLY has held a machine for long; LATE waits; the other machine becomes free."""
     made = rounds()
     assert made.look(cluster(containers=(HAS,)), 100.0) is None, "what ran before is nobody's decision"
     return made
 
 
-def test_gpus_that_went_to_who_had_most_would_have_gone_to_who_has_none(watched: ShadowRounds) -> None:
+def test_gpus_that_went_to_the_largest_holder_would_have_gone_to_an_app_without_any(watched: ShadowRounds) -> None:
     waits = ask(LATE, 7)
     found = watched.look(cluster((waits,), (HAS, container(EARLY, 3, "m2:1"))), 200.0)
     assert found == AsIf(200.0, {EARLY: 4}, {LATE: 4}, {}, found.why if found else {})
@@ -69,14 +69,14 @@ def test_gpus_that_went_to_who_had_most_would_have_gone_to_who_has_none(watched:
     assert watched.look(cluster((waits,), (HAS, container(EARLY, 3, "m2:1"))), 210.0) is None, "nothing happened"
 
 
-def test_the_same_is_the_same(watched: ShadowRounds) -> None:
+def test_equal_decisions_show_no_difference(watched: ShadowRounds) -> None:
     found = watched.look(cluster((), (HAS, container(LATE, 7, "m2:1"))), 200.0)
     assert found is not None
     assert (found.given, found.would_give, dict(found.why)) == ({LATE: 4}, {LATE: 4}, {})
     assert watched.view()["same"] == 1
 
 
-def test_what_capacityscheduler_leaves_idle_is_told_once(watched: ShadowRounds) -> None:
+def test_gpus_that_capacityscheduler_leaves_idle_are_reported_once(watched: ShadowRounds) -> None:
     found = watched.look(cluster((ask(LATE, 7),), (HAS,)), 200.0)
     assert found is not None
     assert (found.given, found.would_give) == ({}, {LATE: 4})
@@ -85,7 +85,7 @@ def test_what_capacityscheduler_leaves_idle_is_told_once(watched: ShadowRounds) 
     assert watched.view()["by_user"][0]["would_give"] == 4
 
 
-def test_what_was_attained_counts_and_nothing_is_given_twice(watched: ShadowRounds) -> None:
+def test_attained_service_counts_and_no_gpu_is_given_twice(watched: ShadowRounds) -> None:
     """Many small containers come and go; never more GPUs are given out than there were."""
     for k in range(10, 30):
         mine = tuple(container(EARLY if k % 2 else LATE, i, "m2:1", 1) for i in range(k, k + 3))

@@ -1,4 +1,4 @@
-"""The order of service that is shown is the one by which GPUs are given."""
+"""The displayed order of service is the order in which GPUs are given."""
 
 import random
 
@@ -16,7 +16,7 @@ FILLING = [n for n in registry.names() if isinstance(registry.make(n), Filling)]
 
 
 def _snapshot(seed: int) -> Snapshot:
-    """Ten apps of one-GPU gangs that hold nothing or something, on offer: a single GPU."""
+    """Ten apps of one-GPU gangs with or without GPUs; a single GPU is on offer."""
     rng = random.Random(seed)
     apps = tuple(
         AppView(

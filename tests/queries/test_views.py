@@ -1,4 +1,4 @@
-"""The REST views of a running Arbiter: what they say agrees with its state, and is JSON."""
+"""The REST views of a running Arbiter: they agree with its state, and are JSON."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def test_status_counts_every_gpu_once(scene: Scene) -> None:
     assert d["rounds"] == len(a.receipts)
 
 
-def test_queue_puts_those_in_want_first_and_gives_a_reason(scene: Scene) -> None:
+def test_queue_lists_waiting_apps_first_with_a_reason(scene: Scene) -> None:
     rows = scene.get("queue")["apps"]
     assert {r["app_id"] for r in rows} == {EARLY, LATE, SHELL}
     assert all(r["reason"] in REASONS for r in rows)
@@ -95,7 +95,7 @@ def test_logs_name_the_containers_with_their_jobs(scene: Scene) -> None:
     assert all(c["job_id"] and c["worker_id"] for c in found)
 
 
-def test_audit_view_is_clean_and_sees_a_lie(scene: Scene) -> None:
+def test_the_audit_view_is_clean_and_detects_a_false_record(scene: Scene) -> None:
     assert scene.get("audit")["violations"] == []
     a = scene.world.arbiter
     gpu, lease = next((g, x) for g, x in a.durable.leases.items() if x.container_id)
@@ -153,7 +153,7 @@ def test_metrics_have_the_promised_names(scene: Scene) -> None:
     assert "application_" not in d["text"]
 
 
-def test_events_tell_what_happened_in_order(scene: Scene) -> None:
+def test_events_are_listed_in_order(scene: Scene) -> None:
     newest = scene.get("events", limit="5")
     assert len(newest["events"]) == 5
     everything = scene.get("events", since="1000", limit="500")

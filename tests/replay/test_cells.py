@@ -1,4 +1,4 @@
-"""Steps of a case: discarded ones leave nothing behind, impossible ones say so, and a group ends with its workers."""
+"""Steps of a case: discarded ones leave no trace, impossible ones are errors, and a group ends with its workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_worker_of_a_placed_group_may_be_discarded_too() -> None:
     assert [x["outcome"] for x in placed] == ["bind"] * 3
 
 
-def test_a_cluster_that_cannot_be_is_answered() -> None:
+def test_an_impossible_cluster_is_an_error() -> None:
     more = copy.deepcopy(CLUSTER)
     more["virtual_clusters"]["a"]["cells"][0]["count"] = 2
     *refused, fine = answers(
@@ -67,7 +67,7 @@ def test_a_cluster_that_cannot_be_is_answered() -> None:
     assert fine["outcome"] == "ok"
 
 
-def test_a_group_ends_with_the_last_worker_that_was_told_of_its_place() -> None:
+def test_a_group_ends_with_its_last_placed_worker() -> None:
     *_, gone = answers(
         *(schedule(k, f"x{k}", "x", vc="b", priority=-1, workers=4) for k in range(1, 5)),
         schedule(5, "p1", "g"), schedule(6, "p2", "g"),
@@ -77,7 +77,7 @@ def test_a_group_ends_with_the_last_worker_that_was_told_of_its_place() -> None:
     assert gone == {"exists": False}
 
 
-def test_what_a_queue_owns_no_more_says_that_it_was_lazily_preempted() -> None:
+def test_a_group_on_cells_no_longer_owned_counts_as_lazily_preempted() -> None:
     less = copy.deepcopy(CLUSTER)
     less["virtual_clusters"]["a"]["cells"][0]["count"] = 0
     *_, found = answers(

@@ -1,4 +1,4 @@
-"""Random tenants: what they own, what they ask for, and what goes wrong meanwhile."""
+"""Random tenants: what they own, what they ask for, and the faults meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GPU = "gpu"
 
 @dataclass(frozen=True)
 class Ask:
-    """One app: gangs of so many GPUs from `start_s` until `end_s`, whatever it got; `together`: on one machine."""
+    """One app: gangs of equal size from `start_s` until `end_s`, whatever it got; `together`: on one machine."""
 
     name: str
     queue: str
@@ -51,7 +51,7 @@ class Ask:
 
     @property
     def private(self) -> bool:
-        """Whether its private cluster says what it is due."""
+        """Whether its private cluster defines its guarantee."""
         return not (self.opportunistic or self.within or self.pinned)
 
     @property
@@ -62,7 +62,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a machine (or of several): who owns it, and whether it is pinned there."""
+    """One cell of a machine (or of several): its owner, and whether it is pinned there."""
 
     kind: str
     gpus: int
@@ -92,7 +92,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Case:
-    """A shared cluster and what happens on it; times in seconds from the start."""
+    """A shared cluster and the events on it; times in seconds from the start."""
 
     seed: int
     policy: str
@@ -101,9 +101,9 @@ class Case:
     asks: tuple[Ask, ...]
     failovers: tuple[tuple[int, str], ...] = ()
     lost: tuple[int, str] | None = None
-    """A machine that is lost for good; there is a spare one of its kind."""
+    """A machine that is lost permanently; there is a spare one of its kind."""
     bad: tuple[int, str, int] | None = None
-    """A GPU that goes bad for good: when, its machine and index; there is a spare machine."""
+    """A GPU that goes bad permanently: time, machine and index; there is a spare machine."""
     gained: tuple[int, Cell] | None = None
     """A cell of nobody's that a tenant owns from then on (`cells apply`)."""
     lent: tuple[int, Cell, str] | None = None
@@ -304,7 +304,7 @@ def _dressed(rng: random.Random, case: Case) -> Case:
 
 
 def _dress(rng: random.Random, case: Case, ask: Ask, types: Sequence[str]) -> Ask:
-    """One app's wishes. Those that only cells can answer are root.b's: root.a is still held against machines."""
+    """Draws one app's options. Those that need cells are only root.b's: root.a is still compared with machines."""
     if ask.queue == "root.x":
         return replace(ask, foreign=rng.random() < 0.3 and ask.gang_gpus <= min(k.gpus for k in case.kinds))
     more: dict[str, Any] = {}

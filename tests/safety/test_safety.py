@@ -1,4 +1,4 @@
-"""Sharing safety on the cluster's own path: random cases, and the ones that were found wanting."""
+"""Sharing safety through the real Arbiter: random cases, and those that once failed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_tenant_of_figure_4_gets_all_its_cells_for_one_gang() -> None:
     assert not complaints(case(kind, cells, *asks))
 
 
-def test_a_gang_that_can_never_fit_takes_nobody_along() -> None:
+def test_a_gang_that_can_never_fit_blocks_no_other_app() -> None:
     cells = (
         cell("pair", 2, "root.a", "n0"), cell("gpu", 1, "root.a", "n0", 2), cell("gpu", 1, "root.a", "n0", 3),
         cell("node", 4, "root.b", "n1"),
@@ -69,7 +69,7 @@ def test_a_gang_that_can_never_fit_takes_nobody_along() -> None:
 
 
 @pytest.mark.parametrize("kind", ["crash", "takeover", "lost journal"])
-def test_another_life_of_the_control_plane_keeps_what_is_whose(kind: str) -> None:
+def test_a_restarted_control_plane_keeps_the_owners_of_cells(kind: str) -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("a", "root.a", 4, 1, 5, EVER_S), Ask("b", "root.b", 4, 1, 60, EVER_S)
     found = dataclasses.replace(case(NODES, cells, *asks), failovers=((30, kind),))
@@ -79,7 +79,7 @@ def test_another_life_of_the_control_plane_keeps_what_is_whose(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["crash", "takeover", "lost journal"])
-def test_another_life_of_the_control_plane_makes_no_lease_longer(kind: str) -> None:
+def test_a_restarted_control_plane_prolongs_no_lease(kind: str) -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.a", "n1"))
     early = Ask("a0", "root.a", 1, 2, 52, EVER_S), Ask("a3", "root.a", 4, 1, 64, EVER_S)
     calm = dataclasses.replace(case(NODES, cells, *early, Ask("a1", "root.a", 8, 1, 79, EVER_S)), length_s=131)
@@ -107,7 +107,7 @@ def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_what_was_borrowed_beyond_the_private_cluster_is_borrowed_after_a_lost_journal(foreign: bool) -> None:
+def test_gpus_borrowed_beyond_the_private_cluster_stay_borrowed_after_a_lost_journal(foreign: bool) -> None:
     """Two cells of one GPU on one host are no machine of two, though a container that runs there says so: seed 872."""
     cells = (
         cell("gpu", 1, "root.b", "n0"), cell("gpu", 1, "root.b", "n0", 1), cell("gpu", 1, "", "n0", 2),
@@ -120,7 +120,7 @@ def test_what_was_borrowed_beyond_the_private_cluster_is_borrowed_after_a_lost_j
 
 
 def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
-    """Its revoked lease was renewed as those are that nobody wants: seeds 16, 92, 104, 106, 157, 209 and 215."""
+    """Its revoked lease used to be renewed like uncontested ones: seeds 16, 92, 104, 106, 157, 209 and 215."""
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     stranger = dataclasses.replace(STRANGER, gangs=8, foreign=True)
     found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 22, EVER_S))
@@ -129,8 +129,8 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     assert [x.guaranteed for x in w.arbiter.leases_of("a")] == [True] * 4
 
 
-def test_an_app_that_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -> None:
-    """GPUs of another type that its queue owns are free, and mean nothing to it: seed 231."""
+def test_the_reason_of_an_app_with_one_gpu_type_names_its_cells_of_that_type() -> None:
+    """Its queue's free GPUs of another type are useless to it: seed 231."""
     k80 = Kind(("gpu", "small"), (1, 2), ("m0",), gpu_type="k80")
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"), cell("small", 2, "root.a", "m0"))
     asks = (Ask("a", "root.a", 2, 2, 5, EVER_S, gpu_type="k80"), OWNER)
@@ -140,7 +140,7 @@ def test_an_app_that_takes_one_type_of_gpu_is_told_of_its_cells_of_that_type() -
 
 
 def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> None:
-    """Policies that see no types awarded it both machines, and cells refused it for ever: seed 129."""
+    """Type-blind policies used to award it both machines, and cells refused them forever: seed 129."""
     k80 = Kind(("gpu", "small"), (1, 2), ("m0",), gpu_type="k80")
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"), cell("small", 2, "root.a", "m0"))
     wide = Ask("x", "root.x", 10, 1, 5, EVER_S)
@@ -150,7 +150,7 @@ def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> No
 
 
 def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
-    """What it could use was cut by whole gangs of one size, without what it held of others: seed 1405."""
+    """Its demand used to be cut to whole gangs of one size, ignoring the other sizes that it held: seed 1405."""
     kind = Kind(("gpu", "node"), (1, 8), ("n0", "n1"))
     cells = (cell("node", 8, "root.b", "n0"), cell("node", 8, "root.a", "n1"))
     mixed = Ask("b", "root.b", 1, 2, 5, EVER_S, foreign=True, more=((6, 1), (7, 1)))
@@ -169,7 +169,7 @@ def test_a_pinned_cell_is_guaranteed() -> None:
 
 
 def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:
-    """What an app is taken to use is a part of the queue's GPUs, not of the whole cluster's."""
+    """An app's use is measured against the queue's GPUs, not against the whole cluster's."""
     hosts = tuple(f"n{k}" for k in range(40))
     kind = Kind(("gpu", "node"), (1, 4), hosts)
     cells = (cell("node", 4, "root.a", "n0"), *(cell("node", 4, "root.b", h) for h in hosts[1:]))
@@ -209,7 +209,7 @@ def why(w: Shared, app_id: str) -> Reason:
     return reason(w.arbiter, app_id, w.now)
 
 
-def test_an_app_that_waits_is_told_which_cells_it_waits_for() -> None:
+def test_the_reason_names_the_cells_that_an_app_waits_for() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     wide, later = Ask("wide", "root.a", 8, 1, 10, EVER_S), Ask("later", "root.a", 4, 1, 60, EVER_S)
     asks = Ask("a", "root.a", 4, 1, 0, EVER_S), OWNER, wide, later, Ask("x", "root.x", 1, 1, 5, EVER_S)
@@ -222,7 +222,7 @@ def test_an_app_that_waits_is_told_which_cells_it_waits_for() -> None:
     assert why(w, "x").code == "NoCells"
 
 
-def test_an_app_that_waits_is_told_that_its_cells_are_lent_and_until_when() -> None:
+def test_the_reason_says_that_an_apps_cells_are_lent_and_until_when() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("b", "root.b", 4, 2, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lent=(900, cells[0], "root.b")))
@@ -230,7 +230,7 @@ def test_an_app_that_waits_is_told_that_its_cells_are_lent_and_until_when() -> N
     assert "1 x node lent to root.b until 1970-01-01 00:31 UTC" in why(w, "a").sentence
 
 
-def test_an_app_that_waits_is_told_that_its_cells_are_bad() -> None:
+def test_the_reason_says_that_an_apps_cells_are_bad() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = Ask("b", "root.b", 4, 1, 0, EVER_S), Ask("a", "root.a", 4, 1, 60, EVER_S)
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lost=(30, "n0")))

@@ -1,4 +1,4 @@
-"""`isonomy.submit` and what its handle tells, against a web server that answers as YARN and the control plane do."""
+"""`isonomy.submit` and its handle, against a web server that answers as YARN and the control plane do."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ echo "Submitted {APP} (x, single) to queue root.prod"
     server.server_close()
 
 
-def test_submit_wait_and_what_came_of_it(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     app = isonomy.submit(
         "python -m train %hyperparameters%", name="sweep", gpus=2, app_scheduler="asha", max_iterations=9,
         metric="f1", mode="max", search_space={"lr": {"type": "float", "min": 0.1, "max": 1}}, env={"A": "b"},
@@ -129,7 +129,7 @@ def test_submit_wait_and_what_came_of_it(cluster: Path, capsys: pytest.CaptureFi
     ({"files": ["/nowhere.py"]}, "--localization /nowhere.py: no such file or folder here"),
     ({"search_space": {"lr": {"type": "real"}}, "app_scheduler": "asha", "max_iterations": 3}, "type is 'real'"),
 ])  # fmt: skip
-def test_mistakes_are_typed_and_nothing_is_asked_of_the_cluster(
+def test_mistakes_raise_usage_errors_before_the_cluster_is_contacted(
     cluster: Path, arguments: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(isonomy.UsageError, match=says):
@@ -139,7 +139,7 @@ def test_mistakes_are_typed_and_nothing_is_asked_of_the_cluster(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_the_cluster_refuses_is_typed() -> None:
+def test_a_refusal_by_the_cluster_raises_a_submission_error() -> None:
     with pytest.raises(isonomy.SubmissionError, match="the queue is full"):
         isonomy.submit("true", name="quota")
 

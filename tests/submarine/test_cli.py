@@ -1,4 +1,4 @@
-"""The wrapper `submarine`: what it passes on, what it refuses before anything is submitted."""
+"""The wrapper `submarine`: the options that it passes on, and refusals before anything is submitted."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_bad_spec_names_file_and_key(tmp_path: Path, text: str | None, message
     assert message in str(caught.value)
 
 
-def test_what_is_said_of_cells_is_checked_and_passed_on() -> None:
+def test_options_for_cells_are_checked_and_passed_on() -> None:
     words = ["--priority", "3", "--within", "switch", "--pinned", "corner", "--lazy-preemption", "true"]
     parsed = parse_run([*JOB, *words])
     check_group(parsed.conf)
@@ -228,7 +228,7 @@ def test_a_bad_search_space_names_file_and_parameter(tmp_path: Path, text: str, 
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A class path and a java that writes down its arguments and answers like a submission."""
+    """A class path and a fake java that records its arguments and answers like a submission."""
     home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
     for folder in (home / "lib", conf, jdk / "bin"):
         folder.mkdir(parents=True)
@@ -283,7 +283,7 @@ def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture
     ],
 )
 @pytest.mark.usefixtures("installation")
-def test_what_is_missing_is_named(
+def test_missing_parts_are_named(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -433,7 +433,7 @@ def test_the_banner_is_not_passed_on_and_workers_need_no_input(
     assert "--input_path" in (installation / "arguments").read_text().splitlines()
 
 
-def test_a_script_that_keeps_nothing_is_said_so(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, ours = installation / "plain.py", installation / "ours.py"
     plain.write_text("import torch\n")
     ours.write_text("import isonomy\n")

@@ -1,4 +1,4 @@
-"""What a data scientist in a hurry writes, and the one line that answers it before anything is submitted."""
+"""Common mistakes in scripts and commands, and the one-line answer before anything is submitted."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_a_good_script_has_no_notes() -> None:
         ("python train.py --text 'open", "No closing quotation; write quotes in pairs"),
     ],
 )
-def test_a_command_that_cannot_run_is_told(command: str, message: str) -> None:
+def test_a_command_that_cannot_run_is_reported(command: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         notes(command)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_python_2_is_told_with_its_line(here: Path) -> None:
+def test_python_2_is_reported_with_its_line(here: Path) -> None:
     (here / "train.py").write_text("import os\nprint 'epoch', 1\n")
     with pytest.raises(
         UsageError, match=r"train\.py, line 2: no Python 3\.\d+: Missing parentheses in call to 'print'"
@@ -61,13 +61,13 @@ def test_python_2_is_told_with_its_line(here: Path) -> None:
     assert "starts again" in notes("python2 train.py")[0]
 
 
-def test_what_is_no_text_at_all_is_told(here: Path) -> None:
+def test_a_binary_file_is_reported(here: Path) -> None:
     (here / "train.py").write_bytes(b"import os\0")
     with pytest.raises(UsageError, match=r"train\.py.*: no Python 3"):
         notes()
 
 
-def test_windows_line_ends_are_told(here: Path) -> None:
+def test_windows_line_endings_are_reported(here: Path) -> None:
     (here / "go.sh").write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
     with pytest.raises(UsageError, match=r"go\.sh has Windows' line ends"):
         notes("./go.sh", file="go.sh")
@@ -75,7 +75,7 @@ def test_windows_line_ends_are_told(here: Path) -> None:
     assert notes("./go.sh", file="go.sh") == []
 
 
-def test_modules_that_are_not_there_are_noted(here: Path) -> None:
+def test_missing_modules_are_noted(here: Path) -> None:
     (here / "helper.py").write_text("")
     lines = "import isonomy, helper, no_such_module_1, json\ntry:\n    import no_such_module_2\nexcept OSError:\n  1"
     (here / "train.py").write_text(lines)
@@ -93,18 +93,18 @@ def test_a_parameter_that_the_script_does_not_know_is_noted(here: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("val_loss", "max"), ("eval/wer", "max"), ("val_accuracy", "min")])
-def test_a_metric_that_is_taken_the_wrong_way_round_is_noted(metric: str, mode: str) -> None:
+def test_a_metric_with_the_wrong_mode_is_noted(metric: str, mode: str) -> None:
     (note,) = notes("python train.py", "--metric", metric, "--mode", mode)
     assert metric in note
     assert notes("python train.py", "--metric", metric, "--mode", "min" if mode == "max" else "max") == []
 
 
-def test_a_forgotten_unit_is_told() -> None:
+def test_a_forgotten_unit_is_reported() -> None:
     with pytest.raises(UsageError, match=r"memory=4: that is 4 MB; write memory=4G"):
         notes(resources="memory=4")
 
 
 @pytest.mark.parametrize("name", ["größe", "my job", "a/b", "-x", "💥"])
-def test_a_name_that_yarn_and_hdfs_would_not_like_is_told(name: str) -> None:
+def test_a_name_that_yarn_or_hdfs_would_refuse_is_reported(name: str) -> None:
     with pytest.raises(UsageError, match=r"letters, digits, '\.', '_' and '-' only"):
         check(parse_run(["--name", name, "--worker_resources", "memory=1G", "--worker_launch_cmd", "true"]))

@@ -1,6 +1,6 @@
 """`python -m tests.web.rest`: writes docs/rest.json, a JSON Schema of each REST answer, and docs/rest.md from it.
 
-The schemas are those of real answers of simulated clusters; test_rest.py holds the answers of others against them.
+The schemas describe real answers of simulated clusters; test_rest.py checks the answers of other clusters.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ an unknown path also lists the `paths` that exist."""
 
 
 def answers(stage: Stage) -> dict[str, list[Any]]:
-    """What each path answers, for several apps where it takes one."""
+    """The answers of each path, for several apps if it takes one."""
     router = router_of(stage)
     apps = [a["app_id"] for a in router.handle("GET", "queue", {}, "ann", False)[1]["apps"]][:8]
     found: dict[str, list[Any]] = {}
@@ -90,7 +90,7 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
 
 
 def as_if() -> dict[str, Any]:
-    """Rounds as if, of which one would have taken GPUs back."""
+    """Hypothetical rounds, one of which would have revoked GPUs."""
     return {"since_s": 1.0, "decisions": 1, "same": 0, "gpus": 4, "same_gpus": 0,
             "by_user": [{"queue": "root.q", "user": "ann", "given": 4, "would_give": 0, "would_take": 0}],
             "newest": [{"at_s": 2.0, "given": {"a": 4}, "would_give": {"b": 4}, "would_take": {"c": 1},
@@ -98,7 +98,7 @@ def as_if() -> dict[str, Any]:
 
 
 def traded() -> dict[str, list[Any]]:
-    """What those paths answer that need virtual clusters, an admin, or an app's owner."""
+    """The answers of the paths that need virtual clusters, an admin, or an app's owner."""
     floor, found = Floor(), dict[str, list[Any]]()
 
     def ask(method: str, path: str, user: str = ADMIN, **params: str) -> None:

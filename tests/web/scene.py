@@ -1,4 +1,4 @@
-"""A running world for the views: an Arbiter with apps, behind a driver that calls at once."""
+"""A running world for the views: an Arbiter with apps, behind a driver that runs calls immediately."""
 
 from __future__ import annotations
 

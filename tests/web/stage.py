@@ -67,7 +67,7 @@ class Stage(Simulator):
         return facts
 
     def run_until(self, at_s: float) -> None:
-        """On to that time, with a sample of the trends each 15 s."""
+        """Runs to that time, with a sample of the trends every 15 s."""
         while self.now < at_s:
             stop_s = min(at_s, self.now + SAMPLE_S)
             while self._moment() < stop_s and self._step():
@@ -78,12 +78,12 @@ class Stage(Simulator):
             self.feed.trends.sample(self.arbiter, self.now)
 
     def _moment(self) -> float:
-        """When something happens next."""
+        """The time of the next event."""
         wake_s = self.arbiter.next_wake_s(self.now)
         return min(self.heap[0][0] if self.heap else math.inf, math.inf if wake_s is None else wake_s)
 
     def report_jobs(self) -> None:
-        """What Agents would say of their jobs."""
+        """Reports the jobs' states as Agents would."""
         for app_id, app in self.apps.items():
             agent = self.arbiter.agents.get(app_id)
             if agent is None:

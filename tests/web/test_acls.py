@@ -1,4 +1,4 @@
-"""YARN's VIEW_APP: who may not look into an app sees that it is there, and nothing of what it trains."""
+"""YARN's VIEW_APP: callers without it see that an app exists, but nothing of its training."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ def said(router: Router, stage: Stage, path: str, user: str, admin: bool, viewab
 
 
 @pytest.mark.parametrize("path", READS)
-def test_an_app_that_may_not_look_sees_no_configuration_and_no_message(router: Router, stage: Stage, path: str) -> None:
+def test_without_view_app_no_configuration_and_no_message_is_shown(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     text = said(router, stage, path, "mallory", False, NOBODY)
     assert SECRET not in text
@@ -59,7 +59,7 @@ def test_an_app_that_may_not_look_sees_no_configuration_and_no_message(router: R
 
 
 @pytest.mark.parametrize("path", sorted({"apps", "explain", "picture", "ui/app/"}))
-def test_an_app_that_may_look_sees_all(router: Router, stage: Stage, path: str) -> None:
+def test_with_view_app_everything_is_shown(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     for user, admin, viewable in (
         ("mallory", False, None), (mine.user, False, NOBODY), ("mallory", True, NOBODY),
@@ -76,7 +76,7 @@ def test_logs_are_refused(router: Router, stage: Stage) -> None:
     assert set(LEFT_OUT) <= router.routes.keys()
 
 
-def test_the_plugin_says_what_may_be_seen() -> None:
+def test_the_plugin_decides_which_apps_a_caller_may_view() -> None:
     asked: list[Any] = []
 
     def route(*query: Any) -> tuple[int, dict[str, Any]]:

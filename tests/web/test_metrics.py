@@ -1,4 +1,4 @@
-"""Metrics by queue, user and reason; what is shipped for Prometheus and Grafana asks for nothing that is not there."""
+"""Metrics by queue, user and reason; the shipped rules and dashboard use only existing metrics."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) 
     assert total(seen["isonomy_apps_waiting"]) == total(seen["isonomy_apps"], state="waiting") == waiting
 
 
-def test_first_waits_and_preemptions_with_what_they_cost(stage: Stage, seen: Samples) -> None:
+def test_first_waits_and_preemptions_with_their_cost(stage: Stage, seen: Samples) -> None:
     a = stage.arbiter
     assert total(seen["isonomy_first_gpu_wait_seconds_count"]) == sum(x.leases > 0 for x in a.durable.apps.values())
     assert total(seen["isonomy_preemptions_total"]) == sum(x.revocations for x in a.durable.apps.values())
@@ -134,7 +134,7 @@ def dashboard() -> dict[str, Any]:
     return found
 
 
-def test_each_panel_asks_for_metrics_that_there_are(seen: Samples) -> None:
+def test_each_panel_uses_existing_metrics(seen: Samples) -> None:
     panels = dashboard()["panels"]
     assert len({p["id"] for p in panels}) == len(panels) >= 15
     for panel in panels:
@@ -146,7 +146,7 @@ def test_each_panel_asks_for_metrics_that_there_are(seen: Samples) -> None:
         assert not any(x < u + k and u < x + w and y < v + n and v < y + h for u, v, k, n in boxes[i + 1 :])
 
 
-def test_each_alert_asks_for_metrics_that_there_are(seen: Samples) -> None:
+def test_each_alert_uses_existing_metrics(seen: Samples) -> None:
     rules = [r for g in yaml.safe_load((MONITORING / "isonomy.rules.yml").read_text())["groups"] for r in g["rules"]]
     assert len(rules) >= 6
     for rule in rules:
@@ -197,7 +197,7 @@ def get(server: MetricsServer, path: str) -> tuple[int, str]:
         return e.code, e.read().decode()
 
 
-def test_the_listener_serves_metrics_and_nothing_else(
+def test_the_listener_serves_only_metrics(
     listener: MetricsServer, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The webhook is told what happened, and can hold nothing up."""
+"""The webhook gets the events of apps, and cannot block anything."""
 
 import json
 import queue
@@ -47,7 +47,7 @@ def hook() -> Iterator[Hook]:
     found.server.server_close()
 
 
-def test_start_revocation_and_end_are_told(hook: Hook) -> None:
+def test_start_revocation_and_end_are_posted(hook: Hook) -> None:
     scene = Scene(run_s=0)
     told = Notifier(hook.url)
     scene.feed.notifier = told
@@ -71,7 +71,7 @@ def test_start_revocation_and_end_are_told(hook: Hook) -> None:
     assert told.dropped == told.failed == 0
 
 
-def test_a_hook_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hook_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poster, "WAITING_MAX", 5)
     told = Notifier("http://127.0.0.1:9/")  # not started: nobody takes them
     for i in range(20):
@@ -83,7 +83,7 @@ def test_a_hook_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert told.failed <= 5
 
 
-def test_an_error_of_the_hook_is_tried_again_once(hook: Hook) -> None:
+def test_after_an_error_of_the_hook_the_post_is_retried_once(hook: Hook) -> None:
     hook.status = 500
     told = Notifier(hook.url)
     told.take([(f.AppArrived("a", "n", "q", "u", "job", 0.0, 0.0), None), (f.AppEnded("a", "", 1.0), None)], 1.0)

@@ -1,4 +1,4 @@
-"""The page: complete without a script, no foreign text as markup, one answer for each mistake, and fast when large."""
+"""The page: complete without a script, no foreign text as markup, an answer for each mistake, and fast when large."""
 
 import re
 import time
@@ -126,7 +126,7 @@ def test_an_app_with_an_auction_and_one_without_an_agent() -> None:
     assert "rho without" in page
 
 
-def test_an_app_page_tells_what_revocations_cost(stage: Stage) -> None:
+def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
     lost = max(stage.arbiter.durable.live.values(), key=lambda app: app.revocations)
     assert lost.revocations
     spans = router_of(stage).handle("GET", "spans", {"app": lost.app_id}, "ann", False)[1]
@@ -157,7 +157,7 @@ def test_a_busy_control_plane_gets_a_page_that_says_so(stage: Stage, monkeypatch
     assert (status, "busy" in page) == (503, True)
 
 
-def test_files_have_their_types_and_may_be_kept(stage: Stage) -> None:
+def test_files_have_their_types_and_may_be_cached(stage: Stage) -> None:
     for name, kind in FILES.items():
         status, answer = router_of(stage).handle("GET", f"ui/static/{version()}/{name}", {}, "", False)
         assert (status, answer["content_type"]) == (200, kind)

@@ -123,7 +123,7 @@ def test_it_fits_every_width_and_pictures_are_kept(browser: Any, server: Any, st
     assert complaints(browser) == []
 
 
-def test_it_is_dark_where_the_user_wants_it(browser: Any, server: Any) -> None:
+def test_it_is_dark_if_the_user_prefers_that(browser: Any, server: Any) -> None:
     def ground(scheme: str) -> int:
         browser.execute_cdp_cmd(
             "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
@@ -139,7 +139,7 @@ def test_it_is_dark_where_the_user_wants_it(browser: Any, server: Any) -> None:
     ground("light")
 
 
-def test_it_is_read_without_a_script(server: Any, tmp_path: Path) -> None:
+def test_it_is_readable_without_a_script(server: Any, tmp_path: Path) -> None:
     with chromium(tmp_path, script=False) as plain:
         plain.get(server.url)
         assert find(plain, "a.row").is_displayed()

@@ -1,4 +1,4 @@
-"""Who may do what: a closed table of routes, verbs for admins, tokens for the app's own user."""
+"""Permissions: a closed table of routes, commands for admins, tokens for the app's own user."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
 @pytest.mark.parametrize(("verb", "params"), [
     ("pause", {}), ("resume", {}), ("drain", {"node": "n1"}), ("undrain", {"node": "n1"}), ("kill", {"app": EARLY}),
 ])  # fmt: skip
-def test_verbs_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
+def test_commands_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
     before = scene.world.arbiter.durable.dump()
     for user in ("mallory", ""):
         status, text = scene.error("POST", verb, user=user, **params)
