@@ -14,6 +14,7 @@ from pycontrol.arbiter import facts as f
 from pycontrol.audit.audit import audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from tests.web.scene import Scene
@@ -269,7 +270,7 @@ def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run.grant(200, APP, A + B, "r3.0")
     run.start(203, container(5), A, "j2")
     run.start(203, container(6), B, "j2")
-    run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost") for g in B))
+    run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost", EndReason.NODE_LOST) for g in B))
     run.record("end", 290, container(6), B)  # it continued where it could not be reached
     run.stop(250, container(5), A)
     found = run.audit()

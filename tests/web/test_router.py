@@ -64,7 +64,7 @@ def test_users_kill_their_own_apps(scene: Scene) -> None:
     status, answer = scene.router.handle("POST", "kill", {"app": SHELL}, "u", False)
     assert status == 200
     assert "yarn application -kill" in answer["text"]
-    assert SHELL in scene.world.arbiter.agents.doomed
+    assert SHELL in scene.world.arbiter.agents.terminating
     scene.world.end_app(SHELL)
     assert scene.error("POST", "kill", app=SHELL)[0] == 409
 
