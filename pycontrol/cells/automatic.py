@@ -1,4 +1,4 @@
-"""Automatic exchange (HiveD, 3.3): who offers cells, and who requests some, without being told."""
+"""Automatic exchange (HiveD, section 3.3): posts offers and requests of cells for virtual clusters."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from pycontrol.cells.exchange import Exchange, ExchangeOffer, ExchangeRequest, L
 from pycontrol.model.value import value
 
 PREFIX = "auto-"
-"""Ids of automatic postings begin so."""
+"""Prefix of the ids of automatic postings."""
 
 
 @value
 class Rules:
-    """When cells are offered, and for how long; seconds."""
+    """When cells are offered, and for how long; all in seconds."""
 
     idle_s: float = 600.0
-    """Cells must have been idle for so long."""
+    """How long cells must have been idle before they are offered."""
     forecast_s: float = 3600.0
-    """A virtual cluster is expected to use as many cells as at most in this time."""
+    """A virtual cluster's forecast use of cells is its peak over this time."""
     lend_s: float = 3600.0
-    """How long they are offered for; an offer that nobody took is renewed when half of it has passed."""
+    """How long cells are offered; an offer that is not taken is renewed after half this time."""
 
 
 class Automatic:
-    """Watches what each virtual cluster uses, and posts for it. Its memory is lost with the process: it waits again."""
+    """Watches each virtual cluster's use of cells and posts for it; its observations are lost with the process."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._peaks: dict[tuple[str, Lot], deque[tuple[float, int]]] = {}
-        """Cells in use at times, falling: the first one is the peak of the window. Lots count one cell."""
+        """(virtual cluster, lot of one cell) -> (time, cells in use), descending in cells; the first is the peak of the
+        window."""
         self._since_s: dict[tuple[str, Lot], float] = {}
         self._short: dict[str, int] = {}
 
     def post(self, exchange: Exchange, waiting: Mapping[str, int], now_s: float) -> None:
-        """Renews the automatic postings; `waiting`: GPUs that apps of each virtual cluster wait for."""
+        """Updates the automatic postings; `waiting`: virtual cluster -> GPUs that its apps wait for."""
         short = {vc: gpus for vc, n in waiting.items() if (gpus := n - self._free_gpus(exchange, vc)) > 0}
         for vc, kind in self._kinds(exchange):
             self._offer(exchange, vc, kind, 0 if vc in short else self._spare(exchange, vc, kind, now_s), now_s)
@@ -45,12 +46,12 @@ class Automatic:
         self._short = short
 
     def forget_requests(self, exchange: Exchange) -> None:
-        """Takes requests that nobody served off the board: the next time may be another."""
+        """Removes automatic requests that were not matched; the next `post` makes new ones."""
         board = exchange.board
         board.requests = {k: r for k, r in board.requests.items() if not k.startswith(PREFIX)}
 
     def _kinds(self, exchange: Exchange) -> list[tuple[str, Lot]]:
-        """Virtual clusters and the types of the cells that they hold."""
+        """(virtual cluster, lot of one cell) for each type of cells that it holds."""
         found: dict[tuple[str, Lot], None] = {}
         for space in exchange.cells.spaces:
             for (level, _), (vc, pinned) in space.holder.items():
@@ -64,7 +65,7 @@ class Automatic:
         return sum(pool.free_gpus for pool in pools if pool is not None)
 
     def _spare(self, exchange: Exchange, vc: str, kind: Lot, now_s: float) -> int:
-        """Own cells that were idle for long enough, and that the forecast leaves idle."""
+        """The number of own cells that the forecast leaves idle; 0 until the process has watched for `idle_s`."""
         owned, free = exchange.owned(kind, vc), len(free_roots(exchange.cells, kind, vc))
         used, peaks = exchange.held(kind, vc) - free, self._peaks.setdefault((vc, kind), deque())
         while peaks and peaks[-1][1] <= used:
@@ -86,7 +87,7 @@ class Automatic:
             offers[name] = ExchangeOffer(name, vc, replace(kind, count=count), now_s + self.rules.lend_s)
 
     def _request(self, exchange: Exchange, vc: str, gpus: int, now_s: float) -> None:
-        """Asks for what others offer, the smallest cells first, until nothing is missing."""
+        """Requests cells that others offer, the smallest first, until `gpus` GPUs are covered."""
         offers = [(exchange.gpus(replace(o.lot, count=1)), o) for o in exchange.board.offers.values()]
         for size, offer in sorted(offers, key=lambda found: found[0]):
             if gpus > 0 and offer.tenant != vc:

@@ -1,4 +1,4 @@
-"""The guaranteed view of the physical cells: which are bound to nobody, ordered by who would be disturbed."""
+"""Buddy allocation of physical cells to virtual clusters' trees, preferring healthy cells without borrowers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ BAD = -1
 
 
 class Buddy:
-    """Buddy cell allocation (Algorithm 1) for the cells at which virtual clusters are bound.
+    """Buddy cell allocation (HiveD, Algorithm 1) for the physical cells to which virtual clusters' cells are bound.
 
-    `need[k]` is r_k - a_k: level-k cells that virtual clusters own and that are not bound. `guests[k][p]` counts
-    the GPUs under a cell that somebody uses without owning the cell (dirty, section 3.2); `bad[k]` its bad GPUs.
+    `need[k]` is r_k - a_k: level-k cells that virtual clusters own and that are not bound. `guests[k][p]` counts the
+    GPUs of a cell that borrowers use (dirty, section 3.2); `bad[k]` counts its bad GPUs.
     """
 
     __slots__ = ("bad", "buckets", "chain", "fans", "free", "guests", "need", "sizes")
@@ -25,13 +25,13 @@ class Buddy:
         self.guests = [[0] * chain.count(k) for k in range(levels)]
         self.bad: list[dict[int, int]] = [{} for _ in range(levels)]
         self.free: list[dict[int, int]] = [{} for _ in range(levels)]
-        """Maximal free cells and the bucket each is in."""
+        """Maximal free cells by level, with the bucket of each."""
         self.buckets: list[dict[int, dict[int, None]]] = [{} for _ in range(levels)]
         for number in range(chain.count(chain.top) - 1, -1, -1):
             self._push(chain.top, number)
 
     def slack(self) -> list[int]:
-        """f_k + F_k - (r_k - a_k) by level (equations 1 and 2); the invariant says that none is negative."""
+        """f_k + F_k - (r_k - a_k) by level (equations 1 and 2); by the invariant none is negative."""
         spare, result = 0, [0] * len(self.sizes)
         for k in range(len(self.sizes) - 1, -1, -1):
             spare = len(self.free[k]) + spare - self.need[k]
@@ -44,10 +44,10 @@ class Buddy:
         assert min(self.slack()) >= 0, f"{self.chain.name}: virtual clusters own more cells than can be bound"
 
     def acquire(self, level: int) -> int:
-        """Binds the free cell that is healthiest and has the fewest guests; splits no cell that others may need.
+        """Binds and returns the free cell with the fewest bad GPUs, then the fewest borrowed GPUs.
 
-        A higher cell may be split while equation (2) keeps holding there (safe relaxed), so spare cells serve
-        before anybody is preempted. Theorem 1: a legal request (need[level] > 0) always finds one.
+        A higher cell is split only while equation (2) keeps holding there, so that spare cells are used before any
+        group is preempted. By Theorem 1 a legal request (need[level] > 0) always finds a cell.
         """
         slack = self.slack()
         best: tuple[int, int] | None = None
@@ -67,7 +67,7 @@ class Buddy:
         return choice
 
     def _candidates(self, level: int) -> list[int]:
-        """The best healthy free cell of a level, and those with bad GPUs, whose parts may be healthy."""
+        """The best healthy free cell of a level, and all free cells with bad GPUs, which may have healthy parts."""
         buckets = self.buckets[level]
         found = list(buckets.get(BAD, ()))
         healthy = min((key for key in buckets if key != BAD), default=None)
@@ -78,7 +78,7 @@ class Buddy:
         return found
 
     def _least(self, level: int, number: int, down_to: int) -> int:
-        """Inside a free cell, the way down to the healthiest part with the fewest guests."""
+        """The part of a free cell at level `down_to` with the fewest bad, then the fewest borrowed GPUs."""
         while level > down_to:
             fan = self.fans[level]
             first = number * fan
@@ -92,7 +92,7 @@ class Buddy:
         return number
 
     def holder(self, cell: Cell) -> Cell | None:
-        """The maximal free cell around a cell."""
+        """The maximal free cell that contains a cell; None if the cell is not free."""
         level, number = cell
         for k in range(level, len(self.sizes)):
             at = number * self.sizes[level] // self.sizes[k]
@@ -101,7 +101,7 @@ class Buddy:
         return None
 
     def may_bind(self, cell: Cell) -> bool:
-        """Whether exactly this cell is free and binding it leaves everybody else whole."""
+        """Whether exactly this cell is free and can be bound without breaking equation (2) for others."""
         holder = self.holder(cell)
         if holder is None or self.need[cell[0]] < 1:
             return False
@@ -109,7 +109,7 @@ class Buddy:
         return all(slack[k] >= 1 for k in range(cell[0] + 1, holder[0] + 1))
 
     def bind(self, cell: Cell, counted: bool = True) -> None:
-        """Binds exactly this free cell; `counted`: it is one of those that `need` counts."""
+        """Binds exactly this free cell; `counted`: whether `need` counts it."""
         holder = self.holder(cell)
         assert holder is not None, f"{self.chain.label(cell)} is not free"
         (level, number), (k, at) = cell, holder
@@ -126,7 +126,7 @@ class Buddy:
             self.need[level] -= 1
 
     def release(self, cell: Cell) -> None:
-        """Unbinds a cell and merges it with its buddies as far as they are free."""
+        """Unbinds a cell and merges it with its buddies if they are all free, level by level."""
         k, at = cell
         self.need[k] += 1
         while k < len(self.sizes) - 1:
@@ -141,7 +141,7 @@ class Buddy:
         self._push(k, at)
 
     def count_guests(self, cell: Cell, sign: int) -> None:
-        """Somebody without a claim to it came to (1) or left (-1) all GPUs of a cell of at most node level."""
+        """Counts a borrower that came to (1) or left (-1) all GPUs of a cell of at most node level."""
         level, number = cell
         sizes, guests = self.sizes, self.guests
         leaf, amount = number * sizes[level], sizes[level]
@@ -167,7 +167,7 @@ class Buddy:
                 counts[k][at] += amount
 
     def count_bad(self, leaf: int, sign: int) -> None:
-        """A GPU went bad (1) or is well again (-1)."""
+        """Counts a GPU that went bad (1) or is healthy again (-1)."""
         for k, size in enumerate(self.sizes):
             at = leaf // size
             inside = at in self.free[k]
@@ -180,7 +180,7 @@ class Buddy:
                 self._push(k, at)
 
     def healthy(self, level: int) -> int:
-        """Free cells of a level without a bad GPU, those inside higher free cells included."""
+        """The number of free cells of a level without bad GPUs, including those inside larger free cells."""
         total = sum(len(self.free[k]) * self.sizes[k] // self.sizes[level] for k in range(level, len(self.sizes)))
         return total - sum(self.holder((level, number)) is not None for number in self.bad[level])
 

@@ -1,4 +1,4 @@
-"""The cells of a cluster: who owns what, who runs where, and what gives way to whom. Pure: no I/O, no clock."""
+"""The cells of a cluster: ownership, placement of groups, preemption and health. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pycontrol.model.topology import Gpu
 
 
 class Cells:
-    """Virtual private clusters on physical cells; see the package's docstring for how it is used."""
+    """Virtual private clusters on physical cells; the package's docstring shows its use."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -56,17 +56,17 @@ class Cells:
             space.buddy.check()
 
     def _pin_key(self, vc: str, pin: str) -> Key:
-        """Who holds a pinned cell: its name alone, or its owner like any other cell of its own."""
+        """The holder of a pinned cell: a holder of its own, or the virtual cluster's common one (`pins_shared`)."""
         return vc, None if self.layout.pins_shared else pin
 
     # Requests
 
     def request(self, request: GroupRequest, *, preempt: bool = True) -> Decision:
-        """Places a group, or starts a preemption for it, or says why it waits.
+        """Places a group, starts a preemption for it, or says why it waits.
 
-        Asking again for a group is safe: an allocated one stays; a preempting one is placed once its victims are
-        gone. `preempt` False: if somebody had to be preempted, nothing changes and the answer says who.
-        Raises CellsError, with nothing changed, for what cannot be meant.
+        Requests may be repeated: an allocated group stays, a preempting one is placed once its victims are gone. With
+        `preempt` False, nothing changes if groups would have to be preempted, and the answer names them. Raises
+        CellsError, with nothing changed, for an invalid request.
         """
         known = self.groups.get(request.group)
         if known is not None:
@@ -105,7 +105,7 @@ class Cells:
         return tuple(victim.name for victim, _ in group.downgraded)
 
     def _workers_wanted(self, request: GroupRequest) -> tuple[list[int], list[frozenset[str] | None] | None]:
-        """Sizes of the workers, largest first, and the hosts of each where they are limited."""
+        """The sizes of the workers, largest first, and the hosts allowed for each (None: any)."""
         if request.on:
             wanted = sorted(request.on, key=lambda w: (-w[1], w[0]))
             if sum(gpus for _, gpus in wanted) != request.gpus:
@@ -118,7 +118,7 @@ class Cells:
         return sizes, None if request.hosts is None else [request.hosts] * len(sizes)
 
     def _sites(self, request: GroupRequest) -> dict[str, list[search.Site]]:
-        """GPU type -> the chains with it that the request may use; CellsError if there are none."""
+        """GPU type -> sites that the request may use; raises CellsError if there are none."""
         self._validate(request)
         key = (request.vc, request.pinned)
         sites: dict[str, list[search.Site]] = {}
@@ -154,8 +154,8 @@ class Cells:
             raise CellsError(f"there are no GPUs of type {request.gpu_type}")
 
     def _rounds(self, request: GroupRequest) -> Iterable[tuple[list[search.Site], int | None]]:
-        """The chains to try: each alone, then all of a GPU type together, then, on given hosts, all; with the level to
-        stay within."""
+        """(sites, level within which the gang must lie) for each attempt: each chain alone, then all chains of a GPU
+        type, then, on given hosts, all chains."""
         found = self._sites(request)
         known = False
         for sites in found.values():
@@ -171,7 +171,7 @@ class Cells:
         for sites in found.values():
             if len(sites) > 1:
                 yield sites, None
-        if request.on and len(found) > 1:  # who chose the hosts chose their types
+        if request.on and len(found) > 1:  # the choice of hosts includes the choice of types
             yield [site for sites in found.values() for site in sites], None
 
     def _opportunistic(
@@ -224,7 +224,7 @@ class Cells:
         hosts: Sequence[frozenset[str] | None] | None,
         within: int | None,
     ) -> list[Part] | None:
-        """Takes and binds guaranteed cells; None, with nothing changed, if they do not fit."""
+        """Takes and binds guaranteed cells; None, with nothing changed, if the gang does not fit."""
         if hosts is None:
             return search.guaranteed(sites, sizes, within)
         return search.guaranteed_on(sites, key, sizes, hosts)
@@ -284,7 +284,10 @@ class Cells:
     # The end of groups
 
     def release(self, name: str) -> Released:
-        """A group has ended, or is given up (a preempting one: its preemption is cancelled)."""
+        """Releases the cells of a group that ended or is given up; cancels the preemption of a preempting group.
+
+        Raises CellsError if there is no such group.
+        """
         group = self.groups.pop(name, None)
         if group is None:
             raise CellsError(f"there is no group {name}")
@@ -310,7 +313,10 @@ class Cells:
     # Health
 
     def set_health(self, host: str, healthy: bool, indices: Iterable[int] | None = None) -> tuple[str, ...]:
-        """A host (or some of its GPUs) goes bad or is well again; the groups that have GPUs there."""
+        """Sets the health of a host, or of some of its GPUs; returns the groups that use them.
+
+        Raises CellsError if the cells have no such GPUs.
+        """
         wanted = None if indices is None else set(indices)
         hit: dict[str, None] = {}
         found = False
@@ -346,7 +352,7 @@ class Cells:
 
 
 def workers_of(parts: Sequence[Part]) -> tuple[Worker, ...]:
-    """Hosts and GPU indices of each worker."""
+    """The host and GPU indices of each worker."""
     if len(parts) == 1 and parts[0].worker < 0:
         chain, (level, number) = parts[0].space.chain, parts[0].physical
         count = chain.sizes[level] // chain.sizes[chain.node]

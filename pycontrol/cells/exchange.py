@@ -1,7 +1,7 @@
-"""Cell exchange (HiveD, 3.3): offers and requests on a bulletin board, matched by a policy, carried out on the cells.
+"""Cell exchange (HiveD, section 3.3): offers and requests on a bulletin board, matched by a policy.
 
-A deal moves the right to cells of one level from one virtual cluster to another until a time. The number of cells of
-each level that are owned in all never changes, so every assignment stays feasible and nobody else notices.
+A deal moves cells of one level from one virtual cluster to another until a time. The total number of owned cells of
+each level never changes, so every assignment stays feasible and other virtual clusters are not affected.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pycontrol.model.value import value
 
 HOUR_S = 3600.0
 POSTED_KEPT = 1000
-"""Ids of postings that are remembered, so that one that comes twice is carried out once."""
+"""How many ids of postings are remembered, so that a repeated one is carried out once."""
 
 
 @value
 class Lot:
-    """So many cells of a type."""
+    """A number of cells of one type."""
 
     chain: str
     cell_type: str
@@ -34,7 +34,7 @@ class Lot:
 
 @value
 class ExchangeOffer:
-    """A tenant lends cells until `end_s`; `price` per GPU-hour is the least it takes in an auction."""
+    """A tenant lends cells until `end_s`; `price` per GPU-hour is the lowest that it accepts in an auction."""
 
     id: str
     tenant: str
@@ -69,32 +69,32 @@ class Deal:
     lot: Lot
     end_s: float
     gpu_hours: float
-    """What the tenant owes: its lot's GPU-hours less those that it lends in return."""
+    """What the tenant owes: the lot's GPU-hours less those that it lends in return."""
     in_return: Lot | None = None
     price: float = 0.0
     start_s: float = 0.0
     offer: str = ""
     request: str = ""
-    """The postings that were matched."""
+    """The id of the matched request; `offer` is that of the offer."""
 
 
 @dataclass(slots=True)
 class Board:
-    """The bulletin board, and what each tenant has contributed and consumed."""
+    """The bulletin board, and the books of contributions and consumption."""
 
     offers: dict[str, ExchangeOffer] = field(default_factory=dict)
     requests: dict[str, ExchangeRequest] = field(default_factory=dict)
     surplus: dict[str, float] = field(default_factory=dict)
-    """GPU-hours contributed less those consumed; negative is a deficit."""
+    """Tenant -> GPU-hours contributed less those consumed; negative: a deficit."""
     score: dict[str, float] = field(default_factory=dict)
-    """GPU-hours ever contributed, the credit score."""
+    """Tenant -> GPU-hours ever contributed, the credit score."""
     paid: dict[str, float] = field(default_factory=dict)
-    """Money received less money paid in auctions."""
+    """Tenant -> money received less money paid in auctions."""
 
 
 @value
 class Match:
-    """What a policy chose; `price` per GPU-hour."""
+    """A request and the offer that a policy chose for it; `price` is per GPU-hour."""
 
     request: ExchangeRequest
     offer: ExchangeOffer
@@ -102,14 +102,14 @@ class Match:
 
 
 class ExchangePolicy(Protocol):
-    """Chooses the next match among those that can be carried out."""
+    """A policy that chooses the next match."""
 
     def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
-        """`qualified`: request id -> offers that could serve it."""
+        """The next match; None if there is none. `qualified`: request id -> offers that can serve it now."""
 
 
 class Exchange:
-    """The Exchange Arbiter. Time is an argument; all state is in `dump`."""
+    """HiveD's Exchange Arbiter. Time is an argument; `dump` has all state."""
 
     def __init__(self, cells: Cells, policy: ExchangePolicy) -> None:
         self.cells, self.policy = cells, policy
@@ -117,10 +117,10 @@ class Exchange:
         self.deals: dict[str, Deal] = {}
         self.number = 0
         self.posted: dict[str, str] = {}
-        """Posting -> its tenant, the newest `POSTED_KEPT`."""
+        """Posting id -> its tenant, for the newest `POSTED_KEPT`."""
 
     def proxy(self, tenant: str) -> ExchangeProxy:
-        """The Exchange Proxy of a tenant."""
+        """The Exchange Proxy of a tenant; raises CellsError if there is no such virtual cluster."""
         if self.cells.layout.vc(tenant) is None:
             raise CellsError(f"there is no virtual cluster {tenant}")
         return ExchangeProxy(self, tenant)
@@ -131,11 +131,11 @@ class Exchange:
         return space.sizes[level] * lot.count
 
     def gpu_hours(self, lot: Lot, duration_s: float) -> float:
-        """GPU-hours of a lot for that time."""
+        """GPU-hours of a lot for a duration."""
         return self.gpus(lot) * duration_s / HOUR_S
 
     def step(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Returns what has ended, then matches what can be: (new deals, groups that became opportunistic)."""
+        """Ends the deals that are due, then makes all possible deals; returns (new deals, groups that now borrow)."""
         downgraded: list[str] = []
         for deal in [d for d in self.deals.values() if d.end_s <= now_s]:
             downgraded += move_back(self.cells, deal.lot, deal.tenant, deal.owner)
@@ -154,7 +154,7 @@ class Exchange:
             made.append(self._carry_out(match, now_s))
 
     def _qualified(self, request: ExchangeRequest) -> list[ExchangeOffer]:
-        """Offers of the wanted cells, long enough, whose owner could hand them over now."""
+        """Offers that can serve the request: of the same cells, long enough, and with unused cells now."""
         give = request.in_return
         if give and not self._may_lend(give, request.tenant):
             return []
@@ -169,18 +169,18 @@ class Exchange:
         ]
 
     def _may_lend(self, lot: Lot, tenant: str) -> bool:
-        """Whether a tenant has so many unused cells that are its own: what it borrowed must be there at the end."""
+        """Whether a tenant owns and does not use enough cells; borrowed ones do not count, as it must return them."""
         return self.owned(lot, tenant) >= lot.count and len(free_roots(self.cells, lot, tenant)) >= lot.count
 
     def held(self, lot: Lot, tenant: str) -> int:
-        """Cells of the lot's type that a tenant has now, borrowed ones included; pinned cells left out."""
+        """Cells of the lot's type that a tenant has now, with borrowed ones and without pinned ones."""
         space, level = place(self.cells, lot)
         return sum(
             key == (tenant, None) and root[0] == level and root not in space.pins for root, key in space.holder.items()
         )
 
     def owned(self, lot: Lot, tenant: str) -> int:
-        """Cells of the lot's type that a tenant owns now: without those that it lent, and those that it borrowed."""
+        """Cells of the lot's type that a tenant owns and has not lent; borrowed ones do not count."""
         space, level = place(self.cells, lot)
         held = self.held(lot, tenant)
         for deal in self.deals.values():
@@ -212,7 +212,7 @@ class Exchange:
         return deal
 
     def _book(self, deal: Deal, part: float) -> None:
-        """Puts a part of a deal (negative: takes it back) into the books; they sum to zero, but for the score."""
+        """Books a part of a deal (negative: reverses it); except for the score, the books sum to zero."""
         board, hours = self.board, deal.gpu_hours * part
         for book, amount in ((board.surplus, hours), (board.paid, hours * deal.price)):
             book[deal.owner] = book.get(deal.owner, 0.0) + amount
@@ -221,10 +221,10 @@ class Exchange:
         board.score[lender] = board.score.get(lender, 0.0) + abs(deal.gpu_hours) * part
 
     def rebase(self, layout: Layout, now_s: float) -> Layout:
-        """Another assignment of cells; returns it with the deals in force.
+        """Moves the exchange to another assignment of cells; returns that with the deals in force applied.
 
-        Deals for which it has no cells end now, and the GPU-hours that are left of them are given back. What nobody
-        could carry out any more leaves the board. The caller makes the cells, and puts them into `cells`.
+        Deals without cells in it end now, and their remaining GPU-hours are returned. Postings that refer to unknown
+        tenants or cells are removed. The caller makes the cells and sets `cells`.
         """
         layout, unfit = with_deals(layout, self.deals.values())
         for deal in unfit:
@@ -236,7 +236,7 @@ class Exchange:
         return layout
 
     def dump(self) -> dict[str, Any]:
-        """The exchange's state as JSON values; who owns which cells is in the cells' own dump."""
+        """The state of the exchange as JSON values; the cells' own dump has their holders."""
         return {
             "board": asdict(self.board),
             "deals": [asdict(d) for d in self.deals.values()],
@@ -246,7 +246,7 @@ class Exchange:
 
     @classmethod
     def load(cls, cells: Cells, policy: ExchangePolicy, data: Mapping[str, Any]) -> Exchange:
-        """The exchange as it was at `dump`; what an earlier version did not know of is empty."""
+        """The inverse of `dump`; fields missing in a dump of an earlier version are empty."""
         exchange = cls(cells, policy)
         board = data.get("board", {})
         exchange.board = Board(
@@ -269,13 +269,14 @@ def _with_lots(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @value
 class ExchangeProxy:
-    """Posts and withdraws a tenant's offers and requests."""
+    """A tenant's Exchange Proxy: posts and withdraws its offers and requests."""
 
     exchange: Exchange
     tenant: str
 
     def offer(self, lot: Lot, end_s: float, price: float = 0.0, name: str = "") -> str:
-        """Offers cells that the tenant owns; the offer's id (`name`, where given). CellsError if it owns fewer."""
+        """Offers cells that the tenant owns; returns the offer's id (`name`, if given). Raises CellsError if it owns
+        too few."""
         self.check(lot, "offer")
         name = self._new("offer", name)
         self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s, price)
@@ -285,7 +286,7 @@ class ExchangeProxy:
         self, lot: Lot, end_s: float, in_return: Lot | None = None, price: float = 0.0,
         expires_s: float = float("inf"), name: str = "",
     ) -> str:  # fmt: skip
-        """Asks for cells; the request's id (`name`, where given)."""
+        """Requests cells; returns the request's id (`name`, if given). Raises CellsError."""
         self.check(lot)
         if in_return:
             self.check(in_return, "lend in return")
@@ -295,7 +296,7 @@ class ExchangeProxy:
         return name
 
     def check(self, lot: Lot, give: str = "") -> None:
-        """CellsError where there are no such cells, or where the tenant owns too few to `give` them."""
+        """Raises CellsError if there are no such cells, or if the tenant owns too few to `give` them."""
         place(self.exchange.cells, lot)
         if lot.count < 1:
             raise CellsError(f"{lot.count} cells: must be at least 1")
@@ -305,7 +306,8 @@ class ExchangeProxy:
                 raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells now, it cannot {give} {lot.count}")
 
     def _new(self, kind: str, name: str) -> str:
-        """Notes an id that no other posting has; without a name, a number is found."""
+        """Registers and returns the id of a posting: `name`, or a new one if it is empty. Raises CellsError if it is
+        taken."""
         exchange = self.exchange
         while not name:
             exchange.number += 1
@@ -319,7 +321,7 @@ class ExchangeProxy:
         return name
 
     def withdraw(self, name: str) -> None:
-        """Takes an own offer or request off the board."""
+        """Withdraws one of the tenant's offers or requests; raises CellsError if there is none."""
         board = self.exchange.board
         posted = board.offers.get(name) or board.requests.get(name)
         if posted is None or posted.tenant != self.tenant:
@@ -329,7 +331,7 @@ class ExchangeProxy:
 
 
 def with_deals(layout: Layout, deals: Iterable[Deal]) -> tuple[Layout, list[Deal]]:
-    """An assignment of cells with deals in force, and those deals for which it has no cells."""
+    """(the assignment with the deals applied, deals for which it has no cells)."""
     unfit = []
     for deal in deals:
         if not (_known(layout, deal.owner, deal.lot) and _known(layout, deal.tenant, deal.in_return)):
@@ -351,7 +353,7 @@ def _moves(layout: Layout, lot: Lot, owner: str, tenant: str) -> list[tuple[str,
 
 
 def _places(layout: Layout, lot: Lot) -> list[tuple[int, int]]:
-    """The chain and level of a lot, if there are any."""
+    """(chain, level) of a lot; empty if there is none."""
     return [
         (at, level)
         for at, chain in enumerate(layout.chains)
@@ -364,7 +366,7 @@ def _known(layout: Layout, tenant: str, *lots: Lot | None) -> bool:
 
 
 def place(cells: Cells, lot: Lot) -> tuple[Space, int]:
-    """The chain and level of a lot; CellsError if there are none."""
+    """The chain and level of a lot; raises CellsError if there are none."""
     for space in cells.spaces:
         level = space.chain.level_of(lot.cell_type)
         if space.chain.name == lot.chain and level is not None:
@@ -373,7 +375,7 @@ def place(cells: Cells, lot: Lot) -> tuple[Space, int]:
 
 
 def free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
-    """Trees of the lot's level that the tenant owns and does not use."""
+    """Trees of the lot's level that the tenant holds and does not use, without pinned ones."""
     space, level = place(cells, lot)
     return [
         root
@@ -385,7 +387,7 @@ def free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
 
 
 def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:
-    """Hands unused cells over."""
+    """Moves unused cells to another tenant; raises CellsError if there are too few."""
     space, _ = place(cells, lot)
     roots = free_roots(cells, lot, owner)[: lot.count]
     if len(roots) < lot.count:
@@ -396,9 +398,10 @@ def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:
 
 
 def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
-    """Returns cells at the end of a deal; groups for which the tenant has no others become opportunistic, not killed.
+    """Returns cells at the end of a deal; returns the groups that became opportunistic.
 
-    Reservations there are cancelled; they can be asked for again.
+    If too few of the tenant's cells are unused, its groups on some of them continue as opportunistic ones.
+    Reservations there are cancelled and can be requested again.
     """
     space, level = place(cells, lot)
     downgraded: list[str] = []
@@ -419,7 +422,7 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
 
 
 def _vacate(cells: Cells, space: Space, root: Cell) -> list[str]:
-    """Makes a tree free: its groups run on as opportunistic ones where they are."""
+    """Frees a tree: its groups continue in place as opportunistic ones; returns their names."""
     key = space.holder[root]
 
     def inside() -> list[Any]:

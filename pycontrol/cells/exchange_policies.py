@@ -1,4 +1,4 @@
-"""Exchange policies (HiveD, 3.3): balanced exchange, credit score, second-price auction."""
+"""Exchange policies (HiveD, section 3.3): balanced exchange, credit score, second-price auction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.cells.exchange import Board, ExchangeOffer, Match
 
 
 class Balanced:
-    """Algorithm 2: the request of the highest surplus first, served by the offer of the lowest surplus."""
+    """Algorithm 2: the request of the tenant with the highest surplus, served by the offer of the lowest surplus."""
 
     def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
         for name in sorted(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0)):
@@ -18,7 +18,7 @@ class Balanced:
 
 
 class CreditScore:
-    """Who ever contributed the most is served first; offers are taken in the order of posting."""
+    """Serves the tenant with the largest total contribution first; offers are taken in the order of posting."""
 
     def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
         for name in sorted(qualified, key=lambda n: -board.score.get(board.requests[n].tenant, 0.0)):
@@ -27,9 +27,9 @@ class CreditScore:
 
 
 class SecondPrice:
-    """Each offer goes to the highest bid at the second highest price, at least at the owner's own.
+    """Each offer goes to the highest bid at the second-highest price, but at least at the owner's price.
 
-    A bid below the owner's price does not count.
+    Bids below the owner's price do not count.
     """
 
     def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:

@@ -1,4 +1,4 @@
-"""Gangs into bins: greedy where that is enough, an exact search where it is not."""
+"""Packs gangs into bins: greedily if that suffices, else by an exact search."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pycontrol.cells.geometry import Cell
 from pycontrol.cells.pool import CellPool
 
 STEPS = 200_000
-"""States that the exact packing looks at before it gives up and says so."""
+"""States that the exact search visits before it raises `Undecided`."""
 
 Taken = list[tuple[CellPool, int, Cell]]
-"""(pool, worker, cell) of cells that were taken."""
+"""(pool, worker, cell) for each cell that was taken."""
 
 
 class Undecided(Exception):
-    """The exact packing needed too many steps."""
+    """The exact search needed too many steps."""
 
 
 def undo(taken: Taken) -> None:
-    """Gives cells back in reverse order."""
+    """Gives the cells back, in reverse order."""
     for pool, _, cell in reversed(taken):
         pool.give(cell)
 
 
 def place(pools: Sequence[CellPool], sizes: Sequence[int]) -> Taken | None:
-    """Takes cells for workers of these sizes (GPUs, descending) from one pool or across several; None if none fit.
+    """Takes cells for workers of these sizes (GPUs, descending) from one or several pools; None if they do not fit.
 
-    Complete: finds a placement where one exists (the best fit of each worker is tried first).
+    It finds a placement if there is one, or raises Undecided; the best fit of each worker is tried first.
     """
     if sum(sizes) > sum(pool.free_gpus for pool in pools):
         return None
     if len(pools) == 1:
         taken = _greedy(pools[0], sizes)
         if taken is not None or sizes[0] == sizes[-1]:
-            return taken  # workers of one size: a bin holds free // size of them in whatever order
+            return taken  # workers of one size: a bin holds free // size of them in any order
     return place_in(sizes, [(pool, free, cell) for pool in pools for free, cell in pool.bins()])
 
 
 def place_in(sizes: Sequence[int], bins: list[tuple[CellPool, int, Cell]]) -> Taken | None:
-    """Takes cells from these bins only: (pool, free GPUs, bin)."""
+    """Takes cells from these bins only, given as (pool, free GPUs, bin); None if the workers do not fit."""
     chosen = pack([free for _, free, _ in bins], sizes)
     if chosen is None:
         return None
@@ -66,11 +66,14 @@ def _greedy(pool: CellPool, sizes: Sequence[int]) -> Taken | None:
 
 
 def pack(frees: Sequence[int], sizes: Sequence[int]) -> list[int] | None:
-    """The bin of each worker (sizes descending), fullest bins first; exact, Undecided after STEPS states."""
+    """The bin of each worker (sizes descending), fullest bins first; None if they do not fit.
+
+    The search is exact; it raises Undecided after STEPS states.
+    """
     by_free: dict[int, list[int]] = {}
     for at, free in enumerate(frees):
         same = by_free.setdefault(free, [])
-        if len(same) < len(sizes):  # more alike bins than workers cannot help
+        if len(same) < len(sizes):  # more equal bins than workers cannot help
             same.append(at)
     bins = [at for free in sorted(by_free) for at in by_free[free]]
     left = [frees[at] for at in bins]
@@ -108,7 +111,7 @@ def pack(frees: Sequence[int], sizes: Sequence[int]) -> list[int] | None:
 
 
 def _options(left: list[int], gpus: int) -> list[int]:
-    """One bin of each fill that has room, fullest first."""
+    """One bin for each number of free GPUs with room, fullest first."""
     by_free = {free: at for at, free in enumerate(left) if free >= gpus}
     return [by_free[free] for free in sorted(by_free)]
 
@@ -126,7 +129,7 @@ def _best_fit(left: list[int], sizes: Sequence[int]) -> list[int] | None:
 
 
 def place_within(pool: CellPool, sizes: Sequence[int], level: int) -> Taken | None:
-    """Takes cells for a gang inside one cell of a level, the fullest that has room."""
+    """Takes cells for a gang inside one cell of a level, the fullest that has room; None if none has."""
     total, chain = sum(sizes), pool.chain
     per_node = chain.sizes[chain.node]
     if level > chain.node and total == chain.sizes[level] and sizes[-1] == per_node:
@@ -148,7 +151,7 @@ def place_within(pool: CellPool, sizes: Sequence[int], level: int) -> Taken | No
 
 
 def _inside(pool: CellPool, level: int, enough: Callable[[int], bool]) -> dict[int, list[tuple[CellPool, int, Cell]]]:
-    """Bins by the cell of a level that they are in; below bins, these cells themselves."""
+    """Cell of a level -> the bins in it; for levels below bins, the cell itself if it has `enough` free GPUs."""
     sizes = pool.sizes
     found: dict[int, list[tuple[CellPool, int, Cell]]] = {}
     for free, (k, number) in pool.bins():

@@ -1,4 +1,4 @@
-"""Chains of cells as integers: a level-k cell is a number, its parent is cell // fan, its GPUs are a range."""
+"""Chains of cells as integers: a level-k cell is a number, its parent is number // fan, its GPUs are a range."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import cached_property
 from pycontrol.model.topology import Gpu
 
 WIDEST_FAN = 32
-"""Fans above nodes that are wider are cut by hidden levels, so that splitting a cell touches few buddies."""
+"""Wider fans above nodes are divided by hidden levels, so that splitting a cell touches few buddies."""
 
 Cell = tuple[int, int]
 """(level, number): level 0 is a GPU."""
 
 
 def hidden_fans(fan: int) -> list[int]:
-    """`fan` as factors of at most WIDEST_FAN, inner first, where it can be cut so; else itself."""
+    """`fan` as factors of at most WIDEST_FAN, inner first, as far as it has such factors."""
     if fan <= WIDEST_FAN:
         return [fan]
     for factor in range(WIDEST_FAN, 1, -1):
@@ -27,9 +27,9 @@ def hidden_fans(fan: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Cells of one top type: level k consists of `fans[k]` cells of level k - 1 (HiveD, section 3).
+    """A hierarchy of cells: a cell of level k consists of `fans[k]` cells of level k - 1 (HiveD, section 3).
 
-    `names[k]` is the cell type of level k, empty where the level is hidden. All cells of a level are alike.
+    `names[k]` is the cell type of level k, empty for a hidden level. All cells of a level are equal.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Chain:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """GPUs of a cell, by level."""
+        """GPUs per cell, by level."""
         sizes, size = [], 1
         for fan in self.fans:
             size *= fan
@@ -59,15 +59,15 @@ class Chain:
 
     @property
     def gpu_type(self) -> str:
-        """The type of level 0."""
+        """The GPU type: the cell type of level 0."""
         return self.names[0]
 
     def count(self, level: int) -> int:
-        """Cells of a level."""
+        """The number of cells of a level."""
         return len(self.indices) // self.sizes[level]
 
     def level_of(self, name: str) -> int | None:
-        """The level of a cell type in this chain."""
+        """The level of a cell type; None if the chain does not have it."""
         return self.names.index(name) if name in self.names else None
 
     def gpu(self, leaf: int) -> Gpu:
@@ -86,7 +86,7 @@ class Chain:
         return self.hosts[leaves.start // per_node : (leaves.stop - 1) // per_node + 1]
 
     def label(self, cell: Cell) -> str:
-        """A cell for people: its type and its place."""
+        """A readable name of a cell: its type and place."""
         hosts = self.hosts_of(cell)
         place = hosts[0] if len(hosts) == 1 else f"{hosts[0]}..{hosts[-1]}"
         if cell[0] < self.node:
@@ -95,7 +95,7 @@ class Chain:
 
 
 def cover(chain: Chain, leaves: Sequence[int]) -> list[Cell]:
-    """The fewest cells of at most node level that make up these level-0 cells."""
+    """The fewest cells of at most node level that consist of exactly these level-0 cells."""
     left, cells = set(leaves), []
     for level in range(chain.node, -1, -1):
         size = chain.sizes[level]
@@ -123,6 +123,6 @@ def minus(chain: Chain, cell: Cell, other: Cell) -> list[Cell]:
 
 
 def overlaps(chain: Chain, a: Cell, b: Cell) -> bool:
-    """Whether one of two cells lies in the other."""
+    """Whether one of the two cells contains the other."""
     low, high = (a, b) if a[0] <= b[0] else (b, a)
     return low[1] * chain.sizes[low[0]] // chain.sizes[high[0]] == high[1]

@@ -1,4 +1,4 @@
-"""Idle GPUs among virtual clusters: weighted max-min fairness (HiveD, section 3.2)."""
+"""Shares of idle GPUs for virtual clusters: weighted max-min fairness (HiveD, section 3.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pycontrol.cells.core import Cells
 
 
 def max_min(capacity: int, demand: Mapping[str, int], weight: Mapping[str, float]) -> dict[str, int]:
-    """Whole GPUs by tenant: each next one goes to the unsatisfied tenant with the least per weight."""
+    """Tenant -> whole GPUs: each GPU goes to the unsatisfied tenant with the fewest per weight."""
     share = dict.fromkeys(demand, 0)
     for _ in range(min(capacity, sum(demand.values()))):
         waiting = [t for t in demand if share[t] < demand[t]]
@@ -18,7 +18,7 @@ def max_min(capacity: int, demand: Mapping[str, int], weight: Mapping[str, float
 
 
 def shares(cells: Cells, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Opportunistic GPUs that each virtual cluster may have in all, if it wants so many more than it uses."""
+    """Virtual cluster -> GPUs that it may borrow in total; `wanted`: GPUs beyond those that it borrows now."""
     used = in_use(cells)
     idle = sum(space.borrowable.free_gpus for space in cells.spaces)
     demand = {vc.name: used.get(vc.name, 0) + wanted.get(vc.name, 0) for vc in cells.layout.vcs}
@@ -26,7 +26,7 @@ def shares(cells: Cells, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_use(cells: Cells) -> dict[str, int]:
-    """GPUs of opportunistic groups by virtual cluster."""
+    """Virtual cluster -> GPUs of its opportunistic groups."""
     used: dict[str, int] = {}
     for group in cells.groups.values():
         if not group.guaranteed:

@@ -1,4 +1,4 @@
-"""GPUs of certain virtual cells: taken, and bound where they may be or where somebody runs already."""
+"""Takes GPUs of given virtual cells and binds them, freely or to the GPUs on which a group runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pycontrol.cells.space import FREE, Part, Space
 from pycontrol.model.topology import Gpu
 
 Inside = tuple[tuple[int, int, int, int], ...]
-"""(chain, level, number, GPUs): virtual cells, and how many GPUs of each; one worker an entry."""
+"""(chain, level, number, GPUs) of virtual cells; one worker per entry."""
 
 
 def take_inside(
@@ -20,11 +20,10 @@ def take_inside(
     avoid: frozenset[str] = frozenset(),
     within: str | None = None,
 ) -> list[Part] | None:
-    """Takes GPUs of these virtual cells and binds them, to `exactly` these where given, and on no host to `avoid`.
+    """Takes GPUs of these virtual cells and binds them; None, with nothing changed, if they do not fit.
 
-    `within`: a cell type; all that is taken of a virtual cell must lie in one cell of that type.
-
-    None, with nothing changed, where they do not have so many, or cannot be bound there.
+    `exactly`: the GPUs to which they must be bound; empty: any. `avoid`: hosts to which they must not be bound.
+    `within`: a cell type; all GPUs taken of a virtual cell must lie in one cell of that type.
     """
     left = {(at, leaf) for at, space in enumerate(spaces) for leaf in _leaves(space, exactly)}
     parts: list[Part] = []
@@ -59,7 +58,7 @@ def _take(
     parts: list[Part],
     shown: list[tuple[Space, Cell]],
 ) -> bool:
-    """Takes what one worker wants of a virtual cell; what was taken is in `parts` even if it is not enough."""
+    """Takes one worker's GPUs of a virtual cell; returns whether there were enough. `parts` gets what was taken."""
     at, level, number, gpus = wanted
     space = spaces[at]
     root = space.root_of((level, number))
@@ -80,7 +79,7 @@ def _take(
             if physical is None:
                 return False
             space.bind_exactly(piece, physical)
-            if not pool.is_free(piece):  # a bad GPU of the tree that was bound just now shows there
+            if not pool.is_free(piece):  # the tree just bound has a bad GPU there
                 space.unbind(piece)
                 return False
         pool.take(piece)
@@ -89,7 +88,10 @@ def _take(
 
 
 def roomiest(space: Space, cell: Cell, gpus: int, within: str) -> Cell | None:
-    """The cell of a type in (or around) a virtual cell that so many GPUs fill best; None where none has room."""
+    """The cell of type `within` in a virtual cell that `gpus` GPUs fill best; None if none has room.
+
+    The virtual cell itself if it is no larger than such a cell.
+    """
     level = space.chain.level_of(within)
     if level is None or level >= cell[0]:
         return cell if level is not None else None
@@ -99,7 +101,7 @@ def roomiest(space: Space, cell: Cell, gpus: int, within: str) -> Cell | None:
 
 
 def _elsewhere(space: Space, root: Cell, avoid: frozenset[str]) -> int | None:
-    """The best physical cell for a tree on other hosts than these; None where there is none."""
+    """The best physical cell for a tree that avoids these hosts; None if there is none."""
     level, guests, bad = root[0], space.buddy.guests[root[0]], space.buddy.bad[root[0]]
     numbers = sorted(range(space.chain.count(level)), key=lambda n: (bad.get(n, 0), guests[n]))
     able = (n for n in numbers if not avoid.intersection(space.chain.hosts_of((level, n))))
@@ -116,7 +118,7 @@ def _leaves(space: Space, gpus: Sequence[Gpu]) -> list[int]:
 
 
 def _exact(at: int, space: Space, piece: Cell, left: set[tuple[int, int]]) -> int | None:
-    """A physical cell among these level-0 cells that the virtual one may be bound to; takes it from them."""
+    """A physical cell within the level-0 cells `left` to which a virtual one may be bound; removes it from them."""
     size = space.sizes[piece[0]]
     for number in sorted({leaf // size for where, leaf in left if where == at}):
         mine = {(at, leaf) for leaf in range(number * size, (number + 1) * size)}

@@ -1,4 +1,4 @@
-"""How things stand, as plain values: groups, the physical cluster and the virtual clusters."""
+"""The state of the cells as JSON values: groups, the physical cluster and the virtual clusters."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def groups(cells: Cells) -> list[dict[str, Any]]:
 
 
 def vc_cells(cells: Cells, vc: str, chain: str | None = None, cell_type: str | None = None) -> list[dict[str, Any]]:
-    """The cells that a virtual cluster owns: bound to what, healthy or not, used or not.
+    """The cells that a virtual cluster owns, with binding, health and use.
 
-    Of its unbound cells of a level, so many are shown as bad as exceed the healthy ones that could be bound.
+    Of its unbound cells of a level, those beyond the number of healthy cells that could be bound are shown as bad.
     """
     found: list[dict[str, Any]] = []
     for space in cells.spaces:
@@ -114,7 +114,7 @@ def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
 
 
 def idle_gpus(cells: Cells) -> dict[str, int]:
-    """Healthy GPUs by host that nobody uses and nobody has reserved."""
+    """Host -> healthy GPUs that are neither used nor reserved."""
     found: dict[str, int] = {}
     for space in cells.spaces:
         free = space.borrowable.forest.free[space.chain.node]
@@ -125,9 +125,9 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
 
 
 def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
-    """By host (healthy GPUs that nobody uses in one cell of a type, GPUs of such a cell), of the roomiest.
+    """Host -> (idle healthy GPUs, GPUs) of the cell of type `kind` with the most idle GPUs.
 
-    `coming`: GPUs that count as such, though they are in use.
+    `coming`: GPUs in use that count as idle.
     """
     found: dict[str, tuple[int, int]] = {}
     for at, space in enumerate(cells.spaces):
@@ -142,7 +142,7 @@ def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict
 
 
 def cell_types(cells: Cells) -> dict[str, int]:
-    """GPUs of a cell of each type that is smaller than a machine; of the largest, where chains differ."""
+    """Cell type smaller than a machine -> GPUs of such a cell, the largest if chains differ."""
     found: dict[str, int] = {}
     for space in cells.spaces:
         for level in range(1, space.chain.node):
@@ -152,7 +152,7 @@ def cell_types(cells: Cells) -> dict[str, int]:
 
 
 def summary(cells: Cells) -> Mapping[str, Any]:
-    """All of it."""
+    """The whole state: groups, physical cluster, virtual clusters and cell types."""
     return {
         "groups": groups(cells),
         "physical_cluster": physical_cluster(cells),

@@ -1,4 +1,4 @@
-"""A cluster's cells and virtual clusters as checked values; says by how much an assignment falls short."""
+"""A cluster's cells and virtual clusters as values, and whether the assignment of cells is feasible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycontrol.model.value import value
 
 
 class LayoutError(Exception):
-    """What does not fit; each of `lines` says by how much."""
+    """An infeasible assignment; each of `lines` says what is missing."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -22,7 +22,7 @@ class LayoutError(Exception):
 
 @value
 class Pin:
-    """A pinned cell: a certain physical cell of a virtual cluster."""
+    """A pinned cell: a particular physical cell that a virtual cluster owns."""
 
     name: str
     chain: int
@@ -32,37 +32,37 @@ class Pin:
 
 @value
 class Terms:
-    """What holds within a virtual cluster; what is not given is as isonomy.yaml says."""
+    """Settings of a virtual cluster; missing ones are those of isonomy.yaml."""
 
     policy: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     f: float | None = None
     lease_s: float | None = None
     shadow: bool = False
-    """Whether who is behind the schedule of its private cluster goes first."""
+    """Whether apps behind the schedule of the private cluster go first (`policies.shadowed`)."""
 
 
 @value
 class Vc:
-    """A virtual cluster: a YARN leaf queue and what it owns."""
+    """A virtual cluster: a YARN leaf queue and the cells that it owns."""
 
     name: str
     cells: tuple[tuple[int, int, int], ...] = ()
-    """(chain, level, how many)."""
+    """(chain, level, number of cells)."""
     pinned: tuple[Pin, ...] = ()
     weight: float = 1.0
-    """Its share of idle GPUs (weighted max-min)."""
+    """Its weight in sharing idle GPUs (weighted max-min)."""
     terms: Terms = Terms()
 
     @property
     def policy(self) -> str:
-        """What the file names; empty where that is left to isonomy.yaml."""
+        """The policy that the file names; empty: that of isonomy.yaml."""
         return self.terms.policy
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All chains and virtual clusters. `static`: every virtual cell is bound once and for all (the baseline)."""
+    """All chains and virtual clusters. `static`: every virtual cell is bound permanently (the baseline)."""
 
     chains: tuple[Chain, ...]
     vcs: tuple[Vc, ...]
@@ -76,7 +76,7 @@ class Layout:
         return {vc.name: vc for vc in self.vcs}
 
     def vc(self, name: str) -> Vc | None:
-        """The virtual cluster of that name."""
+        """The virtual cluster of this name; None if there is none."""
         return self._by_name.get(name)
 
     def gpus(self, vc: Vc) -> int:
@@ -85,7 +85,10 @@ class Layout:
         return own + sum(self.chains[p.chain].sizes[p.level] for p in vc.pinned)
 
     def with_more(self, more: Iterable[tuple[str, int, int, int]]) -> Layout:
-        """With cells added (or, with a negative number, taken): (virtual cluster, chain, level, how many)."""
+        """The layout with cells added, given as (virtual cluster, chain, level, number); a negative number removes.
+
+        Raises LayoutError if a virtual cluster has too few.
+        """
         vcs = {vc.name: vc for vc in self.vcs}
         for name, chain, level, count in more:
             vc = vcs.get(name, Vc(name))
@@ -99,20 +102,20 @@ class Layout:
         return replace(self, vcs=tuple(vcs.values()))
 
     def spare(self) -> dict[str, dict[str, int]]:
-        """Chain -> cell type -> cells that could still be assigned (each line alone)."""
+        """Chain -> cell type -> cells that could still be assigned, each type on its own."""
         result = {}
         for at, chain in enumerate(self.chains):
             buddy, _ = self._buddy(at)
             slack, sizes = buddy.slack(), chain.sizes
             result[chain.name] = {
-                name: min(slack[j] * sizes[j] // sizes[k] for j in range(k + 1))  # lower levels need theirs
+                name: min(slack[j] * sizes[j] // sizes[k] for j in range(k + 1))  # lower levels need some
                 for k, name in enumerate(chain.names)
                 if name
             }
         return result
 
     def shortfalls(self) -> list[str]:
-        """Why the assignment is not feasible: by chain and level, how many cells are missing; empty if it is."""
+        """Why the assignment is infeasible, by chain and level; empty if it is feasible."""
         lines = []
         for at, chain in enumerate(self.chains):
             buddy, clashes = self._buddy(at)
@@ -135,7 +138,7 @@ class Layout:
         return lines
 
     def _buddy(self, at: int) -> tuple[Buddy, list[str]]:
-        """A chain's free cells once the pinned ones are taken, and pinned cells that clash."""
+        """(a chain's free cells after the pinned ones are taken, messages about overlapping pinned cells)."""
         chain, clashes = self.chains[at], []
         buddy = Buddy(chain)
         pins = [(pin.level, pin.number, pin.name, vc.name) for vc in self.vcs for pin in vc.pinned if pin.chain == at]

@@ -1,7 +1,7 @@
-"""A virtual cluster as the machines that its cells are: its private cluster (HiveD, section 3).
+"""A virtual cluster's cells as the machines of its private cluster (HiveD, section 3).
 
-What a policy sees of its queue's own GPUs are these machines, never the hosts that other queues' cells share: then it
-decides as it would on the private cluster. A cell of at most a node is one machine; a larger one is several.
+A policy sees its queue's own GPUs as these machines, not as hosts that cells of other queues share, so it decides as on
+the private cluster. A cell of at most node level is one machine; a larger one is several.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Place = tuple[int, int]
 
 @value
 class VirtualMachine:
-    """One machine of a private cluster. `host`: where it is bound, or would be if it were bound now."""
+    """One machine of a private cluster. `host`: the host to which it is bound, or would be if it were bound now."""
 
     name: str
     host: str
     gpus: int
-    """GPUs in order."""
+    """GPUs that are in order."""
     free: int
     cell_gpus: int
-    """GPUs of the cell, those out of order included."""
+    """GPUs of the cell, including bad ones."""
     bound: bool = True
     pinned: str = ""
 
 
 def name_of(chain: int, root_level: int, number: int) -> str:
-    """The name of a machine: the largest cells first in order."""
+    """The name of a machine; names sort by cell size, the largest first."""
     return f"{chain}.{99 - root_level:02d}.{number:06d}"
 
 
 def machines(cells: Cells, vc: str) -> list[VirtualMachine]:
-    """All machines of a virtual cluster; unbound cells are bound for the sake of the answer, as many as there are."""
+    """All machines of a virtual cluster; unbound cells are bound tentatively to find hosts for them."""
     found: list[VirtualMachine] = []
     for at, space in enumerate(cells.spaces):
         roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
@@ -71,10 +71,10 @@ def _of_root(at: int, space: Space, root: Cell, is_bound: bool) -> Iterator[Virt
 
 
 def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
-    """By machine of a virtual cluster (GPUs free in one cell of a type, GPUs of such a cell), of the roomiest.
+    """Machine of a virtual cluster -> (free GPUs, GPUs) of its cell of type `kind` with the most free GPUs.
 
-    `coming`: GPUs of its own that count as free. Machines without such cells are missing; one that is a smaller cell
-    lies wholly in one.
+    `coming`: own GPUs that count as free. Machines of chains without such cells are missing; a machine smaller than
+    such a cell counts as one.
     """
     found = {}
     for at, space in enumerate(cells.spaces):
@@ -96,7 +96,7 @@ def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()
 
 
 def most_free(space: Space, forest: Forest, cell: Cell, level: int, more: Mapping[int, int]) -> int:
-    """The GPUs free in the roomiest cell of a level in a cell; `more`: those to be added, by number."""
+    """The most free GPUs of any cell of a level inside a cell; `more`: number of a cell -> GPUs to add."""
     count = space.sizes[cell[0]] // space.sizes[level]
     covered = forest.covered(cell)
     numbers = range(cell[1] * count, (cell[1] + 1) * count)
@@ -105,7 +105,7 @@ def most_free(space: Space, forest: Forest, cell: Cell, level: int, more: Mappin
 
 @contextmanager
 def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Cell]]:
-    """Binds what is unbound of these trees, bad GPUs shown, and unbinds it again."""
+    """Binds the unbound trees among these, with bad GPUs marked, and unbinds them at the end; yields them."""
     fresh = dict.fromkeys(root for root in roots if space.v2p[root[0]][root[1]] == FREE)
     for root in fresh:
         if not space.bind_root(root):
@@ -118,7 +118,7 @@ def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Ce
 
 
 def virtual_leaf(space: Space, leaf: int) -> int | None:
-    """The virtual level-0 cell of a bound GPU; None for one that is bound to nobody."""
+    """The virtual level-0 cell of a bound GPU; None if it is not bound."""
     for k, size in enumerate(space.sizes):
         virtual = space.p2v[k][leaf // size]
         if virtual != FREE:
@@ -127,7 +127,7 @@ def virtual_leaf(space: Space, leaf: int) -> int | None:
 
 
 def machine_of(cells: Cells, at: int, leaf: int) -> str:
-    """The machine that a bound GPU is in; empty for one that is bound to nobody."""
+    """The machine of a bound GPU; empty if it is not bound."""
     space = cells.spaces[at]
     inside = virtual_leaf(space, leaf)
     if inside is None:
@@ -137,7 +137,7 @@ def machine_of(cells: Cells, at: int, leaf: int) -> str:
 
 
 def cells_inside(cells: Cells, gang: Sequence[tuple[str, int]]) -> Inside:
-    """The virtual cells that machines are, with the GPUs of a gang."""
+    """The virtual cells of the machines in a gang, with the gang's GPUs on each."""
     found = []
     for name, gpus in gang:
         at, level, number = (int(part) for part in name.split("."))

@@ -1,4 +1,4 @@
-"""Free cells of a private cluster or of the physical one, kept by levels and by what is left on each host."""
+"""Free cells of a private cluster or of the physical one, indexed by level and by free GPUs per host."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pycontrol.cells.geometry import Cell, Chain
 
 
 class Forest:
-    """Free GPUs of every cell of a leaf space that is cut into trees.
+    """Free GPUs of every cell, for level-0 cells divided into trees.
 
-    `roots[leaf]` is the level of the tree that the leaf is in. Below a cell above node level that was taken whole,
-    counts are not kept (they stand at full).
+    `roots[leaf]` is the level of the tree that contains the leaf. Below a cell in `whole` (above node level, taken as a
+    whole) counts are not updated: they stay at full.
     """
 
     __slots__ = ("chain", "free", "roots", "whole")
@@ -21,7 +21,7 @@ class Forest:
         self.whole: set[Cell] = set()
 
     def covered(self, cell: Cell) -> bool:
-        """Whether a cell lies in one that was taken whole."""
+        """Whether a cell lies in one that was taken as a whole."""
         level, number = cell
         sizes = self.chain.sizes
         return bool(self.whole) and any(
@@ -30,12 +30,12 @@ class Forest:
 
 
 class CellPool:
-    """The trees of a forest that belong to one holder, with their free cells in order.
+    """The trees of a forest that belong to one holder, with their free cells indexed.
 
-    A *bin* is what can hold one worker: a node, or a whole tree below node level. `lists[k]`: the maximal wholly
-    free cells, from bins upwards. `parts[f]`: partly used bins with f free GPUs, by first leaf; with `side` set,
-    bins with guaranteed GPUs come after all others. All choices are last in, first out, so they depend only on
-    the order of takes and gives.
+    A *bin* can hold one worker: it is a node, or a whole tree below node level. `lists[k]`: the maximal free cells of
+    level k, from bins upwards. `parts[f]`: partly used bins with f free GPUs, by first leaf; with `sides` given, bins
+    with guaranteed GPUs come after all others. All choices are last in, first out, so they depend only on the order of
+    takes and gives.
     """
 
     __slots__ = ("chain", "fans", "forest", "free_gpus", "lists", "node", "parts", "sides", "sizes", "slots")
@@ -51,12 +51,12 @@ class CellPool:
         self.free_gpus = 0
 
     def add_root(self, cell: Cell) -> None:
-        """Takes a wholly free tree in."""
+        """Adds a free tree."""
         self.lists[cell[0]][cell[1]] = None
         self.free_gpus += self.sizes[cell[0]]
 
     def remove_root(self, cell: Cell) -> None:
-        """Lets a wholly free tree go."""
+        """Removes a free tree."""
         del self.lists[cell[0]][cell[1]]
         self.free_gpus -= self.sizes[cell[0]]
 
@@ -71,7 +71,7 @@ class CellPool:
         return not self.forest.covered(cell)
 
     def take(self, cell: Cell) -> None:
-        """Takes a wholly free cell (Algorithm 1, the way down)."""
+        """Takes a free cell (HiveD, Algorithm 1, splitting)."""
         level, number = cell
         sizes, free = self.sizes, self.forest.free
         leaf = number * sizes[level]
@@ -99,7 +99,7 @@ class CellPool:
         self.free_gpus -= amount
 
     def give(self, cell: Cell) -> None:
-        """Gives back a cell all of whose GPUs are taken (Algorithm 1, the way up)."""
+        """Gives back a cell with all GPUs taken (HiveD, Algorithm 1, merging)."""
         level, number = cell
         sizes, free = self.sizes, self.forest.free
         leaf = number * sizes[level]
@@ -129,7 +129,7 @@ class CellPool:
             self._merge(bin_level, at, top)
 
     def resort(self, leaf: int) -> None:
-        """Puts the bin of a leaf into its place again after its side changed."""
+        """Indexes the bin of a leaf again after its side changed."""
         key = leaf - leaf % self.sizes[self.node]
         if key in self.slots:
             del self.parts[self.slots.pop(key)][key]
@@ -143,7 +143,7 @@ class CellPool:
         self.parts[slot][key] = bin_level
 
     def _isolate(self, level: int, number: int, top: int) -> None:
-        """Splits the maximal free cell around a free cell and takes that one out of the lists."""
+        """Splits the maximal free cell that contains a free cell, and removes the latter from the lists."""
         sizes, fans, free, lists = self.sizes, self.fans, self.forest.free, self.lists
         k, at = level, number
         while k < top and free[k + 1][at // fans[k + 1]] == sizes[k + 1]:
@@ -160,7 +160,7 @@ class CellPool:
                     below[child] = None
 
     def _merge(self, level: int, number: int, top: int) -> None:
-        """Puts a wholly free cell into the lists, merged with its buddies as far as they are free."""
+        """Adds a free cell to the lists, merged with its buddies if they are all free, level by level."""
         sizes, fans, free, lists = self.sizes, self.fans, self.forest.free, self.lists
         k, at = level, number
         while k < top and free[k + 1][at // fans[k + 1]] == sizes[k + 1]:
@@ -173,7 +173,7 @@ class CellPool:
         lists[k][at] = None
 
     def bin_for(self, gpus: int) -> Cell | None:
-        """The bin for a worker: the fullest that has room; then the smallest free cell is split."""
+        """A bin for a worker: the fullest with room, else one from the smallest free cell; None if there is none."""
         per_node, parts = self.sizes[self.node], self.parts
         for free in range(gpus, per_node + 1):
             if parts[free]:
@@ -195,14 +195,14 @@ class CellPool:
         return None
 
     def cell_for(self, level: int) -> Cell | None:
-        """A wholly free cell above node level, from the smallest free cell that has one."""
+        """A free cell of a level above nodes, from the smallest free cell that contains one; None if none does."""
         for k in range(level, len(self.sizes)):
             if self.lists[k]:
                 return level, _peek(self.lists[k]) * (self.sizes[k] // self.sizes[level])
         return None
 
     def pick(self, cell: Cell, gpus: int) -> list[Cell]:
-        """Free cells for `gpus` GPUs in a cell that has them: lowest common ancestor, fullest part first."""
+        """Free cells for `gpus` GPUs inside a cell with enough: in the smallest part that has them, fullest first."""
         level, number = cell
         sizes, fans, free = self.sizes, self.fans, self.forest.free
         while gpus < sizes[level]:
@@ -227,7 +227,7 @@ class CellPool:
         return cells
 
     def closest(self, cell: Cell, gpus: int) -> int:
-        """The level of the smallest cell inside a bin with so many free GPUs."""
+        """The level of the smallest cell inside a bin with `gpus` free GPUs."""
         level, number = cell
         free = self.forest.free
         while level:
@@ -239,7 +239,7 @@ class CellPool:
         return 0
 
     def bins(self) -> list[tuple[int, Cell]]:
-        """(free GPUs, bin) of every bin with free GPUs; a slow way through all of them."""
+        """(free GPUs, bin) for every bin with free GPUs; slow, as it visits all."""
         sizes, found = self.sizes, []
         for bins in self.parts:
             for key, level in bins.items():
@@ -254,7 +254,7 @@ class CellPool:
 
 
 def _peek(cells: dict[int, None]) -> int:
-    """The newest entry; popitem does not slow down where earlier ones were deleted."""
+    """The newest entry; popitem, unlike iteration, stays fast after deletions."""
     key, _ = cells.popitem()
     cells[key] = None
     return key

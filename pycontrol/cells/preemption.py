@@ -1,4 +1,4 @@
-"""Preemption inside a virtual cluster: lower priorities give way; everything can be given back."""
+"""Preemption of lower priorities inside a virtual cluster; every step can be undone."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pycontrol.cells.space import AffinityGroup, Part, Space
 from pycontrol.cells.values import OPPORTUNISTIC, GroupRequest, GroupState, Released
 
 Key = tuple[str, str | None]
-"""A virtual cluster, and its pinned cell or none."""
+"""(virtual cluster, its pinned cell or None): the holder of cells."""
 
 
 class CellTree(Protocol):
-    """What of all cells a preemption works on."""
+    """The part of `Cells` that preemption needs."""
 
     groups: dict[str, AffinityGroup]
     by_key: dict[Key, dict[str, AffinityGroup]]
-    """Groups of guaranteed priority, by the key of their cells."""
+    """Key of cells -> the guaranteed groups on them, by name."""
 
     def find(
         self, sites: Sequence[Site], key: Key, sizes: list[int],
         hosts: Sequence[frozenset[str] | None] | None, within: int | None,
     ) -> list[Part] | None:  # fmt: skip
-        """Takes and binds guaranteed cells; None, with nothing changed, if they do not fit."""
+        """Takes and binds guaranteed cells; None, with nothing changed, if the gang does not fit."""
 
     def release(self, name: str) -> Released:
-        """A group has ended, or is given up."""
+        """Releases a group that ended or is given up."""
 
 
 @dataclass(slots=True)
 class Preemption:
-    """A found preemption. `parts` is None where it was only asked who would be preempted.
+    """A planned preemption. `parts` is None if the plan only names the groups to be preempted.
 
-    `taken`: groups whose virtual cells were given for it (some of them are in `parts` now). `downgraded`: groups
-    that became opportunistic, with what they had.
+    `taken`: groups that gave their virtual cells (`parts` has some of these). `downgraded`: groups that became
+    opportunistic, with their former parts.
     """
 
     parts: list[Part] | None
@@ -54,9 +54,10 @@ def plan(
     within: int | None,
     preempt: bool,
 ) -> Preemption | None:
-    """Takes cells that groups of lower priority in the same virtual cluster hold; None, nothing changed, if none fit.
+    """Takes cells of groups with lower priority in the same virtual cluster; None if even that is not enough.
 
-    A reservation of lower priority is cancelled (its victims run on) and taken over. Lazy victims are downgraded.
+    A reservation of lower priority is cancelled, so that its victims continue, and taken over. Lazy victims are
+    downgraded.
     """
     key = (request.vc, request.pinned)
     while True:
@@ -103,7 +104,8 @@ def _victims(
     hosts: Sequence[frozenset[str] | None] | None,
     within: int | None,
 ) -> list[AffinityGroup] | None:
-    """The groups to preempt: lowest priority and youngest first, and only those whose cells are needed."""
+    """The groups to preempt, the lowest priority and youngest first, and only those with needed cells; None if all
+    of `lower` are not enough."""
     spaces = {id(space) for space, _ in sites}
     lower = [g for g in lower if any(id(p.space) in spaces for p in g.parts)]
     given: list[AffinityGroup] = []
@@ -128,7 +130,7 @@ def _victims(
 
 
 def _give(group: AffinityGroup) -> None:
-    """Lets others see a group's virtual cells as free for a moment (but bad ones); they stay bound."""
+    """Frees a group's virtual cells tentatively, except those with bad GPUs; they stay bound."""
     for part in group.parts:
         if part.virtual is not None and not part.bad:
             part.space.held.add(part.virtual)
@@ -152,7 +154,7 @@ def _touches(group: AffinityGroup, parts: Sequence[Part]) -> bool:
 
 
 def downgrade(cells: CellTree, group: AffinityGroup) -> list[Part]:
-    """Makes a group opportunistic where it runs (lazy preemption); what it had."""
+    """Makes a group opportunistic in place (lazy preemption); returns its former parts."""
     had = group.parts
     group.parts = []
     for part in had:
@@ -172,7 +174,7 @@ def downgrade(cells: CellTree, group: AffinityGroup) -> list[Part]:
 
 
 def upgrade(cells: CellTree, group: AffinityGroup, had: list[Part]) -> bool:
-    """Gives a downgraded group back what it had; False, with nothing changed, if it is no longer free."""
+    """Undoes a downgrade, given the group's former parts; False, with nothing changed, if they are no longer free."""
     done: list[Part] = []
     for part in had:
         if part.bad:
@@ -206,7 +208,7 @@ def upgrade(cells: CellTree, group: AffinityGroup, had: list[Part]) -> bool:
 def undo(
     cells: CellTree, taken: Sequence[AffinityGroup], downgraded: Sequence[tuple[AffinityGroup, list[Part]]]
 ) -> None:
-    """Undoes `plan` after its parts were given up."""
+    """Undoes `plan`, after its parts were given up."""
     for group in taken:
         _take(group)
     for group, had in reversed(downgraded):
@@ -214,7 +216,7 @@ def undo(
 
 
 def transfer(victim: AffinityGroup, group: AffinityGroup, parts: Sequence[Part]) -> None:
-    """Hands over what a preemptor took of a victim whose virtual cells were given: the victim stays as a borrower."""
+    """Moves the cells that a preemptor took of a victim to the preemptor; the victim stays on them as a borrower."""
     kept: list[Part] = []
     for mine in victim.parts:
         if mine.virtual is None or mine.bad:
@@ -237,7 +239,7 @@ def transfer(victim: AffinityGroup, group: AffinityGroup, parts: Sequence[Part])
 
 
 def _split(mine: Part, victim: AffinityGroup, group: AffinityGroup, rest: list[Cell], lost: list[Cell]) -> list[Part]:
-    """Cuts an owned cell into what stays owned and what its owner uses only as a borrower now."""
+    """Splits an owned cell into the parts that stay owned (returned) and those that the victim now only borrows."""
     space, (level, number) = mine.space, mine.physical
     whole = mine.physical in space.borrowable.forest.whole
     del space.owner[level][number]
@@ -261,7 +263,7 @@ def _split(mine: Part, victim: AffinityGroup, group: AffinityGroup, rest: list[C
 
 
 def _nodes(space: Space, cell: Cell) -> list[Cell]:
-    """A cell as cells of at most node level; cells that were taken whole are taken node by node."""
+    """A cell as cells of at most node level; one that was taken as a whole is taken node by node instead."""
     level, number = cell
     node = space.chain.node
     if level <= node:
@@ -276,7 +278,7 @@ def _nodes(space: Space, cell: Cell) -> list[Cell]:
 
 
 def cancel(cells: CellTree, group: AffinityGroup) -> tuple[str, ...]:
-    """A preemption is given up: victims that nobody else preempts run on with all that they had."""
+    """Cancels a preemption; returns the victims that no other group preempts, which continue with all their cells."""
     for part in group.parts:
         assert part.virtual is not None
         part.space.disown(part.physical)
@@ -307,14 +309,14 @@ def cancel(cells: CellTree, group: AffinityGroup) -> tuple[str, ...]:
 
 
 def reflag_bad(parts: Sequence[Part]) -> None:
-    """Shows bad GPUs that were in use until now."""
+    """Marks bad GPUs of cells that were in use until now."""
     for part in parts:
         if part.space.bad:
             part.space.reflag_bad(part.physical)
 
 
 def finish_victim(group: AffinityGroup) -> tuple[str, ...]:
-    """A victim is gone: clears what it still used of its preemptors' cells; preemptors that may run now."""
+    """A victim is gone: clears its use of its preemptors' cells; returns the preemptors with no victims left."""
     for parts in group.lost.values():
         for part in parts:
             for piece in _nodes(part.space, part.physical):

@@ -1,4 +1,4 @@
-"""Groups put back where they run: after a crash, after a change of the configuration, or from elsewhere."""
+"""Restores running groups on their GPUs: after a crash, a change of the configuration, or from elsewhere."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from pycontrol.model.value import value
 
 @value
 class Reconfigured:
-    """What a new configuration meant for the running groups; all others run on unchanged."""
+    """The running groups after a change of the configuration; groups that are not listed continue unchanged."""
 
     cells: Cells
     downgraded: tuple[str, ...] = ()
-    """They run on, as opportunistic groups."""
+    """Groups that continue as opportunistic ones."""
     pending: tuple[str, ...] = ()
-    """Preemptions that had not ended: to be asked for again."""
+    """Groups with unfinished preemptions, to be requested again."""
     gone: tuple[str, ...] = ()
-    """None of their GPUs is in the cluster any more."""
+    """Groups that could not be adopted: none of their GPUs is in the cluster, or another group uses one."""
 
 
 def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Decision:
-    """Takes over a group that runs on these GPUs already.
+    """Adopts a group that already runs on these GPUs.
 
-    It is guaranteed if its virtual cluster can own cells there, else it is downgraded to opportunistic; never killed.
-    GPUs that the cells do not know are left out (and downgrade it). CellsError where another group is there.
+    It is guaranteed if cells of its virtual cluster can be bound there, else it continues as an opportunistic group.
+    GPUs that the cells do not know are left out, and such a group is opportunistic. Raises CellsError if the group
+    exists, none of its GPUs is known, or another group uses one.
     """
     if request.group in cells.groups:
         raise CellsError(f"group {request.group} exists already")
@@ -76,7 +77,7 @@ def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Dec
 
 
 def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, int, Cell]], bool]:
-    """The physical cells of workers, and whether all their GPUs were found; CellsError where somebody is there."""
+    """(chain, worker, physical cell) for the workers, and whether all GPUs were found; CellsError if one is in use."""
     found = _cells_of(cells, workers)
     leaves = [(space, leaf) for space, _, cell in found for leaf in space.chain.leaves(cell)]
     for space, leaf in leaves:
@@ -87,7 +88,7 @@ def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, 
 
 
 def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int, Cell]]:
-    """The physical cells of workers, with each one's chain and worker."""
+    """(chain, worker, physical cell) for the workers' GPUs that the cells know."""
     found: list[tuple[Space, int, Cell]] = []
     for number, (host, indices) in enumerate(workers):
         wanted = set(indices)
@@ -104,7 +105,7 @@ def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int,
 
 
 def _guaranteed(cells: Cells, request: GroupRequest, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
-    """Virtual cells for exactly these physical ones; None, with nothing changed, if there are none."""
+    """Takes virtual cells and binds them to exactly these physical ones; None, with nothing changed, if impossible."""
     key = (request.vc, request.pinned)
     parts: list[Part] = []
     for space, worker, cell in found:
@@ -133,20 +134,20 @@ def _bind(space: Space, key: tuple[str, str | None], worker: int, cell: Cell, pa
 
 @value
 class Adopted:
-    """What became of groups that were taken over."""
+    """The result of adopting groups."""
 
     cells: Cells
     downgraded: tuple[str, ...]
-    """They run on, as opportunistic groups."""
+    """Groups that continue as opportunistic ones."""
     gone: tuple[str, ...]
-    """None of their GPUs is in the cluster, or another group is there."""
+    """Groups that could not be adopted: none of their GPUs is in the cluster, or another group uses one."""
 
 
 def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
-    """Takes over groups that run (`adopt`) on what `make` returns: cells with no groups.
+    """Adopts running groups on the cells that `make` returns, which have no groups.
 
-    Taken over one by one, a group may be given a tree that another one needed. Where that costs a guarantee it is done
-    again with the trees chosen for all of them together, and the better outcome counts.
+    If groups are adopted one by one, one may get a tree that another needs. If a group loses its guarantee that way,
+    all are adopted again with trees chosen for all of them together, and the result with more guaranteed GPUs counts.
     """
     found = _one_by_one(make(), groups)
     if not found.downgraded:
@@ -176,7 +177,7 @@ def _one_by_one(cells: Cells, groups: Sequence[tuple[GroupRequest, Sequence[Work
 def _wanted(
     cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]
 ) -> dict[tuple[str, str | None], set[int]]:
-    """Level-0 cells that guaranteed groups run on, by holder."""
+    """Holder -> level-0 cells of a chain on which its guaranteed groups run."""
     wanted: dict[tuple[str, str | None], set[int]] = {}
     for request, workers in groups:
         if request.priority > OPPORTUNISTIC:
@@ -186,10 +187,10 @@ def _wanted(
 
 
 def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
-    """The running groups on a new configuration (work-preserving), oldest first; health is carried over."""
+    """Adopts the running groups on a new layout, oldest first, and keeps the health of GPUs."""
     old = sorted(cells.groups.values(), key=lambda g: g.order)
     pending = [g.name for g in old if g.state is GroupState.PREEMPTING]
-    running = [  # virtual cells have other numbers there
+    running = [  # virtual cells are numbered differently there
         (replace(g.request, inside=(), strictly=False), g.workers) for g in old if g.state is not GroupState.PREEMPTING
     ]
     found = adopt_all(lambda: Cells(layout), running)
@@ -214,7 +215,7 @@ def _leaf(space: Space, host: str, index: int) -> int | None:
 
 
 def dump(cells: Cells) -> dict[str, Any]:
-    """The whole state beyond the configuration, as JSON values."""
+    """The whole state except the layout, as JSON values."""
     numbers = {id(space): at for at, space in enumerate(cells.spaces)}
 
     def listed(parts: Sequence[Part]) -> list[list[Any]]:
@@ -252,7 +253,7 @@ def dump(cells: Cells) -> dict[str, Any]:
 
 
 def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
-    """The cells as they were at `dump`, on the same layout."""
+    """The inverse of `dump`, on the same layout."""
     cells = Cells(layout)
     for space, holders in zip(cells.spaces, data["holders"], strict=True):
         for level, number, vc, pinned in holders:
@@ -300,7 +301,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
 
 
 def _occupy(cells: Cells) -> None:
-    """Puts loaded groups onto their GPUs: guests first, since owners take what guests leave."""
+    """Puts loaded groups on their GPUs: borrowers first, as owners take what these leave."""
     for group in cells.groups.values():
         guests = [p for p in group.parts if p.virtual is None] + [p for some in group.lost.values() for p in some]
         for part in guests:

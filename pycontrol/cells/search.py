@@ -1,4 +1,4 @@
-"""Where a gang lands: virtual cells first, blind to who uses which GPUs; then the physical cells behind them."""
+"""Places gangs: first on virtual cells, independent of the use of physical GPUs, then on physical cells."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pycontrol.cells.pool import CellPool
 from pycontrol.cells.space import FREE, Part, Space
 
 Site = tuple[Space, CellPool]
-"""A chain and the free cells in it that a request may use."""
+"""(chain, its free cells that a request may use)."""
 
 
 def guaranteed(sites: Sequence[Site], sizes: Sequence[int], within: int | None = None) -> list[Part] | None:
-    """Takes and binds cells for workers of these sizes (descending); None, with nothing changed, if none fit.
+    """Takes and binds cells for workers of these sizes (descending); None, with nothing changed, if they do not fit.
 
-    Virtual cells are chosen as in a private cluster, so that nothing outside the virtual cluster matters
-    (sharing safety); only then are physical ones bound. A tree that can only be bound to bad hardware is bound and
-    shown with its bad GPUs, and the search starts again.
+    Virtual cells are chosen as in a private cluster, so that nothing outside the virtual cluster matters (sharing
+    safety); then physical cells are bound. If a tree can only be bound to cells with bad GPUs, it is bound with these
+    marked, and the search starts again.
     """
     of_pool = {id(pool): space for space, pool in sites}
     shown: list[tuple[Space, Cell]] = []
@@ -66,7 +66,7 @@ def _virtual(sites: Sequence[Site], sizes: Sequence[int], within: int | None) ->
 
 
 def _gathered(space: Space, pool: CellPool, sizes: Sequence[int]) -> Taken | None:
-    """Workers that only fit into several cells below node level which are bound to one host already."""
+    """Takes cells where a worker fits only in several trees below node level that are bound to one host."""
     by_host: dict[int, list[Cell]] = {}
     for _, cell in pool.bins():
         bound = space.v2p[cell[0]][cell[1]]
@@ -96,7 +96,7 @@ def _gathered(space: Space, pool: CellPool, sizes: Sequence[int]) -> Taken | Non
 
 
 def give_up(parts: Sequence[Part], pool_key: tuple[str, str | None]) -> None:
-    """Undoes what a search took and bound."""
+    """Gives back and unbinds the cells of a search."""
     for part in reversed(parts):
         assert part.virtual is not None
         part.space.pools[pool_key].give(part.virtual)
@@ -108,7 +108,7 @@ def give_up(parts: Sequence[Part], pool_key: tuple[str, str | None]) -> None:
 def guaranteed_on(
     sites: Sequence[Site], key: tuple[str, str | None], sizes: Sequence[int], hosts: Sequence[frozenset[str] | None]
 ) -> list[Part] | None:
-    """As `guaranteed`, with the hosts that each worker may use; hosts bound to the virtual cluster come first."""
+    """As `guaranteed`, with the hosts allowed for each worker (None: any); hosts with bound trees come first."""
     parts: list[Part] = []
     for worker, gpus in enumerate(sizes):
         allowed = hosts[worker]
@@ -128,7 +128,7 @@ def guaranteed_on(
 
 
 def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tuple[Space, CellPool, int]]:
-    """Node cells on these hosts: those of bound trees first, then those with the fewest guests."""
+    """Node cells on the allowed hosts: those with guaranteed GPUs first, then those with the fewest borrowed GPUs."""
     for space, pool in sites:
         chain = space.chain
         guests = space.buddy.guests[chain.node]
@@ -140,7 +140,7 @@ def _nodes(sites: Sequence[Site], allowed: frozenset[str] | None) -> Iterator[tu
 
 
 def _on_node(space: Space, pool: CellPool, key: tuple[str, str | None], node: int, gpus: int) -> Cell | None:
-    """A bin with room, bound to this node; bound now where the virtual cluster still has an unbound cell for it."""
+    """A bin with room that is bound to this node, or is bound now from an unbound cell; None if there is none."""
     level, free = pool.node, pool.forest.free
     spans = [
         (k, range(node * count, (node + 1) * count))
@@ -171,7 +171,7 @@ def _on_node(space: Space, pool: CellPool, key: tuple[str, str | None], node: in
 
 
 def virtual_for(space: Space, key: tuple[str, str | None], physical: Cell, tree: bool = False) -> Cell | None:
-    """A wholly free virtual cell of a holder that may be bound to exactly this physical cell.
+    """A free virtual cell of a holder that may be bound to exactly this physical cell; None if there is none.
 
     `tree`: only a whole unbound tree of that level. Trees of the smallest fitting level come first.
     """
@@ -203,7 +203,7 @@ def virtual_for(space: Space, key: tuple[str, str | None], physical: Cell, tree:
 
 
 def _descend(space: Space, cell: Cell, level: int) -> Cell | None:
-    """Below a bound virtual cell, an unbound one of a level."""
+    """A free unbound cell of a level inside a bound virtual cell; None if there is none."""
     k, number = cell
     if k == level:
         return cell if space.forest.free[k][number] == space.sizes[k] else None
@@ -215,7 +215,7 @@ def _descend(space: Space, cell: Cell, level: int) -> Cell | None:
 
 
 def _pieces(pool: CellPool, free: int, cell: Cell, within: int | None) -> list[tuple[int, Cell]]:
-    """(free GPUs, cell) of the cells of a level in a bin; the bin itself where it is not larger than these."""
+    """(free GPUs, cell) for the cells of a level in a bin; the bin itself if it is not larger."""
     if within is None or within >= cell[0]:
         return [(free, cell)]
     count = pool.sizes[cell[0]] // pool.sizes[within]
@@ -226,7 +226,7 @@ def _pieces(pool: CellPool, free: int, cell: Cell, within: int | None) -> list[t
 def opportunistic(
     sites: Sequence[Site], sizes: Sequence[int], hosts: Sequence[frozenset[str] | None] | None, within: int | None
 ) -> list[Part] | None:
-    """Idle GPUs for a gang, wherever they are."""
+    """Takes idle GPUs for a gang; None, with nothing changed, if it does not fit."""
     of_pool = {id(pool): space for space, pool in sites}
     if hosts is None:
         pools = [pool for _, pool in sites]
@@ -253,7 +253,7 @@ def opportunistic(
     parts: list[Part] = []
     for pool, worker, cell in taken:
         cells = [cell]
-        if cell[0] > pool.node:  # guests hold nodes or less
+        if cell[0] > pool.node:  # borrowers hold cells of at most node level
             count = pool.sizes[cell[0]] // pool.sizes[pool.node]
             cells = [(pool.node, n) for n in range(cell[1] * count, (cell[1] + 1) * count)]
             pool.give(cell)

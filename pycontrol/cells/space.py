@@ -1,4 +1,4 @@
-"""One chain's whole state: the virtual clusters' trees, their binding to physical cells, and who is where."""
+"""The whole state of one chain: virtual clusters' trees, their binding to physical cells, and the groups on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREE = -1
 
 @dataclass(slots=True)
 class Part:
-    """What a group holds in one chain: a virtual cell (None if opportunistic) and the physical one, by worker."""
+    """A cell that a worker of a group holds: the virtual cell (None if opportunistic) and the physical one."""
 
     space: Space
     worker: int
@@ -24,13 +24,13 @@ class Part:
 
     @property
     def bad(self) -> bool:
-        """Whether one of its GPUs is out of order."""
+        """Whether one of its GPUs is bad."""
         return self.physical[1] in self.space.buddy.bad[self.physical[0]]
 
 
 @dataclass(slots=True, eq=False)
 class AffinityGroup:
-    """An affinity group in its life; `parts` is what it holds, `lost` what preemptors took of it already."""
+    """The state of an affinity group; `parts`: what it holds."""
 
     request: GroupRequest
     priority: int
@@ -43,12 +43,12 @@ class AffinityGroup:
     victims: dict[str, AffinityGroup] = field(default_factory=dict)
     preemptors: dict[str, AffinityGroup] = field(default_factory=dict)
     lost: dict[str, list[Part]] = field(default_factory=dict)
-    """Preemptor -> guaranteed parts that it took; this group's processes are still on their GPUs."""
+    """Preemptor -> guaranteed parts that it took from this group, which still runs on their GPUs."""
     downgraded: list[tuple[AffinityGroup, list[Part]]] = field(default_factory=list)
-    """Groups that this one made opportunistic, with what they had."""
+    """Groups that this one made opportunistic, with their former parts."""
     lazily_preempted: bool = False
     seized: bool = False
-    """It took cells of other groups, so there may be bindings below its own cells."""
+    """Whether it took cells of other groups, so that bindings below its own cells may remain."""
 
     @property
     def name(self) -> str:
@@ -60,11 +60,11 @@ class AffinityGroup:
 
 
 class Space:
-    """A chain in motion. `pools[(vc, pinned)]` are the trees of each virtual cluster in one virtual leaf space.
+    """The state of a chain. `pools[(vc, pinned)]`: the trees of each holder.
 
-    `v2p`, `p2v`: binding by level. `owner[k]`: group that owns a physical cell (runs there or has reserved it).
-    `borrower[leaf]`: group that uses a GPU without owning it. `marks`: bad GPUs in bound trees and the virtual GPUs
-    that stand for them.
+    `v2p`, `p2v`: the binding by level, both ways. `owner[k]`: physical cell -> group that owns it (runs on it or has
+    reserved it). `borrower[leaf]`: group that uses a GPU without owning it. `marks`: bad GPU in a bound tree -> the
+    virtual GPU that is bound to it.
     """
 
     def __init__(self, chain: Chain, roots: Iterable[tuple[tuple[str, str | None], int]], static: bool) -> None:
@@ -86,11 +86,11 @@ class Space:
         self.v2p = [[FREE] * -(-len(leaf_roots) // size) for size in self.sizes]
         self.p2v = [[FREE] * chain.count(k) for k in range(len(self.sizes))]
         self.fixed: set[Cell] = set()
-        """Virtual roots that stay bound: pinned, or all with static binding."""
+        """Roots that stay bound: pinned ones, or all with static binding."""
         self.pins: dict[Cell, str] = {}
-        """Pinned roots by name."""
+        """Pinned root -> name."""
         self.held: set[Cell] = set()
-        """Virtual cells whose groups may yet be preempted: given, but their binding stays for now."""
+        """Virtual cells that were freed tentatively; their binding stays."""
         per_node, indices = chain.sizes[chain.node], chain.indices
         self.node_workers: tuple[Worker, ...] = tuple(
             (host, indices[n * per_node : (n + 1) * per_node]) for n, host in enumerate(chain.hosts)
@@ -111,20 +111,20 @@ class Space:
     # Binding
 
     def root_of(self, cell: Cell) -> Cell:
-        """The root of the tree that a virtual cell is in."""
+        """The root of the tree that contains a virtual cell."""
         leaf = cell[1] * self.sizes[cell[0]]
         level = self.forest.roots[leaf]
         return level, leaf // self.sizes[level]
 
     def fix_roots(self) -> None:
-        """Static binding: every root gets its physical cell for good."""
+        """Binds every root permanently (static binding)."""
         for root in self.holder:
             if self.v2p[root[0]][root[1]] == FREE:
                 self.bind_root(root)
             self.fixed.add(root)
 
     def bind_root(self, root: Cell, physical: int | None = None) -> bool:
-        """Binds an unbound tree, to `physical` where given; True if its GPUs are all well."""
+        """Binds an unbound tree, to `physical` if given; returns whether all its GPUs are healthy."""
         level, number = root
         if physical is None:
             physical = self.buddy.acquire(level)
@@ -135,7 +135,8 @@ class Space:
         return physical not in self.buddy.bad[level]
 
     def bind(self, cell: Cell) -> int:
-        """The physical cell of a virtual one; unbound ancestors below the root are bound to the least used parts."""
+        """The physical cell of a virtual one; unbound cells are bound, below the root to the parts with the fewest
+        borrowed GPUs."""
         level, number = cell
         v2p = self.v2p
         if v2p[level][number] != FREE:
@@ -158,7 +159,7 @@ class Space:
         return chosen
 
     def bind_exactly(self, cell: Cell, physical: int, spare: AffinityGroup | None = None) -> None:
-        """Binds a virtual cell to this physical one; `fits` said that it is possible. `spare`: see `mark_root`."""
+        """Binds a virtual cell to this physical one, which `fits` must allow. `spare`: see `mark_root`."""
         level, root = cell[0], self.root_of(cell)
         fresh = self.v2p[root[0]][root[1]] == FREE
         while self.v2p[cell[0]][cell[1]] == FREE:
@@ -173,7 +174,7 @@ class Space:
             self.mark_root(root, spare)
 
     def fits(self, cell: Cell, physical: int) -> bool:
-        """Whether a wholly free virtual cell is, or may be, bound to exactly this physical cell."""
+        """Whether a free virtual cell is, or may be, bound to exactly this physical cell."""
         level, root = cell[0], self.root_of(cell)
         while True:
             at = physical * self.sizes[level] // self.sizes[cell[0]]
@@ -185,7 +186,7 @@ class Space:
             cell = (cell[0] + 1, cell[1] // self.fans[cell[0] + 1])
 
     def unbind(self, cell: Cell) -> None:
-        """After a virtual cell was given back: unbinds it and its ancestors as far as nothing uses them."""
+        """After a virtual cell was given back: unbinds it and its ancestors that are completely free."""
         level, number = cell
         root = self.root_of(cell)
         free = self.forest.free
@@ -207,12 +208,12 @@ class Space:
         self.unbind_marked(root)
 
     def _holds(self, level: int, number: int) -> bool:
-        """Whether a cell is, or contains, one that is only given for a moment."""
+        """Whether a cell is, or contains, one that was freed tentatively."""
         sizes = self.sizes
         return any(k <= level and n * sizes[k] // sizes[level] == number for k, n in self.held)
 
     def unbind_inside(self, cell: Cell) -> None:
-        """Unbinds what preempted groups had bound below a cell, as far as it is free."""
+        """Unbinds free cells below a cell, which preempted groups had bound."""
         level, number = cell
         if not level or cell in self.forest.whole:
             return
@@ -225,7 +226,7 @@ class Space:
                     self.p2v[level - 1][physical] = FREE
 
     def unbind_marked(self, root: Cell) -> None:
-        """A tree that holds nothing but bad GPUs need not hold them."""
+        """Unmarks and unbinds a tree in which only bad GPUs are taken."""
         marked = self.root_marks.get(root)
         if not marked or root in self.fixed or (self.held and self._holds(*root)):
             return
@@ -240,11 +241,11 @@ class Space:
             self.unbind(cell)
 
     def pool_of(self, root: Cell) -> CellPool:
-        """The pool that a tree is in."""
+        """The pool of a tree's holder."""
         return self.pools[self.holder[root]]
 
     def assign_root(self, root: Cell, key: tuple[str, str | None]) -> None:
-        """A wholly free tree changes its holder (exchange)."""
+        """Moves a free tree to another holder (exchange)."""
         if self.holder[root] == key:
             return
         self.pool_of(root).remove_root(root)
@@ -254,9 +255,9 @@ class Space:
     # Bad hardware
 
     def mark_root(self, root: Cell, spare: AffinityGroup | None = None) -> None:
-        """Shows a bound tree's bad GPUs to its owner: virtual GPUs that nobody can take.
+        """Marks a bound tree's bad GPUs: virtual GPUs are bound to them and taken, so that no group gets them.
 
-        But for those that a group `spare` uses as a borrower, because they are about to be its own.
+        Bad GPUs that the group `spare` borrows are left out, as they are about to become its own.
         """
         physical = self.v2p[root[0]][root[1]]
         if physical in self.buddy.bad[root[0]]:
@@ -265,13 +266,13 @@ class Space:
                     self._mark(leaf)
 
     def reflag_bad(self, physical: Cell) -> None:
-        """After a cell was given up: its bad GPUs show in the tree that it is bound to, if that lives on."""
+        """After a cell was given up: marks its bad GPUs in the tree that is bound there, if there is one."""
         for leaf in self.chain.leaves(physical):
             if leaf in self.bad and leaf not in self.marks:
                 self._mark(leaf)
 
     def _mark(self, leaf: int) -> None:
-        """Binds a virtual GPU to a bad one, unless somebody is still on it."""
+        """Binds a virtual GPU to a bad one and takes it, unless a group owns the GPU."""
         k = 0
         while k < len(self.sizes) and self.p2v[k][leaf // self.sizes[k]] == FREE:
             if leaf // self.sizes[k] in self.owner[k]:
@@ -300,7 +301,7 @@ class Space:
         self.root_marks.setdefault(root, set()).add(leaf)
 
     def set_bad(self, leaf: int) -> None:
-        """A GPU is out of order: nobody new gets it."""
+        """Marks a GPU bad: no further group gets it."""
         if leaf in self.bad:
             return
         self.bad.add(leaf)
@@ -310,7 +311,7 @@ class Space:
         self._mark(leaf)
 
     def set_healthy(self, leaf: int) -> None:
-        """A GPU is well again."""
+        """Marks a GPU healthy again."""
         if leaf not in self.bad:
             return
         self.bad.remove(leaf)
@@ -320,7 +321,7 @@ class Space:
         self.unmark(leaf)
 
     def unmark(self, leaf: int) -> None:
-        """Frees the virtual GPU that stands for a bad one."""
+        """Frees the virtual GPU that is bound to a bad one."""
         if leaf not in self.marks:
             return
         virtual = self.marks.pop(leaf)
@@ -331,10 +332,10 @@ class Space:
         self.pool_of(root).give((0, virtual))
         self.unbind((0, virtual))
 
-    # Who is where
+    # Owners and borrowers
 
     def owner_of(self, leaf: int) -> AffinityGroup | None:
-        """The group that owns a GPU."""
+        """The group that owns a GPU; None if none does."""
         for k, size in enumerate(self.sizes):
             group = self.owner[k].get(leaf // size)
             if group is not None:
@@ -342,7 +343,7 @@ class Space:
         return None
 
     def own(self, group: AffinityGroup, cell: Cell) -> None:
-        """A group gets a physical cell; guests may still be on it."""
+        """Makes a group the owner of a physical cell; borrowers may still use it."""
         level, number = cell
         self.owner[level][number] = group
         borrowable = self.borrowable
@@ -357,7 +358,7 @@ class Space:
                 borrowable.resort(number * self.sizes[level])
 
     def _take_rest(self, cell: Cell) -> None:
-        """Takes what is free of a cell in the borrowable view."""
+        """Takes the free parts of a cell in the borrowable view."""
         level, number = cell
         borrowable, node = self.borrowable, self.chain.node
         if cell in borrowable.forest.whole:
@@ -374,7 +375,7 @@ class Space:
                     borrowable.take((0, leaf))
 
     def disown(self, cell: Cell) -> None:
-        """A group gives a physical cell up; guests stay."""
+        """Removes the owner of a physical cell; borrowers stay."""
         level, number = cell
         del self.owner[level][number]
         if level <= self.chain.node:
@@ -393,14 +394,14 @@ class Space:
                     self.borrowable.take((0, leaf))
 
     def add_borrower(self, group: AffinityGroup, cell: Cell) -> None:
-        """A group uses a physical cell of at most node level that it does not own (and that has no borrower)."""
+        """Makes a group the borrower of a physical cell of at most node level, which must have none."""
         leaves = self.chain.leaves(cell)
         self.borrower[leaves.start : leaves.stop] = [group] * len(leaves)
         self._take_rest(cell)
         self.buddy.count_guests(cell, 1)
 
     def remove_borrower(self, cell: Cell) -> None:
-        """A borrower leaves a physical cell."""
+        """Removes the borrower of a physical cell."""
         leaves = self.chain.leaves(cell)
         self.borrower[leaves.start : leaves.stop] = [None] * len(leaves)
         self.buddy.count_guests(cell, -1)
@@ -417,7 +418,7 @@ class Space:
                     self.borrowable.take((0, leaf))
 
     def split_to_nodes(self, cell: Cell) -> list[Cell]:
-        """An owned cell as cells of at most node level, so that its parts can change hands one by one."""
+        """Splits an owned cell into owned cells of at most node level, so that they can change owners one by one."""
         level, number = cell
         if level <= self.chain.node:
             return [cell]
@@ -435,7 +436,7 @@ class Space:
         return nodes
 
     def borrowers_in(self, cell: Cell) -> list[AffinityGroup]:
-        """The groups that use GPUs of a cell without owning it."""
+        """The groups that borrow GPUs of a cell."""
         if not self.buddy.guests[cell[0]][cell[1]]:
             return []
         leaves = self.chain.leaves(cell)

@@ -1,4 +1,4 @@
-"""Which trees of virtual cells stand for the GPUs that groups hold already, chosen for all of them together."""
+"""Chooses the trees of virtual cells to bind to GPUs on which groups already run, for all groups together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Holder = tuple[str, str | None]
 
 
 def bind_trees(space: Space, wanted: Mapping[Holder, Collection[int]]) -> list[Cell]:
-    """Binds free trees so that as many of these level-0 cells as possible lie in a tree of their holder.
+    """Binds free trees so that as many of these level-0 cells as possible lie in a tree of their holder; returns them.
 
-    Of all ways to do so one that binds the least; returns the trees. No tree covers what another holder wants.
-    Exact but for equation (2): a tree that may not be bound where it is wanted is left out.
+    Of all solutions it takes one that binds the fewest GPUs. No tree covers a cell that another holder wants. The
+    solution ignores equation (2): a tree that may not be bound where it is wanted is left out.
     """
     sizes = space.sizes
     of = {leaf: key for key, leaves in wanted.items() for leaf in leaves if not _bound(space, leaf)}
@@ -52,7 +52,7 @@ def _chosen(
     trees: Mapping[tuple[Holder, int], int],
     sizes: tuple[int, ...],
 ) -> list[tuple[Holder, int, int]]:
-    """Disjoint places of trees that leave the fewest level-0 cells out and then cover the fewest GPUs, by HiGHS."""
+    """Disjoint places of trees that leave out the fewest level-0 cells, then cover the fewest GPUs; solved by HiGHS."""
     if not places:
         return []
     at = {place: column for column, place in enumerate(places)}

@@ -1,4 +1,4 @@
-"""What goes into the cells and what comes out: requests, decisions, and how things stand."""
+"""Requests to the cells, their decisions, and states."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
 OPPORTUNISTIC = -1
-"""The priority of groups without a guarantee: they run anywhere and give way to everybody."""
+"""The priority of groups without a guarantee: they may use any idle GPUs and are evicted for guaranteed groups."""
 HIGHEST = 1000
 
 
 class CellsError(Exception):
-    """A request that cannot be meant; nothing has changed."""
+    """An invalid request; nothing has changed."""
 
 
 class GroupState(enum.StrEnum):
-    """The life of an affinity group."""
+    """The states of an affinity group."""
 
     PENDING = "Pending"
     PREEMPTING = "Preempting"
@@ -36,7 +36,7 @@ class LeafState(enum.StrEnum):
 
 
 class PlacementOutcome(enum.StrEnum):
-    """What becomes of a request."""
+    """The outcome of a request."""
 
     PLACED = "placed"
     PREEMPT = "preempt"
@@ -49,12 +49,12 @@ Worker = tuple[str, tuple[int, ...]]
 
 @value
 class GroupRequest:
-    """An affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
+    """A request for an affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
-    `hosts`: the only hosts it may use. `on`: GPUs by host, exactly, one worker an entry (instead of `members`).
-    `within`: a cell type; the whole gang must lie in one such cell (each worker, where `on` or `inside` is given).
-    `pinned`: use this pinned cell.
-    `lazy`: may be downgraded to opportunistic rather than killed.
+    `hosts`: the only hosts it may use. `on`: exact GPUs by host, one worker per entry (instead of `members`).
+    `within`: a cell type; the whole gang must lie in one such cell (with `on` or `inside`, each worker).
+    `pinned`: the pinned cell to use.
+    `lazy`: whether it may be downgraded to opportunistic instead of being killed.
     """
 
     group: str
@@ -68,11 +68,11 @@ class GroupRequest:
     within: str | None = None
     on: tuple[tuple[str, int], ...] = ()
     inside: tuple[tuple[int, int, int, int], ...] = ()
-    """(chain, level, number, GPUs): these virtual cells of its own; one worker an entry."""
+    """(chain, level, number, GPUs): own virtual cells to use; one worker per entry."""
     avoid: frozenset[str] = frozenset()
-    """Hosts to which these are not to be bound."""
+    """Hosts to which the cells `inside` must not be bound."""
     strictly: bool = False
-    """When it is taken over where it runs: no other cells than those `inside`."""
+    """Whether a group that is adopted may use only the cells `inside`."""
 
     @property
     def gpus(self) -> int:
@@ -84,8 +84,8 @@ class GroupRequest:
 class Decision:
     """The answer to a request.
 
-    PLACED: `workers` run, largest first. PREEMPT: `victims` must end (after their grace), then the group is placed
-    where `workers` says. WAIT: `reason` says why.
+    PLACED: `workers` may run, largest first. PREEMPT: `victims` must end (after their grace period), then the group is
+    placed on `workers`. WAIT: `reason` says why.
     """
 
     outcome: PlacementOutcome
@@ -103,8 +103,8 @@ class Decision:
 
 @value
 class Released:
-    """What the end of a group brought: groups whose victims are all gone (request them again to place them)."""
+    """The result of releasing a group. `ready`: groups with no victims left; request them again to place them."""
 
     ready: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
-    """Victims of a cancelled preemption that run on as before."""
+    """Victims of a cancelled preemption that continue as before."""
