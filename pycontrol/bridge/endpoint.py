@@ -1,8 +1,8 @@
-"""What the control plane answers the plugin: the other end of `exchange` (bridge.proto).
+"""Answers the plugin's requests: the control plane's end of `exchange` (bridge.proto).
 
-The plugin may repeat any request, and either side may start again at any time. So: events are taken once
-by sequence number, directives are repeated until the plugin has reported their end, and whoever is not
-known sends a snapshot (Hello) first.
+The plugin may repeat any request, and either side may restart at any time. So each event is handled once, by its
+sequence number; directives are repeated until the plugin has reported their result; and an unknown plugin must send a
+snapshot (Hello) first.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 LOST_AFTER_S = 6.0
-"""No exchange for so long: the plugin is away."""
+"""Without an exchange for this long, the plugin counts as away."""
 RESEND_S = 1.0
-"""A directive that the plugin has not said to have received is sent again."""
+"""When a directive that the plugin has not acknowledged is sent again."""
 RESULT_S = 30.0
-"""A directive received without a result is sent again."""
+"""When an acknowledged directive without a result is sent again."""
 DIRECTIVES_AT_ONCE = 500
 ANSWERS_KEPT = 128
 QUERY_S = 30.0
@@ -41,25 +41,25 @@ Route = Callable[[str, str, Mapping[str, str], str, bool, frozenset[str] | None]
 """(method, path, parameters, user, admin) -> (HTTP status, JSON object, or an object of the keys in TEXT)."""
 JSON = "application/json"
 TEXT = frozenset({"content_type", "text"})
-"""An answer that is text and no JSON has these keys, and `headers` (name -> value) where it needs more of HTTP's."""
+"""Keys of an answer that is text instead of JSON; it may also have `headers` ({name: value}) for HTTP."""
 log = structlog.get_logger("isonomy.bridge")
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A directive without a result, and when it is sent (again); seconds of the endpoint's clock."""
+    """A directive without a result, and when to send it (again), in seconds of the endpoint's clock."""
 
     message: pb.Directive
     about: tuple[str, str] | None = None
-    """What a newer directive of the same kind makes void: the container of a Kill or a Preempt."""
+    """(kind, container) of a Kill or Preempt; a newer directive with the same value replaces it."""
     due_s: float = 0.0
 
 
 class BridgeEndpoint:
-    """Serves the plugin's requests, and is the Arbiter's way to YARN (ClusterPort).
+    """Serves the plugin's requests, and is the Arbiter's port to YARN (ClusterPort).
 
-    `settle` returns when the Arbiter has handled all that was submitted before. After a snapshot the
-    Arbiter decides again what to place, so directives from before it must not reach the plugin.
+    `settle` waits until the Arbiter has handled all events that were submitted before. After a snapshot the Arbiter
+    decides its placements again, so earlier directives must not reach the plugin.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class BridgeEndpoint:
         self._submit, self._route, self._settle = submit, route, settle
         self._lost_after_s, self._clock_s = lost_after_s, clock_s
         self._intake = threading.Lock()
-        """Held while events are handed over: they keep their order."""
+        """Held while events are submitted, so that they keep their order."""
         self._changed = threading.Condition()
-        """Guards all below."""
+        """Guards all fields below."""
         self._epoch = ""
         self._hello_id = 0
         self._greeting = False
-        """A snapshot is being handed over: no directive goes out."""
+        """A snapshot is being submitted: no directive is sent."""
         self._last_seq = 0
         self._heard_s = 0.0
         self._polls = 0
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._about: dict[tuple[str, str], str] = {}
-        """The directive that waits for each kind and container."""
+        """By (kind, container): the id of the waiting directive."""
         self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
         self._stopped = threading.Event()
         self._watch = threading.Thread(target=self._watch_plugin, name="isonomy-bridge-watch", daemon=True)
@@ -94,11 +94,11 @@ class BridgeEndpoint:
         self.hadoop_version = ""
 
     def start(self) -> None:
-        """Begins to watch whether the plugin is there."""
+        """Start to watch for the plugin's silence."""
         self._watch.start()
 
     def stop(self) -> None:
-        """Answers waiting polls and ends the watch."""
+        """Answer waiting polls and stop the watch."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -107,13 +107,13 @@ class BridgeEndpoint:
 
     @property
     def connected(self) -> bool:
-        """Whether the plugin has said Hello and is heard of."""
+        """Whether the plugin has sent Hello and is not away."""
         with self._changed:
             return bool(self._epoch)
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the plugin was last heard of; 0 before it ever was."""
+        """Seconds since the plugin's last request; 0 before the first one."""
         with self._changed:
             return self._clock_s() - self._heard_s if self._heard_s else 0.0
 
@@ -171,7 +171,7 @@ class BridgeEndpoint:
             self._submit(ClusterTime(time_ms / 1000.0))
 
     def _hand_over(self, epoch: str, request_id: int, time_ms: int, message: pb.Snapshot) -> None:
-        """ClusterLost stops placements; once it is handled, what is left of the old directives is void."""
+        """Submit a snapshot: ClusterLost first, to stop placements; then the old directives are dropped."""
         snapshot = translate.snapshot_of(message)
         self._submit(ClusterLost())
         self._submit_time(time_ms)
@@ -184,7 +184,7 @@ class BridgeEndpoint:
             self._epoch, self._hello_id = epoch, request_id
             self._last_seq = message.last_seq
             self._heard_s = self._clock_s()
-        with contextlib.suppress(Overloaded, TimeoutError):  # so that who asks after Hello is told of this cluster
+        with contextlib.suppress(Overloaded, TimeoutError):  # so that queries after Hello see this cluster
             self._settle()
 
     def _set_greeting(self, greeting: bool) -> None:
@@ -196,7 +196,7 @@ class BridgeEndpoint:
         return pb.Response(ack=pb.Ack(last_seq=self._last_seq))
 
     def _events(self, request: pb.Request) -> pb.Response:
-        """Takes the events not yet taken, in order; an overloaded Arbiter gets the rest when they come again."""
+        """Submit the new events in order; if the Arbiter is overloaded, the plugin repeats the rest."""
         with self._intake:
             if not self._heard(request.plugin_epoch):
                 return pb.Response(hello_required=True)
@@ -228,9 +228,9 @@ class BridgeEndpoint:
     # ---- directives
 
     def carry_out(self, directive: Directive) -> None:
-        """Queues a directive for the plugin's next poll; from any thread, never blocks and drops nothing.
+        """Queue a directive for the plugin's next poll; from any thread, never blocks.
 
-        The Arbiter bounds the placements under way; of the others the newest for each container waits.
+        The Arbiter bounds the number of open placements; of other kinds only the newest per container waits.
         """
         message = translate.directive_to_wire(directive)
         about = None if isinstance(directive, Place) else (type(directive).__name__, directive.container_id)
@@ -286,7 +286,7 @@ class BridgeEndpoint:
     # ---- queries
 
     def _query_once(self, request: pb.Request) -> pb.Response:
-        """A changing query that is repeated gets its first answer; reading ones are simply served again."""
+        """Answer a query; a repeated one that changes state gets its first answer again."""
         if request.query.method == "GET" or not request.id:
             return self._query(request.query)
         key = (request.plugin_epoch, request.id)
@@ -326,11 +326,11 @@ class BridgeEndpoint:
         while not self._stopped.wait(self._lost_after_s / 4.0):
             try:
                 self.check_lost()
-            except Exception:  # a watch that ends would never tell of a plugin that is away
+            except Exception:  # keep the watch alive, or a silent plugin would never be reported
                 log.exception("whether the plugin is there could not be looked up")
 
     def check_lost(self) -> None:
-        """Reports ClusterLost once the plugin was silent for too long; it must say Hello to come back."""
+        """Submit ClusterLost if the plugin has been silent for too long; it must send Hello to return."""
         with self._intake:
             with self._changed:
                 silent_s = self._clock_s() - self._heard_s
@@ -347,7 +347,7 @@ class BridgeEndpoint:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON; numbers that JSON does not know become null."""
+    """The value as JSON bytes; NaN and infinity become null."""
     try:
         return json.dumps(value, allow_nan=False).encode()
     except ValueError:

@@ -1,8 +1,8 @@
 """The listening end of the bridge: the plugin's `exchange(bytes) -> bytes`, over py4j on loopback.
 
 py4j's callback protocol lets a peer call any method of any pooled Python object. Here there is one object with
-one method: everything else is refused, and nothing is read from a peer that has not shown the token. py4j's own server
-ends at the first accept() that fails, silently; this one continues.
+one method: everything else is refused, and only the token is read from an unauthenticated peer. py4j's own server ends
+silently at the first accept() that fails; this one continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Handler = Callable[[pb.Request], pb.Response]
 """Answers one request; called from one thread for each connection."""
 
 AUTH_S = 5.0
-"""A peer that has not shown the token within this time of its connection is cut off."""
+"""A peer that has not authenticated within this time is disconnected."""
 AUTH_LINE_MAX = 256
 LINE_MAX = 128 * 2**20
 """The longest message, in base64 characters."""
@@ -41,12 +41,12 @@ READ_BYTES = 1 << 16
 STOP_S = 3.0
 BACKLOG = 128
 UNKNOWN_MAX = 64
-"""Peers that have not shown the token yet: of more the oldest gives way, so that they can keep nobody out."""
+"""The most unauthenticated peers; beyond that the oldest is disconnected, so that they cannot block others."""
 KNOWN_MAX = 64
 ACCEPT_AGAIN_S = 0.1
 SAY_AGAIN_S = 60.0
 _CLOSED = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK}
-"""The listening socket is none any more."""
+"""Errors of accept() that mean that the listening socket is closed."""
 
 log = structlog.get_logger("isonomy.bridge")
 
@@ -72,8 +72,8 @@ def bridge_token(path: Path) -> str:
 class BridgeServer:
     """Serves `handler` to plugins that know the token. Port 0 takes a free one; see `port` once started.
 
-    `failed` is told if it can take no connection any more: without a bridge nothing is decided, so the process is to
-    end and be started again.
+    `failed` is called if it can accept no more connections: the process must then restart, because nothing is decided
+    without a bridge.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class BridgeServer:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
-        """The open ones, oldest first."""
+        """The open connections, oldest first."""
         self._said_s = -math.inf
 
     def start(self) -> None:
-        """Begins to listen; raises BridgeError where that is not possible."""
+        """Start to listen; raises BridgeError."""
         self._token = bridge_token(self._token_file)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
@@ -110,13 +110,13 @@ class BridgeServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port on which the server listens; raises RuntimeError before `start`."""
         if self._listening is None:
             raise RuntimeError("the bridge has not been started")
         return int(self._listening.getsockname()[1])
 
     def stop(self) -> None:
-        """Closes the port and all connections; requests being answered get no answer."""
+        """Close the port and all connections; requests in progress get no answer."""
         self._stopping.set()
         if self._listening is None:
             return
@@ -144,7 +144,7 @@ class BridgeServer:
                 self._failed(e)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Takes one connection. No descriptor, memory or thread for it is no reason to stop listening."""
+        """Accept one connection; a lack of descriptors, memory or threads is only logged."""
         try:
             peer, _ = listening.accept()
         except OSError as e:
@@ -175,7 +175,7 @@ class BridgeServer:
             raise
 
     def _became_known(self, connection: _Connection) -> None:
-        """The plugin leaves connections behind when it starts again: the one that was idle for longest gives way."""
+        """Bound the authenticated connections by closing the longest idle: a restarted plugin leaves old ones open."""
         with self._lock:
             idle = [c for c in self._connections if c.known and c is not connection and c.idle_since_s is not None]
             known = sum(c.known for c in self._connections)
@@ -193,18 +193,18 @@ class BridgeServer:
 
 
 class _Incoming(io.RawIOBase):
-    """What a peer sends; until `deadline_s` (of time.monotonic) is lifted, no read lasts beyond it."""
+    """A peer's bytes; while `deadline_s` (of time.monotonic) is set, no read lasts beyond it."""
 
     def __init__(self, peer: socket.socket, deadline_s: float) -> None:
         self._peer = peer
         self.deadline_s: float | None = deadline_s
 
     def readable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """What has come; waits for something. Raises TimeoutError."""
+        """Read available bytes, waiting for at least one; raises TimeoutError."""
         if self.deadline_s is not None:
             left_s = self.deadline_s - time.monotonic()
             if left_s <= 0:
@@ -214,7 +214,7 @@ class _Incoming(io.RawIOBase):
 
 
 class _Connection(threading.Thread):
-    """One connection: the token first, then calls of exchange() one after the other."""
+    """One connection: authentication by token, then calls of exchange() one by one."""
 
     def __init__(
         self,
@@ -228,17 +228,17 @@ class _Connection(threading.Thread):
         self._peer, self._token, self._handler = peer, token, handler
         self._became_known, self._gone = became_known, gone
         self.known = False
-        """It has shown the token."""
+        """Whether the peer has authenticated."""
         self.idle_since_s: float | None = None
-        """Since when it waits for a call; None while one is answered."""
+        """Since when it waits for a call; None during a call."""
 
     def cut(self) -> None:
-        """Ends it, from any thread."""
+        """Close the connection, from any thread."""
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
-        """Serves until the peer leaves or does what is not allowed."""
+        """Serve until the peer disconnects or violates the protocol."""
         peer = self._peer
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -266,13 +266,13 @@ class _Connection(threading.Thread):
         return command == protocol.AUTH_COMMAND_NAME and hmac.compare_digest(shown.encode(), self._token.encode())
 
     def _serve_one(self, peer: socket.socket, stream: BinaryIO) -> bool:
-        """Answers one call; False once the peer has left or strayed from the protocol."""
+        """Answer one call; False if the peer has disconnected or violated the protocol."""
         command = _line(stream, LINE_MAX)
         self.idle_since_s = None
         if not command:
             return False
         if command == protocol.END:
-            return True  # the Java side ends its authentication with it, the Python side does not
+            return True  # py4j's Java side ends its authentication with it, its Python side does not
         if command != protocol.CALL_PROXY_COMMAND_NAME:
             log.warning("a peer sent what is no call; its connection is closed", command=command[:20])
             return False

@@ -1,4 +1,4 @@
-"""Between the messages of bridge.proto and the Arbiter's events and directives. Pure."""
+"""Translates between the messages of bridge.proto and the Arbiter's events and directives. Pure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
 """States of YARN's RMContainer after which it holds no GPU."""
 GPUS_PER_NODE_MAX = 1024
-"""A NodeManager that says more is misconfigured: each of its GPUs is a thing of its own here."""
+"""The most GPUs of a NodeManager; a larger number is a misconfiguration that would cost memory per GPU."""
 INDEX_DIGITS = 9
 BAD_GPUS = "bad-gpus"
 """Node attribute: indices as in 1_3 (YARN allows no comma in a value), `none` or `all`."""
 
 
 class Unreadable(Exception):
-    """A message of the plugin that names nothing; says which field is missing."""
+    """A message of the plugin lacks a name; the error says which field."""
 
 
 def host_of(node_id: str) -> str:
@@ -77,7 +77,7 @@ def node_of(message: pb.Node) -> cluster.Node:
 
 
 def _bad_gpus(attributes: Mapping[str, str], gpus: int) -> tuple[frozenset[int], str]:
-    """What the node's script and the operator, each under a prefix of its own, call bad; a note on the unreadable."""
+    """(bad GPUs, note on malformed values) from the node attributes of the health script and the operator."""
     bad: set[int] = set()
     note = ""
     for value in attribute(attributes, BAD_GPUS):
@@ -166,7 +166,7 @@ def container_of(message: pb.GpuContainer) -> Container:
 
 
 def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
-    """What YARN knows; containers that have ended are left out, those whose processes may run are not."""
+    """A snapshot of YARN's state; without containers that have ended, unless their processes may still run."""
     return ClusterSnapshot(
         ready=message.ready,
         nodes=tuple(node_of(n) for n in message.nodes),
@@ -219,7 +219,7 @@ def event_of(message: pb.Event) -> Event | None:
 
 
 def directive_to_wire(directive: Directive) -> pb.Directive:
-    """A directive as the plugin gets it."""
+    """A directive as a protobuf message."""
     match directive:
         case Place():
             return pb.Directive(id=directive.directive_id, place=_place(directive))

@@ -1,4 +1,4 @@
-"""The Agents' and workers' gRPC. What gRPC itself would print about a failure is said in our own words."""
+"""The gRPC service for Agents and workers. gRPC's own log is off, because failures are logged here."""
 
 import os
 

@@ -1,8 +1,7 @@
-"""Who may open a stream: the holder of a token whose application is, by YARN's word, its user's.
+"""Admission of streams: a token's holder may open one if YARN says that the application is the token's user's.
 
-A token alone proves only that its user asked for it: ids of applications are sequential, so anybody may ask for the
-next one before it is submitted. What it is worth YARN decides, once for each stream and before anything of the app is
-touched.
+A token alone proves only that its user requested it: application ids are sequential, so anyone can request a token for
+the next id before it is submitted. So each stream is checked against YARN before it can affect the app.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import grpc
 from pycontrol.rpc.tokens import TokenClaims, TokenError, Tokens
 
 OWNER_WAIT_S = 10.0
-"""A stream of an app that YARN does not know yet waits so long, then is to try again."""
+"""How long a stream waits for YARN to know its app before it is refused and must retry."""
 LOOK_EVERY_S = 0.2
 WAITING_PER_USER = 64
 WAITING_MAX = 1024
@@ -29,14 +28,14 @@ STREAMS_MAX = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a live application is, and when it was submitted (Unix seconds)."""
+    """A live application's user and submission time (Unix seconds)."""
 
     user: str
     submitted_s: float
 
 
 Owners = Callable[[str], Owner | None]
-"""YARN's word on a live application; None where it knows none. From any thread, never blocks."""
+"""Returns a live application's owner, None if YARN does not know it. From any thread, never blocks."""
 
 
 class StreamRefused(Exception):
@@ -56,7 +55,7 @@ class Admission:
 
     @asynccontextmanager
     async def stream(self, token: str) -> AsyncIterator[TokenClaims]:
-        """What the token says, as long as the stream is open; raises Refused."""
+        """Context manager for an open stream; gives the token's claims. Raises StreamRefused."""
         claims = self._verified(token)
         owner = await self._owner(claims)
         if owner.user != claims.user:

@@ -1,4 +1,4 @@
-"""How many bytes may wait in the control plane: of one stream, one app, one user, and in all."""
+"""Limits of the bytes that wait in the control plane: per stream, app and user, and in total."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of messages as they are on the wire."""
+    """Limits in bytes of messages on the wire."""
 
     stream: int = 8 * MIB
     app: int = 32 * MIB
@@ -19,7 +19,7 @@ class Limits:
 
 
 class ByteBudget:
-    """What waits, by app and by user. A user's apps share its limit."""
+    """Counts the waiting bytes by app and by user; a user's apps share the user's limit."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -28,11 +28,11 @@ class ByteBudget:
         self._users: dict[str, str] = {}
 
     def own(self, app_id: str, user: str) -> None:
-        """Whose app it is; to be said before anything of it waits."""
+        """Set an app's user; call it before the app has waiting messages."""
         self._users.setdefault(app_id, user)
 
     def take(self, app_id: str, size: int) -> str:
-        """Counts `size` bytes more of the app's; or counts nothing and says whose limit would be passed."""
+        """Add `size` bytes of the app and return an empty string; or add nothing and say which limit is exceeded."""
         user = self._users.get(app_id, "")
         if self._of_app[app_id] + size > self.limits.app:
             return f"{app_id} has"
@@ -46,7 +46,7 @@ class ByteBudget:
         return ""
 
     def give(self, app_id: str, size: int) -> None:
-        """So many bytes of the app's wait no more."""
+        """Subtract `size` bytes of the app."""
         user = self._users.get(app_id, "")
         self.in_all -= size
         for counts, key in ((self._of_app, app_id), (self._of_user, user)):
@@ -55,14 +55,14 @@ class ByteBudget:
                 del counts[key]
 
     def forget(self, app_id: str) -> None:
-        """Nothing of the app waits and no stream of it is open."""
+        """Forget an app without open streams, if nothing of it waits."""
         if app_id not in self._of_app:
             self._users.pop(app_id, None)
 
     def heaviest(self) -> str:
-        """The app of which most waits."""
+        """The app with the most waiting bytes."""
         return max(self._of_app, key=lambda app_id: self._of_app[app_id])
 
     def of_app(self, app_id: str) -> int:
-        """Bytes of one app that wait."""
+        """The waiting bytes of one app."""
         return self._of_app[app_id]

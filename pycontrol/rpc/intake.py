@@ -1,4 +1,4 @@
-"""How fast peers are read: each stream by messages, each user by the bytes that the Arbiter has not handled yet."""
+"""Limits how fast peers are read: streams by messages, users by bytes that the Arbiter has not yet handled."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pycontrol.runtime.driver import Overloaded
 MESSAGES_PER_S = 500.0
 MESSAGES_AT_ONCE = 5000.0
 COSTS = {"progress": 250.0, "register": 250.0}
-"""Of an Agent's messages, in ordinary ones: progress is wanted once a second, and its facts are journaled."""
+"""Costs of an Agent's messages, in ordinary ones: progress is expected once a second, and its facts are journaled."""
 RETRY_S = 0.2
 USER_BYTES = 4 << 20
 ALL_BYTES = 64 << 20
-"""Of events that wait for the Arbiter. As values they have some three times as much."""
+"""The most bytes of all users' events that wait for the Arbiter; as values they use about three times as much."""
 
 
 class RateLimiter:
-    """A stream's rate limit: whoever sends faster is read slower."""
+    """A stream's rate limit: a faster sender is read more slowly."""
 
     def __init__(self, per_s: float = MESSAGES_PER_S, at_once: float = MESSAGES_AT_ONCE) -> None:
         self._per_s, self._at_once, self._left = per_s, at_once, at_once
         self._at_s = time.monotonic()
 
     async def take(self, cost: float = 1.0) -> None:
-        """Waits until one more message, which costs so many, may be read."""
+        """Wait until a message of this cost may be read."""
         now_s = time.monotonic()
         self._left = min(self._at_once, self._left + (now_s - self._at_s) * self._per_s) - cost
         self._at_s = now_s
@@ -37,7 +37,7 @@ class RateLimiter:
 
 
 class Intake:
-    """Bytes of events on their way through the Arbiter's queue; belongs to the server's event loop.
+    """Counts the bytes of events in the Arbiter's queue; belongs to the server's event loop.
 
     `after(done)` calls `done` on some thread once all that was submitted before is handled; it may raise Overloaded.
     """
@@ -46,17 +46,17 @@ class Intake:
         self._after = after
         self._under_way = Counter[str]()
         self._watched: dict[str, int] = {}
-        """By user the bytes that its question in the queue is about; there is one at a time."""
+        """By user: the bytes that its pending `after` call covers; there is one at a time."""
         self._less = asyncio.Event()
 
     async def room(self, user: str) -> None:
-        """Waits until so little of this user's is under way that more may be."""
+        """Wait until this user's and all users' waiting bytes are below their limits."""
         while self._under_way[user] >= USER_BYTES or self._under_way.total() >= ALL_BYTES:
             less = self._less
             await less.wait()
 
     def submitted(self, user: str, size: int) -> None:
-        """An event of so many bytes was handed to the Arbiter."""
+        """Count an event of `size` bytes that was submitted to the Arbiter."""
         self._under_way[user] += size
         if user not in self._watched:
             self._watch(user, asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""What is kept for an app while its reader is away: for its Agent from its workers, and for workers from its Agent."""
+"""Messages kept for an app while their reader is away: from workers to the Agent, and from the Agent to workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pycontrol.rpc.outbox import Sized
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 KEPT_KINDS = ("ready", "progress", "checkpoint", "exit")
-"""Kinds of workers' messages of which the newest is kept, in the order in which an Agent gets them."""
+"""Kinds of workers' messages; the newest of each is kept, and an Agent gets them in this order."""
 KEPT_MAX = 2048
 """Messages (and commands) kept per app while their reader is away."""
 
@@ -20,14 +20,14 @@ M = TypeVar("M", bound=Sized)
 
 
 class Shelf(Generic[K, M]):
-    """The newest message of each key, oldest key first; its bytes count in the ledger, and the oldest give way."""
+    """The newest message of each key, oldest key first; bytes count in the ledger, and the oldest are dropped."""
 
     def __init__(self, app_id: str, ledger: ByteBudget, at_most: int) -> None:
         self._app_id, self._ledger, self._at_most = app_id, ledger, at_most
         self._kept: OrderedDict[K, tuple[M, int]] = OrderedDict()
 
     def put(self, key: K, message: M) -> None:
-        """Keeps it in place of the key's older one; drops it where even alone it is too much."""
+        """Keep a message in place of the key's older one; drop it if it exceeds the limit even alone."""
         self.pop(key)
         size = message.ByteSize()
         while self._ledger.take(self._app_id, size):
@@ -39,7 +39,7 @@ class Shelf(Generic[K, M]):
             self._drop_oldest()
 
     def pop(self, key: K) -> M | None:
-        """Takes one out."""
+        """Remove and return a key's message; None if there is none."""
         found = self._kept.pop(key, None)
         if found is None:
             return None
@@ -47,12 +47,12 @@ class Shelf(Generic[K, M]):
         return found[0]
 
     def clear(self) -> None:
-        """Drops all."""
+        """Drop all messages."""
         while self._kept:
             self._drop_oldest()
 
     def items(self) -> Iterator[tuple[K, M]]:
-        """All, oldest first."""
+        """All (key, message), oldest first."""
         return ((key, message) for key, (message, _) in self._kept.items())
 
     def _drop_oldest(self) -> None:
@@ -69,7 +69,7 @@ class Shelf(Generic[K, M]):
 
 
 class Mailbox:
-    """Of one app."""
+    """The messages kept for one app."""
 
     def __init__(self, app_id: str, ledger: ByteBudget, workers_max: int) -> None:
         self._latest = {kind: Shelf[str, pb.ArbiterMessage](app_id, ledger, workers_max) for kind in KEPT_KINDS}
@@ -78,40 +78,40 @@ class Mailbox:
         self._open: dict[str, None] = {}
         """Workers of `_latest`, oldest first."""
         self.unread: Shelf[tuple[str, str], pb.ArbiterMessage] = Shelf(app_id, ledger, KEPT_MAX)
-        """By worker and kind: what no Agent has got."""
+        """By (worker, kind): messages that no Agent has received."""
         self.commands: Shelf[str, pb.WorkerCommand] = Shelf(app_id, ledger, KEPT_MAX)
         """The last command for each worker that is not connected."""
 
     def heard(self, worker_id: str, kind: str, message: pb.ArbiterMessage) -> None:
-        """A worker whose stream is open said so last."""
+        """Keep the newest message of a worker with an open stream."""
         self._open[worker_id] = None
         self._latest[kind].put(worker_id, message)
 
     def closed(self, worker_id: str) -> None:
-        """The worker's stream is no more."""
+        """Forget the newest messages of a worker whose stream has ended."""
         self._open.pop(worker_id, None)
         for shelf in self._latest.values():
             shelf.pop(worker_id)
 
     def keep(self, worker_id: str, kind: str, message: pb.ArbiterMessage, newer: bool = True) -> None:
-        """Keeps a message for the Agent; of each worker and kind the newest."""
+        """Keep an undelivered message for the Agent, the newest per worker and kind."""
         key = (worker_id, kind)
         if newer or key not in self.unread:
             self.unread.put(key, message)
 
     def take(self) -> list[pb.ArbiterMessage]:
-        """What an Agent that registers needs to know of its workers."""
+        """Remove and return the messages about its workers for an Agent that registers."""
         ended = [m for (worker_id, _), m in self.unread.items() if worker_id not in self._open]
         self.unread.clear()
         latest = [dict(shelf.items()) for shelf in self._latest.values()]
         return ended + [kept[w] for w in self._open for kept in latest if w in kept]
 
     def command(self, command: pb.WorkerCommand) -> None:
-        """Keeps a command for a worker that is not connected."""
+        """Keep a command for a worker that is not connected."""
         self.commands.put(command.worker_id, command)
 
     def clear(self) -> None:
-        """Drops everything."""
+        """Drop everything."""
         for shelf in self._latest.values():
             shelf.clear()
         self.unread.clear()

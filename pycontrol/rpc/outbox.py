@@ -11,7 +11,7 @@ import grpc
 from pycontrol.rpc.budget import ByteBudget
 
 OUTBOX_MAX = 10_000
-"""Messages that wait for one stream's peer; one that reads no faster is cut off and comes back."""
+"""The most messages that wait for one stream's peer; a slower peer is disconnected and must reconnect."""
 TOO_SLOW = "messages are read too slowly; connect again"
 
 
@@ -45,7 +45,7 @@ class Stream(Generic[M]):
         self._changed = asyncio.Event()
 
     def put(self, message: M) -> bool:
-        """Queues a message; a full outbox ends the stream. False where the message will not be sent."""
+        """Queue a message; a full outbox ends the stream. False if the message will not be sent."""
         if self.ended:
             return False
         size = message.ByteSize()
@@ -62,13 +62,13 @@ class Stream(Generic[M]):
         return True
 
     def end(self, code: grpc.StatusCode, why: str) -> None:
-        """Ends the stream with this status; the first call counts."""
+        """End the stream with this status; only the first call counts."""
         if self.ended is None:
             self.ended = (code, why)
             self._changed.set()
 
     async def until_ended(self) -> None:
-        """Returns when end() was called."""
+        """Wait until `end` is called."""
         while self.ended is None:
             await self._wait()
 
@@ -79,16 +79,16 @@ class Stream(Generic[M]):
         return self._outbox[0][0]
 
     def sent(self) -> None:
-        """The message of peek() is on its way."""
+        """Remove the message of `peek`, which has been sent."""
         if self._outbox:  # else the outbox was emptied meanwhile
             self._count_off(self._outbox.popleft()[1])
 
     def unsent(self) -> list[M]:
-        """What is left in the outbox."""
+        """The messages left in the outbox."""
         return [message for message, _ in self._outbox]
 
     def empty(self) -> list[M]:
-        """Takes out what is left."""
+        """Remove and return the messages left in the outbox."""
         left = self.unsent()
         self._outbox.clear()
         self._count_off(self._bytes)

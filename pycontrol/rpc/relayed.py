@@ -1,4 +1,4 @@
-"""What is relayed between an app's Agent and its workers: bounded, and nothing in it that agent.proto does not know."""
+"""Checks the messages relayed between an app's Agent and its workers: bounded, and without unknown fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gRPC service `Arbiter` of agent.proto, in a thread with an event loop of its own."""
+"""The gRPC server of the service `Arbiter` of agent.proto, in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGE_MAX_BYTES = 1 << 20
 FIRST_MESSAGE_S = 10.0
 CONNECTIONS_MAX = 50_000
 DESCRIPTORS_LEFT = 256
-"""File descriptors that connections of Agents leave to all else: the bridge, the journal, HDFS."""
+"""File descriptors reserved for everything but Agents' connections: the bridge, the journal, HDFS."""
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -82,8 +82,8 @@ class AgentServer:
         failed: Callable[[BaseException], None] = lambda e: None,
         hdfs_tokens: TokenSource | None = None,
     ) -> None:
-        """`after(done)` calls `done` once all that was submitted before is handled. `failed` is told if the server
-        ends by itself: the process is to end, too, and be started again."""
+        """`after(done)` calls `done` once all events that were submitted before are handled. `failed` is called if the
+        server ends by itself, after which the process must restart."""
         self._failed = failed
         self.host, self.port = host, port
         self._tls = tls
@@ -105,18 +105,18 @@ class AgentServer:
         self._thread = threading.Thread(target=self._run, name="isonomy-agents", daemon=True)
 
     def start(self) -> None:
-        """Binds the port and serves; ServerError where it cannot."""
+        """Bind the port and serve; raises ServerError."""
         self._thread.start()
         self.port = self._started.result(30.0)
 
     def stop(self) -> None:
-        """Ends all streams and the server."""
+        """End all streams and the server."""
         if self._stopping is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(10.0)
 
     def send(self, effect: AgentEffect) -> None:
-        """Sends an effect to its app's Agent; from any thread, never blocks; dropped where there is none."""
+        """Send an effect to its app's Agent, if it is connected; from any thread, never blocks."""
         message = translate.message_of(effect, self._topology())
         try:
             self._loop.call_soon_threadsafe(self._service.sessions.to_agent, effect.app_id, message)
@@ -124,7 +124,7 @@ class AgentServer:
             log.debug("the server has stopped", app_id=effect.app_id)
 
     def stand_by(self) -> None:
-        """Ends all streams: Agents and workers try the other control plane."""
+        """End all streams, so that Agents and workers try the other control plane."""
         sessions = self._service.sessions
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(sessions.end_all, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
@@ -166,7 +166,7 @@ class AgentServer:
 
 
 def connections_max() -> int:
-    """How many connections are taken: what descriptors there are, less a reserve."""
+    """The most connections: the process's file descriptors minus a reserve."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX

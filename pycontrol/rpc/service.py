@@ -25,9 +25,9 @@ from pycontrol.wire.v1 import agent_pb2_grpc
 
 TOKEN_KEY = "isonomy-token"
 Token = tuple[str, float]
-"""An HDFS token as WebHDFS takes it, and when it ends, Unix seconds."""
+"""An HDFS token in WebHDFS's form, and its expiry in Unix seconds."""
 TokenSource = Callable[[str, str], Token]
-"""A new one for an app of a user; blocks, from any thread; raises NoHdfsToken."""
+"""Returns a new token for an app of a user; blocks; from any thread. Raises NoHdfsToken."""
 STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
 
 M = TypeVar("M", bound=Sized)
@@ -36,7 +36,7 @@ log = structlog.get_logger("isonomy.rpc")
 
 
 class NoHdfsToken(Exception):
-    """HDFS gives none; one line."""
+    """HDFS gave no token; the message is one line."""
 
 
 class ArbiterService(agent_pb2_grpc.ArbiterServicer):
@@ -61,7 +61,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
     # ---- an Agent
 
     async def Session(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
-        """One Agent, from Register to the end of its stream."""
+        """Serve one Agent, from Register to the end of its stream."""
         async with self._admitted(context) as claims:
             await self._session(claims, requests, context)
 
@@ -96,7 +96,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "the Arbiter is overloaded; connect again")
 
     def _lost(self, app_id: str) -> None:
-        """Tells the Arbiter that the app has no Agent, again while it is overloaded."""
+        """Tell the Arbiter that the app has no Agent; retries while it is overloaded."""
         if app_id in self.sessions.agents:
             return
         try:
@@ -127,7 +127,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
     # ---- a worker
 
     async def Worker(self, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
-        """One worker: its messages to the Agent of its app, the Agent's commands to it."""
+        """Serve one worker: relay its messages to its app's Agent, and the Agent's commands to it."""
         async with self._admitted(context) as claims:
             await self._worker(claims, requests, context)
 
@@ -160,7 +160,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
     # ---- both
 
     async def HdfsToken(self, request: pb.HdfsTokenRequest, context: Context) -> pb.HdfsTokenReply:
-        """A new HDFS token of the user whose app it is."""
+        """Return a new HDFS token of the app's user."""
         async with self._admitted(context) as claims:
             if self._hdfs_tokens is None:
                 await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this control plane renews no HDFS tokens")
@@ -173,7 +173,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     @contextlib.asynccontextmanager
     async def _admitted(self, context: Context) -> AsyncIterator[TokenClaims]:
-        """Whose stream it is, as long as it is open; a stream that may not be is ended here."""
+        """Context manager with the claims of an admitted stream; aborts a stream that is not admitted."""
         if not self._serving():
             await _abort(context, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
         metadata = context.invocation_metadata() or ()
@@ -198,7 +198,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the stream ended without a message")
 
     async def _serve(self, stream: Stream[M], context: Context, reading: Awaitable[None]) -> None:
-        """Reads and writes until the peer ends the stream or stream.end() is called."""
+        """Read and write until the peer ends the stream or `stream.end` is called."""
         reader = asyncio.ensure_future(reading)
         others = [asyncio.ensure_future(_write(stream, context)), asyncio.ensure_future(stream.until_ended())]
         try:

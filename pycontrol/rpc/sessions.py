@@ -1,6 +1,6 @@
-"""Who is connected, and what waits for whom: the Agents' streams, the workers' streams and the relay.
+"""The connected streams of Agents and workers, and the relay between them.
 
-All of it belongs to the server's event loop; nothing here blocks or is called from another thread.
+All of it belongs to the server's event loop; nothing blocks, and no other thread may call it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pycontrol.rpc.outbox import TOO_SLOW, Stream
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 WORKERS_MAX = 2048
-"""Worker streams of one app."""
+"""The most worker streams of one app."""
 APPS_MAX = 4096
-"""Apps of which anything is kept while none of their streams is open."""
+"""The most apps without an open stream for which messages are kept."""
 
 AgentStream = Stream[pb.ArbiterMessage]
 WorkerStream = Stream[pb.WorkerCommand]
@@ -30,7 +30,7 @@ class Sessions:
 
     def __init__(self, ledger: ByteBudget | None = None) -> None:
         self.ledger = ledger or ByteBudget()
-        """Of all that waits here and in the streams."""
+        """Counts all bytes that wait here and in the streams."""
         self.agents: dict[str, AgentStream] = {}
         self._workers: dict[str, dict[str, WorkerStream]] = {}
         self._mail: OrderedDict[str, Mailbox] = OrderedDict()
@@ -38,7 +38,7 @@ class Sessions:
     # ---- Agents
 
     def agent_up(self, stream: AgentStream) -> None:
-        """An Agent's stream began; an older one of the same app ends."""
+        """Add an Agent's stream; an older one of the same app is ended."""
         older = self.agents.get(stream.app_id)
         self.agents[stream.app_id] = stream
         if older is not None:
@@ -46,7 +46,7 @@ class Sessions:
             self._take_back(older)
 
     def agent_gone(self, stream: AgentStream) -> bool:
-        """An Agent's stream ended; whether it was the app's current one."""
+        """Remove an Agent's stream; returns whether it was the app's current one."""
         if self.agents.get(stream.app_id) is not stream:
             return False
         del self.agents[stream.app_id]
@@ -55,7 +55,7 @@ class Sessions:
         return True
 
     def to_agent(self, app_id: str, message: pb.ArbiterMessage) -> None:
-        """Sends a message of the Arbiter's: Registered first, what came from workers meanwhile after it."""
+        """Send an Arbiter's message; after Registered, also the workers' kept messages."""
         stream = self.agents.get(app_id)
         if stream is None:
             return
@@ -69,13 +69,13 @@ class Sessions:
             self._put(stream, message)
 
     def _put(self, stream: AgentStream, message: pb.ArbiterMessage) -> bool:
-        """Queues a message; room for it is made, where all apps together have too much waiting, by who has most."""
+        """Queue a message; if the total limit is exceeded, drops the messages of the app with the most bytes."""
         if self.ledger.in_all + message.ByteSize() > self.ledger.limits.in_all:
             self._cut_off(self.ledger.heaviest())
         return stream.put(message)
 
     def _cut_off(self, app_id: str) -> None:
-        """Drops all that waits of one app."""
+        """Drop all waiting messages of one app."""
         log.warning("what waits for an app is dropped, as the most of all", app_id=app_id,
                     bytes=self.ledger.of_app(app_id))  # fmt: skip
         streams: list[AgentStream | WorkerStream] = list(self._workers.get(app_id, {}).values())
@@ -87,7 +87,7 @@ class Sessions:
         self._mailbox(app_id).clear()
 
     def _take_back(self, stream: AgentStream) -> None:
-        """What came from workers and did not reach the Agent waits for the next one."""
+        """Keep the workers' messages that did not reach this Agent for the next one."""
         mailbox = self._mailbox(stream.app_id)
         for message in stream.empty():
             kind = message.WhichOneof("kind")
@@ -102,7 +102,7 @@ class Sessions:
     # ---- workers
 
     def worker_up(self, stream: WorkerStream) -> bool:
-        """A worker's stream began and gets the command that waits; False where the app has too many."""
+        """Add a worker's stream and send it the waiting command; False if the app has too many workers."""
         workers = self._workers.setdefault(stream.app_id, {})
         older = workers.get(stream.name)
         if older is None and len(workers) >= WORKERS_MAX:
@@ -119,7 +119,7 @@ class Sessions:
         return True
 
     def worker_gone(self, stream: WorkerStream, reason: str) -> None:
-        """A worker's stream ended; its Agent is told unless a newer stream took its place."""
+        """Remove a worker's stream, and tell its Agent unless a newer stream has replaced it."""
         workers = self._workers.get(stream.app_id, {})
         if workers.get(stream.name) is not stream:
             return
@@ -137,7 +137,7 @@ class Sessions:
             self._mailbox(stream.app_id).command(command)
 
     def from_worker(self, app_id: str, message: pb.WorkerMessage) -> None:
-        """Relays a worker's message to the Agent of its app, or keeps it."""
+        """Relay a worker's message to its app's Agent, or keep it."""
         kind = message.WhichOneof("kind")
         if kind is None:
             return
@@ -154,7 +154,7 @@ class Sessions:
             self._mailbox(app_id).keep(worker_id, kind, message)
 
     def to_worker(self, app_id: str, command: pb.WorkerCommand) -> None:
-        """Routes an Agent's command to the worker's stream, or keeps it until there is one."""
+        """Relay an Agent's command to the worker's stream, or keep it until there is one."""
         stream = self._workers.get(app_id, {}).get(command.worker_id)
         if stream is None or not stream.put(command):
             self._mailbox(app_id).command(command)
@@ -162,7 +162,7 @@ class Sessions:
     # ---- all
 
     def end_all(self, code: grpc.StatusCode, why: str) -> None:
-        """Ends every stream."""
+        """End every stream."""
         for agent in list(self.agents.values()):
             agent.end(code, why)
         for workers in list(self._workers.values()):
@@ -177,7 +177,7 @@ class Sessions:
         return mailbox
 
     def _forget_some(self) -> None:
-        """Bounds what is kept for apps without an open stream, the longest silent first."""
+        """Drop the messages of the longest silent apps without an open stream, beyond APPS_MAX."""
         silent = [a for a in self._mail if a not in self.agents and a not in self._workers]
         for app_id in silent[: max(0, len(silent) - APPS_MAX)]:
             log.warning("what was kept for a silent app is dropped", app_id=app_id)

@@ -1,11 +1,10 @@
-"""Isonomy tokens: how an Agent or worker proves which application it belongs to.
+"""Isonomy tokens, with which an Agent or worker proves which application it belongs to.
 
 A token is `<claims>.<mac>`, both base64url: the claims are JSON [application id, user, expiry in Unix
 seconds], the MAC is HMAC-SHA256 over them. The key never leaves the control plane.
 
-The expiry says until when the application must have been submitted. From then on the token is good for as long as
-the application lives (`admission`): what runs for longer than any expiry connects again, also by a second attempt of
-its AM, which has no other token than the submission's.
+The expiry is the time by which the application must have been submitted. If it was, the token is valid for the
+application's whole life (`admission`), because a later attempt of its AM has only the submission's token.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from pycontrol import secretfile
 KEY_BYTES = 32
 TOKEN_MAX_CHARS = 4096
 _PURPOSE = b"isonomy-token-1\0"
-"""Keeps a MAC of this key from meaning anything elsewhere."""
+"""Domain separator, so that a MAC of this key is valid for no other purpose."""
 
 
 class TokenError(Exception):
-    """A token that proves nothing."""
+    """An invalid token."""
 
 
 class MalformedToken(TokenError):
-    """Not of the form of a token."""
+    """The text does not have the form of a token."""
 
 
 class ForgedToken(TokenError):
-    """Not made with this control plane's key."""
+    """The token was not made with this control plane's key."""
 
 
 class KeyFileError(Exception):
@@ -45,7 +44,7 @@ class KeyFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenClaims:
-    """What a valid token says. `expires_s` (Unix seconds): the application was submitted before."""
+    """The claims of a valid token. `expires_s` (Unix seconds): by when the application must have been submitted."""
 
     app_id: str
     user: str
@@ -62,16 +61,16 @@ class Tokens:
 
     @classmethod
     def of_file(cls, path: Path) -> Tokens:
-        """Tokens with the key in `path`, which is made if it is not there."""
+        """Tokens with the key in `path`, which is created if it does not exist; raises KeyFileError."""
         return cls(read_or_make_key(path))
 
     def issue(self, app_id: str, user: str, ttl_s: float, now_s: float) -> str:
-        """A token for this application of this user, if it is submitted within `ttl_s` seconds."""
+        """A token for this user's application, valid if that is submitted within `ttl_s` seconds."""
         claims = json.dumps([app_id, user, now_s + ttl_s], separators=(",", ":")).encode()
         return f"{_encode(claims)}.{_encode(self._mac(claims))}"
 
     def verify(self, token: str) -> TokenClaims:
-        """What the token says, expired or not; raises MalformedToken or ForgedToken."""
+        """The token's claims, expired or not; raises MalformedToken or ForgedToken."""
         if len(token) > TOKEN_MAX_CHARS:
             raise MalformedToken("the token is too long")
         encoded, dot, mac = token.partition(".")
@@ -110,7 +109,7 @@ def _decode(text: str) -> bytes:
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key in `path`; a file that is not there is made with random bytes, mode 0600."""
+    """The key in `path`; creates the file with random bytes and mode 0600 if needed. Raises KeyFileError."""
     try:
         key = secretfile.read_or_make(path, lambda: os.urandom(KEY_BYTES))
     except secretfile.SecretFileError as e:

@@ -1,7 +1,7 @@
-"""Between the messages of agent.proto and the Arbiter's events and effects. Pure.
+"""Translates between the messages of agent.proto and the Arbiter's events and effects. Pure.
 
-An Agent is not trusted: every number and size is checked here. What means something is brought within bounds that no
-policy has trouble with; what does not is Malformed, and costs its own app the message or the stream.
+Agents are not trusted, so every number and size is checked here. Meaningful values are clipped to bounds that all
+policies can handle; others raise Malformed, which costs only their own app the message or the stream.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 
 LINKS_MAX = 20
 LINK = re.compile(r"https?://[^\s\"'<>]+|/proxy/application_[0-9_]+/tensorboard/")
-"""What an app's page may link to."""
+"""Link targets that are allowed on an app's page."""
 
 
 def demand_of(message: pb.Demand) -> Demand:
-    """What an app could use now."""
+    """The app's demand; raises Malformed."""
     gangs = a_count(message.gangs, "demand.gangs")
     gang_gpus = a_count(message.gang_gpus, "demand.gang_gpus", least=1 if gangs else 0)
     within = an_id(message.within, "demand.within", required=False)
@@ -124,7 +124,7 @@ def _speedups(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gpu, ...]:
-    """GPU ids by machine as GPUs, sorted; each once."""
+    """GPU ids by machine as sorted, unique GPUs; raises Malformed."""
     found: set[Gpu] = set()
     for machine in message:
         host = an_id(machine.host, f"{what}.host")
@@ -226,13 +226,13 @@ def _worker(message: pb.WorkerPlan) -> WorkerPlan:
 
 
 def links_of(messages: Sequence[pb.Link]) -> tuple[tuple[str, str], ...]:
-    """Those that are addresses of the web, or below YARN's proxy; others are left out."""
+    """The links to web addresses or below YARN's proxy; others are left out."""
     found = ((m.label[:ID_MAX_CHARS], m.url[:TEXT_MAX_CHARS]) for m in messages[:LINKS_MAX])
     return tuple((label, url) for label, url in found if label and LINK.fullmatch(url))
 
 
 def job_progress(message: pb.JobProgress) -> JobProgress:
-    """How far a job is. A loss that diverged stays NaN or infinite: it is what the job computed."""
+    """A job's progress; a diverged loss stays NaN or infinite, as that is the job's result."""
     return JobProgress(
         job_id=an_id(message.job_id, "progress.job_id"),
         state=an_id(message.state, "progress.state", required=False),
@@ -254,7 +254,7 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
 
 
 def agent_done(app_id: str, message: pb.Done) -> AgentDone:
-    """Done. It is an app's last word, so odd numbers in it count as 0 instead of refusing it."""
+    """Done. It is an app's last message, so malformed numbers count as 0 and do not reject it."""
     return AgentDone(
         app_id=app_id,
         succeeded=message.succeeded,
@@ -310,7 +310,7 @@ def machine_gpu_ids(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
 
 
 def contention(value: Contention) -> pb.Contention:
-    """What an Agent needs to compute rho."""
+    """The values that an Agent needs to compute rho."""
     return pb.Contention(
         cluster_gpus=value.cluster_gpus,
         n_avg=value.n_avg,
@@ -342,7 +342,7 @@ def hosts_of(topology: Topology) -> list[pb.Host]:
 
 
 def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
-    """An effect as the message that its Agent gets."""
+    """An effect as the message to its Agent."""
     match effect:
         case SendRegistered():
             grants = [grant(g) for g in effect.grants]
@@ -386,6 +386,6 @@ def _offer(effect: SendOffer) -> pb.Offer:
 
 
 def use_reply(use_id: str, accepted: bool, reason: str) -> pb.ArbiterMessage:
-    """Whether a Use lies inside the app's leases."""
+    """The reply to a Use: whether it is within the app's leases."""
     reply = pb.UseReply(use_id=use_id[:ID_MAX_CHARS], accepted=accepted, reason=reason)
     return pb.ArbiterMessage(use_reply=reply)
