@@ -1,4 +1,4 @@
-"""A real cluster with a control plane of its own, for trying faults on real processes."""
+"""A real cluster with its own control plane, for faults on real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30",
 
 
 def slowness() -> float:
-    """How many times longer things take here now than on an idle machine."""
+    """How many times longer everything takes now than on an idle machine."""
     return min(SLOWEST, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
@@ -34,7 +34,7 @@ class Rig:
     repo, bin = REPO, BIN
     """The checkout whose dev-cluster, control plane and clients these are."""
     login: AuthBase | None = None
-    """What web apps of a secure cluster are shown."""
+    """The credentials for web apps of a secure cluster."""
 
     def __init__(self, folder: Path, policy: str = "themis", *options: str) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Rig:
         self.control: subprocess.Popen[bytes] | None = None
         try:
             self.serve(policy)
-        except BaseException:  # nobody else would end what runs
+        except BaseException:  # no other process would end the cluster
             self.down()
             raise
 
@@ -72,7 +72,7 @@ class Rig:
             self.control.wait(20)
 
     def down(self) -> None:
-        """Leaves nothing running."""
+        """Stops everything."""
         self.stop()
         subprocess.run([str(self.repo / "dev-cluster/down"), "--dir", str(self.folder)], check=True, timeout=120)
 
@@ -86,12 +86,12 @@ class Rig:
         return self._ask(f"isonomy/{path}", **params)
 
     def app(self, name: str) -> dict[str, Any]:
-        """YARN's word on an app."""
+        """YARN's report on an app."""
         found = self._ask("apps").get("apps") or {}
         return next((a for a in found.get("app", []) if a["name"] == name), {})
 
     def info(self) -> dict[str, Any]:
-        """The ResourceManager's word on itself."""
+        """The ResourceManager's report on itself."""
         return dict(self._ask("info")["clusterInfo"])
 
     def _ask(self, path: str, **params: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Rig:
     def submit(
         self, name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50, command: str = DIGITS
     ) -> None:
-        """A job of two GPUs whose training takes about so long; `more` makes a group of it."""
+        """Submits a job of two GPUs with about this training time; `more` makes it a group."""
         words = [
             str(self.bin / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
             "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", str(steps),
@@ -140,7 +140,7 @@ class Rig:
         self.wait(lambda: any(j["step"] >= from_step for j in self.jobs(name)), limit_s, f"{name} at step {from_step}")
 
     def succeeds(self, name: str) -> None:
-        """Waits for the app's good end."""
+        """Waits until the app has succeeded."""
         ended = ("FINISHED", "FAILED", "KILLED")
         self.wait(lambda: self.app(name).get("state") in ended, 180, f"{name} ends")
         app = self.app(name)
@@ -165,12 +165,12 @@ class Rig:
             os.kill(pid, signal.SIGKILL)
 
     def audited(self) -> dict[str, Any]:
-        """What the audit says."""
+        """The audit's output."""
         words = [str(self.bin / "isonomy"), "audit", "--cluster-dir", str(self.folder), "-o", "json"]
         done = subprocess.run(words, env=self.env, capture_output=True, text=True, timeout=300)
         return dict(json.loads(done.stdout))
 
     def audit(self) -> None:
-        """The journal and the nodes' evidence agree."""
+        """Checks that the journal and the nodes' evidence agree."""
         said = self.audited()
         assert said["violations"] == [], json.dumps(said)

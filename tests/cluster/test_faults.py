@@ -18,7 +18,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made.down()
 
 
-def test_the_control_plane_is_killed_and_started_again(rig: Rig) -> None:
+def test_apps_survive_a_killed_control_plane(rig: Rig) -> None:
     rig.submit("cp", 25)
     rig.training("cp", 5)
     assert rig.control is not None
@@ -30,7 +30,7 @@ def test_the_control_plane_is_killed_and_started_again(rig: Rig) -> None:
     rig.audit()
 
 
-def test_a_worker_is_killed(rig: Rig) -> None:
+def test_apps_survive_a_killed_worker(rig: Rig) -> None:
     rig.submit("worker", 20)
     rig.training("worker", 25)
     rig.kill9(rig.processes("submarine_patch.worker", rig.app("worker")["id"].removeprefix("application_")))
@@ -38,7 +38,7 @@ def test_a_worker_is_killed(rig: Rig) -> None:
     rig.audit()
 
 
-def test_the_jvm_of_the_am_is_killed(rig: Rig) -> None:
+def test_apps_survive_a_killed_am(rig: Rig) -> None:
     rig.submit("am", 40)
     rig.training("am", 5)
     rig.kill9(rig.processes("isonomy.am.AmShell", rig.app("am")["id"].removeprefix("application_"), "-Xmx"))
@@ -46,7 +46,7 @@ def test_the_jvm_of_the_am_is_killed(rig: Rig) -> None:
     rig.audit()
 
 
-def test_the_resourcemanager_is_killed(rig: Rig) -> None:
+def test_apps_survive_a_killed_resourcemanager(rig: Rig) -> None:
     rig.submit("rm", 40)
     rig.training("rm", 5)
     rig.dev("kill", "resourcemanager")
@@ -55,7 +55,7 @@ def test_the_resourcemanager_is_killed(rig: Rig) -> None:
     rig.audit()
 
 
-def test_a_nodemanager_is_killed(rig: Rig) -> None:
+def test_apps_survive_a_killed_nodemanager(rig: Rig) -> None:
     rig.submit("nm", 40)
     rig.training("nm", 25)
     leases = rig.get("explain", app="nm")["leases"]

@@ -1,4 +1,4 @@
-"""Who lies: Agents with a valid token, users after others' apps, AMs with any asks, callers of every query."""
+"""Adversaries: Agents with a valid token, users who attack others' apps, AMs with any asks, callers of every query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEWS = ("status", "queue", "apps", "leases", "audit", "rounds", "metrics", "cel
 
 
 def messages(rng: random.Random, world: Any, app_id: str) -> pb.AgentMessage:
-    """Anything that an Agent may say."""
+    """Random messages of an Agent."""
     kind = rng.choice(("rho", "bid", "use", "released", "released", "progress", "done", "to_worker", "register"))
     plane = world.plane
     if kind == "rho":
@@ -51,7 +51,7 @@ def messages(rng: random.Random, world: Any, app_id: str) -> pb.AgentMessage:
 
 
 def demand(rng: random.Random) -> pb.Demand:
-    """Mostly of the kind that is let through."""
+    """A random demand, mostly a valid one."""
     sane = rng.random() < 0.8
     numbers = NUMBERS[:10] if sane else NUMBERS
     types = rng.sample(["gpu", "V100", "x", ""], rng.randint(0, 3))
@@ -76,7 +76,7 @@ def _bid(rng: random.Random, world: Any) -> pb.Bid:
 
 
 def _gpus(rng: random.Random, world: Any, app_id: str) -> list[pb.MachineGpuIds]:
-    """Its own, mostly; else anybody's."""
+    """Random GPUs, mostly of its own app."""
     plane = world.plane
     mine = [x.gpu for x in plane.arbiter.leases_of(app_id)] if plane.up else []
     if mine and rng.random() < 0.7:
@@ -96,7 +96,7 @@ class _Sleeper:
     """A process that ignores all but SIGKILL."""
 
     def end(self) -> None:
-        """Killed."""
+        """Kills the process."""
 
 
 class LiarMaster(Master):
@@ -215,7 +215,7 @@ def mallory(world: Any, f: Fault) -> None:
 
 
 def flood(world: Any, f: Fault, over: Callable[[], bool]) -> None:
-    """An AM changes so many asks at once, again and again, that the plugin's queue overflows."""
+    """An AM repeatedly changes so many asks at the same time that the plugin's queue overflows."""
     end_s = world.sim.now + 40.0
     app_id = world.app_id(f["app"])
 
@@ -232,7 +232,7 @@ def flood(world: Any, f: Fault, over: Callable[[], bool]) -> None:
 
 
 def rest(world: Any, f: Fault) -> None:
-    """Everybody looks at everything, in any phase."""
+    """All users query everything, in any phase."""
     rng = random.Random(f["seed"])
     for _ in range(12):
         view = rng.choice(VIEWS)

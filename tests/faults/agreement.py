@@ -1,4 +1,4 @@
-"""What the parts say of each other: the Arbiter's view of YARN, its queues' limits, refusals, what is left of apps."""
+"""Agreement of the parts: the Arbiter's view of YARN, queues' limits, refusals, and remains of ended apps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.refusals import REFUSED_S
 
 FORGET_S = 60.0
-"""A machine that did not refuse an app for so long begins anew; apps keep off for longer than that."""
+"""After this time without a refusal the count starts from zero; apps avoid a machine for longer than that."""
 INSISTS_S = REFUSED_S + 75.0
-"""Longer than that no app's placements go on to a machine that refuses each of them."""
+"""The longest time for which an app may be placed on a machine that refuses every placement."""
 APP_PREFIXES = ("application_", "container_", "appattempt_")
 BOUNDED = {
     "apps", "ended", "memory", "receipts", "story", "_events", "_granted", "_names", "_mail", "spans", "trends",
     "_answers", "ledger",
 }  # fmt: skip
-"""Fields with rules of their own for how much they keep of apps that ended: the last round, a policy's memory..."""
+"""Fields with separate rules for what they keep of ended apps: the last round, a policy's memory..."""
 
 
 def view_differs(plane: Any, rm: Any) -> str:
-    """What the Arbiter believes of nodes, containers, apps and asks that is not so, or does not know; empty: nothing.
+    """The Arbiter's wrong or missing beliefs about nodes, containers, apps and asks; empty if there are none.
 
-    A snapshot and the events that it replaces tell the same: whichever it heard, it must come to this.
+    A snapshot and the events that it replaces must lead to the same view.
     """
     cluster, live = plane.arbiter.cluster, {a.app_id: a for a in rm.apps.values() if not a.final}
     containers = {c.container_id for c in rm.containers.values() if c.node_id in rm.nodes}
@@ -55,7 +55,7 @@ def _has_gpus(rm: Any, container_id: str) -> bool:
 
 
 def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
-    """The queue that has more than its limit though an app of it was just granted GPUs; empty: none."""
+    """The queue that exceeds its limit although one of its apps was just granted GPUs; empty if there is none."""
     d = arbiter.durable
     queues = {d.apps[app_id].queue for app_id in granted if app_id in d.apps}
     held = Counter(d.apps[x.app_id].queue for x in d.leases.values() if x.state != REVOKING)
@@ -71,14 +71,14 @@ def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
 
 
 class Refused:
-    """Placements that a machine refused an app, one after another."""
+    """Consecutive refusals of an app's placements by a machine."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], tuple[float, float]] = {}
         """(app, host) -> when the run began, and its newest."""
 
     def refused(self, app_id: str, host: str, now_s: float, calm_s: float) -> bool:
-        """Notes a refusal; whether this has gone on for too long, of the time since nothing disturbed it."""
+        """Notes a refusal; returns whether they have continued for too long since the last disturbance."""
         first_s, last_s = self._runs.get((app_id, host), (now_s, now_s))
         if now_s - last_s > FORGET_S:
             first_s = now_s
@@ -86,7 +86,7 @@ class Refused:
         return min(now_s - first_s, calm_s) > INSISTS_S
 
     def placed(self, app_id: str, host: str) -> None:
-        """It took one."""
+        """Notes a successful placement."""
         self._runs.pop((app_id, host), None)
 
 

@@ -1,4 +1,4 @@
-"""Application masters: the shell with the real AgentCore and its edges, and masters that know nothing of Isonomy."""
+"""Application masters: the AM shell with the real AgentCore and its edges, and masters of unmanaged apps."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 SAVE_S = (0.02, 0.4)
 LOST_S = 60.0
 HOG_S = 100.0
-"""By then the Arbiter must have had the container killed."""
+"""The time by which the Arbiter must have had the container killed."""
 
 
 class Master:
-    """What every AM has: asks by key, a heartbeat, containers that it holds."""
+    """The common part of AMs: asks by key, a heartbeat, and the containers that it holds."""
 
     def __init__(self, world: Any, app: App) -> None:
         self.world, self.app = world, app
@@ -54,21 +54,21 @@ class Master:
         self._told: dict[str, None] = {}
 
     def start(self) -> None:
-        """The AM's container runs."""
+        """Starts when the AM's container runs."""
         self.sim.every(AM_HEARTBEAT_S, self.heartbeat, self.life)
 
     def die(self, why: str) -> None:
-        """The JVM is killed."""
+        """Kills the JVM."""
         if not self.life.dead:
             self.sim.tell(self.app.app_id, f"its AM dies: {why}")
             self.life.dead = True
             self.ended()
 
     def ended(self) -> None:
-        """What the end of the process cuts."""
+        """Closes the connections of the ended process."""
 
     def heartbeat(self) -> None:
-        """Tells the RM what changed and hears what happened."""
+        """Reports changes to the RM and receives its news."""
         rm, net = self.world.rm, self.world.net
         if rm is None or not net.open(self.name, "rm") or not net.open("rm", self.name):
             return
@@ -90,7 +90,7 @@ class Master:
         return (*self.__dict__.setdefault("_sizes", {}).get(key, (1, 1)), 0)
 
     def ask(self, key: Key, gpus: int, memory_mb: int, count: int) -> None:
-        """Asks for so many in all; 0 withdraws."""
+        """Asks for a total number of containers; 0 withdraws the ask."""
         if count:
             self.asks[key] = (gpus, memory_mb, count)
         else:
@@ -99,7 +99,7 @@ class Master:
         self.changed.append(key)
 
     def take(self, told: Told) -> None:
-        """What the heartbeat brought."""
+        """Handles the heartbeat's answer."""
         for container in told.previous:
             self.previous(container)
         for container in told.allocated:
@@ -109,14 +109,14 @@ class Master:
             self.completed(container_id, status, why)
 
     def previous(self, container: RmContainer) -> None:
-        """A container of an earlier attempt."""
+        """Handles a container of an earlier attempt."""
 
     def allocated(self, container: RmContainer) -> None:
-        """A new container."""
+        """Handles a new container."""
         raise NotImplementedError
 
     def completed(self, container_id: str, status: int, why: str) -> None:
-        """A container has ended."""
+        """Handles the end of a container."""
 
     def start_on_node(self, c: RmContainer, process: Callable[[Run], Any], failed: Callable[[str], None]) -> None:
         """NMClient.startContainer."""
@@ -135,7 +135,7 @@ class Master:
         self.sim.at(net.delay(self.name, host), arrive)
 
     def stop_on_node(self, c: RmContainer) -> None:
-        """NMClient.stopContainer; where the node is not reached the container is released."""
+        """NMClient.stopContainer; if the node cannot be reached the container is released."""
         host = c.node_id.split(":")[0]
         nm, net = self.world.nms[host], self.world.net
 
@@ -170,12 +170,12 @@ class AgentMaster(Master):
         self._open: dict[int, int] = {}
         self.done = False
         self.links, self.linked_s = 0, None
-        """Streams that it has begun, and since when the present one has been greeted."""
+        """The number of its streams, and the time of the present one's handshake."""
         self._token = world.token(app.app_id, app.user)
         self.mute_until_s = 0.0
-        """Until then its process is stopped."""
+        """Its process is suspended until then."""
         self._hog = world.checkpoint_s(app.app_id) == STUCK
-        """It stops containers long after it should."""
+        """Whether it stops containers long after it should."""
 
     def wall_s(self) -> float:
         """The Agent machine's clock."""
@@ -306,7 +306,7 @@ class AgentMaster(Master):
             self._finish(c.finish.succeeded, c.finish.message)
 
     def _finish(self, succeeded: bool, message: str) -> None:
-        """Done first; then the AM unregisters, again and again while the RM is away."""
+        """Reports Done first; then the AM unregisters, repeatedly while the RM is away."""
         rm, net = self.world.rm, self.world.net
         if rm is None or not net.open(self.name, "rm") or self._rm != rm.epoch:
             self.sim.at(0.5, lambda: self._finish(succeeded, message), self.life)
@@ -391,12 +391,12 @@ class ForeignProcess:
         world.sim.at(seconds, lambda: world.nms[host].exited(run, 0), self.life)
 
     def end(self) -> None:
-        """It is no more."""
+        """Ends the process."""
         self.life.dead = True
 
 
 class ForeignMaster(Master):
-    """As distributed shell: so many containers of so many GPUs, each for some seconds."""
+    """Like distributed shell: a number of equal containers, each for some seconds."""
 
     def __init__(self, world: Any, app: App, gpus: int, count: int, seconds: float) -> None:
         super().__init__(world, app)
@@ -409,7 +409,7 @@ class ForeignMaster(Master):
         self.sim.every(LOST_S, self._look_for_lost, self.life)
 
     def _look_for_lost(self) -> None:
-        """Of a container that was lost together with the ResourceManager nobody tells."""
+        """Finds containers that were lost together with the ResourceManager, which nobody reports."""
         rm, nms = self.world.rm, self.world.nms.values()
         if rm is None or not rm.ready:
             return

@@ -1,4 +1,4 @@
-"""Virtual time: one scheduler, machines' clocks, streams between them, and an asyncio loop that lives in it."""
+"""Virtual time: one scheduler, machines' clocks, streams between them, and an asyncio loop that runs in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPIN_MAX = 3_000
 
 
 class Violation(AssertionError):
-    """Something that must hold does not. `kind` names the invariant, `about` the GPU or app whose story tells why."""
+    """A broken invariant. `kind` names it, `about` the GPU or app whose history explains it."""
 
     def __init__(self, kind: str, text: str, about: str = "") -> None:
         super().__init__(f"{kind}: {text}")
@@ -26,14 +26,14 @@ class Killed(BaseException):
 
 
 class Life:
-    """From a process's start to its end; what it had planned dies with it."""
+    """A process's life from start to end; its planned calls are dropped with it."""
 
     def __init__(self) -> None:
         self.dead = False
 
 
 class Sim:
-    """The scheduler. All that happens is a function at a time; ties go by order of planning."""
+    """The scheduler. Every event is a function at a time; ties are in the order of planning."""
 
     def __init__(self, seed: int, start_s: float = 1_000_000.0) -> None:
         self.now = self.start_s = start_s
@@ -45,12 +45,12 @@ class Sim:
         self.steps = 0
 
     def at(self, delay_s: float, fn: Callable[[], object], life: Life | None = None) -> None:
-        """Calls fn after a delay, unless that life has passed by then."""
+        """Calls fn after a delay, unless that life has ended by then."""
         self._order += 1
         heapq.heappush(self._heap, (self.now + max(0.0, delay_s), self._order, life, fn))
 
     def every(self, period_s: float, fn: Callable[[], object], life: Life | None = None) -> None:
-        """Calls fn again and again, the first time at a random phase."""
+        """Calls fn periodically, the first time at a random phase."""
 
         def again() -> None:
             fn()
@@ -59,11 +59,11 @@ class Sim:
         self.at(self.rng.uniform(0, period_s), again, life)
 
     def tell(self, who: str, what: str) -> None:
-        """A line of the story."""
+        """Adds a line to the history."""
         self.story.append((self.now - self.start_s, who, what))
 
     def step(self) -> bool:
-        """The next event; False if none is left."""
+        """Runs the next event; False if none is left."""
         while self._heap:
             due, _, life, fn = heapq.heappop(self._heap)
             if life is not None and life.dead:
@@ -85,7 +85,7 @@ class Sim:
 
 
 class MachineTime:
-    """In place of the module `time` for code that runs on a simulated machine."""
+    """Replaces the module `time` for code that runs on a simulated machine."""
 
     def __init__(self, sim: Sim) -> None:
         self._sim = sim
@@ -96,7 +96,7 @@ class MachineTime:
         return self._sim.now + self.skew_s
 
     def monotonic(self) -> float:
-        """Seconds that never jump."""
+        """Seconds that never jump, as time.monotonic()."""
         return self._sim.now
 
     def perf_counter(self) -> float:
@@ -108,7 +108,7 @@ class _NothingSelects:
     """A selector without files."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Nothing, at once."""
+        """Returns no events, immediately."""
         return []
 
 
@@ -161,12 +161,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class Net:
-    """What lies between two machines: delays, walls in one or both directions, cuts."""
+    """The network between two machines: delays, walls in one or both directions, cuts."""
 
     def __init__(self, sim: Sim, delay_s: tuple[float, float] = (0.001, 0.05)) -> None:
         self.sim, self.delay_s = sim, delay_s
         self.slow: dict[str, float] = {}
-        """Party -> seconds added to all that it sends."""
+        """Party -> seconds added to everything that it sends."""
         self.walls: set[tuple[str, str]] = set()
         """(from, to): nothing gets through. A party is a name; "*" is everybody."""
         self.loss: dict[tuple[str, str], float] = {}
@@ -177,7 +177,7 @@ class Net:
         return not ({(a, b), (a, "*"), ("*", b)} & self.walls)
 
     def delay(self, a: str, b: str) -> float:
-        """Seconds that a message takes."""
+        """The seconds that a message takes."""
         return self.sim.rng.uniform(*self.delay_s) + self.slow.get(a, 0.0) + self.slow.get(b, 0.0)
 
     def twice(self) -> bool:
@@ -191,11 +191,11 @@ class Net:
 
 
 KEEPALIVE_S = 12.0
-"""A stream whose packets are not acknowledged for so long is broken."""
+"""A stream whose packets are not acknowledged for this long is broken."""
 
 
 class Stream:
-    """One connection: in order, nothing lost before its end. Each side learns of the end at a time of its own."""
+    """One connection: in order, nothing lost before its end. Each side learns of the end at its own time."""
 
     def __init__(self, net: Net, a: str, b: str) -> None:
         self.net, self.ends = net, (a, b)
@@ -203,7 +203,7 @@ class Stream:
         self.on_end: list[Callable[[str], object] | None] = [None, None]
         self._free_s = [0.0, 0.0]
         self.closed = [False, False]
-        """Whether that side knows that it has ended."""
+        """Whether each side knows that it has ended."""
         self._stalled_s: float | None = None
         self.app_id = ""
         """Of an Agent's or worker's own stream."""
@@ -221,7 +221,7 @@ class Stream:
         self.net.sim.at(due - self.net.sim.now, lambda: self._arrive(side, message))
 
     def _stall(self, side: int, message: Any) -> None:
-        """TCP tries again until the wall is gone, or the stream breaks."""
+        """Retries like TCP until the wall is gone or the stream breaks."""
         begun = self._stalled_s = self._stalled_s or self.net.sim.now
         if self.net.sim.now - begun > KEEPALIVE_S:
             self.cut("keepalive")
@@ -242,7 +242,7 @@ class Stream:
             handler(message)
 
     def end(self, side: int, why: str = "") -> None:
-        """One side ends it: it knows at once, the other after what was sent before."""
+        """Ends it from one side, which knows immediately; the other learns of it after the earlier messages."""
         if self.closed[side]:
             return
         self.closed[side] = True
@@ -250,7 +250,7 @@ class Stream:
         self.net.sim.at(due - self.net.sim.now, lambda: self._ended(1 - side, why))
 
     def cut(self, why: str = "cut") -> None:
-        """It breaks; what is under way is lost, and either side may believe in it for a while."""
+        """Breaks it; messages in transit are lost, and either side may not notice for a while."""
         for side in (0, 1):
             late_s = self.net.sim.rng.choice((0.0, 0.0, 1.0, KEEPALIVE_S))
             self.net.sim.at(late_s, lambda side=side: self._ended(side, why))  # type: ignore[misc]

@@ -29,7 +29,7 @@ class DiskFull(sqlite3.OperationalError):
 
 
 class MemoryDisk:
-    """Where a `MemoryJournal` lies: rows that are durable. Survives all processes."""
+    """The durable rows of a `MemoryJournal`, which survive all processes."""
 
     def __init__(self, name: str = "journal") -> None:
         self.name = name
@@ -47,12 +47,12 @@ class MemoryDisk:
         return MemoryJournal(self)
 
     def keep(self, now_s: Callable[[], float]) -> None:
-        """The journal's keeper makes a snapshot, from which the next life begins."""
+        """Makes a snapshot as the journal's keeper does; the next life begins from it."""
         if not self.full:
             self.snapshot = (len(self.rows), json.dumps(self.recovered().dump()))
 
     def recovered(self) -> Durable:
-        """The state that it tells."""
+        """The state that the disk gives."""
         at, data = self.snapshot or (0, "")
         state = Durable.load(json.loads(data)) if data else Durable()
         for _, _, kind, row in self.rows[at:]:
@@ -68,7 +68,7 @@ class MemoryDisk:
 
 
 class MemoryJournal:
-    """What SqliteJournal promises, in memory: all facts of an append or none, JSON both ways."""
+    """SqliteJournal's contract, in memory: all facts of an append or none, JSON both ways."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
@@ -90,7 +90,7 @@ class MemoryJournal:
         return self.epoch
 
     def recover(self) -> Durable:
-        """The state that the disk tells."""
+        """The state from the disk."""
         return self._disk.recovered()
 
     def prune(self, state: Durable, now_s: float, retention_s: float) -> None:
@@ -111,7 +111,7 @@ class MemoryJournal:
 
 
 class SqliteDisk:
-    """Where a real SqliteJournal lies. A power cut keeps a prefix of what the last transaction wrote."""
+    """The disk of a real SqliteJournal. A power cut keeps a prefix of the last transaction's writes."""
 
     def __init__(self, draw: Callable[[float, float], float], old: bool = False) -> None:
         base = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -164,7 +164,7 @@ class _TornJournal(SqliteJournal):
         super().append(rows, now_s)
 
     def torn(self) -> None:
-        """The machine loses power in the middle of a write: its log has a piece of a transaction at its end."""
+        """Cuts the power in the middle of a write: the log ends with a piece of a transaction."""
         wal = self.path.with_name(self.path.name + "-wal")
         whole = wal.read_bytes() if wal.exists() else b""
         main = self.path.read_bytes()
@@ -175,14 +175,14 @@ class _TornJournal(SqliteJournal):
         self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
 
     def gone(self) -> None:
-        """The process is no more."""
+        """Ends the process."""
         if not self._gone:
             self._gone = True
             self.close()
 
 
 class KeptFiles(Kept):
-    """What control planes of a pair keep for each other, on a simulated HDFS."""
+    """The state that control planes of a pair store for each other, on a simulated HDFS."""
 
     def __init__(self, hdfs: Hdfs) -> None:
         self.folder, self._where = "/kept", "simulated"
@@ -221,7 +221,7 @@ class _Client:
 
 
 class Hdfs:
-    """Files that are whole or not there; may be away for a time."""
+    """Files that are complete or absent; HDFS may be unreachable for a time."""
 
     def __init__(self) -> None:
         self.files: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What goes wrong: each kind of fault as a method, with its end."""
+"""The faults: each kind as a method, with its end."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Injector:
         self.healed = False
 
     def inject(self, f: Fault) -> None:
-        """One fault begins."""
+        """Begins one fault."""
         self.sim.tell("fault", f"{f['kind']} for {f['for_s']:.0f} s: host {f['host']}, app {f['app']}, {f['way']}")
         getattr(self, f"do_{f['kind']}")(f)
 
     def heal(self) -> None:
-        """All faults end now."""
+        """Ends all faults now."""
         self.healed = True
         for end in list(self._open):
             end()
@@ -49,7 +49,7 @@ class Injector:
         self.sim.at(f["for_s"], once)
 
     def _disturbed(self, f: Fault) -> None:
-        """Oracles with a bound begin to count when this has ended."""
+        """Restarts the oracles' bounds when this fault has ended."""
         self.world.disturb()
         self._until(f, self.world.disturb)
 
@@ -57,7 +57,7 @@ class Injector:
         return random.Random(f["seed"]).choice(among) if among else None
 
     def _walls(self, f: Fault, a: str, b: str) -> None:
-        """Nothing gets from a to b, from b to a, or either way."""
+        """Blocks messages from a to b, from b to a, or both ways."""
         pairs = {"out": [(a, b)], "in": [(b, a)], "both": [(a, b), (b, a)]}[f["way"]]
         self.world.net.walls.update(pairs)
         self._until(f, lambda: self.world.net.walls.difference_update(pairs))
@@ -69,7 +69,7 @@ class Injector:
         self.world.plane.die("kill -9")
 
     def do_plane_crash(self, f: Fault) -> None:
-        """Between handling, journal and effects of some event soon."""
+        """Crashes between the handling, journaling and effects of some event soon."""
         self.world.disturb()
         self.world.plane.crash_in = (f["where"], f["n"])
 
@@ -107,7 +107,7 @@ class Injector:
             plane.act(lambda: plane.driver.call(lambda a, now_s: plane.journal.prune(a.durable, now_s, 1e9)))
 
     def do_keeper(self, f: Fault) -> None:
-        """The journal's keeper makes a snapshot and drops what is before it."""
+        """The journal's keeper makes a snapshot and drops earlier facts."""
         plane = self.world.plane
         if plane.lives and hasattr(plane.disk, "keep"):
             plane.disk.keep(plane.machine.time)
@@ -115,7 +115,7 @@ class Injector:
             self.do_prune(f)
 
     def do_failover(self, f: Fault) -> None:
-        """RM and control plane are lost with their machine; others come up, the journal empty."""
+        """RM and control plane are lost with their machine; others start, with an empty journal."""
         if self.world.rm is None:
             return
         self._disturbed(f)
@@ -301,7 +301,7 @@ class Injector:
             self._until(f, nm.start)
 
     def do_nm_at_kill(self, f: Fault) -> None:
-        """The next NodeManager that is to kill something is itself killed before it hears of that."""
+        """The next NodeManager that is told to kill a container is itself killed before it receives the order."""
         self.world.rm_crashes_nm = lambda nm: self._node_down({**f, "host": nm.host}, False)
         self._until({**f, "for_s": 30.0}, lambda: setattr(self.world, "rm_crashes_nm", None))
 
@@ -310,7 +310,7 @@ class Injector:
         self._walls(f, f["host"], "rm")
 
     def do_refuses(self, f: Fault) -> None:
-        """Others use the machine's memory up; it stays so."""
+        """Other processes use up the machine's memory, for a while or permanently."""
         nm = self.world.nms[f["host"]]
         if sum(n.refuses for n in self.world.nms.values()) == 0:
             nm.refuses = True
@@ -336,14 +336,14 @@ class Injector:
         self._until(f, back)
 
     def do_blacklist(self, f: Fault) -> None:
-        """An AM wants nothing on a machine any more; it may think better of it."""
+        """An AM blacklists a machine; it may remove it from the blacklist again."""
         pair = (self.world.app_id(f["app"]), f["host"])
         self.world.blacklist.add(pair)
         if f["amount"] < 0.5:
             self._until(f, lambda: self.world.blacklist.discard(pair))
 
     def do_user_limit(self, f: Fault) -> None:
-        """Ann's memory is at its limit but for a container or two."""
+        """Ann's memory limit leaves room for only a container or two."""
         self.world.user_max["ann"] = 1 + int(3 * f["amount"])
         self._until(f, lambda: self.world.user_max.pop("ann", None))
 
@@ -387,7 +387,7 @@ class Injector:
         self._until(f, lambda: self._surely("undrain", node=f["host"]))
 
     def undrain(self, host: str) -> None:
-        """The machine is in use again, for sure."""
+        """Makes sure that the machine is in use again."""
         self._surely("undrain", node=host)
 
     def do_pause(self, f: Fault) -> None:
@@ -395,7 +395,7 @@ class Injector:
         self._until(f, lambda: self._surely("resume"))
 
     def _surely(self, path: str, **params: str) -> None:
-        """Again until the control plane is there, beside a ResourceManager, through which people reach it."""
+        """Repeats a command until the control plane and the ResourceManager in front of it are reachable."""
         plane = self.world.plane
         there = self.world.rm is not None and plane.up and plane.endpoint.connected
         found = plane.query("POST", path, params, "root", True) if there else {}

@@ -49,10 +49,10 @@ class NodeManager:
     life: Life = field(default_factory=Life)
     attributes: dict[str, str] = field(default_factory=dict)
     rm_epoch: str = ""
-    """The life of the RM that it is registered with."""
+    """The RM's life with which it is registered."""
     partition: str = ""
     refuses: bool = False
-    """Its memory is used up by others: nothing fits."""
+    """Whether other processes use up its memory, so that no container fits."""
 
     @property
     def node_id(self) -> str:
@@ -88,7 +88,7 @@ class NodeManager:
     # ---- what the AM asks for
 
     def launch(self, run: Run, rm_epoch: str, start: Callable[[Run], Any]) -> str:
-        """Starts a container; why not, or empty. The GPU gate waits for processes of containers before it."""
+        """Starts a container; the reason if it cannot, else "". The GPU gate waits for processes of earlier ones."""
         if rm_epoch != self.rm_epoch:
             return "the container was not allocated by the present ResourceManager"
         if run.container_id in self.runs:
@@ -124,7 +124,7 @@ class NodeManager:
         self.sim.at(self.sim.rng.uniform(*KILL_S), lambda: self._over(run, EXIT_KILLED))
 
     def exited(self, run: Run, code: int) -> None:
-        """The process ended by itself."""
+        """Handles the process's own end."""
         self._over(run, code)
 
     def _over(self, run: Run, code: int) -> None:
@@ -138,7 +138,7 @@ class NodeManager:
     # ---- the RM
 
     def heartbeat(self) -> None:
-        """Registers with a new RM, else reports what began and ended; takes orders."""
+        """Registers with a new RM, else reports started and ended containers; receives orders."""
         rm, net = self.world.rm, self.world.net
         if rm is None or not net.open(self.host, rm.name) or not net.open(rm.name, self.host):
             return
@@ -161,7 +161,7 @@ class NodeManager:
             self.stop(container_id)
 
     def check(self) -> None:
-        """No GPU in two processes."""
+        """Checks that no GPU is in two processes."""
         seen: dict[int, str] = {}
         for run in self.runs.values():
             if run.state == "running":

@@ -1,4 +1,4 @@
-"""What must hold. After each event: safety. While time passes: bounds. When all faults are over: liveness."""
+"""The oracles. After each event: safety. While time passes: bounds. After all faults: liveness."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.faults.clock import Violation
 from tests.faults.nodes import NodeManager, Run
 
 SLACK_S = 25.0
-"""For heartbeats, kills that are repeated, a NodeManager's SIGKILL."""
+"""Time for heartbeats, repeated kills, and a NodeManager's SIGKILL."""
 ROUND_SLACK_S = 3.0
 BELIEVES_S = 10.0
 """After its ResourceManager is gone, at most, a control plane acts as before."""
 WAKES_PER_S = 200
 WAITING_BYTES = 64 << 10
-"""For Agents that are gone, at the end: what their workers said last."""
+"""For ended Agents, at the end: their workers' last messages."""
 
 
 class Oracles:
-    """Watches a world."""
+    """Checks a world."""
 
     def __init__(self, world: Any) -> None:
         self.world, self.sim = world, world.sim
@@ -46,7 +46,7 @@ class Oracles:
         self._steps_at: tuple[float, int] = (0.0, 0)
         self._refused = Refused()
         self._arrived: dict[str, float] = {}
-        """Since when each app's fairness clock runs."""
+        """The start of each app's fairness clock."""
 
     # ---- the journal
 
@@ -59,7 +59,7 @@ class Oracles:
         return self._shadows.setdefault(plane.name, Durable())
 
     def recovered(self, plane: Any, durable: Durable) -> None:
-        """A life begins with what was journaled, no more and no less."""
+        """Checks that a life begins with exactly the journaled facts."""
         if plane.journal_cut:
             plane.journal_cut = False
             self._shadows[plane.name] = Durable.load(durable.dump())
@@ -70,7 +70,7 @@ class Oracles:
             )
 
     def journaled(self, plane: Any, facts: list[Fact]) -> None:
-        """Facts are durable now."""
+        """Notes facts that are now durable."""
         for fact in facts:
             copy = from_json(type(fact).__name__, to_json(fact))
             if isinstance(copy, LeaseGranted):
@@ -86,16 +86,16 @@ class Oracles:
     # ---- fairness clocks
 
     def forget_arrivals(self) -> None:
-        """The journal is lost, and nothing was kept."""
+        """Forgets arrivals after the journal was lost without a stored state."""
         self._arrived.clear()
 
     def took_over(self, plane: Any) -> None:
-        """A life with an empty journal knows what was kept; who arrived since then arrives again."""
+        """Forgets arrivals that the restored state of an empty journal does not have: those apps arrive again."""
         live = plane.arbiter.durable.live
         self._arrived = {k: v for k, v in self._arrived.items() if k in live}
 
     def _clocks(self, a: Any) -> None:
-        """An app's clock runs from its arrival, through every crash and takeover."""
+        """Checks that an app's clock runs from its arrival, through every crash and takeover."""
         for app_id, record in a.durable.live.items():
             since = self._arrived.setdefault(app_id, record.arrived_s)
             if since != record.arrived_s:
@@ -104,13 +104,13 @@ class Oracles:
     # ---- virtual clusters
 
     def _used(self, a: Any, vc: str) -> int:
-        """GPUs that its apps hold, or are promised, as its own."""
+        """The virtual cluster's own GPUs that its apps hold or have reserved."""
         d = a.durable
         mine = [x for x in d.leases.values() if x.state != REVOKING]
         return sum(x.guaranteed and d.apps[x.app_id].vc == vc for x in [*mine, *d.reservations.values()])
 
     def _guarantees(self, a: Any) -> None:
-        """No virtual cluster has more as its own than it owns."""
+        """Checks that no virtual cluster has more guaranteed GPUs than it owns."""
         for vc in self.world.vc_policies:
             over = self._used(a, vc) - a.gpus_of(vc)
             if self._for(("owns", vc), over > 0, 2 * a.settings.lease_s + SLACK_S):
@@ -200,7 +200,7 @@ class Oracles:
                       f"{r.get('revoked')} renewed {r.get('renewed')} out {r['out']} note {note}"[:500])  # fmt: skip
 
     def effect(self, plane: Any, e: Any) -> None:
-        """An effect is about to be carried out: the journal must know why."""
+        """Checks before an effect is carried out that its facts are in the journal."""
         known_to = self._of(plane)
         acts = isinstance(e, ev.SendGrant | ev.SendRevoke | ev.Place | ev.Kill | ev.Preempt)
         over = self.world.rm is not None and self.sim.now > self.world.deposed_until_s and self.calm_s > BELIEVES_S
@@ -223,9 +223,9 @@ class Oracles:
     # ---- YARN
 
     def placed(self, rm: Any, container: Any) -> None:
-        """A container was allocated: its GPUs are nobody else's."""
+        """Checks that an allocated container's GPUs belong to no other."""
         if rm is not self.world.rm:
-            return  # by one that no AM talks to any more
+            return  # by one with which no AM communicates any more
         for gpu in container.gpus:
             at = Gpu(container.node_id.split(":")[0], gpu)
             lease = self.shadow.leases.get(at)
@@ -245,16 +245,16 @@ class Oracles:
             raise Violation("refused", f"{host} goes on refusing {app_id}: {refusal}", app_id)
 
     def process_began(self, nm: NodeManager, run: Run) -> None:
-        """A process has its GPUs."""
+        """Checks the GPUs of a process that begins."""
         nm.check()
         self.sim.tell(run.app_id, f"{run.container_id} runs on {nm.host} {run.gpus}")
 
     def process_ended(self, nm: NodeManager, run: Run) -> None:
-        """A process is no more."""
+        """Notes the end of a process."""
         self.sim.tell(run.app_id, f"{run.container_id} on {nm.host} {run.gpus} ends with {run.exit_code}")
 
     def gate_gave_up(self, nm: NodeManager, run: Run, before: str) -> None:
-        """The gate waited in vain for a container before this one."""
+        """The gate waited in vain for an earlier container."""
         self.sim.tell(run.app_id, f"{run.container_id} waited in vain for {before} on {nm.host} {run.gpus}")
 
     def resumed(self, worker: Any, step: int) -> None:
@@ -270,14 +270,14 @@ class Oracles:
 
     @property
     def calm_s(self) -> float:
-        """Seconds since control plane, RM and what is between them were disturbed; 0 while nothing gets through."""
+        """Seconds since the control plane, the RM or their connection was disturbed; 0 while it is blocked."""
         name = self.world.plane.name
         if not (self.world.net.open("rm", name) and self.world.net.open(name, "rm")):
             return 0.0
         return float(self.sim.now - self.world.calm_since)
 
     def _for(self, key: Any, holds: bool, limit_s: float) -> bool:
-        """Whether it has held for longer than the limit, in calm."""
+        """Whether a condition has held for longer than the limit without disturbance."""
         self._seen.add(key)
         if not holds:
             self._since.pop(key, None)
@@ -286,7 +286,7 @@ class Oracles:
         return bool(min(self.sim.now - since, self.calm_s) > limit_s)
 
     def look(self) -> None:
-        """Each second."""
+        """Checks the bounds once a second."""
         for nm in self.world.nms.values():
             nm.check()
         plane = self.world.plane
@@ -369,14 +369,14 @@ class Oracles:
                                 f"{'gone' if gone else 'there'}", str(gpu))  # fmt: skip
 
     def _rounds(self, a: Any) -> None:
-        """A round ends in time, whoever keeps silent."""
+        """Checks that a round ends in time even if Agents are silent."""
         current, s = a.rounds.current, a.settings
         for round_id in [current.round_id] if current is not None else []:
             if self._for(("round", round_id), True, s.rho_s + s.bid_s + s.solve_s + ROUND_SLACK_S):
                 raise Violation("round without end", f"{round_id} is held for more than {s.rho_s + s.bid_s:.0f} s")
 
     def _agents(self, a: Any) -> None:
-        """An Agent that is connected believes to hold what its app does."""
+        """Checks that a connected Agent's view of its GPUs is that of the Arbiter."""
         for app_id, master in self.world.masters.items():
             since_s = getattr(master, "linked_s", None)
             if since_s is None or master.life.dead or master.brain.ending is not None:
@@ -400,7 +400,7 @@ class Oracles:
     # ---- the quiet end
 
     def agree(self) -> None:
-        """The Arbiter knows of YARN what is so."""
+        """Checks that the Arbiter's view of YARN is right."""
         plane, rm = self.world.plane, self.world.rm
         if not plane.up or rm is None or not plane.endpoint.connected or rm.plugin.queue.events:
             return
@@ -410,7 +410,7 @@ class Oracles:
             raise Violation("view", differs)
 
     def idle(self, waiting: Iterable[tuple[str, int, bool]]) -> None:
-        """No GPU is free for long while somebody (app, gang, on one machine) could use it."""
+        """Checks that no GPU is free for long while an app (gang, on one machine) could use it."""
         plane = self.world.plane
         if not plane.up or self.world.rm is None:
             return
@@ -432,7 +432,7 @@ class Oracles:
                 raise Violation("idle gpus", f"{free} are free and {app_id} waits for {gang}", app_id)
 
     def at_rest(self) -> None:
-        """All apps are over: nothing is left of them."""
+        """Checks after the end of all apps that nothing is left of them."""
         plane = self.world.plane
         a, endpoint = plane.arbiter, plane.endpoint
         left: dict[str, Any] = {
@@ -456,7 +456,7 @@ class Oracles:
 
 
 def _difference(found: Any, expected: Any, at: str = "") -> str:
-    """Where two dumps differ."""
+    """The differences between two dumps."""
     if isinstance(found, dict) and isinstance(expected, dict):
         parts = (_difference(found.get(k), expected.get(k), f"{at}.{k}") for k in {**found, **expected})
     elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):

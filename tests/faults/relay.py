@@ -1,4 +1,4 @@
-"""What is relayed between an Agent and its workers arrives, also where the reader was away when it came.
+"""Messages relayed between an Agent and its workers arrive, even if the reader was away meanwhile.
 
 Nobody says again what the relay had taken: a worker tells of its start and of its end once to each stream, an Agent
 commands once. What waited for a stream that then broke may be lost with it.
@@ -17,7 +17,7 @@ TOLD = ("ready", "exit")
 
 
 class Relay:
-    """Watches what comes in while its reader is away."""
+    """Tracks messages that arrive while their reader is away."""
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -25,7 +25,7 @@ class Relay:
         """(app, worker, kind) -> the control plane's life, the message, and how many streams its reader had begun."""
 
     def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
-        """A message is with the control plane."""
+        """Notes a message that reached the control plane."""
         sessions, sort = plane.agents._service.sessions, message.WhichOneof("kind")
         if kind == "worker" and sort in TOLD and app_id not in sessions.agents:
             worker_id, reader, what = message.worker_id, self.world.masters.get(app_id), message
@@ -46,14 +46,14 @@ class Relay:
         return next(here, None)
 
     def heard(self, app_id: str, worker_id: str, message: Any) -> None:
-        """A reader has it."""
+        """Notes a message that reached its reader."""
         sort = message.WhichOneof("kind") if isinstance(message, pb.WorkerMessage) else "command"
         due = self._due.get((app_id, worker_id, sort))
         if due is not None and due[1] == message.SerializeToString(deterministic=True):
             del self._due[app_id, worker_id, sort]
 
     def look(self, now_s: float) -> None:
-        """Each second."""
+        """Checks the deadlines once a second."""
         for key, (life, _, links) in list(self._due.items()):
             app_id, worker_id, sort = key
             reader = self._worker(app_id, worker_id) if sort == "command" else self.world.masters.get(app_id)

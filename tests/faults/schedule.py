@@ -1,4 +1,4 @@
-"""A run as data: the cluster, its settings, its apps and what goes wrong when. Drawn from a seed; kept as JSON."""
+"""A run as data: the cluster, its settings, its apps and its faults. Drawn from a seed; stored as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.workers import STUCK
 Schedule = dict[str, Any]
 NODES = (("n1", "r1", 4), ("n2", "r1", 4), ("n3", "r2", 2), ("n4", "r2", 2))
 HORIZON_S = (40.0, 110.0)
-"""How long faults continue."""
+"""The bounds of the time in which faults occur."""
 
 FAULTS: dict[str, float] = {
     "plane_kill": 1.0, "plane_crash": 2.0, "disk_full": 0.5, "power": 0.5, "journal_lost": 0.4, "prune": 0.5,

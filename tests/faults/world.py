@@ -1,4 +1,4 @@
-"""The world: control plane, YARN, machines, applications, and what goes wrong with them."""
+"""The world: control plane, YARN, machines, applications, and their faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.faults.workers import Worker
 from tests.faults.yarn import ResourceManager
 
 QUIET_S = 600.0
-"""After the last fault: by then all must be over."""
+"""Time after the last fault by which all apps must have ended."""
 REST_S = 70.0
 GONE_S = 60.0
 """Machines are lost after 12 s here in place of 600 s; so are containers of which YARN says nothing."""
@@ -76,20 +76,20 @@ class World:
         self.skew: dict[str, float] = {}
         self.queue_max: dict[str, float] = schedule["queue_max"]
         self.blacklist: set[tuple[str, str]] = set()
-        """(app, host): its AM refuses the machine."""
+        """(app, host) pairs: the AM blacklists the machine."""
         self.user_max: dict[str, int] = {}
-        """Containers that a user may have, where there is a limit."""
+        """The number of containers that a user may have, if there is a limit."""
         self.rm_crashes_nm: Callable[[NodeManager], None] | None = None
-        """What happens to the next NodeManager that is told to kill a container."""
+        """The fault of the next NodeManager that is told to kill a container."""
         self.topology = None
         self.calm_since = self.sim.now
         self.deposed_until_s = 0.0
-        """So long a ResourceManager continues that another took over from."""
+        """How long a superseded ResourceManager continues."""
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
         self.harmed: set[str] = set()
-        """Apps that may fail: somebody killed them."""
+        """Apps that may fail, since they were killed."""
         self._ids, self._ports = itertools.count(1), itertools.count(1)
         self._tokens = Tokens(KEY)
         self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
@@ -178,11 +178,11 @@ class World:
         return self.net.open("rm", host) and self.net.open(host, "rm")
 
     def may_fail(self, app: App) -> bool:
-        """Whether somebody did something to the app that may end it."""
+        """Whether the app may fail, since a fault or a kill hit it."""
         return app.app_id in self.harmed
 
     def disturb(self) -> None:
-        """The control plane, the RM or what is between them was disturbed."""
+        """Notes a disturbance of the control plane, the RM or their connection."""
         self.calm_since = self.sim.now
 
     # ---- YARN

@@ -1,7 +1,7 @@
-"""The same Arbiter twice: with the shared cluster and the cells file, and with the machines that a queue's cells are.
+"""Runs the Arbiter twice: on the shared cluster with the cells file, and on a private cluster of a queue's cells.
 
 What the private cluster runs must run here too, at most one revocation later (HiveD, sharing safety): an app may hold
-fewer gangs than it does there only for `GRACE_S` on end.
+fewer gangs than it does there only for `GRACE_S` at a stretch.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ LEASE_S, LEAD_S = 60.0, 6.0
 GRACE_S = LEAD_S + 2.0 + 7.0
 """One revocation: the lead, a container's end, the rounds' settling and retry, a container's start."""
 FAILOVER_S = 10.0
-"""How long a restart of the control plane stands in the way."""
+"""How long a restart of the control plane delays a guarantee."""
 STRICT = bool(os.environ.get("STRICT"))
 """Whether an overloaded queue, too, is to be served within one revocation rather than one lease later: on a private
 cluster leases end in an order that borrowing changes."""
 WORK_GPU_S = 1e7
-"""Declared by every app: nobody outlasts it."""
+"""The work that every app declares: no app exceeds it."""
 
 
 @dataclasses.dataclass
@@ -78,13 +78,13 @@ class Prioritised:
 
 
 class Watched(World):
-    """Writes down how many gangs each app runs, and when."""
+    """Records how many gangs each app runs, and when."""
 
     def __init__(self, case: Case, machines: Sequence[Machine], supply: Supply | None) -> None:
         self.case = case
         self.asked = {a.name: a for a in case.asks}
         self.broken: dict[str, str] = {}
-        """App -> how its gangs lie otherwise than it asked for."""
+        """App -> how its gangs' places differ from its options."""
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
         how = Settings(
@@ -120,7 +120,7 @@ class Watched(World):
         self.add_app(ask.name, ask.gang_gpus, ask.gangs, work / ask.gangs, ask.queue, priority=ask.priority, **wishes)
 
     def do_SendGrant(self, e: ev.SendGrant) -> None:
-        """What was being placed while the control plane was away is the Agent's, too."""
+        """Containers placed while the control plane was away are also the Agent's."""
         if e.renewal and e.app_id in self.agents:
             self.agents[e.app_id].held |= set(e.grant.gpus)
         super().do_SendGrant(e)
@@ -151,7 +151,7 @@ class Watched(World):
             log.append((self.now - 1000.0, n))
 
     def tick_job(self, agent: FakeAgent, job: str, launch: int) -> None:
-        """Nobody ends by itself."""
+        """Does nothing: no app ends by itself."""
 
 
 class Shared(Watched):
@@ -173,7 +173,7 @@ class Shared(Watched):
         super().__init__(case, case.machines(), self.cells(case))
 
     def cells(self, case: Case) -> CellSupply:
-        """A new supply, as a control plane that starts reads it."""
+        """A new supply, as a starting control plane reads it."""
         return CellSupply(_layout(case, self.file_s))
 
     def reconfigure(self) -> None:
@@ -201,7 +201,7 @@ class Shared(Watched):
                 self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
 
     def lend(self, cell: Cell, chain: str, to: str, end_s: float) -> None:
-        """An exchange of one cell that is made at once."""
+        """Makes an exchange of one cell immediately."""
         lot = (chain, self.case.type_of(cell), 1)
         self.submit(ev.ExchangePosted("offer", "o1", cell.owner, lot, end_s=end_s))
         self.submit(ev.ExchangePosted("request", "q1", to, lot, end_s=end_s))
@@ -210,7 +210,7 @@ class Shared(Watched):
 
 
 def _astray(case: Case, ask: Ask, gang: Sequence[Lease]) -> str:
-    """What of its wishes a gang does not have; empty if it has all."""
+    """The options that a gang's place violates; empty if there are none."""
     hosts = {x.gpu.host for x in gang}
     racks = {rack for host, rack, _, _ in case.machines() if host in hosts}
     if (ask.together or ask.within) and len(hosts) > 1:
@@ -239,7 +239,7 @@ def _layout(case: Case, at_s: float) -> Layout:
 
 
 def play_shared(case: Case) -> Shared:
-    """What happens on the shared cluster."""
+    """Plays the case on the shared cluster."""
     w = Shared(case)
     if case.lent:
         w.lend(case.lent[1], case.chain_of(case.lent[1]), case.lent[2], 1000.0 + case.lent[0])
@@ -260,13 +260,13 @@ def play_shared(case: Case) -> Shared:
 
 
 def loan_end_s(case: Case) -> float:
-    """When the lent cell is its owner's again: in time, or once the journal that has the deal is lost."""
+    """When the lent cell returns to its owner: at the deal's end, or when the journal with the deal is lost."""
     assert case.lent is not None
     return min([case.lent[0], *(at_s for at_s, kind in case.failovers if kind == "lost journal")])
 
 
 def play_private(case: Case, queue: str) -> Watched:
-    """What happens on the private cluster of a queue."""
+    """Plays the case on the private cluster of a queue."""
     w = Watched(case, case.private(queue), None)
     for ask in case.asks:
         if ask.queue == queue and ask.private:
@@ -301,7 +301,7 @@ def complaints(case: Case) -> list[str]:
 
 
 def _untold(w: Shared) -> list[str]:
-    """Apps that wait at the end for no reason that names cells."""
+    """Apps that wait at the end without a reason that names cells."""
     a, found = w.arbiter, []
     for app_id in a.agents.unmet:
         why = reason(a, app_id, w.now)
@@ -314,7 +314,7 @@ FOR_GOOD = frozenset({
     Pending.CELLS_TOO_SMALL, Pending.CELLS_BAD, Pending.NO_SUCH_CELLS, Pending.EXCEEDS_CLUSTER_SIZE,
     Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE, Pending.GANG_INCOMPLETE, Pending.NOT_ALLOWED_THERE,
 })  # fmt: skip
-"""What no other app's end ends."""
+"""Reasons that no other app's end resolves."""
 
 
 def _stuck(w: Shared) -> list[str]:
@@ -370,7 +370,7 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
 
 
 def _first_wait_s(log: Sequence[tuple[float, int]], ask: Ask) -> float:
-    """When the private cluster first lets the app wait."""
+    """The first time at which the app waits on the private cluster."""
     full = next((at_s for at_s, n in log if n >= ask.parts), None)
     return ask.start_s if full is None or full > ask.start_s + 4 else math.inf
 
