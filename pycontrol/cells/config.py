@@ -1,4 +1,4 @@
-"""The cells' YAML: what it may say, and the layout that it means. Errors name file, key and what to do."""
+"""The cells file: its YAML models, and the layout that it describes. Errors name the file, the key and a remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CellType(Section):
 
 
 class PhysicalCell(Section):
-    """A cell as it stands in the cluster. A tree down to GPUs, or short: a type with the hosts in it."""
+    """A physical cell: a tree down to GPUs, or in the short form a type with the hosts in it."""
 
     type: Name
     node: str | None = None
@@ -36,11 +36,11 @@ class PhysicalCell(Section):
     hosts: list[Name] = Field(default_factory=list)
     """Instead of `children`: the hosts in order, with GPUs 0, 1, 2, ..."""
     indices: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(default_factory=dict)
-    """With `hosts`: GPU indices of hosts that are numbered otherwise."""
+    """With `hosts`: the GPU indices of hosts with another numbering."""
 
 
 class VirtualCell(Section):
-    """So many cells of a type, in a chain (the top cell type; needed where several chains have the type)."""
+    """A number of cells of a type. `chain` is the top cell type; it is needed if several chains have the type."""
 
     type: Name
     count: Count
@@ -49,21 +49,21 @@ class VirtualCell(Section):
 
 
 class VirtualCluster(Section):
-    """What a tenant owns. Short form: a mapping of cell type to count."""
+    """The cells and settings of a virtual cluster. Short form: a mapping of cell types to counts."""
 
     cells: list[VirtualCell] = Field(default_factory=list)
     pinned: list[Name] = Field(default_factory=list)
     weight: Weight = 1.0
     policy: Name | None = None
-    """Within it; that of isonomy.yaml unless named."""
+    """Its policy; None: that of isonomy.yaml."""
     policy_options: dict[str, Any] = Field(default_factory=dict)
     f: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Themis' fairness knob within it; that of isonomy.yaml unless given."""
+    """The fairness knob f within it; None: that of isonomy.yaml."""
     lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Length of its leases, own and borrowed; that of isonomy.yaml unless given."""
+    """The length of its leases, guaranteed and borrowed, seconds; None: that of isonomy.yaml."""
     shadow: bool = False
-    """Whether apps that are behind the schedule of its private cluster go first, so that none ends later for what it
-    borrowed. For policies that ask Agents for no bids."""
+    """Whether apps behind the schedule of its private cluster go first, so that borrowing makes none end later. Only
+    for policies that do not ask Agents for bids."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,16 +83,16 @@ class VirtualCluster(Section):
 
 
 class CellsFile(Section):
-    """The whole file. Either `levels` (a uniform cluster: its hosts are what YARN's nodes register, or `hosts`), or
-    `cell_types` with `physical_cells`."""
+    """The cells file. It has either `levels` (a uniform cluster, with the hosts that YARN's nodes register or `hosts`),
+    or `cell_types` with `physical_cells`."""
 
     levels: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Smallest first: each level consists of so many cells of the one before, the first of GPUs."""
+    """Cell type -> number of cells of the level below (GPUs for the first) in a cell, the smallest level first."""
     node: str = "node"
-    """Which level is a host."""
+    """The level of hosts."""
     hosts: list[Name] = Field(default_factory=list)
     gpu: str = "gpu"
-    """The type of level 0."""
+    """The GPU type: the cell type of level 0."""
     cell_types: dict[str, CellType] = Field(default_factory=dict)
     physical_cells: list[PhysicalCell] = Field(default_factory=list)
     virtual_clusters: dict[str, VirtualCluster]
@@ -110,7 +110,7 @@ class CellsFile(Section):
 
 
 def layout(file: CellsFile, topology: Topology | None = None, name: str = "cells.yaml") -> Layout:
-    """The checked layout; ConfigError if it cannot be, with what falls short by how much."""
+    """The layout that the file describes; raises ConfigError if it is invalid or infeasible, with what is missing."""
     try:
         if file.physical_cells:
             chains, pins = _explicit(file)
@@ -126,11 +126,11 @@ def layout(file: CellsFile, topology: Topology | None = None, name: str = "cells
 
 
 HOST_GPUS_MAX = 4096
-"""More on one host is a slip of the pen, and would take all memory."""
+"""A larger number of GPUs on one host is a mistake in the file, and would use up all memory."""
 
 
 def _host_gpus(levels: Iterable[tuple[str, int]], node: str, where: str) -> int:
-    """GPUs of a host, by the fans of the levels up to it."""
+    """The GPUs of a host, from the fans of the levels up to it; raises LayoutError if there are too many."""
     size = 1
     for name, fan in levels:
         size *= fan
@@ -142,7 +142,7 @@ def _host_gpus(levels: Iterable[tuple[str, int]], node: str, where: str) -> int:
 
 
 def _chain(levels: list[tuple[str, int]], node: str, top: str, hosts: list[str], indices: list[int]) -> Chain:
-    """A chain from (type, fan) by level, with hidden levels where a fan above nodes is wide."""
+    """A chain from the (type, fan) of each level, with hidden levels for wide fans above nodes."""
     names, fans, above = list[str](), list[int](), False
     for name, fan in levels:
         parts = hidden_fans(fan) if above else [fan]
@@ -173,7 +173,7 @@ def _uniform(file: CellsFile, topology: Topology | None) -> list[Chain]:
 
 
 def _halves(gpus: int) -> list[tuple[str, int]]:
-    """Default levels of a host: 2, 4, ... GPUs as long as they halve it."""
+    """Default levels of a host: 2, 4, ... GPUs, as long as they divide it."""
     levels, size = list[tuple[str, int]](), 1
     while size * 2 < gpus and gpus % (size * 2) == 0:
         size *= 2
@@ -184,7 +184,7 @@ def _halves(gpus: int) -> list[tuple[str, int]]:
 def _pool_chains(
     file: CellsFile, levels: list[tuple[str, int]], gpu_type: str, gpus: int, members: list[Machine], suffix: str
 ) -> list[Chain]:
-    """The chain of alike hosts; hosts left over above node level form a second one."""
+    """The chain of equal hosts; hosts that do not fill a top cell form a second chain."""
     named = [(gpu_type, 1)] + [(name + suffix, fan) for name, fan in levels]
     node = file.node + suffix
     at = next(k for k, (name, _) in enumerate(named) if name == node)
@@ -335,7 +335,7 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
 
 
 def _locate(chains: list[Chain], kind: str, chain: str | None, where: str) -> tuple[int, int]:
-    """(chain, level) of a cell type."""
+    """The (chain, level) of a cell type."""
     places = [
         (at, level)
         for at, c in enumerate(chains)
