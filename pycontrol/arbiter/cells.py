@@ -27,7 +27,7 @@ GUARANTEED = 0
 
 
 class CellSupply:
-    """The `Supply` of a cluster whose queues own cells."""
+    """The `Supply` of a cluster with virtual clusters that own cells."""
 
     def __init__(
         self, layout: Layout, policy: ExchangePolicy | None = None, automatic: Automatic | None = None
@@ -62,7 +62,7 @@ class CellSupply:
         """This supply: its cells can be exchanged."""
         return self
 
-    # ---- who owns what
+    # ---- ownership
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; the cells file may name queues with or without `root.`."""

@@ -12,7 +12,7 @@ from pycontrol.arbiter.lease import Lease
 from pycontrol.model.events import JobProgress
 
 JOBS_KEPT = 4096
-"""Jobs of one app whose launches are counted."""
+"""The most jobs of one app with counted launches."""
 TOLD_AT_ONCE = 64
 """Changed counts in one fact; the others follow with the next report."""
 MEASURED = -1

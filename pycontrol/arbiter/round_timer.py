@@ -8,7 +8,7 @@ from __future__ import annotations
 IDLE_ROUNDS_MAX = 4
 """The wait doubles with each round that moves no GPU, at most this many times."""
 UNUSED_GRANTS_MAX = 3
-"""After this many rounds whose grants all came back unused, the next one waits."""
+"""After this many consecutive rounds with only unused grants, the next one waits."""
 
 
 class RoundTimer:

@@ -169,7 +169,7 @@ class Supply(Protocol):
 
 
 class TradingSupply(Supply, Protocol):
-    """Cells that virtual clusters exchange (HiveD, section 3.3), and whose assignment can be changed."""
+    """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
 
     @property
     def automatic(self) -> Automatic | None:

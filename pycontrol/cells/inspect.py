@@ -12,7 +12,7 @@ from pycontrol.cells.space import FREE, AffinityGroup, Space
 from pycontrol.cells.values import GroupState
 
 AS_CONFIGURED = "as in isonomy.yaml"
-"""The policy of a virtual cluster whose cells file names none."""
+"""Shown as the policy of a virtual cluster for which the cells file names none."""
 
 
 def groups(cells: Cells) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def virtual_clusters(cells: Cells) -> dict[str, Any]:
 
 
 def physical_cluster(cells: Cells) -> list[dict[str, Any]]:
-    """All hosts with their GPUs: state, health, user, and the virtual cluster whose cell each is bound to."""
+    """All hosts with their GPUs: state, health, group, and the virtual cluster to which each is bound."""
     found = []
     for space in cells.spaces:
         per_node = space.sizes[space.chain.node]

@@ -1,6 +1,6 @@
 """Dominant resource fairness by progressive filling (Ghodsi et al., NSDI '11, Algorithm 1).
 
-Of the resources shared here GPUs alone are scarce, so the dominant share is an app's part of all GPUs.
+Only GPUs are scarce here, so the dominant share is an app's fraction of all GPUs.
 """
 
 from __future__ import annotations

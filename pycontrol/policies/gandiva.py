@@ -1,8 +1,8 @@
 """Gandiva: whoever gains most by a close placement is placed first, and bad placements move (OSDI '18).
 
-As Themis' baseline (its section 6.1): greedy, highest placement preference first, with migration and without
-time-slicing. An app's preference is how much slower it runs in the widest scope than in the narrowest that
-the offer has for one of its gangs.
+As the baseline in Themis (section 6.1): greedy, highest placement preference first, with migration and without
+time-slicing. An app's preference is its slowdown in its widest scope relative to the narrowest scope in which the offer
+has room for one of its gangs.
 """
 
 from __future__ import annotations

@@ -17,5 +17,5 @@ class GandivaFair(Sharing):
     name: ClassVar[str] = "gandiva_fair"
 
     def scheme(self) -> Scheme:
-        """The equal split with trades."""
+        """The equal split with trades of slow for fast devices."""
         return gandiva_fair.GandivaFairShares()

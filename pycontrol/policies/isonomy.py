@@ -1,13 +1,13 @@
 """Isonomy: apps are served in the order in which hierarchical equal sharing would finish them.
 
-An app declares its work once, at its submission. An ideal cluster whose work splits freely serves all apps at once:
-queues share it by weight, the users of a queue alike, the apps of a user alike (`fluid`). GPUs go to the earliest
-virtual finish time, gang by gang, as many as the app can use. So small apps go before large ones, but nobody ends much
-later than under equal sharing; and since shares belong to users, neither splitting an app nor merging several gains
-anything.
+An app declares its work once, at submission. An ideal cluster, on which work splits freely, serves all apps
+simultaneously: queues share it by weight, the users of a queue equally, and the apps of a user equally (`fluid`). GPUs
+go to the earliest virtual finish time, gang by gang, as many as the app can use. So small apps go before large ones,
+but no app ends much later than under equal sharing. As shares belong to users, neither splitting an app nor merging
+apps gains anything.
 
-Nothing that an app says after its submission moves its virtual finish time. Service is measured by YARN, and what goes
-beyond the declared work counts several times, so declaring too little puts an app off, as declaring too much does.
+Nothing that an app reports after submission changes its virtual finish time. YARN measures service, and overrun counts
+several times, so declaring too little delays an app, as does declaring too much.
 
 docs/policy.md has the reasoning and the figures.
 """
@@ -39,7 +39,7 @@ class Isonomy(Filling):
     """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
     """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
-    for each revoked GPU so many GPU-seconds do not count as overrun."""
+    for each revoked GPU the same number of GPU-seconds does not count as overrun."""
     queue_weights: Mapping[str, Positive] = field(default_factory=dict)
     """Queue -> weight; a queue that is not named has its capacity as weight."""
     user_weights: Mapping[str, Positive] = field(default_factory=dict)

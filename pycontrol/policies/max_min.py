@@ -1,6 +1,6 @@
 """Max-min fairness in two levels: queues by their capacities, then the apps of a queue alike.
 
-The queue with the fewest GPUs for its capacity is next, and in it the app with the fewest GPUs.
+The queue with the fewest GPUs relative to its capacity is next, and in it the app with the fewest GPUs.
 """
 
 from __future__ import annotations

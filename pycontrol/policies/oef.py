@@ -1,7 +1,8 @@
 """OEF: efficient and fair shares of GPUs of several types (Middleware '24).
 
-`cooperative`: envy-free and sharing-incentive, for tenants whose speedups are measured or trusted.
-`noncooperative`: the same efficiency for all, so that nobody gains by boasting; some get less than an equal split.
+`cooperative`: envy-free and sharing-incentive, for measured or trusted speedups.
+`noncooperative`: the same efficiency for all, so that overstating speedups does not pay; some tenants get less than
+with an equal split.
 """
 
 from __future__ import annotations

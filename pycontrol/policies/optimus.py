@@ -1,8 +1,8 @@
 """Optimus: the next gang goes where it gains most (EuroSys '18, section 4.1; Themis, section 6.1).
 
-What an app with throughput T gains by one more gang, T -> T': `throughput` is the ratio T'/T, as Themis'
-paper has it; `time` is the cut of its remaining time per GPU, work (1/T - 1/T') / GPUs, as Optimus' own has
-it. An app with nothing gains without bound under both.
+One more gang raises an app's throughput from T to T'. Its gain is the ratio T'/T (`throughput`, as in the Themis paper)
+or the cut of its remaining time per GPU, work (1/T - 1/T') / GPUs (`time`, as in the Optimus paper). An app without
+GPUs has an infinite gain in both.
 """
 
 from __future__ import annotations

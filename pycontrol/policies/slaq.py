@@ -1,6 +1,6 @@
 """SLAQ: the largest decrease of loss per GPU-second first (SoCC '17; as Themis' baseline, its section 6.1).
 
-The decrease is the present one; who reports none comes last.
+The decrease is the present one; apps that report none come last.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Themis: finish-time fairness by partial-allocation auctions (NSDI '20, Pseudocode 1).
 
-The offer goes to the worst 1-f of the apps that could use it; they bid; each winner keeps the fraction c of
-what it won; the rest goes to apps outside the auction, gang by gang. An app whose rho is not known is not asked,
-otherwise silence would pay, but leftovers may reach it.
+The offer goes to the worst 1 - f of the apps that could use it. They bid, and each winner keeps the fraction c of what
+it won; the rest goes to apps outside the auction, gang by gang. An app with unknown rho is not asked, as silence would
+pay otherwise, but it may get leftovers.
 
-What the paper leaves open is an option, each with the default that did best in trials (docs/themis.md).
+Choices that the paper leaves open are options; their defaults did best in trials (docs/themis.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tiresias: least attained service first (NSDI '19, sections 3.2 and 3.3; as Themis' baseline, its section 6.1).
 
-Service is GPU-time. Each gang that an app wins counts as its lease's GPU-time at once, so apps with as much
-service share a round; `greedy` lets the one with the least take all that it can use first.
+Service is GPU-time. Each gang that an app wins counts immediately as the GPU-time of a lease, so apps with equal
+service share a round; with `greedy`, the app with the least service first takes all that it can use.
 """
 
 from __future__ import annotations

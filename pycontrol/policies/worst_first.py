@@ -1,7 +1,7 @@
 """Worst rho first, gang by gang: finish-time fairness without an auction.
 
-Every app that could use the offer bids; the next gang goes to the app whose rho is the worst by now, as its own
-bid says, until nobody gains. Simple, and nothing keeps an app from lying: the yardstick for the auction.
+Every app that could use the offer bids. The next gang goes to the app with the worst present rho, by its own bid, until
+no app gains. It is simple and not truthful: a baseline for the auction.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """YARN's CapacityScheduler as a policy: capacities, first come first served, packing, preemption at lease end.
 
-The baseline of HiveD (OSDI '20, section 5) and of production clusters: a queue has its capacity whenever its
-apps want it and may use more while others leave it idle. What runs within its queue's capacity stays; what
-runs beyond it stays unless a queue below its capacity needs the GPUs. The queue least used for its capacity
-is next; in it, gangs that run, then who came first. A gang that fits goes ahead of one that does not.
+The baseline of HiveD (OSDI '20, section 5) and of production clusters: a queue gets its capacity whenever its apps want
+it, and may use more while other queues leave GPUs idle. Gangs within their queue's capacity stay; gangs beyond it stay
+unless a queue below its capacity needs the GPUs. The queue with the lowest use of its capacity is next; in it, running
+gangs come first, then the earliest submission. A gang that fits goes ahead of one that does not.
 """
 
 from __future__ import annotations
