@@ -1,4 +1,4 @@
-"""Replacing a piece of Python source, told as text, wherever it lies in a folder and however it is laid out."""
+"""Replaces a piece of Python source, given as text, anywhere in a folder and in any layout."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _of_file(path: Path) -> tuple[str, list[Token]]:
 
 
 def find(old: str, folder: Path) -> list[tuple[Path, int, int]]:
-    """Where the piece is: files with the first and last character, by their tokens."""
+    """The places of the piece: files with the first and last character, found by tokens."""
     wanted = [t[0] for t in tokens(textwrap.dedent(old).strip())]
     found = []
     for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:

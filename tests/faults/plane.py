@@ -40,7 +40,7 @@ KEEP_EVERY_S = 4.0
 
 
 class _Later:
-    """In place of the solver's thread."""
+    """Replaces the solver's thread."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -51,19 +51,19 @@ class _Later:
         plane.sim.at(delay_s, lambda: plane.act(lambda: fn(*args)), plane.life)
 
     def shutdown(self, **_: Any) -> None:
-        """Nothing runs."""
+        """Does nothing: no thread runs."""
 
 
 class ArbiterFailed(BaseException):
-    """What the Arbiter's thread ends with, and `isonomy serve` with it."""
+    """The error that ends the Arbiter's thread, and with it `isonomy serve`."""
 
 
 class SimDriver(Driver):
-    """The real one, stepped from outside."""
+    """The real driver, stepped from outside."""
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits."""
+        """Whether any event waits."""
         return any(self._inbox._lanes)
 
     def _turn(self) -> None:
@@ -74,12 +74,12 @@ class SimDriver(Driver):
             raise e if isinstance(e, Violation) else ArbiterFailed(e) from e
 
     def drain(self) -> None:
-        """Takes all that waits."""
+        """Handles all waiting events."""
         while self.busy:
             self._turn()
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Handles the passing of time."""
         self.drain()
         self._turn()
 
@@ -99,11 +99,11 @@ class SimDriver(Driver):
 
 
 class _Aborted(Exception):
-    """As grpc ends a call."""
+    """The error with which grpc ends a call."""
 
 
 class Call:
-    """One gRPC call on the server's side: what grpcio would give the service."""
+    """One gRPC call on the server's side, as grpcio would pass it to the service."""
 
     def __init__(self, plane: Plane, stream: Stream, token: str, kind: str) -> None:
         self.plane, self.stream, self.token, self.kind = plane, stream, token, kind
@@ -136,7 +136,7 @@ class Call:
             await self._wake
 
     def arrived(self, message: Any) -> None:
-        """From the peer."""
+        """Handles a message of the peer."""
         owner = getattr(self.stream, "app_id", "")
         if owner:
             self.plane.world.relay.arrived(self.plane, self.kind, owner, message)
@@ -144,7 +144,7 @@ class Call:
         self._go_on()
 
     def ended(self, why: str) -> None:
-        """The peer's connection is gone."""
+        """Handles the end of the peer's connection."""
         self.over = True
         if why and self.task is not None:
             self.task.cancel()
@@ -165,16 +165,16 @@ class Plane:
         self.machine = MachineTime(self.sim)
         self.disk = world.make_disk(name)
         self.journal_cut = bool(world.schedule.get("old_journal"))
-        """Whether the journal is another one than what this control plane wrote."""
+        """Whether the journal differs from what this control plane wrote."""
         self.life = Life()
         self.life.dead = True
         self.lives = 0
         self.crash_in: tuple[str, int] | None = None
-        """(where, after how many such moments) the process is to be killed."""
+        """Where, and after how many such moments, the process is to be killed."""
         self.polls: list[tuple[pb.Request, Callable[[pb.Response], None], float]] = []
         self.calls: list[Call] = []
         self.broken: list[Callable[[], object]] = []
-        """What peers do when their connections to this life break."""
+        """The peers' callbacks for when their connections to this life break."""
         self._acting = False
         self._wake_s = float("inf")
         self._loop_s = float("inf")
@@ -195,7 +195,7 @@ class Plane:
         self._set_clocks()
         journal_module.uuid.uuid4 = world.uuid
         if random.Random(f"keeper {world.schedule['seed']} {self.lives}").random() < 0.5:
-            self.disk.keep(self.machine.time)  # its journal's keeper had just been there
+            self.disk.keep(self.machine.time)  # its journal's keeper had just run
         try:
             self.journal = self.disk.open()
         except DiskFull:
@@ -255,12 +255,12 @@ class Plane:
         self.driver.submit(event)
 
     def _set_aside(self) -> None:
-        """It ends, and its journal goes out of the way."""
+        """Ends it and sets its journal aside."""
         self.die("another control plane has served since")
         self.lose_journal()
 
     def lose_journal(self) -> None:
-        """The next life begins with an empty one."""
+        """Makes the next life begin with an empty journal."""
         self.disk.lose()
         self.journal_cut = True
 
@@ -288,7 +288,7 @@ class Plane:
             module.time = self.machine  # type: ignore[attr-defined]
 
     def die(self, why: str) -> None:
-        """kill -9: connections break, what was planned is forgotten, the disk stays."""
+        """Ends the life as kill -9 does: connections break, planned calls are dropped, the disk stays."""
         if not self.up:
             return
         self.sim.tell(self.name, f"dies: {why}")
@@ -301,7 +301,7 @@ class Plane:
         self.sim.at(self.sim.rng.uniform(0.5, 4.0), self.start)
 
     def close(self) -> None:
-        """No more of this life; its coroutines end without an effect."""
+        """Closes this life; its coroutines end without an effect."""
         if not self.up:
             return
         self.life.dead = True
@@ -317,7 +317,7 @@ class Plane:
     # ---- running
 
     def act(self, fn: Callable[[], object]) -> None:
-        """Runs something in the process, and all that follows from it at this moment."""
+        """Runs a function in the process, and everything that follows from it at this moment."""
         if not self.up:
             return
         if self._acting:
@@ -379,7 +379,7 @@ class Plane:
     # ---- the plugin
 
     def request(self, data: bytes, answer: Callable[[bytes], object]) -> None:
-        """A request arrives; answered now or, for a poll, when there is something to say."""
+        """Handles a request; a poll is answered only when there is a directive or its time is over."""
         if not self.up:
             return
         request = pb.Request.FromString(data)
@@ -405,7 +405,7 @@ class Plane:
             self.act(lambda: None)
 
     def _answer_polls(self) -> None:
-        """The newest poll gets what is due; those before it get nothing."""
+        """Answers polls: the newest one gets the due directives; earlier ones get nothing."""
         if not self.polls:
             return
         (request, _, end_s), e = self.polls[-1], self.endpoint
@@ -426,7 +426,7 @@ class Plane:
                 reply(response)
 
     def query(self, method: str, path: str, params: dict[str, str], user: str, admin: bool = False) -> dict[str, Any]:
-        """A call of the REST resource; {"status": ...} and the answer's keys. Empty where the process is gone."""
+        """A call of the REST resource; {"status": ...} and the answer's keys. Empty if the process is gone."""
         found: dict[str, Any] = {}
         query = pb.Query(method=method, path=path, parameters=params, user=user, admin=admin)
 

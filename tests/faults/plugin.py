@@ -19,13 +19,13 @@ Key = tuple[int, int]
 
 
 class EventQueue:
-    """EventQueue.java: a full queue is emptied, and a snapshot takes the events' place."""
+    """EventQueue.java: a full queue is emptied, and a snapshot replaces the events."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.events, self.last_seq, self.overflowed = capacity, list[pb.Event](), 0, False
 
     def add(self, event: pb.Event) -> None:
-        """Under the next sequence number."""
+        """Adds an event under the next sequence number."""
         self.last_seq += 1
         event.seq = self.last_seq
         if len(self.events) >= self.capacity:
@@ -35,7 +35,7 @@ class EventQueue:
             self.events.append(event)
 
     def discard(self, up_to: int) -> None:
-        """Those that were taken."""
+        """Discards acknowledged events."""
         self.events = [e for e in self.events if e.seq > up_to]
 
     def restart(self) -> int:
@@ -64,17 +64,17 @@ class AskBook:
         self._sink = sink
 
     def open(self, attempt: str) -> None:
-        """Its asks are taken from now on."""
+        """Accepts an attempt's asks from now on."""
         self.attempts.setdefault(attempt, {})
         self.recovered_of.setdefault(attempt, {})
 
     def close(self, attempt: str) -> None:
-        """Its asks are void."""
+        """Voids an attempt's asks."""
         self.attempts.pop(attempt, None)
         self.recovered_of.pop(attempt, None)
 
     def ask(self, attempt: str, key: Key, gpus: int, memory_mb: int, asked: int, not_pulled: int) -> None:
-        """An AM's ask; `asked` is absolute."""
+        """Records an AM's ask; `asked` is absolute."""
         entries = self.attempts.get(attempt)
         if entries is None:
             return
@@ -93,7 +93,7 @@ class AskBook:
             del entries[key]
 
     def recovered(self, attempt: str, key: Key) -> None:
-        """A container of before a restart is back."""
+        """Records a container from before a restart."""
         entries = self.attempts.get(attempt)
         if entries is None or key[1] <= 0:
             return
@@ -141,7 +141,7 @@ def app_of(attempt_or_container: str) -> str:
 
 @dataclass
 class Ended:
-    """A container that the RM ended and its NodeManager not yet."""
+    """A container that the RM has ended but its NodeManager has not."""
 
     container: pb.GpuContainer
     end: pb.ContainerCompleted
@@ -158,22 +158,22 @@ class EndingContainers:
         self._sink = sink
 
     def begin(self, ended: Ended) -> None:
-        """The RM has ended it."""
+        """Notes that the RM has ended a container."""
         self.by_node.setdefault(ended.container.node_id, {})[ended.container.container_id] = ended
 
     def started(self, node_id: str, container_id: str) -> None:
-        """Its NodeManager says that it runs."""
+        """Notes that the NodeManager reports a container as running."""
         found = self.by_node.get(node_id, {}).get(container_id)
         if found is not None:
             found.started = True
 
     def ended(self, container_id: str) -> None:
-        """Its NodeManager says that it ended."""
+        """Notes that the NodeManager reports a container as ended."""
         for node_id in list(self.by_node):
             self._finish(node_id, lambda e: e.container.container_id == container_id)
 
     def heartbeat(self, node_id: str, now_s: float) -> None:
-        """Of its NodeManager."""
+        """Handles a NodeManager's heartbeat."""
 
         def over(e: Ended) -> bool:
             e.heartbeats += 1
@@ -182,7 +182,7 @@ class EndingContainers:
         self._finish(node_id, over)
 
     def node_gone(self, node_id: str) -> None:
-        """With all that was on it."""
+        """Handles the loss of a node with all its containers."""
         self._finish(node_id, lambda e: True)
 
     def _finish(self, node_id: str, over: Callable[[Ended], bool]) -> None:
@@ -222,17 +222,17 @@ class Plugin:
         self._poll()
 
     def emit(self, **kind: Any) -> None:
-        """Tells the control plane in due time."""
+        """Queues an event for the control plane."""
         self.queue.add(pb.Event(**kind))
         self.sim.at(0.002, self._turn, self.rm.life)
 
     def resend(self) -> None:
-        """A snapshot goes before the next events."""
+        """Requests a snapshot before the next events."""
         self.wanted += 1
 
     @property
     def known(self) -> bool:
-        """The control plane has our snapshot."""
+        """Whether the control plane has the plugin's snapshot."""
         return self.taken == self.wanted
 
     # ---- the event thread

@@ -1,4 +1,4 @@
-"""What a ResourceManager knows of applications, containers and nodes."""
+"""A ResourceManager's records of applications, containers and nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MALLORY = "mallory was here"
 
 @dataclass
 class App:
-    """What the state store keeps of an application."""
+    """The state store's record of an application."""
 
     app_id: str
     user: str
@@ -24,7 +24,7 @@ class App:
     tags: tuple[str, ...]
     submitted_s: float
     keeps: bool
-    """Its containers outlive its attempts."""
+    """Whether its containers outlive its attempts."""
     attempt: int = 0
     running: bool = False
     """Whether an attempt runs."""
@@ -32,7 +32,7 @@ class App:
 
     @property
     def attempt_id(self) -> str:
-        """Of the newest attempt."""
+        """The id of the newest attempt."""
         return f"{self.app_id.replace('application', 'appattempt')}_{self.attempt:06d}"
 
 
@@ -73,7 +73,7 @@ class RmNode:
 
 @dataclass
 class Told:
-    """What an AM learns with its heartbeat."""
+    """The news for an AM, delivered with its heartbeat."""
 
     allocated: list[RmContainer] = field(default_factory=list)
     completed: list[tuple[str, int, str]] = field(default_factory=list)
@@ -83,4 +83,4 @@ class Told:
 
 
 class Refused(Exception):
-    """A directive is not carried out."""
+    """The refusal of a directive."""

@@ -1,4 +1,4 @@
-"""The simulated world as a test: seeds by number, each schedule that ever broke something, and the mutants."""
+"""The simulated world as a test: seeds by number, each schedule that once failed, and the mutants."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FOUND = sorted(p.name for p in (HERE / "found").glob("*.json"))
 
 
 def play(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: sets of names have one order in all of them."""
+    """Plays in a separate process: sets of names have the same order in all of them."""
     command = [sys.executable, "-m", "tests.faults", *arguments]
     return subprocess.run(command, cwd=HERE.parents[1], env={**os.environ, "PYTHONHASHSEED": "0"},
                           capture_output=True, text=True, timeout=590, check=False)  # fmt: skip
 
 
-def test_nothing_breaks_in_worlds_that_lie() -> None:
+def test_no_invariant_breaks_in_faulty_worlds() -> None:
     done = play("--first", "1", "--seeds", str(SEEDS), "--jobs", "2")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert f"{SEEDS} seeds, 0 failed" in done.stdout
 
 
-def test_what_broke_once_does_not_again() -> None:
+def test_schedules_that_once_failed_pass() -> None:
     done = play("--file", *(str(HERE / "found" / name) for name in FOUND))
     assert (done.returncode, done.stdout) == (0, f"{len(FOUND)} files, 0 failed\n"), done.stdout[-4000:] + done.stderr
 
@@ -48,6 +48,6 @@ def test_each_mutant_still_applies(name: str) -> None:
     compile(text, file, "exec")
 
 
-def test_seeds_are_told_as_a_count_or_a_range() -> None:
+def test_seeds_are_given_as_a_count_or_a_range() -> None:
     assert seeds_of("3", 7) == range(7, 10)
     assert seeds_of("5..6", 1) == range(5, 7)

@@ -1,4 +1,4 @@
-"""A mutant's piece of code is found by what it says, not by how it is laid out."""
+"""A mutant's piece of code is found by its tokens, not by its layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_layout_quotes_comments_and_last_commas_do_not_matter(tmp_path: Path) ->
     assert "if (True,):\n            self.g(" in text
 
 
-def test_a_piece_that_is_not_there_or_twice_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_repeated_piece_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is 0 times"):
         replaced("self.h()", "pass", put(tmp_path, SOURCE))
     with pytest.raises(ValueError, match="is 2 times"):

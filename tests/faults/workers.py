@@ -18,14 +18,14 @@ START_S = (0.2, 1.0)
 CHECKPOINT_S = (0.05, 1.0)
 REPORT_S = 10.0
 STUCK = -1.0
-"""In place of a checkpoint's seconds: the process hears nothing but SIGKILL."""
+"""In place of a checkpoint's seconds: the process ignores everything but SIGKILL."""
 SAVE_EVERY = 3
 """Steps between checkpoints."""
 _ORDER = ("ready", "progress", "checkpoint", "exit")
 
 
 def quality(job: str, step: int) -> tuple[float, float]:
-    """(loss, accuracy) of a job after so many steps: training is deterministic."""
+    """(loss, accuracy) of a job after a number of steps: training is deterministic."""
     skill = 0.5 + (sum(map(ord, job)) * 37 % 101) / 202
     return 1.0 / (1 + skill * step), 1.0 - 1.0 / (2 + skill * step)
 
@@ -60,7 +60,7 @@ class Worker:
         self.sim.every(HEARTBEAT_S, self._beat, self.life)
 
     def end(self) -> None:
-        """The process is no more."""
+        """Ends the process."""
         self.life.dead = True
         self.world.workers.pop(self.run.container_id, None)
         if self._stream is not None:
@@ -140,7 +140,7 @@ class Worker:
     # ---- training
 
     def _peers(self) -> list[Worker]:
-        """The workers of its gang that train, itself among them."""
+        """The training workers of its gang, including itself."""
         job = self.worker_id.rpartition("/")[0]
         return [
             w for w in self.world.workers.values()

@@ -13,10 +13,10 @@ from tests.faults.records import App, Refused, RmContainer, RmNode, Told
 
 EXPIRY_S = 12.0
 RECOVERY_S = 4.0
-"""After a restart nothing is placed for so long (work-preserving recovery)."""
+"""How long nothing is placed after a restart (work-preserving recovery)."""
 PREEMPTED, RELEASED, ABORTED = -102, -100, -100
 LAUNCH_S = 60.0
-"""A container that was not launched by then expires."""
+"""The time after which an unlaunched container expires."""
 QUEUES = ("root.a", "root.b", "root.small")
 
 
@@ -76,7 +76,7 @@ class ResourceManager:
     # ---- applications
 
     def submit(self, app: App) -> None:
-        """A client submits it; its first attempt begins."""
+        """Submits an app for a client; its first attempt begins."""
         self.apps[app.app_id] = app
         self._tell_app(app)
         self.new_attempt(app)
@@ -92,7 +92,7 @@ class ResourceManager:
         )  # fmt: skip
 
     def new_attempt(self, app: App) -> None:
-        """The AM's container is there: the attempt begins."""
+        """Begins an attempt when the AM's container is allocated."""
         before = self.told.pop(app.attempt_id, Told())
         app.attempt += 1
         app.running = True
@@ -110,7 +110,7 @@ class ResourceManager:
         self.plugin.emit(attempt_added=pb.AttemptAdded(attempt_id=app.attempt_id, app_id=app.app_id))
 
     def attempt_failed(self, app: App) -> None:
-        """The AM died: the next attempt follows."""
+        """Handles the death of an AM: the next attempt follows."""
         if app.final or not app.running or self.world.rm is not self:  # another one serves: the store is closed to it
             return
         app.running = False
@@ -129,7 +129,7 @@ class ResourceManager:
 
     def _close_attempt(self, app: App) -> None:
         self.plugin.asks.close(app.attempt_id)
-        # doneApplicationAttempt spares only what runs, even where containers are kept
+        # doneApplicationAttempt spares only running containers, even if containers are kept
         for c in [c for c in self.containers.values() if c.app_id == app.app_id and c.state != "RUNNING"]:
             self.complete(c, "KILL", ABORTED, "its attempt ended")
         self.plugin.emit(
@@ -137,7 +137,7 @@ class ResourceManager:
         )
 
     def finish(self, app: App, final: str) -> None:
-        """The application ended, by its AM's word or a kill; so do its containers."""
+        """Ends an application after its AM unregistered or a kill, with its containers."""
         if app.final:
             return
         app.final = final
@@ -158,7 +158,7 @@ class ResourceManager:
     # ---- AMs
 
     def register_am(self, app: App) -> list[RmContainer]:
-        """Containers of earlier attempts."""
+        """Registers an AM; returns the containers of earlier attempts."""
         self.registered.add(app.attempt_id)
         self.told.setdefault(app.attempt_id, Told())
         for c in self.containers.values():
@@ -226,7 +226,7 @@ class ResourceManager:
                 self.plugin.emit(container_running=container.message())
 
     def _ended_before(self, run: Run, app: App | None) -> None:
-        """It ended while nobody heard: its AM is told."""
+        """Handles a container that ended unnoticed: its AM is informed."""
         run.told_ended = True
         known = run.container_id in self.containers
         self._ended_on_node(run)
@@ -275,7 +275,7 @@ class ResourceManager:
                 or r.app_id not in apps or apps[r.app_id].final]  # fmt: skip
 
     def node_heartbeat(self, nm: NodeManager, started: list[Run], ended: list[Run]) -> list[str]:
-        """What began and ended there; the containers that it is to end."""
+        """Handles started and ended containers; returns the containers to end."""
         node = self.nodes[nm.node_id]
         node.last_heard_s = self.sim.now
         for run in started:
@@ -307,7 +307,7 @@ class ResourceManager:
             self.complete(c, "EXPIRE", RELEASED, "was not launched")
 
     def remove_node(self, node: RmNode, state: str) -> None:
-        """Lost or decommissioned, with its containers."""
+        """Removes a lost or decommissioned node with its containers."""
         del self.nodes[node.nm.node_id]
         node.state = state
         for c in [c for c in self.containers.values() if c.node_id == node.nm.node_id]:
@@ -317,14 +317,14 @@ class ResourceManager:
         self.sim.tell("rm", f"{node.nm.node_id} is {state}")
 
     def changed(self, node_id: str) -> None:
-        """A node's resources or attributes changed."""
+        """Handles a change of a node's resources or attributes."""
         node = self.nodes.get(node_id)
         if node is not None:
             node.gpus = node.nm.gpus
             self.plugin.emit(node_up=self.node_message(node))
 
     def decommission(self, node_id: str, on: bool) -> None:
-        """Gracefully: nothing new on it, what runs continues."""
+        """Decommissions gracefully: no new containers, running ones continue."""
         node = self.nodes.get(node_id)
         if node is not None:
             node.state = "DECOMMISSIONING" if on else "RUNNING"
@@ -333,7 +333,7 @@ class ResourceManager:
     # ---- containers
 
     def complete(self, c: RmContainer, event: str, status: int, why: str) -> None:
-        """A container has ended as far as the RM is concerned."""
+        """Ends a container from the RM's point of view."""
         before = c.state
         if self.containers.pop(c.container_id, None) is None:
             return
@@ -356,7 +356,7 @@ class ResourceManager:
     # ---- the plugin's side
 
     def snapshot(self, last_seq: int) -> pb.Snapshot:
-        """What YARN knows, as IsonomyScheduler.snapshot has it."""
+        """YARN's state, as in IsonomyScheduler.snapshot."""
         live = [c.message() for c in self.containers.values() if c.node_id in self.nodes]
         return pb.Snapshot(
             last_seq=last_seq,
