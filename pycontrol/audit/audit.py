@@ -1,9 +1,9 @@
 """The audit: the journal against the NodeManagers' evidence and the ResourceManager's audit log.
 
-Rules: no GPU in two containers at once; no container with GPUs that the journal did not lease to its app
-at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES what was granted; no GPU of a
+Rules: no GPU in two containers at the same time; no container with GPUs that the journal did not lease to its app
+at that time; no lease lost; no gang split; each container's CUDA_VISIBLE_DEVICES as granted; no GPU of a
 virtual cluster in a stranger's container for longer than one revocation after it was due. A rule without evidence
-is named in `unchecked`, never passed in silence.
+is listed in `unchecked`, never skipped silently.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import LeaseInterval
 
 CLOCK_S = 2.0
-"""Clocks of the control plane, the ResourceManager and the nodes may differ by so much."""
+"""Tolerated difference between the clocks of the control plane, the ResourceManager and the nodes."""
 RELEASE_S = 30.0
-"""A lease may outlive its app by so much: until its containers are gone."""
+"""How long a lease may outlive its app, until its containers are gone."""
 LEAD_S = 60.0
-"""What a borrower has to save itself, if no configuration says it: the most that exist by default."""
+"""The assumed lead of a borrower without a configuration: the longest default."""
 REVOCATION_S = 30.0
-"""Beside the lead: a round that is under way, its deadlines, a kill, and the container's end."""
+"""Time besides the lead: a running round and its deadlines, a kill, and the container's end."""
 GANG_DEADLINE_S = 60.0
 """A gang starts whole, or stops whole, within this time (the default grant time-out)."""
 
 
 @dataclass
 class AuditFindings:
-    """What was checked, what was wrong, and what could not be checked.
+    """What was checked, the violations, and what could not be checked.
 
-    `complete`: the journal and the NodeManagers' evidence were there; YARN's log only adds to them.
+    `complete`: the journal and the NodeManagers' evidence were available; YARN's log is optional.
     """
 
     checked: dict[str, int] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class AuditFindings:
     complete: bool = True
 
     def wrong(self, kind: str, what: str, when: float) -> None:
-        """Adds a violation; `when` in Unix seconds."""
+        """Add a violation; `when` in Unix seconds."""
         self.violations.append({"kind": kind, "what": what, "when": when})
 
     def skip(self, check: str, why: str, *, essential: bool = True) -> None:
-        """Says that a check was not made."""
+        """Record that a check was not made."""
         self.unchecked.append({"check": check, "why": why})
         self.complete = self.complete and not essential
 
@@ -84,7 +84,7 @@ def audit(
 
 
 def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
-    """A NodeManager that was killed may not have written an end; the ResourceManager released the container."""
+    """Take missing ends from the ResourceManager's log, as a killed NodeManager may not have written them."""
     for stay in evidence.stays.values():
         if stay.end_s is None and stay.container_id in yarn.released_s:
             stay.end_s, stay.end_by = max(stay.start_s, yarn.released_s[stay.container_id]), "ResourceManager"
@@ -94,7 +94,7 @@ def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
 
 
 def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: AuditFindings) -> None:
-    """Every lease ended, or its app lives."""
+    """Check that every lease has ended, or its app is alive."""
     leases = history.leases()
     found.checked["leases"] = len(leases)
     if not yarn.files:
@@ -111,7 +111,7 @@ def _lost_leases(history: History, yarn: YarnRecords, now_s: float, found: Audit
 
 
 def _gangs(history: History, now_s: float, deadline_s: float, found: AuditFindings) -> None:
-    """No job runs on a part of its gang for longer than the deadline."""
+    """Check that no job runs on a part of its gang for longer than the deadline."""
     checked = 0
     unknown = set()
     for (app_id, job), changes in history.jobs.items():
@@ -131,7 +131,7 @@ def _gangs(history: History, now_s: float, deadline_s: float, found: AuditFindin
 
 
 def _split_since(changes: list[GangSize], sizes: set[int], deadline_s: float, now_s: float) -> GangSize | None:
-    """The first time from which only a part of a gang ran for too long."""
+    """The first change after which only a part of a gang ran for too long; None if there is none."""
     since: GangSize | None = None
     for change in changes:
         if since is not None and change.at_s - since.at_s > deadline_s:
@@ -147,7 +147,7 @@ def _split_since(changes: list[GangSize], sizes: set[int], deadline_s: float, no
 def _evidence_is_there(
     history: History, evidence: Evidence, stays: list[ContainerInterval], found: AuditFindings
 ) -> None:
-    """Each container that the journal saw running has a record, on hosts that have a file."""
+    """Check that each container in the journal has a record in the evidence, on hosts with evidence."""
     if not evidence.files:
         for check in ("gpu_in_two_containers", "container_without_lease", "gpu_ids_differ"):
             found.skip(check, "no evidence file of a NodeManager was found")
@@ -168,7 +168,7 @@ def _evidence_is_there(
 
 
 def _one_container_a_gpu(stays: list[ContainerInterval], found: AuditFindings) -> None:
-    """On each GPU one container ends before the next begins."""
+    """Check that on each GPU a container ends before the next one begins."""
     by_gpu: dict[Gpu, list[ContainerInterval]] = defaultdict(list)
     for stay in stays:
         for index in stay.gpu_ids:
@@ -193,7 +193,7 @@ def _later(a: ContainerInterval, b: ContainerInterval) -> bool:
 
 
 def _inside_leases(history: History, stays: list[ContainerInterval], found: AuditFindings) -> None:
-    """Each container lies, on each of its GPUs, inside one lease of its app."""
+    """Check that each container is within one lease of its app on each of its GPUs."""
     on_lost_nodes = 0
     for stay in stays:
         for index in stay.gpu_ids:
@@ -205,7 +205,7 @@ def _inside_leases(history: History, stays: list[ContainerInterval], found: Audi
             elif span.ended_s is not None and (
                 stay.end_s is None or stay.end_s > span.ended_s + history.behind_s[span.number] + CLOCK_S
             ):
-                if span.on_lost_node:  # nobody could reach it; the GPU left the pool with its machine
+                if span.on_lost_node:  # unreachable; the GPU left the pool with its machine
                     on_lost_nodes += 1
                     continue
                 what = (f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
@@ -215,9 +215,9 @@ def _inside_leases(history: History, stays: list[ContainerInterval], found: Audi
 
 
 def _lease_at(history: History, gpu: Gpu, stay: ContainerInterval) -> LeaseInterval | None:
-    """The app's lease of the GPU when the container began: of two within the clocks' tolerance, the later one.
+    """The app's lease of the GPU when the container began; of two within the clocks' tolerance, the later one.
 
-    Where the clocks differ by more, the one that the container's token names and in which the journal saw it run.
+    If the clocks differ by more, the lease that the container's token names and in which the journal saw it run.
     """
     mine = [span for span in reversed(history.spans.get(gpu, [])) if span.app_id == stay.app_id]
     for span in mine:
@@ -231,7 +231,7 @@ def _lease_at(history: History, gpu: Gpu, stay: ContainerInterval) -> LeaseInter
 def _guarantees(
     history: History, evidence: Evidence, stays: list[ContainerInterval], bound_s: float, found: AuditFindings
 ) -> None:
-    """No GPU that a virtual cluster claims as its own is in a stranger's container for longer than one revocation."""
+    """Check that no other app's container keeps a virtual cluster's own GPU for longer than one revocation."""
     claims = history.claims
     found.checked["guaranteed_gpus_claimed"] = len(claims.made)
     for x in claims.refused:
@@ -255,7 +255,7 @@ def _guarantees(
 
 
 def _granted_ids(history: History, evidence: Evidence, found: AuditFindings) -> None:
-    """CUDA_VISIBLE_DEVICES named the GPUs that the journal gave to the container."""
+    """Check that CUDA_VISIBLE_DEVICES had the GPUs that the journal gave to the container."""
     compared = 0
     for container_id, gpus in history.started.items():
         stay = evidence.stays.get(container_id)
@@ -272,7 +272,7 @@ def _granted_ids(history: History, evidence: Evidence, found: AuditFindings) -> 
 
 
 def _yarn_agrees(stays: list[ContainerInterval], yarn: YarnRecords, found: AuditFindings) -> None:
-    """YARN allocated each container, with as many GPUs as it saw."""
+    """Check that YARN allocated each container with the number of GPUs that it saw."""
     if not yarn.allocated or yarn.from_s is None:
         found.skip("unknown_to_yarn", "no allocation in a ResourceManager log was found", essential=False)
         return

@@ -1,4 +1,4 @@
-"""Reads what others recorded: the NodeManagers' evidence files and the ResourceManager's audit log."""
+"""Reads the NodeManagers' evidence files and the ResourceManager's audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINISHED = "Application Finished - "
 
 
 class EvidenceError(Exception):
-    """Evidence that cannot be read; the message names the file."""
+    """Evidence cannot be read; the message names the file."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class ContainerInterval:
     start_s: float
     end_s: float | None = None
     end_by: str = ""
-    """Who said that it ended: NodeManager or ResourceManager."""
+    """Who reported its end: NodeManager or ResourceManager."""
 
     @property
     def app_id(self) -> str:
@@ -53,26 +53,26 @@ class Evidence:
 
 @dataclass(slots=True)
 class YarnRecords:
-    """What the ResourceManager's audit log says."""
+    """The contents of the ResourceManager's audit log."""
 
     files: list[str] = field(default_factory=list)
     from_s: float | None = None
-    """Time of the first line."""
+    """Time of the first line, Unix seconds."""
     allocated: dict[str, int | None] = field(default_factory=dict)
-    """GPUs by container; None where the log does not say."""
+    """GPUs by container; None if the log does not say."""
     released_s: dict[str, float] = field(default_factory=dict)
     finished_s: dict[str, float] = field(default_factory=dict)
     """By application."""
 
 
 def app_of(container_id: str) -> str:
-    """The application of a container, empty if the id is not one of YARN's."""
+    """The application of a container; empty if the id is not YARN's."""
     match = CONTAINER.fullmatch(container_id)
     return f"application_{match[1]}_{match[2]}" if match else ""
 
 
 def read_evidence(patterns: Iterable[str]) -> Evidence:
-    """The evidence files that match the patterns. A last line cut off by a crash is no error."""
+    """Read the evidence files that match the patterns; a last line cut off by a crash is no error."""
     evidence = Evidence()
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)):
@@ -97,7 +97,7 @@ def _take(evidence: Evidence, line: str) -> bool:
 
 
 def add_event(evidence: Evidence, data: dict[str, Any]) -> None:
-    """One record of an executor: {"event": "start" or "end", "container", "node", "gpu_ids", "lease", "time_ms"}."""
+    """Add an executor's record: {"event": "start" or "end", "container", "node", "gpu_ids", "lease", "time_ms"}."""
     container_id, time_s = str(data["container"]), float(data["time_ms"]) / 1000.0
     host = str(data["node"]).rpartition(":")[0] or str(data["node"])
     evidence.hosts.add(host)
@@ -121,7 +121,7 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 
 def read_rm_log(patterns: Iterable[str]) -> YarnRecords:
-    """Allocations, releases and ends of applications of the ResourceManager's audit log (local time zone)."""
+    """Read allocations, releases and ends of applications from the ResourceManager's audit log (local time zone)."""
     records = YarnRecords()
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)):

@@ -1,7 +1,7 @@
-"""Guarantees in a journal: which GPUs virtual clusters were promised as their own, and since when these were due.
+"""Guarantees in a journal: the GPUs that virtual clusters claimed as their own, and since when these were due.
 
-A virtual cluster's app that asks for GPUs of its own is served within one revocation: the borrower has the lead to save
-itself, then it is killed (HiveD, sharing safety).
+A virtual cluster's app that asks for its own GPUs is served within one revocation: the borrower has the lead to write a
+checkpoint, then it is killed (HiveD, sharing safety).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import IntervalChange
 
 ON_END_S = 600.0
-"""Rounds that refuse an app are on end where no more than this is between two: after idle ones the next waits."""
+"""Refusing rounds count as consecutive if no more than this is between two, as idle rounds delay the next one."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class GuaranteedGpu:
 
 @dataclass(slots=True)
 class RefusedRounds:
-    """Rounds on end that awarded an app GPUs of its own virtual cluster, which its cells then did not give it."""
+    """Consecutive rounds that awarded an app GPUs of its own virtual cluster that the cells then did not provide."""
 
     app_id: str
     vc: str
@@ -61,14 +61,14 @@ class RefusedRounds:
 
 @dataclass
 class GuaranteedGpus:
-    """All claims of a journal, fact by fact."""
+    """Collects all claims of a journal, fact by fact."""
 
     made: list[GuaranteedGpu] = field(default_factory=list)
     vc_of: dict[str, str] = field(default_factory=dict)
     """By application."""
     refused: list[RefusedRounds] = field(default_factory=list)
     _refused: dict[str, RefusedRounds] = field(default_factory=dict)
-    """By application, as long as it goes on."""
+    """By application, while the refusals continue."""
     _open: dict[Gpu, GuaranteedGpu] = field(default_factory=dict)
     _changed_s: dict[str, float] = field(default_factory=dict)
     """Virtual cluster -> when any of its apps last lost GPUs: its cells may have come free by that."""
@@ -76,7 +76,7 @@ class GuaranteedGpus:
     """When cells were lent or given back, or an operator did something."""
 
     def take(self, fact: Fact, time_s: float, changes: Sequence[IntervalChange]) -> None:
-        """The next fact, and what it made of leases."""
+        """Fold the next fact and its changes of leases."""
         span = changes[0].span if changes else None
         match fact:
             case AppArrived() | AppMoved():
@@ -130,7 +130,7 @@ class GuaranteedGpus:
             claim.until_s = time_s
 
     def _held(self, receipt: Receipt) -> None:
-        """The round that made claims knows since when their apps had waited."""
+        """Set when a round's claims were due, from its record of how long the apps had waited."""
         due_s = max(self._all_changed_s, self._before(receipt))
         for granted in receipt.done.granted:
             claim = self._open.get(granted.gpu)
@@ -154,14 +154,14 @@ class GuaranteedGpus:
             known.last_s, known.rounds = receipt.at_s, known.rounds + 1
 
     def _before(self, receipt: Receipt) -> float:
-        """When the virtual cluster last lost GPUs; what this very round took from its apps made no claim older."""
+        """When the virtual cluster's apps last lost GPUs, before this round's own revocations."""
         return self._changed_s.get(receipt.vc, 0.0)
 
 
 def strangers(
     claims: GuaranteedGpus, apps_on: Mapping[Gpu, list[tuple[str, str, float, float | None]]], bound_s: float
 ) -> list[tuple[GuaranteedGpu, str, float]]:
-    """Claims on which a container of another virtual cluster's app lay for longer than `bound_s` after they were due.
+    """Claims whose GPU had another virtual cluster's container for longer than `bound_s` after they were due.
 
     `apps_on`: by GPU (container, application, start, end or None) of what ran there. Returns the claim, the container,
     and when the bound was over.

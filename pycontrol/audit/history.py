@@ -1,4 +1,4 @@
-"""The leases of a journal as intervals: who had which GPU when, which container used it, which gangs ran."""
+"""The leases of a journal as intervals: who had which GPU and when, in which containers, and in which gangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycontrol.runtime.spans import OVERWRITTEN, IntervalChange, Journal, LeaseI
 
 @dataclass(slots=True)
 class GangSize:
-    """How many GPUs a job ran on from this time on."""
+    """The number of a job's GPUs from this time on."""
 
     at_s: float
     gpus: int
@@ -21,7 +21,7 @@ class GangSize:
 
 @dataclass(slots=True)
 class JournalProblem:
-    """Something that the journal itself should not say."""
+    """An inconsistency in the journal itself."""
 
     kind: str
     what: str
@@ -30,7 +30,7 @@ class JournalProblem:
 
 @dataclass
 class History:
-    """All of a journal."""
+    """The history in one journal, or in consecutive ones."""
 
     facts: int = 0
     from_s: float = 0.0
@@ -59,7 +59,7 @@ class History:
 
     @classmethod
     def of(cls, *journals: Journal) -> History:
-        """Reads facts in their order; of control planes that followed each other, one journal after the other."""
+        """Read facts in order; of consecutive control planes, one journal after another."""
         history = cls()
         for time_s, fact, changes in changes_of(SpanFold(), *journals):
             history.facts += 1
@@ -117,7 +117,7 @@ class History:
         self._count(span, fact.at_s, running=True)
 
     def _job_of_grant(self, span: LeaseInterval) -> str:
-        """After a restart a container is adopted without its job: that of its grant's other GPUs."""
+        """The job of the grant's other GPUs, for a container that was adopted without a job after a restart."""
         grant_id = span.lease.grant_id
         last = ((x[-1], self._job_on.get(gpu)) for gpu, x in self.spans.items())
         return next((job for other, job in last if job and other.lease.grant_id == grant_id), f"grant {grant_id}")

@@ -1,4 +1,4 @@
-"""What a run came to: each app's fairness and counters, and the times of rounds, bids and changes."""
+"""The report of a run: each app's fairness and counters, and the times of rounds, bids and allocation changes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ UNSUCCESSFUL = {"FAILED", "KILLED"}
 
 
 class Reader:
-    """Folds a journal and keeps what a report needs besides."""
+    """Folds a journal and collects what a report needs."""
 
     def __init__(self) -> None:
         self.state = Durable()
         self.outcome: dict[str, str] = {}
-        """What each Agent said of its app's end."""
+        """By app: the outcome that its Agent reported."""
         self.receipts: list[Receipt] = []
         self.round_s: list[float] = []
         self.change_s: list[float] = []
         self.skipped = 0
-        """Facts about what the journal no longer holds."""
+        """Number of facts about objects that the journal no longer has."""
 
     def read(self, facts: Iterable[tuple[int, float, Fact]]) -> None:
-        """Reads facts in their order."""
+        """Read facts in order."""
         for _, time_s, fact in facts:
             try:
                 self.state.apply(fact)
@@ -73,7 +73,7 @@ def build(
 def _app(x: AppRecord, reader: Reader, cluster_gpus: int) -> dict[str, Any]:
     t_sh_s = x.finished_s - x.submitted_s if x.finished_s is not None else None
     t_id_s = None
-    # An app without an Agent reports no work: what it attained stands for it, as in its stand-in's bids.
+    # An app without an Agent reports no work: its attained service is used, as in its stand-in's bids.
     work_gpu_s = x.attained_gpu_s if x.kind == FOREIGN else x.work_done_gpu_s
     if x.n_avg is not None and work_gpu_s > 0 and x.demand_gpus > 0:
         t_id_s = t_id(work_gpu_s, cluster_gpus, x.demand_gpus, x.n_avg)
@@ -98,12 +98,12 @@ def _app(x: AppRecord, reader: Reader, cluster_gpus: int) -> dict[str, Any]:
 
 
 def _final_state(x: AppRecord, outcome: str) -> str:
-    """The Agent's word, unless YARN says that the app failed; without an Agent, YARN's."""
+    """The Agent's outcome, or YARN's final state if YARN says that the app failed or there is no outcome."""
     return x.final_state if x.final_state in UNSUCCESSFUL or not outcome else outcome
 
 
 def _seen(receipts: Sequence[Receipt], state: Durable) -> dict[str, int]:
-    """How often the things happened that make a run worth looking at."""
+    """Counts of notable events in a run."""
     foreign = {x.app_id for x in state.apps.values() if x.kind == FOREIGN}
     bids = [b for r in receipts for b in r.done.bids]
     return {
@@ -119,12 +119,12 @@ def _seen(receipts: Sequence[Receipt], state: Durable) -> dict[str, int]:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """{median, p95, n}; null where there is nothing."""
+    """{median, p95, n}; None without values."""
     return {"median": quantile(values, 0.5), "p95": quantile(values, 0.95), "n": len(values)}
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """The q-quantile, linear between the neighbours; None of nothing."""
+    """The q-quantile with linear interpolation; None without values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""Accounting from the journal: GPU time by user, queue or app, used, lost and borrowed, and how long apps waited."""
+"""Accounting from the journal: GPU time used, lost and borrowed, and waiting times, by user, queue or app."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 @dataclass(slots=True)
 class AppUsage:
-    """One app within the time asked for; GPU-seconds."""
+    """One app's usage within the requested time, in GPU-seconds."""
 
     app_id: str
     name: str
@@ -29,19 +29,19 @@ class AppUsage:
     kind: str
     submitted_s: float
     held_gpu_s: float = 0.0
-    """Leased to it, used or not."""
+    """Time of its leases, used or not."""
     used_gpu_s: float = 0.0
-    """With a container."""
+    """Time of its leases with a container."""
     lost_gpu_s: float = 0.0
-    """Until revoked GPUs were given back, and from the grants that follow to the first step."""
+    """Time until revoked GPUs were released, and from the next grants to the first step."""
     borrowed_gpu_s: float = 0.0
-    """Of those held: from other virtual clusters' cells."""
+    """Part of the held time on other virtual clusters' cells."""
     revocations: int = 0
     first_s: float | None = None
-    """When its first container ran."""
+    """When its first container started."""
     ended_s: float | None = None
     seen: bool = False
-    """Anything of it happened within the time asked for."""
+    """Whether it had any event within the requested time."""
 
 
 @dataclass
@@ -55,11 +55,11 @@ class Usage:
     """Facts about leases whose grant is no longer in the journal."""
     _fold: SpanFold = field(default_factory=SpanFold)
     _counted_s: dict[Gpu, float] = field(default_factory=dict)
-    """Until when an open lease's time is counted as held."""
+    """By GPU: until when an open lease's time has been counted as held."""
     _launched: set[tuple[str, str]] = field(default_factory=set)
 
     def read(self, *journals: Journal) -> None:
-        """The facts of control planes that followed each other, in their order, from the beginning."""
+        """Read the facts of consecutive control planes in order, from the beginning."""
         within = (takewhile(lambda row: row[1] <= self.until_s, facts) for facts in journals)
         for time_s, fact, changes in changes_of(self._fold, *within):
             self._take(fact, time_s)
@@ -68,7 +68,7 @@ class Usage:
                 self._changed(change, time_s)
 
     def close(self) -> None:
-        """Counts the leases that have not ended."""
+        """Count the leases that have not ended."""
         for span in self._fold.open.values():
             self._stop(span, self.until_s)
             self._hold(span, self.until_s)
@@ -123,7 +123,7 @@ class Usage:
         self._counted_s[span.gpu] = at_s
 
     def _stop(self, span: LeaseInterval, at_s: float) -> None:
-        """Its container is gone."""
+        """Count the time of a container that has ended."""
         app = self.apps.get(span.app_id)
         if app is not None and span.running_s is not None:
             app.used_gpu_s += self._span_s(span.running_s, at_s)
@@ -131,7 +131,7 @@ class Usage:
                 app.lost_gpu_s += self._span_s(span.revoking_s, at_s)
 
     def _restarted(self, fact: AllocationChanged) -> None:
-        """A job trains: what it took since the grant is lost, but for its first launch."""
+        """Count a job's time from grant to first step as lost, except for its first launch."""
         key = fact.app_id, fact.job_id
         if key in self._launched:
             gpus = sum((x.app_id, x.job_id) == key for x in self._fold.open.values())
@@ -140,10 +140,10 @@ class Usage:
                 app.lost_gpu_s += gpus * self._span_s(fact.at_s - fact.seconds, fact.at_s)
         self._launched.add(key)
 
-    # ---- what it comes to
+    # ---- results
 
     def table(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        """A row for each group of apps, most GPU time first; times in hours."""
+        """A row per group of apps, most GPU time first; times in hours."""
         groups: dict[tuple[str, ...], list[AppUsage]] = {}
         for app in self.apps.values():
             if app.seen:
@@ -170,7 +170,7 @@ class Usage:
         }
 
     def _wait_s(self, app: AppUsage) -> float | None:
-        """Until its first container; without one until the app's end, or until now."""
+        """Seconds until its first container, else until its end or now; None if it waited only before `since_s`."""
         until_s = app.first_s if app.first_s is not None else app.ended_s or self.until_s
         if app.submitted_s < self.since_s and until_s < self.since_s:
             return None
@@ -182,7 +182,7 @@ def _value(app: AppUsage, key: str) -> str:
 
 
 def usage(journals: Iterable[Journal], by: Sequence[str], since_s: float, until_s: float) -> Mapping[str, Any]:
-    """The accounting of these journals, of control planes that followed each other."""
+    """The accounting of these journals of consecutive control planes."""
     found = Usage(since_s, until_s)
     found.read(*journals)
     found.close()

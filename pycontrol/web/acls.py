@@ -1,7 +1,7 @@
-"""What is left out of an answer where YARN's ACLs do not let the caller look into an app (VIEW_APP).
+"""Removes from an answer what YARN's ACLs (VIEW_APP) do not let the caller see.
 
-That an app is there, who it is of, what it holds and why it waits is what all who share the cluster see;
-configurations, messages, losses and where its model lies are not.
+All users of the cluster see that an app exists, its user, its GPUs and why it waits. Configurations, messages, losses
+and the model's path are only for its viewers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pycontrol.queries.lookup import Refusal
 
 Answer = dict[str, Any]
 Sees = Callable[[str, str], bool]
-"""Whether the caller may look into an app, by its id and its user."""
+"""(app id, user) -> whether the caller may view the app."""
 OF_APP = {"best": None, "model_path": "", "message": ""}
 OF_JOB = {"configuration": {}, "note": "", "loss": 0.0, "accuracy": 0.0, "metric": None}
 

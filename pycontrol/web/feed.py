@@ -1,4 +1,4 @@
-"""What happens, as it happens: a journal that also tells those who watch, and counts for the metrics."""
+"""The event feed: a journal that also passes facts to watchers and metrics."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ from pycontrol.web.notify import Notifier
 
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4
-"""Long polls at once; others are answered at once and ask again."""
+"""The most concurrent long polls; others get an immediate answer and poll again."""
 
 
 class Feed:
-    """Stands before the journal: facts go to it first, then to the watchers and the metrics.
+    """Wraps the journal: facts go to it first, then to the watchers and the metrics.
 
-    Sequence numbers begin at the Unix milliseconds of the start, so they grow over restarts.
+    Sequence numbers begin at the start's time in Unix milliseconds, so they increase across restarts.
     """
 
     def __init__(
         self, journal: Journal, metrics: Metrics | None = None, durable: Durable | None = None,
         first_seq: int | None = None, past: Iterable[tuple[float, Fact]] = (),
     ) -> None:  # fmt: skip
-        """`past`: (when, fact), the newest of the journal, oldest first."""
+        """`past`: (time, fact), the journal's newest facts, oldest first."""
         self._journal = journal
         self.metrics = metrics or Metrics(durable)
         self.notifier: Notifier | None = None
-        """Is told of the same facts, where it is set."""
+        """If set, also gets the facts."""
         self.trends = Trends()
         self.spans = Spans(durable, past)
         self._names: dict[str, str] = {}
         self._deals: dict[str, str] = {}
-        """What each deal in force is about."""
+        """By deal id: a description of each present deal."""
         if durable is not None:
             self._names = {x.app_id: x.name for x in durable.apps.values()}
             self._deals = _deals(durable.exchange)
@@ -74,7 +74,7 @@ class Feed:
         self._watchers = 0
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
-        """Makes the facts durable, then known."""
+        """Make the facts durable, then publish them."""
         facts = list(facts)
         self._journal.append(facts, now_s)
         if not facts:
@@ -108,7 +108,7 @@ class Feed:
     # ---- facts as events
 
     def _merged(self, facts: Iterable[tuple[Fact, Sequence[IntervalChange]]], now_s: float) -> list[dict[str, Any]]:
-        """One event for the GPUs to which the same happened."""
+        """The facts as events, with one event for GPUs that have the same change."""
         merged: dict[tuple[str, ...], dict[str, Any]] = {}
         for fact, changes in facts:
             described = self._describe(fact, changes)
@@ -126,7 +126,7 @@ class Feed:
         return list(merged.values())
 
     def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> tuple[str, str, Gpu | None] | None:
-        """(app, what happened, GPU); None for what only the journal needs."""
+        """(app, description, GPU) of a fact; None if it is not published."""
         match fact:
             case AppArrived():
                 self._names[fact.app_id] = fact.name
@@ -196,7 +196,7 @@ def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:
 
 
 def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
-    """A round in one line."""
+    """A one-line summary of a round."""
     done = receipt.done
     who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
     parts = [f"round {receipt.round_id}: {sum(receipt.offered.values())} GPUs offered to {who}"]

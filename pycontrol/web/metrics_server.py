@@ -1,4 +1,4 @@
-"""Metrics on a loopback port of their own: GET /metrics and nothing else, one request at a time."""
+"""Serves metrics on a separate loopback port: only GET /metrics, one request at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycontrol.queries.metrics import CONTENT_TYPE
 from pycontrol.runtime.driver import Overloaded
 
 REQUEST_S = 5.0
-"""A client that is slower is given up, for the next one waits."""
+"""Timeout of a request, as the next client waits meanwhile."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a scrape each few seconds is no news."""
+        """Log nothing, as scrapes are frequent."""
 
 
 class _Server(HTTPServer):
@@ -47,18 +47,18 @@ class _Server(HTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away."""
+        """Ignore a client that has disconnected."""
 
 
 class MetricsServer:
-    """Serves until `stop`; ConfigError where the port is taken."""
+    """The metrics' HTTP server."""
 
     def __init__(self, at: MetricsListener, text: Callable[[], str]) -> None:
         self._at, self._text = at, text
         self._server: _Server | None = None
 
     def start(self) -> None:
-        """Listens."""
+        """Start to listen; raises ConfigError."""
         try:
             self._server = _Server((self._at.host, self._at.port), self._text)
         except OSError as e:
@@ -66,7 +66,7 @@ class MetricsServer:
         threading.Thread(target=self._server.serve_forever, name="isonomy-metrics", daemon=True).start()
 
     def stop(self) -> None:
-        """Closes the port."""
+        """Close the port."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

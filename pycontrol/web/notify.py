@@ -1,4 +1,4 @@
-"""Tells a webhook when apps start, lose GPUs, and end."""
+"""Notifies a webhook when apps start, lose GPUs, and end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Notifier(Poster):
                 self._started.add(app.app_id)
 
     def take(self, facts: Iterable[tuple[Fact, LeaseInterval | None]], now_s: float) -> None:
-        """Facts of one moment, each with the lease that it is about; GPUs revoked together are one event."""
+        """Post events for facts of one step, each with its lease; GPUs revoked together are one event."""
         revoked: dict[tuple[str, str, str], list[str]] = {}
         for fact, span in facts:
             match fact:

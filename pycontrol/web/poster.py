@@ -1,4 +1,4 @@
-"""Posts JSON to a URL, one by one, on a thread of its own. It holds nobody up: what does not fit is dropped."""
+"""Posts JSON to a URL, one event at a time, on its own thread; never blocks, and drops events if the queue is full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger("isonomy.notify")
 
 
 class Poster:
-    """`dropped` had no room, `failed` were not taken."""
+    """Posts events; `dropped` counts those without room in the queue, `failed` those that the server did not accept."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -25,18 +25,18 @@ class Poster:
         self._thread = threading.Thread(target=self._run, name="isonomy-notify", daemon=True)
 
     def start(self) -> None:
-        """Begins to post."""
+        """Start the posting thread."""
         self._thread.start()
 
     def put(self, event: dict[str, Any]) -> None:
-        """Has it posted; never blocks."""
+        """Queue an event; never blocks."""
         try:
             self._queue.put_nowait(event)
         except queue.Full:
             self.dropped += 1
 
     def stop(self) -> None:
-        """Ends after the post at hand; what waits is dropped."""
+        """Stop after the present post; drop the waiting events."""
         while True:
             try:
                 self._queue.get_nowait()
@@ -46,7 +46,7 @@ class Poster:
         self._thread.join(CONNECT_S + READ_S)
 
     def drain(self, timeout_s: float) -> None:
-        """Ends once all is posted, or after that time."""
+        """Stop once all events are posted, or after `timeout_s`."""
         try:
             self._queue.put_nowait(None)
         except queue.Full:

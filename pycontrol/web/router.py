@@ -1,6 +1,6 @@
-"""The REST resource /ws/v1/cluster/isonomy/: a closed table of routes to views and verbs.
+"""The REST resource /ws/v1/cluster/isonomy/: a fixed table of routes to views and verbs.
 
-The ResourceManager authenticates and forwards; this decides who may do what.
+The ResourceManager authenticates callers and forwards queries; this module authorises them.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 ANSWERS_KEPT = 64
-"""So many answers are kept with a picture."""
+"""The most answers cached per picture."""
 UNFORESEEN = {"start_s": None, "end_s": None}
 WAIT_MAX_S = 10
-"""A long poll ends well before the ResourceManager gives a query up."""
+"""The longest long poll, well below the ResourceManager's timeout of a query."""
 
 
 class Arbitration(Protocol):
-    """The Arbiter's driver, as far as queries need it."""
+    """The part of the Arbiter's driver that queries use."""
 
     def submit(self, event: Event) -> None:
-        """Hands an event over; raises Overloaded."""
+        """Queue an event; raises Overloaded."""
 
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
-        """Runs `fn` on the Arbiter's thread; raises TimeoutError."""
+        """Run `fn` on the Arbiter's thread and return its result; raises TimeoutError."""
 
 
 class Receipts(Journal, Protocol):
-    """A journal that can be asked for receipts."""
+    """A journal from which receipts can be read."""
 
     def rounds(self, limit: int) -> list[Receipt]:
         """The newest receipts, newest first; from any thread."""
@@ -63,7 +63,7 @@ class RestRequest:
     user: str
     admin: bool
     viewable: frozenset[str] | None = None
-    """The apps that YARN's ACLs let the caller look into; None: YARN enforces none."""
+    """The apps that YARN's ACLs let the caller view; None: ACLs are off."""
 
     def sees(self, app_id: str, owner: str) -> bool:
         """Whether the caller may see the app's configurations and messages."""
@@ -73,7 +73,7 @@ class RestRequest:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path: its method, its parameters and what answers."""
+    """One path: its method, its parameters and its handler."""
 
     method: str
     answer: Callable[[RestRequest], dict[str, Any]]
@@ -81,7 +81,7 @@ class Route:
 
 
 CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy]]]
-"""Reads the cells file again; told the file that the operator believes it to be."""
+"""Reads the cells file again; the argument is the path that the operator gave."""
 
 
 class Router:
@@ -110,14 +110,14 @@ class Router:
         self._read_cells = read_cells
         self._applying = threading.Lock()
         self._traders = traders or {}
-        """Virtual cluster -> users who may exchange its cells, beside admins."""
+        """{virtual cluster: users who, besides admins, may exchange its cells}."""
         self._secure = secure
-        """Keeps what was commanded for a control plane that takes over; says why it could not, or nothing."""
+        """Stores a command's effect for a takeover; returns why that failed, or an empty string."""
         self.pictures = Pictures(driver)
         self._metering = threading.Lock()
         self._page = Page()
         self._picture, self._estimates = picture, estimates
-        """The Arbiter's state for what-if, and when apps start and end; both from the simulator."""
+        """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
         self.routes: dict[str, Route] = {
             "status": self._get(views.status),
             "queue": self._foreseen(self._get(views.queue), self._with_estimates),
@@ -163,7 +163,7 @@ class Router:
             return 503, {"error": "the control plane is busy; try again"}
 
     def _answer(self, method: str, request: RestRequest) -> dict[str, Any]:
-        """Without what the caller may not see."""
+        """The answer, without what the caller may not see."""
         found = self._route(method, request).answer(request)
         leave_out = LEFT_OUT.get(request.path)
         return found if leave_out is None or request.viewable is None else leave_out(found, request.sees)
@@ -181,7 +181,7 @@ class Router:
         return route
 
     def _get(self, view: views.View, *params: str) -> Route:
-        """A view of the newest picture; who asks the same of the same picture gets the same answer."""
+        """A route to a view of the newest picture; answers are cached with the picture."""
 
         def answer(request: RestRequest) -> dict[str, Any]:
             picture, key = self.pictures.newest(), (request.path, *sorted(request.params.items()))
@@ -195,7 +195,7 @@ class Router:
         return Route("GET", answer, frozenset(params))
 
     def _live(self, view: views.View) -> Route:
-        """A view of what pictures do not show: the cells themselves."""
+        """A route to a view of the live state, for the cells, which pictures do not contain."""
         return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)))
 
     # ---- reading
@@ -209,12 +209,12 @@ class Router:
         return self._estimates() if self._estimates is not None else nothing
 
     def _foreseen(self, route: Route, add: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]) -> Route:
-        """A view with what the newest forecast says."""
+        """A route whose answer also has the newest forecast."""
         return Route("GET", lambda request: add(route.answer(request), self._forecast()), route.params)
 
     @staticmethod
     def _with_estimates(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
-        """Of each app `start_s` and `end_s`: the 10, 50 and 90 % quantile, or None."""
+        """Add `start_s` and `end_s` to each app: 10, 50 and 90 % quantiles, or None."""
         rows = [{**UNFORESEEN, **row, **forecast["apps"].get(row["app_id"], {})} for row in found["apps"]]
         return {**found, "apps": rows, "forecast": {k: v for k, v in forecast.items() if k != "apps"}}
 
