@@ -30,7 +30,7 @@ class AgentsView:
         self.unmet: dict[str, None] = {}
         """Apps with Agents that can use more GPUs than they hold, in the order in which they began to."""
         self.unmet_since_s: dict[str, float] = {}
-        """App -> since when it could, not counting time before leases were last suspended."""
+        """App -> since when it could, not counting time up to the end of the last suspension of leases."""
         self.stale: set[str] = set()
         """Apps that changed since the policies last looked at them."""
         self.unmanaged_apps: dict[str, None] = {}

@@ -174,7 +174,7 @@ class CellSupply:
             self._cells.release(group)
 
     def shrink(self, held: GroupGpus) -> bool:
-        """Frees the cells of a group's other GPUs; False if it was guaranteed and borrows from now on."""
+        """Reduces a group to the GPUs in `held`; False if it was guaranteed and borrows from now on."""
         if held.group not in self._cells.groups:
             return True
         self._cells.release(held.group)
@@ -254,7 +254,7 @@ class CellSupply:
 
 
 def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
-    """A group that runs, as the cells take it over."""
+    """The request and the workers with which cells adopt a running group."""
     workers = _by_host(held.gpus)
     gang = tuple((host, len(indices)) for host, indices in workers)
     priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC

@@ -128,7 +128,7 @@ class Arbiter(State):
         3. Recovery ends when its time has passed; machines that were avoided long enough are tried again.
         4. Due leases end, lapse or are renewed.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
-        6. The cells are told of gangs of which a part ended; exchange deals end and are made; new machines are
+        6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
            announced to Agents.
         7. A round begins or continues (`Rounds`).
         """

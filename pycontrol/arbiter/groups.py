@@ -21,7 +21,7 @@ class Groups:
         self.stale = False
         """Whether containers were adopted that the supply does not know yet."""
         self.shrunk: dict[str, str] = {}
-        """Grant -> its app, where part of the grant ended and the supply was not told yet."""
+        """Grant -> its app, for grants that lost some GPUs and that the supply does not know about yet."""
 
     def copy(self) -> Groups:
         """An independent copy."""
@@ -52,7 +52,7 @@ class Groups:
             self.shrunk[group] = lost.app_id
 
     def tell_shrunk(self, d: Durable, supply: Supply) -> tuple[str, ...]:
-        """Tells the supply what is left of groups that shrank; returns those that borrow from now on."""
+        """Tells the supply which GPUs are left in groups that lost some; returns those that borrow from now on."""
         shrunk, self.shrunk = self.shrunk, {}
         found = []
         for group, app_id in shrunk.items():

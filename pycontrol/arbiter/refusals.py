@@ -96,7 +96,7 @@ class Refusals:
         return bool(over)
 
     def keep(self, hosts: Collection[str], app_ids: Collection[str]) -> None:
-        """Forgets all other machines and apps."""
+        """Drops the refusals of all other machines and apps."""
         kept = {h: {a: r for a, r in runs.items() if a in app_ids} for h, runs in self._runs.items() if h in hosts}
         self._runs = {host: runs for host, runs in kept.items() if runs}
 

@@ -153,7 +153,7 @@ class Supply(Protocol):
         """Frees the cells of a group that ended or is being revoked."""
 
     def shrink(self, held: GroupGpus) -> bool:
-        """A part of a group ended; `held` is what is left. False if no cell can own that: it is borrowed now."""
+        """Reduces a group that lost some GPUs to those in `held`; False if it was guaranteed and borrows now."""
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """Replaces what is known of all hosts. `up`: host in use -> indices of its good GPUs."""
@@ -267,7 +267,7 @@ class WholeCluster:
         """Does nothing."""
 
     def shrink(self, held: GroupGpus) -> bool:
-        """Nothing is kept for it."""
+        """True: nothing is owned or borrowed."""
         return True
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:

@@ -18,7 +18,7 @@ class Rules:
     """When cells are offered, and for how long; all in seconds."""
 
     idle_s: float = 600.0
-    """How long cells must have been idle before they are offered."""
+    """How long a virtual cluster's use of cells is watched before cells are offered."""
     forecast_s: float = 3600.0
     """A virtual cluster's forecast use of cells is its peak over this time."""
     lend_s: float = 3600.0

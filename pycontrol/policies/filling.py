@@ -401,7 +401,7 @@ class _Filler:
         return gang
 
     def _last_to_stay(self) -> _Pick:
-        """Who loses its place first; whoever is spared only after all others."""
+        """Removes and returns the pick that loses its place next: the last one of an app that is not spared, if any."""
         able = (k for k in reversed(range(len(self.stays))) if not self.apps[self.stays[k].app].spared)
         return self.stays.pop(next(able, -1))
 
