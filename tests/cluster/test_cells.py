@@ -1,5 +1,5 @@
-"""Cells on a real YARN, as `make demo-cells` shows them: of two levels below the node, pinned, lent by exchange; then a
-raised priority, and a control plane that is killed."""
+"""Cells on a real YARN, as in `make demo-cells`: two levels below the node, a pinned cell, an exchange, a raised
+priority, and a killed control plane."""
 
 from __future__ import annotations
 

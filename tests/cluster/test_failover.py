@@ -1,4 +1,4 @@
-"""A pair of ResourceManagers, a control plane beside each: failover on real processes."""
+"""A pair of ResourceManagers, each with a control plane: failover on real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_S = 0.5
 
 
 class Pair(Rig):
-    """Both control planes run under a supervisor, which starts what has ended again."""
+    """Both control planes run under a supervisor, which restarts them."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.planes: dict[str, subprocess.Popen[bytes]] = {}
@@ -59,7 +59,7 @@ class Pair(Rig):
             plane.wait(20)
 
     def says(self, rm: str, path: str) -> dict[str, Any]:
-        """A resource of this very ResourceManager; {} while it is not available."""
+        """A resource of this particular ResourceManager; {} while it is not available."""
         try:
             url = f"{self.cluster['roles'][rm]['web']}/ws/v1/cluster/{path}"
             return dict(requests.get(url, timeout=2, allow_redirects=False, auth=self.login).json())
@@ -71,7 +71,7 @@ class Pair(Rig):
         return str(self.says(rm, "info").get("clusterInfo", {}).get("haState", ""))
 
     def in_charge(self, rm: str) -> bool:
-        """Whether this ResourceManager is, with its control plane."""
+        """Whether this ResourceManager is active, with its control plane."""
         return self.state(rm) == "ACTIVE" and bool(self.says(rm, "isonomy/status").get("ready"))
 
     def pair(self) -> tuple[str, str]:
@@ -80,7 +80,7 @@ class Pair(Rig):
         return active, next(rm for rm in RMS if rm != active)
 
     def taken_over(self, limit_s: float) -> str:
-        """The active one and its control plane die; which one that was, once the other one is in charge."""
+        """Kills the active one and its control plane; returns which one it was, once the other one is in charge."""
         active, other = self.pair()
         self.planes[active].kill()
         self.dev("kill", active)
@@ -88,7 +88,7 @@ class Pair(Rig):
         return active
 
     def goes_on(self, name: str, steps: int) -> None:
-        """Waits until a job has trained on, in the container that it had; its AM may be a new one."""
+        """Waits until a job has trained further in its present container; its AM may be a new one."""
         known = self.wait(lambda: self.jobs(name), 60, f"{name}'s Agent is there")
         self.training(name, max(j["step"] for j in known) + steps)
         assert [j["restarts"] for j in self.jobs(name)] == [0], "the running container continued"

@@ -1,4 +1,4 @@
-"""A real cluster with Kerberos: who gets in and who does not, tokens that are renewed, daemons that die.
+"""A real cluster with Kerberos: access and refusals, renewed tokens, killed daemons.
 
 The short ones are a part of `make test`; all: `make secure-test`.
 """
@@ -28,7 +28,7 @@ ME = getpass.getuser()
 
 
 class Kerberized(Rig):
-    """Asks with a ticket."""
+    """Sends requests with a ticket."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.tickets = folder / "kdc"
@@ -37,7 +37,7 @@ class Kerberized(Rig):
         super().__init__(folder, *options)
 
     def login_of(self, user: str) -> Negotiate:
-        """What shows web apps who this is."""
+        """The credentials of a user for web apps."""
         return Negotiate(f"{user}@ISONOMY.DEV", str(self.tickets / "all.keytab"))
 
     def of(self, user: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ class Kerberized(Rig):
         return subprocess.run(command, env=self.of(user), capture_output=True, text=True, timeout=60, check=False)
 
     def submit_by_keytab(self, name: str, seconds: float) -> None:
-        """Alice's job, by somebody who has no ticket."""
+        """Submits Alice's job as a user without a ticket."""
         env = {**self.of("nobody"), "PATH": f"{BIN}:{os.environ['PATH']}"}
         self.env, before = env, self.env
         try:
@@ -65,7 +65,7 @@ class Kerberized(Rig):
 
 
 class SecurePair(Kerberized, Pair):
-    """A pair of ResourceManagers with Kerberos, a control plane beside each."""
+    """A pair of ResourceManagers with Kerberos, each with a control plane."""
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_job_outlives_its_tokens_the_resourcemanager_and_the_namenode(rig: Ker
     rig.audit()
 
 
-def test_a_standby_continues_from_what_was_kept_on_a_secure_hdfs(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_standby_continues_from_the_state_on_a_secure_hdfs(tmp_path_factory: pytest.TempPathFactory) -> None:
     pair = SecurePair(tmp_path_factory.mktemp("secure-pair") / "dc", "--secure")
     try:
         pair.submit("plain", 60)

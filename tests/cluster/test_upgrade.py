@@ -21,29 +21,29 @@ pytestmark = [
     pytest.mark.skipif(MISSING, reason="ISONOMY_OLDER names no checkout"),
 ]
 LONG_S = 150.0
-"""The job that runs through it all, on an idle machine."""
+"""The length of the job that runs during the whole upgrade, on an idle machine."""
 
 
 class Upgraded(Rig):
-    """All is of the earlier version, until it is upgraded."""
+    """A cluster of the earlier version, until it is upgraded."""
 
     repo, bin = OLDER, OLDER / ".venv" / "bin"
 
     def new_control_plane(self) -> None:
-        """In the place of the earlier one, on its journal; clients are new, too."""
+        """Replaces the earlier control plane on its journal; clients are replaced too."""
         self.stop()
         self.bin = BIN
         self.serve()
 
     def new_jar(self, role: str) -> None:
-        """A daemon ends and starts with this version's jar."""
+        """Restarts a daemon with this version's jar."""
         self.dev("kill", role)
         self.repo = REPO
         self.dev("start", role)
         self.wait(lambda: self.get("status").get("ready"), 90, "the plugin is back")
 
     def goes_on(self, name: str) -> None:
-        """The job runs in the container that it had."""
+        """Checks that the job still runs in its container."""
         self.wait(lambda: self.jobs(name), 60, f"{name}'s Agent is there again")
         self.training(name, self.jobs(name)[0]["step"] + 2)
         assert [j["restarts"] for j in self.jobs(name)] == [0]

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target takes bytes and raises only where there is a fault.
+"""The fuzz targets: each takes bytes and raises only if there is a fault.
 
 Input that cannot be read must be refused by the error that its reader documents, and nothing else.
 """
@@ -70,7 +70,7 @@ class Target:
     make: Callable[[random.Random], bytes] | None = None
 
     def corpus(self, name: str) -> list[bytes]:
-        """The inputs that are kept, known faults among them."""
+        """The stored inputs, including known faults."""
         folder = CORPUS / name
         return [f.read_bytes() for f in sorted(folder.iterdir())] if folder.is_dir() else [b""]
 
@@ -161,7 +161,7 @@ def effects(data: bytes) -> None:
         assert pb.ArbiterMessage.FromString(sent.SerializeToString()) == sent
 
 
-# ---- messages in a row
+# ---- sequences of messages
 
 
 def story(rng: random.Random, kinds: tuple[type[Any], ...]) -> bytes:
@@ -190,7 +190,7 @@ AGENTS_HEAR = (pb.ArbiterMessage, am.AmEvent)
 
 
 def agents_mind(data: bytes) -> None:
-    """Nothing that the Arbiter, YARN or a worker says ends an Agent, and nothing it then says ends its stream."""
+    """No message of the Arbiter, YARN or a worker ends an Agent, and no message of the Agent then ends its stream."""
     brain, now_s = AgentCore(hyperband(jobs=3)), NOW_S
     _hear(brain, pb.ArbiterMessage(registered=_REGISTERED), now_s)
     for number, said in enumerate(_told(data, AGENTS_HEAR)):
@@ -207,7 +207,7 @@ def agents_mind(data: bytes) -> None:
             "worker_gone",
             "finish",
         ):
-            continue  # the Arbiter's own words are trusted
+            continue  # the Arbiter's own messages are trusted
         elif isinstance(said, am.AmEvent) and said.WhichOneof("kind") == "allocated":
             asked = [w.request_id for _, w in brain.workers()]
             said.allocated.allocation_request_id = asked[number % len(asked)] if asked else 1
@@ -244,7 +244,7 @@ POLICIES = ("isonomy", "oef", "gavel", "tiresias")
 
 
 def arbiters_mind(data: bytes) -> None:
-    """Nothing that Agents or the plugin say, before Hello or after, ends the Arbiter; its journal tells its state."""
+    """No message of Agents or the plugin, before or after Hello, ends the Arbiter; its journal gives its state."""
     policy = registry.make(POLICIES[len(data) % len(POLICIES)])
     arbiter, now_s, folded = Arbiter(Settings(recovery_s=0.0), policy), NOW_S, Durable()
     for number, said in enumerate(_told(data, ARBITERS_HEAR)):
@@ -405,14 +405,14 @@ def log_lines(data: bytes) -> None:
 
 
 def kept_state(data: bytes) -> None:
-    """A file of kept apps and clocks is one, or nothing."""
+    """A file of stored apps and clocks is read, or ignored."""
     found = kept._state_in(data)
     if found is not None:
         Durable.load(found.state)
 
 
 def kept_speeds(data: bytes) -> None:
-    """A file of kept speeds is one, or is refused by an error that the Agent knows."""
+    """A file of stored speeds is read, or refused by an error that the Agent handles."""
     try:
         known = json.loads(data)
         speeds = Speeds(SPEC)
@@ -457,6 +457,6 @@ TARGETS: dict[str, Target] = {
 
 
 def quiet() -> None:
-    """Refusals are what is looked for: nobody reads their log lines."""
+    """Silences the log lines of expected refusals."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.disable(logging.CRITICAL)

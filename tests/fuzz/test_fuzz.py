@@ -1,4 +1,4 @@
-"""A short look for faults with each target, and all inputs that found one before. The long one: `make fuzz`."""
+"""A short search for faults with each target, and all inputs that found one before. A long search: `make fuzz`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_inputs_that_are_kept(name: str) -> None:
+def test_stored_inputs_find_no_fault(name: str) -> None:
     target = TARGETS[name]
     kept = target.corpus(name)
     assert kept, "a target has some inputs to begin with"
@@ -35,13 +35,13 @@ def test_inputs_that_are_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_short_look(name: str) -> None:
+def test_a_short_search_finds_no_fault(name: str) -> None:
     faults = by_chance(name, SECONDS, SEED, TRIES)
     assert not faults, "\n".join(f"{data!r:.2000}\n{how}" for data, how in faults)
 
 
-def test_a_fault_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nets themselves: known faults put back are caught."""
+def test_known_faults_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The targets themselves: reintroduced known faults are caught."""
     monkeypatch.setattr("tests.fuzz.targets.checks.TEXT_MAX_CHARS", -1)
     assert by_chance("worker_message", 60.0, SEED, 50)
     monkeypatch.setattr("submarine_patch.worker.logparse._whole", int)

@@ -35,7 +35,7 @@ class Shell:
         self._waiting: list[am_pb2.AmEvent] = []
 
     def call(self, **kind: object) -> None:
-        """Sends a command twice: it must have its effect once."""
+        """Sends a command twice; it must take effect once."""
         command = am_pb2.AmCommand(id=f"{self.attempt}-{next(self._ids)}", **kind).SerializeToString()
         for _ in range(2):
             reply = am_pb2.AmReply.FromString(bytes(self._java.call(command)))
