@@ -1,6 +1,6 @@
-"""SPNEGO (RFC 4559) for requests, by ctypes on MIT's GSSAPI: no compiler and no package.
+"""SPNEGO (RFC 4559) for requests, by ctypes on MIT's GSSAPI, without a compiled package.
 
-The ticket is that of the ticket cache (`kinit`), or taken and renewed by itself with a principal's keytab. The API is
+The ticket is from the ticket cache (`kinit`), or acquired and renewed with a principal's keytab. The API is
 RFC 2744's; gss_acquire_cred_from is MIT's (1.11 and later).
 """
 
@@ -24,7 +24,7 @@ _GSS_CODE, _MECHANISM_CODE, _INITIATE = 1, 2, 1
 
 
 class NegotiateError(requests.RequestException):
-    """There is no ticket, or none for this server; one line."""
+    """There is no ticket, or none for this server; the message is one line."""
 
 
 class _Bytes(ctypes.Structure):
@@ -50,16 +50,16 @@ def _oid(value: str) -> _Oid:
 
 _SPNEGO = _oid("2b0601050502")
 _SERVICE = _oid("2a864886f71201020104")
-"""A name as in HTTP@host."""
+"""Name type of HTTP@host."""
 _PRINCIPAL = _oid("2a864886f71201020201")
-"""A name as in isonomy/host@REALM."""
+"""Name type of isonomy/host@REALM."""
 
 
 class Negotiate(AuthBase):
-    """Answers a server's `WWW-Authenticate: Negotiate` with a ticket; its cookie spares the next request that."""
+    """Answers `WWW-Authenticate: Negotiate` with a ticket; the server's cookie authenticates later requests."""
 
     def __init__(self, principal: str = "", keytab: str = "") -> None:
-        """Without a principal and its keytab: who is in the ticket cache."""
+        """Without a principal and its keytab, uses the ticket cache."""
         self._principal, self._keytab = principal, keytab
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -89,9 +89,9 @@ def asks(response: requests.Response) -> bool:
 
 
 def token(host: str, principal: str = "", keytab: str = "", tickets: str = "") -> bytes:
-    """What SPNEGO sends first (of Kerberos there is no more) to HTTP@host; NegotiateError.
+    """SPNEGO's first token (the only one with Kerberos) for HTTP@host; raises NegotiateError.
 
-    `tickets`: the cache where the keytab's principal keeps its tickets; by default this process's memory.
+    `tickets`: the cache for the tickets of the keytab's principal; default: this process's memory.
     """
     gss = _library()
     name, context, credential = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -141,7 +141,7 @@ def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
 
 
 def _acquire(principal: str, keytab: str, tickets: str, credential: ctypes.c_void_p) -> None:
-    """They are taken again when they end."""
+    """Acquire the keytab's credentials; the library renews expired tickets."""
     if not os.access(keytab, os.R_OK):
         raise NegotiateError(f"no Kerberos ticket for {principal}: {keytab} cannot be read")
     name, minor = ctypes.c_void_p(), ctypes.c_uint32()

@@ -1,4 +1,4 @@
-"""Files with a secret: made whole and once, for their owner alone, and refused if others may read them."""
+"""Files with a secret: created atomically, readable only by their owner, and refused if others may read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SecretFileError(Exception):
 
 
 def read_or_make(path: Path, make: Callable[[], bytes], follow_links: bool = False) -> bytes:
-    """What the file holds, at most `MOST_BYTES`; if there is none, it is made with mode 0600."""
+    """The file's content, at most `MOST_BYTES`; creates it with mode 0600 if needed. Raises SecretFileError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -28,7 +28,7 @@ def read_or_make(path: Path, make: Callable[[], bytes], follow_links: bool = Fal
 
 
 def _make(path: Path, secret: bytes) -> None:
-    """A whole file or none: a crash must not leave half of one, and of two processes that make it one does."""
+    """Create the file atomically: a crash leaves no partial file, and of two processes only one creates it."""
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""What an error says of a word that is not known: the nearest one that is."""
+"""Suggestions for unknown words in error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 NEAR = 0.6
-"""How alike two words must be, of 1."""
+"""The least similarity of two words, from 0 to 1."""
 
 
 def suggest(
@@ -18,7 +18,7 @@ def suggest(
     most: int = 1,
     near: float = NEAR,
 ) -> str:
-    """`did you mean themis?`; where nothing is near, `otherwise`, or what is known. `prefix` goes before a word."""
+    """`did you mean themis?`, or if no word is similar, `otherwise` or the known words; `prefix` precedes a word."""
     words = [str(w) for w in known]
     close = difflib.get_close_matches(str(word), words, most, near)
     if close:

@@ -1,4 +1,4 @@
-"""Configuration files: isonomy.yaml, the topology, how any such file is read. Knows of nothing that it configures."""
+"""Configuration files: isonomy.yaml, the topology, and strict reading of YAML. Imports nothing that it configures."""
 
 from pycontrol.config.reading import ConfigError, Section, parse
 from pycontrol.config.settings import (

@@ -1,4 +1,4 @@
-"""YAML files read strictly: sections of keys, and one line for each mistake that says what to do."""
+"""Reads YAML files strictly, with one line per mistake that says what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pycontrol.words import suggest
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; each of `lines` names file, key and what to do."""
+    """The configuration cannot be used; each of `lines` names the file, the key and what to do."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """What all sections share: no unknown key, no guessed type, no change after reading."""
+    """Base of all sections: no unknown keys, no type coercion, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Section)
 
 
 def read(file: Path, model: type[S]) -> S:
-    """A YAML file as `model`; ConfigError says all that is wrong with it."""
+    """Read a YAML file as `model`; raises ConfigError with all mistakes."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -52,7 +52,7 @@ def read(file: Path, model: type[S]) -> S:
 
 
 def parse(text: str, model: type[S], name: str) -> S:
-    """YAML text as `model`; `name` is the file's in each line of a ConfigError."""
+    """Parse YAML text as `model`; raises ConfigError, where `name` is the file's name in each line."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -71,7 +71,7 @@ def parse(text: str, model: type[S], name: str) -> S:
 
 
 def _line(error: ErrorDetails, model: type[Section]) -> str:
-    """One error of pydantic in our words: `lease_s: must be > 0 (got -1)`."""
+    """A pydantic error as one line: `lease_s: must be > 0 (got -1)`."""
     key = _key(error["loc"])
     context = error.get("ctx", {})
     got = f" (got {_shown(error['input'])})"
@@ -130,7 +130,7 @@ def _shown(value: object) -> str:
 
 
 def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
-    """`, did you mean lease_s?`, or the keys that are known there."""
+    """`, did you mean lease_s?`, or the known keys of the section."""
     known: Iterable[str] = model.model_fields
     for part in location[:-1]:
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""The topology file: the machines that are expected, in racks."""
+"""The topology file: the expected machines, in racks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TopologySpec(Section):
     """The whole topology file."""
 
     virtual_gpus: bool = False
-    """GPUs that are counted but do not compute: workers pace their steps."""
+    """Whether GPUs are virtual: counted, but without hardware; workers pace their steps."""
     speeds: dict[str, Seconds] = Field(default_factory=dict)
-    """Of virtual GPUs, type -> how much faster than a type of speed 1 it computes; 1 where a type is not named."""
+    """{type of virtual GPU: speed relative to a type of speed 1}; default 1."""
     racks: Annotated[list[RackSpec], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class TopologySpec(Section):
         return [machine for rack in self.racks for machine in rack.machines]
 
     def topology(self) -> Topology:
-        """As the policies see it."""
+        """The topology as policies see it."""
         return Topology.of(
             Machine(m.host, rack.name, m.gpus, m.type, virtual=self.virtual_gpus)
             for rack in self.racks
@@ -74,17 +74,17 @@ class TopologySpec(Section):
 
 
 def load_topology_spec(path: Path | str) -> TopologySpec:
-    """The topology file as it is written."""
+    """Read the topology file; raises ConfigError."""
     return read(Path(path), TopologySpec)
 
 
 def load_topology(path: Path | str) -> Topology:
-    """The topology file as the policies see it."""
+    """The topology of a topology file, as policies see it; raises ConfigError."""
     return load_topology_spec(path).topology()
 
 
 def mismatches(topology: Topology, registered: Mapping[str, int]) -> list[str]:
-    """Where the NodeManagers that registered (GPUs by host) and the topology disagree, one line a node."""
+    """Differences between the registered NodeManagers (GPUs by host) and the topology, one line per node."""
     lines = []
     for host, machine in sorted(topology.machines.items()):
         if host not in registered:

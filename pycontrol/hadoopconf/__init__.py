@@ -1,1 +1,1 @@
-"""Hadoop's configuration files and ours: rendered from templates, and checked."""
+"""Renders Hadoop's and Isonomy's configuration files from templates, and checks them."""

@@ -1,4 +1,4 @@
-"""Checks a configuration directory or one file of it: what is wrong, in which file and key, and what to do."""
+"""Checks a configuration directory, or one file of it; each finding names file, key and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONAL = frozenset({"hdfs-site.xml", "node-resources.xml", "submarine-site.xml
 
 @dataclass
 class SiteFacts:
-    """What the files say that other files must agree with."""
+    """Values that several files must agree on."""
 
     config: Config | None = None
     sites: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class SiteFacts:
 
 
 def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
-    """All findings for a directory, or for one file by its name. OSError where it may not be read."""
+    """All findings for a directory, or for one file by its name; raises OSError if it cannot be read."""
     seen = SiteFacts()
     if not path.is_dir():
         return list(_check_file(path, seen))
@@ -107,7 +107,7 @@ def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
 
 
 def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Finding]:
-    """A secret's file: for its owner alone, and (a token) 64 hex characters. It may not exist yet."""
+    """Check a secret's file: readable only by its owner, and for a token 64 hex characters; it may not exist yet."""
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
         text = file.read_text(encoding="ascii").strip() if token else ""

@@ -1,4 +1,4 @@
-"""The Hadoop that a configuration is for: its version, and where its jars are."""
+"""The Hadoop distribution that a configuration is for: its version and its jars."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Sites = Mapping[str, Mapping[str, str]]
 _COMMON = re.compile(r"hadoop-common-(\d+\.\d+)\.\d+.*\.jar")
 _JARS = ("isonomy-yarn-rm.jar", "isonomy-yarn-nm.jar")
 _PLACES = ("yarn", "yarn/lib", "common/lib")
-"""Of share/hadoop; on the class path of both daemons."""
+"""Folders below share/hadoop that are on the class path of both daemons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Hadoop as far as it is known."""
+    """What is known of a Hadoop distribution."""
 
     version: str = ""
-    """As 3.4; empty: unknown."""
+    """Version such as 3.4; empty: unknown."""
     home: Path | None = None
-    """Where it is installed on this machine."""
+    """Where it is installed on this machine; None: unknown."""
 
     @classmethod
     def here(cls) -> Distribution:
-        """That of HADOOP_HOME."""
+        """The distribution at HADOOP_HOME."""
         home = os.environ.get("HADOOP_HOME", "")
         if not home:
             return cls()
@@ -47,7 +47,7 @@ class Distribution:
         return cls(next((m[1] for jar in jars if (m := _COMMON.fullmatch(jar.name))), ""), Path(home))
 
     def findings(self, sites: Sites) -> Iterator[Finding]:
-        """What does not fit it."""
+        """Settings that do not fit the distribution."""
         yarn = sites.get(YARN, {})
         if self.version and self.version not in HADOOP_VERSIONS:
             yield error(YARN, "", f"is of Hadoop {self.version}; Isonomy runs on {', '.join(HADOOP_VERSIONS)}")

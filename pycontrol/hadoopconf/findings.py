@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to put right (error) or to know (note)."""
+    """One problem to correct (error), or one fact to know (note)."""
 
     level: str
     file: str

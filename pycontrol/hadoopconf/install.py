@@ -1,4 +1,4 @@
-"""What of a cluster's own configuration changes for Isonomy, and the way back; values in, values out."""
+"""Computes the changes of a cluster's configuration for Isonomy, and their reversal. Pure."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ NM_PORT = "45454"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the cluster's own files do not say."""
+    """Choices that the cluster's own files do not answer."""
 
     hadoop: str
     """3.3, 3.4 or 3.5."""
     mode: str = "off"
     queues: str = ""
     gpus: int | None = None
-    """Of each machine, where all have as many."""
+    """GPUs of each machine, if all have the same number."""
     state_dir: str = "/var/lib/isonomy"
     evidence_file: str = "/var/lib/hadoop/nm/isonomy-evidence.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyChange:
-    """One property; None: it is not there."""
+    """The change of one property; None: absent."""
 
     file: str
     key: str
     old: str | None
     new: str | None
     who: str
-    """Whose file it is: the ResourceManager's, the NodeManagers', or all machines'."""
+    """Which machines have the file: the ResourceManager's, the NodeManagers', or all."""
 
 
 def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
-    """All that changes; ConfigError where the cluster does not fit at all."""
+    """All changes of an installation; raises ConfigError if the cluster is not supported."""
     if choices.hadoop not in HADOOP_VERSIONS:
         raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
     yarn = sites.get(YARN, {})
@@ -136,7 +136,7 @@ def _joined(names: str, more: str) -> str:
 
 
 def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[PropertyChange]) -> list[PropertyChange]:
-    """The record of an installation after which these changes were made to it: the way back is to the very first."""
+    """The updated record of an installation after more changes; undoing restores the original values."""
     found = {(c.file, c.key): c for c in before or ()}
     for c in changes:
         first = found.get((c.file, c.key))
@@ -145,9 +145,9 @@ def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[Property
 
 
 def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[PropertyChange], list[PropertyChange]]:
-    """The changes that undo an installation, and those of the record that somebody has changed since.
+    """(changes that undo an installation, recorded changes that were modified since).
 
-    Without a record: only what is ours goes, and classes become Hadoop's own.
+    Without a record only Isonomy's properties are removed, and classes become Hadoop's own.
     """
     undone, left = [], []
     for c in record if record is not None else _ours(sites):
@@ -160,7 +160,7 @@ def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[Pr
 
 
 def _ours(sites: Sites) -> Iterable[PropertyChange]:
-    """As if what is Isonomy's had come to a plain cluster."""
+    """The assumed changes without a record: as if Isonomy had been installed on a plain cluster."""
     yarn = sites.get(YARN, {})
     plain = {ours: theirs for theirs, ours in _OURS_OF.items() if theirs}
     for key, value in yarn.items():
@@ -176,7 +176,7 @@ def _ours(sites: Sites) -> Iterable[PropertyChange]:
 
 
 def changed_texts(texts: Mapping[str, str], changes: Iterable[PropertyChange]) -> dict[str, str]:
-    """The files that change, as they will be; one that is not there yet is made."""
+    """{file: new text} of the files that change; missing files are created."""
     by_file: dict[str, dict[str, str | None]] = {}
     for c in changes:
         by_file.setdefault(c.file, {})[c.key] = c.new

@@ -1,4 +1,4 @@
-"""Files, classes and resources by their names."""
+"""Names of files, classes and resources."""
 
 CORE, HDFS, YARN = "core-site.xml", "hdfs-site.xml", "yarn-site.xml"
 SCHEDULER, TYPES, NODE = "capacity-scheduler.xml", "resource-types.xml", "node-resources.xml"
@@ -8,7 +8,7 @@ OUR_SCHEDULER = "isonomy.yarn.IsonomyScheduler"
 OUR_WEB = "isonomy.yarn.IsonomyWebServices"
 WEB_KEY = "yarn.webapp.custom.webservice.class"
 OLD_WEB, OLD_WEB_KEY = "isonomy.yarn.IsonomyExternalResource", "yarn.http.rmwebapp.external.classes"
-"""In the place of OUR_WEB on Hadoop 3.3 and 3.4."""
+"""The class and key used instead of OUR_WEB on Hadoop 3.3 and 3.4."""
 OUR_EXECUTOR, LINUX_EXECUTOR = "isonomy.nm.IsonomyContainerExecutor", "isonomy.nm.IsonomyLinuxContainerExecutor"
 OUR_EXECUTORS = (OUR_EXECUTOR, LINUX_EXECUTOR)
 OUR_RUNTIME = "isonomy.submarine.IsonomyRuntimeFactory"

@@ -1,4 +1,4 @@
-"""What a cluster that has lived has in its files and Isonomy cannot live with, or not as one would think."""
+"""Checks for settings of production clusters that conflict with Isonomy or behave unexpectedly with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Site = Mapping[str, str]
 _NM = "yarn.nodemanager."
 _LINUX = f"{_NM}linux-container-executor."
 AM_EXPIRY_MS = 60_000
-"""A container's files are fetched by a process of its own: on a loaded machine that takes more than some seconds."""
+"""A shorter expiry is risky: localizing a container's files can take many seconds on a loaded machine."""
 
 
 def yarn_site(site: Site) -> Iterator[Finding]:
-    """yarn-site.xml: YARN's features beside Isonomy."""
+    """Checks yarn-site.xml for YARN's features that affect Isonomy."""
     yield from _gpus_of_others(site)
     yield from _ways_past(site)
     yield from _executor(site)
@@ -61,7 +61,7 @@ def _gpus_of_others(site: Site) -> Iterator[Finding]:
 
 
 def _ways_past(site: Site) -> Iterator[Finding]:
-    """What hands out containers without asking the scheduler's plugin."""
+    """Checks for features that allocate containers without the scheduler plugin."""
     key = "yarn.resourcemanager.placement-constraints.handler"
     if site.get(key) == "placement-processor":
         yield error(YARN, key, "must be scheduler or disabled: placement-processor would place GPUs past Isonomy")
@@ -126,7 +126,7 @@ _RULE = re.compile(r"\s*(DEFAULT|RULE:\[\d*:[^\]]*\](\(([^)]*)\))?(s/[^/]*/[^/]*
 
 
 def auth_to_local(rules: str) -> str:
-    """What is wrong with hadoop.security.auth_to_local; empty: nothing."""
+    """The problem with hadoop.security.auth_to_local; empty: none."""
     at = 0
     while rules[at:].strip():
         found = _RULE.match(rules, at)

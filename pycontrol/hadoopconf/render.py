@@ -26,14 +26,14 @@ FREE_FORM = frozenset(
         "queues.leaves",
     }
 )
-"""Mappings whose keys are names, or whose settings isonomy.yaml checks."""
+"""Mappings that are not checked here: their keys are names, or isonomy.yaml checks them."""
 
 Values = dict[str, Any]
 
 
 @cache
 def confs_dir() -> Path:
-    """The folder `confs`: inside the installed package, or beside it in a checkout."""
+    """The folder `confs`: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     for place in (package / "_confs", package.parent / "confs"):
         if (place / "defaults.yaml").is_file():
@@ -42,13 +42,13 @@ def confs_dir() -> Path:
 
 
 def defaults() -> Values:
-    """The documented defaults, a fresh copy."""
+    """A new copy of the documented defaults."""
     values: Values = yaml.safe_load((confs_dir() / "defaults.yaml").read_text(encoding="utf-8"))
     return values
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> Values:
-    """`base` with the values of `over`; ConfigError for a key that the defaults do not have."""
+    """`base` with the values of `over`; raises ConfigError for keys that the defaults do not have."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         path = f"{where}.{key}" if where else str(key)
@@ -65,7 +65,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
 
 
 def _check_kind(path: str, default: object, value: object) -> None:
-    """A value must be of its default's kind (none given: of any)."""
+    """Check that a value has its default's type; any type if the default is None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(default, bool):
         fits, kind = isinstance(value, bool), "true or false"
@@ -126,7 +126,7 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
 
 
 def different(files: Mapping[str, str], out: Path) -> list[str]:
-    """The names of files that are there already, with other contents."""
+    """The names of files that already exist with other contents."""
     return [name for name, text in files.items() if (out / name).exists() and _text_of(out / name) != text]
 
 
@@ -138,7 +138,7 @@ def _text_of(file: Path) -> str | None:
 
 
 def write(files: Mapping[str, str], out: Path) -> list[Path]:
-    """Writes the files below `out`, which is made if need be."""
+    """Write the files below `out`, which is created if needed."""
     out.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (out / name).write_text(text, encoding="utf-8")

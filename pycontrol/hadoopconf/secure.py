@@ -1,4 +1,4 @@
-"""What must hold in the files of a cluster with Kerberos, together."""
+"""Checks that span the files of a cluster with Kerberos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_secure(sites: Sites) -> bool:
 
 
 def together(sites: Sites, config: Config | None) -> Iterator[Finding]:
-    """All files of a directory; nothing where Kerberos is off."""
+    """Findings for all files of a directory; none without Kerberos."""
     if not is_secure(sites):
         return
     yield from _core(sites[CORE])
@@ -112,7 +112,7 @@ def _isonomy(config: Config, core: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _proxy_user(core: Mapping[str, str], principal: str) -> Iterator[Finding]:
-    """The NameNode reads these keys; what auth_to_local makes of a principal is its first part, by default."""
+    """Checks the NameNode's proxy user keys; by default auth_to_local maps a principal to its first part."""
     name = re.split("[/@]", principal)[0]
     keys = {end: f"hadoop.proxyuser.{name}.{end}" for end in ("hosts", "users", "groups")}
     who = core.get(keys["users"]) or core.get(keys["groups"])

@@ -1,4 +1,4 @@
-"""What must hold in Hadoop's files so that Isonomy works."""
+"""Checks of Hadoop's files for the settings that Isonomy needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
 
 
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
-    """Whose asks for GPUs the plugin takes."""
+    """Checks the plugin's mode and its queues."""
     mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
     if mode not in ("on", "shadow", "off"):
         yield error(YARN, "isonomy.scheduler.mode", f"must be on, shadow or off (got {mode})")
@@ -127,7 +127,7 @@ def _yarn_notes(site: dict[str, str]) -> Iterator[Finding]:
 
 
 def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
-    """What yarn-site.xml and isonomy.yaml say of the same thing."""
+    """Checks that yarn-site.xml and isonomy.yaml agree."""
     for key, ours, default, name in (
         ("isonomy.bridge.host", config.bridge.host, "127.0.0.1", "bridge.host"),
         ("isonomy.bridge.port", str(config.bridge.port), "26500", "bridge.port"),

@@ -10,7 +10,7 @@ from pycontrol.config import Config, ConfigError
 
 
 def read_site(file: Path) -> dict[str, str]:
-    """The properties of a Hadoop XML file; the last one of a name wins, as in Hadoop."""
+    """The properties of a Hadoop XML file; the last of a name counts, as in Hadoop. Raises ConfigError."""
     try:
         return parse_site(file.read_bytes(), file.name)
     except OSError as error:
@@ -18,7 +18,7 @@ def read_site(file: Path) -> dict[str, str]:
 
 
 def parse_site(data: bytes, name: str) -> dict[str, str]:
-    """The properties in the file's bytes; `name` is the file's in a ConfigError."""
+    """The properties in a file's bytes; raises ConfigError, which contains `name`."""
     try:
         root = ElementTree.fromstring(data)
     except ElementTree.ParseError as error:
@@ -35,7 +35,7 @@ def parse_site(data: bytes, name: str) -> dict[str, str]:
 
 
 def included(file: Path) -> list[str]:
-    """The files that a Hadoop XML file includes: Hadoop reads them, `read_site` does not. ConfigError as there."""
+    """The files that a Hadoop XML file includes, which `read_site` does not read; raises ConfigError."""
     try:
         root = ElementTree.fromstring(file.read_bytes())
     except (OSError, ElementTree.ParseError) as error:
@@ -44,13 +44,13 @@ def included(file: Path) -> list[str]:
 
 
 def hadoop_conf_dir() -> Path | None:
-    """The directory that HADOOP_CONF_DIR names, if it does."""
+    """The directory in HADOOP_CONF_DIR; None if it is not set."""
     value = os.environ.get("HADOOP_CONF_DIR")
     return Path(value) if value else None
 
 
 def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> str:
-    """The ResourceManager's web URL, of a pair both, joined by a comma: from rm_web, else from yarn-site.xml."""
+    """The ResourceManager's web URL (of a pair both, with a comma), from rm_web or yarn-site.xml."""
     if config and config.rm_web:
         return config.rm_web.rstrip("/")
     conf_dir = conf_dir or hadoop_conf_dir()

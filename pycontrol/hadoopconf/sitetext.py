@@ -1,4 +1,4 @@
-"""Changes single properties of Hadoop's XML files and leaves all else, comments and indentation too, as it was."""
+"""Edits single properties of Hadoop's XML files and preserves everything else, including comments and indentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END = re.compile(r"</configuration\s*>")
 
 
 def edited(file: str, text: str, wanted: Mapping[str, str | None]) -> str:
-    """The file's text with these values; None removes a property. ConfigError where that cannot be done safely."""
+    """The file's text with these values; None removes a property. Raises ConfigError if that is not safe."""
     before = parse_site(text.encode(), file)
     for key, value in wanted.items():
         text = _removed(text, key) if value is None else _set(file, text, key, value)
@@ -30,7 +30,7 @@ def edited(file: str, text: str, wanted: Mapping[str, str | None]) -> str:
 
 
 def _places(text: str, key: str) -> list[re.Match[str]]:
-    """Properties of this name outside of comments; the last counts, as in Hadoop."""
+    """The properties with this name outside comments; the last one counts, as in Hadoop."""
     comments = [c.span() for c in _COMMENT.finditer(text)]
     blanked = list(text)
     for start, end in comments:

@@ -1,1 +1,1 @@
-"""Solves cases from files with the production code."""
+"""Replays cases from files with the production code."""

@@ -1,4 +1,4 @@
-"""The cases that `isonomy replay` reads, checked field by field."""
+"""The cases for `isonomy replay`, validated field by field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Slowdown = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class CaseError(Exception):
-    """What is wrong with a case, with the name of the field."""
+    """A case is invalid; the message names the field."""
 
 
 class _CaseModel(BaseModel):
@@ -53,7 +53,7 @@ class HalvingCase(_CaseModel):
 
 
 class WatchedJob(_CaseModel):
-    """A job of which losses were seen, as [step, loss] with rising steps."""
+    """A job with observed losses, as [step, loss] in order of steps."""
 
     serial_iter_time: Positive
     S: Slowdown = 1.0
@@ -84,7 +84,7 @@ class CurveCase(_CaseModel):
 
 
 class CountInterval(_CaseModel):
-    """A time during which the number of apps did not change."""
+    """An interval with a constant number of apps."""
 
     start: float
     end: float
@@ -137,7 +137,7 @@ class AuctionCase(_CaseModel):
 
 
 class CellsCase(_CaseModel):
-    """A cluster of cells and what happens to it, step by step."""
+    """A cluster of cells, and steps that change it."""
 
     id: str | None = None
     cluster: dict[str, Any]
@@ -171,7 +171,7 @@ KINDS: tuple[Kind, ...] = ("rho", "auction", "shares", "cells")
 
 
 def parse_case(case: Any) -> tuple[Kind, str | None, BaseModel]:
-    """(kind, id, the checked input) of one case, or CaseError."""
+    """(kind, id, validated input) of one case; raises CaseError."""
     if not isinstance(case, dict):
         raise CaseError("a case must be an object")
     kind = case.get("kind")

@@ -1,4 +1,4 @@
-"""`isonomy replay` for cases of kind `cells`: a cluster, and steps one after the other."""
+"""`isonomy replay` for cases of kind `cells`: a cluster, and a sequence of steps."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPERATIONS = frozenset({
 
 
 def _error(reason: object) -> dict[str, Any]:
-    """The answer to what cannot be done."""
+    """The result of a step that failed."""
     return {"outcome": "error", "reason": " ".join(str(reason).split()) or type(reason).__name__}
 
 
 class Replay:
-    """Carries out a case's steps on the production cells. Workers have names; a group's end is its last worker's."""
+    """Carries out a case's steps on the production cells. Workers are named; a group ends with its last worker."""
 
     def __init__(self, case: Mapping[str, Any], forced: bool) -> None:
         self.steps: list[dict[str, Any]] = case["steps"]
@@ -33,7 +33,7 @@ class Replay:
         self.cells = self._built(case["cluster"])
         self.requests: dict[str, GroupRequest] = {}
         self.members: dict[str, dict[str, int]] = {}
-        """Group -> worker name -> its place among the group's workers; -1 while it has none."""
+        """By group: {worker name: its index among the group's workers, or -1 without a place}."""
         self.pods: dict[str, str] = {}
 
     @staticmethod
@@ -42,7 +42,7 @@ class Replay:
         return Cells(layout(CellsFile.model_validate(known)))
 
     def run(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """(step, result) of each step; a step that cannot be carried out says so and changes nothing."""
+        """(step, result) of each step; a step that fails gives an error and changes nothing."""
         for at, step in enumerate(self.steps):
             carry_out = getattr(self, f"_{step['op']}", None) if step.get("op") in OPERATIONS else None
             if carry_out is None:
@@ -116,7 +116,7 @@ class Replay:
         return {host for space in self.cells.spaces for host in space.chain.hosts}
 
     def _room(self, name: str, group: AffinityGroup, wanted: int, pod: str) -> int:
-        """The place of a worker in a placed group: its own, or the first of its size that nobody has."""
+        """A worker's index in a placed group: its own, or the first free one of its size."""
         taken = self.members.setdefault(name, {})
         if taken.get(pod, -1) >= 0:
             return taken[pod]
@@ -141,7 +141,7 @@ class Replay:
         return {"lazy_preempted_groups": [g.name for g in self.cells.groups.values() if g.lazily_preempted]}
 
     def _force(self, step: dict[str, Any], at: int) -> None:
-        """Puts a group where this and the later steps expect its workers."""
+        """Place a group where this and the later steps expect its workers."""
         name = step["request"]["group"]["name"]
         expected: dict[str, Worker] = {}
         for later in self.steps[at:]:
@@ -174,7 +174,7 @@ class Replay:
         places = self.members.setdefault(name, {})
         places.pop(pod, None)
         left = [p for p, of in self.pods.items() if of == name]
-        if group.state is not GroupState.PREEMPTING:  # workers that were never told of a place do not keep it
+        if group.state is not GroupState.PREEMPTING:  # workers without a known place do not keep one
             left = [p for p in left if places.get(p, -1) >= 0]
         if not left:
             self.cells.release(name)
@@ -255,6 +255,6 @@ class Replay:
 
 
 def replay_cells(case: Mapping[str, Any], forced: bool) -> Iterator[dict[str, Any]]:
-    """One answer a step."""
+    """One result per step."""
     for number, result in Replay(case, forced).run():
         yield {"kind": "cells", "id": case.get("id"), "step": number, "result": result}

@@ -1,4 +1,4 @@
-"""The cases of kind `shares` that `isonomy replay` reads, and their results."""
+"""`isonomy replay` for cases of kind `shares`: the cases and their results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SharesCase(BaseModel):
 
 
 def solve_shares(case: SharesCase) -> dict[str, Any]:
-    """X, E = W.X, their total, and the objective of the scheme where it has one."""
+    """X, E = W.X, the total of E, and the scheme's objective if it has one."""
     problem = case.problem()
     if case.scheme in GAVEL:
         return _gavel(case, problem)

@@ -23,7 +23,7 @@ from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
 
 
 class SubmissionError(Exception):
-    """The cluster did not take the job; the message says why."""
+    """The cluster did not accept the job; the message says why."""
 
 
 class Handle:
@@ -37,16 +37,16 @@ class Handle:
         return f"<isonomy app {self.app_id}>"
 
     def status(self) -> Status:
-        """How it is doing now."""
+        """The present status."""
         return self._remembered(status_of(self._client, self.app_id))
 
     def _remembered(self, status: Status) -> Status:
-        """With the jobs as last seen: the control plane forgets them when the app ends."""
+        """The status with the jobs as last seen, because the control plane forgets them when the app ends."""
         self._jobs = status.jobs or self._jobs
         return replace(status, jobs=self._jobs)
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float | None = None) -> Status:
-        """Waits for its end; `progress` draws a bar. TimeoutError after `timeout_s`."""
+        """Wait for its end; `progress` draws a bar. Raises TimeoutError after `timeout_s`."""
         statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
         if progress:
             return self._remembered(shown(statuses))
@@ -58,9 +58,9 @@ class Handle:
         return {**status.best, "model_path": status.model_path} if status.best else {}
 
     def trials(self) -> Any:
-        """A row for each job as last seen by this handle: a pandas frame if pandas is there, else a list of dicts.
+        """One row per job as last seen by this handle: a pandas frame if pandas is installed, else a list of dicts.
 
-        Of an app that had ended before, results-APP/trials.csv beside its model tells.
+        For an app that had ended before, see results-APP/trials.csv next to its model.
         """
         rows = [{**{k: v for k, v in j.items() if k != "configuration"}, **j["configuration"]}
                 for j in self.status().jobs]  # fmt: skip
@@ -71,7 +71,7 @@ class Handle:
         return pandas.DataFrame(rows)
 
     def explain(self) -> Mapping[str, Any]:
-        """All that the control plane knows of it."""
+        """Everything that the control plane knows about it."""
         return self._client.get("explain", app=self.app_id)
 
     def logs(self, tail: int = 50) -> str:
@@ -86,7 +86,7 @@ class Handle:
         return out.getvalue()
 
     def kill(self) -> None:
-        """Ends it."""
+        """End the app."""
         self._client.post("kill", app=self.app_id)
 
 
@@ -108,7 +108,7 @@ def submit(
     input_path: str = "",
     **options: Any,
 ) -> Handle:
-    """Submits `command` and returns at once; UsageError for a mistake, before anything is asked of the cluster.
+    """Submit `command` and return immediately; raises UsageError for a mistake, before any request to the cluster.
 
     `memory`, `vcores` and `gpus` are one worker's; `files` go to the workers; `search_space` is a file or its
     parameters. `options` are those of `submarine job run --help` for groups, with `_` for `-`: app_scheduler,
@@ -149,7 +149,7 @@ def _submitted(words: list[str]) -> Handle:
 
 
 def app(name: str, *, rm: str | None = None) -> Handle:
-    """An app that is there already, by its name or id; Failure where there is none."""
+    """The handle of an existing app, by name or id; raises Failure if there is none."""
     client = Rm(rm_address(rm))
     return Handle(client, str(client.get("explain", app=name)["app"]["app_id"]))
 

@@ -1,7 +1,7 @@
 """Checks of a group's options before anything is submitted.
 
-The runtime (GroupOptions.java) has the same rules, since the stock command line reaches it without us; both are held to
-tests/submarine/options.txt (docs/decisions/010).
+The runtime (GroupOptions.java) has the same rules, since the stock command line uses it directly;
+tests/submarine/options.txt tests both (docs/decisions/010).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS_OF = {
     "sampler": ("optuna",),
     "parallel": ("optuna",),
 }
-"""Keys that mean something to these schedulers only."""
+"""Keys that only these schedulers use."""
 WHOLE_KEYS = {
     "max_iterations": 1,
     "min_iterations": 1,
@@ -56,7 +56,7 @@ PARAMETER_KEYS = {
 
 
 def check_group(conf: Mapping[str, str]) -> None:
-    """Raises UsageError for the first mistake in the isonomy.* pairs (keys without the prefix)."""
+    """Check the isonomy.* pairs (keys without the prefix); raises UsageError for the first mistake."""
     scheduler = _one_of(conf, "app_scheduler", schedulers.names()) or "single"
     _one_of(conf, "mode", MODES)
     _one_of(conf, "framework", FRAMEWORKS)
@@ -94,7 +94,7 @@ def check_group(conf: Mapping[str, str]) -> None:
 
 
 def _gpus_per_job(conf: Mapping[str, str]) -> None:
-    """A number, or a range for elastic jobs."""
+    """Check gpus_per_job: a number, or a range for elastic jobs."""
     text = conf.get("gpus_per_job", "")
     if ":" not in text:
         _whole(conf, "gpus_per_job", 1)
@@ -109,7 +109,7 @@ def _gpus_per_job(conf: Mapping[str, str]) -> None:
 
 
 def load_search_space(file: Path) -> dict[str, Any]:
-    """The parameters of a search space file, checked."""
+    """The validated parameters of a search space file; raises UsageError."""
     try:
         root = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -164,7 +164,7 @@ def _check_range(where: str, kind: str, spec: Mapping[str, Any]) -> None:
 
 
 def _number(where: str, key: str, kind: str, value: object) -> float:
-    """YAML reads 1e-3 as a string: it is taken as the number that it is."""
+    """A number, also from a string, because YAML reads 1e-3 as one; raises UsageError."""
     try:
         number = float(str(value)) if not isinstance(value, bool) else math.nan
     except ValueError as error:
@@ -175,7 +175,7 @@ def _number(where: str, key: str, kind: str, value: object) -> float:
 
 
 def _which_gpus(conf: Mapping[str, str]) -> None:
-    """The controls of cells: they are as one, since some exclude each other."""
+    """Check the options that limit which GPUs a job takes, some of which exclude each other."""
     for key in ("opportunistic", "lazy_preemption"):
         _one_of(conf, key, ("true", "false"))
     _one_of(conf, "within", tuple(WITHIN))

@@ -1,4 +1,4 @@
-"""How an app is doing, from the control plane and from YARN; and a bar that shows it until the app ends."""
+"""An app's status from the control plane and YARN, and a progress bar that follows it to its end."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pycontrol.cli.client import Failure, Rm
 
 POLL_S = 2.0
 AWAY_MAX_S = 900.0
-"""A ResourceManager may be away this long (restart, failover) before waiting is given up."""
+"""How long to wait for a ResourceManager that is away (restart, failover)."""
 DONE = ("done", "stopped", "failed")
 
 
 @dataclass(frozen=True)
 class Status:
-    """Of an app."""
+    """The status of an app."""
 
     app_id: str
     name: str
     state: str
-    """YARN's while it lives, then SUCCEEDED, FAILED or KILLED."""
+    """YARN's state while the app runs, then SUCCEEDED, FAILED or KILLED."""
     fraction: float = 0.0
-    """Of its work, as far as is known."""
+    """Fraction of its work that is done, if known."""
     message: str = ""
     gpus: int = 0
     reason: str = ""
     """Why it has no more GPUs."""
     rho: float | None = None
     best: Mapping[str, Any] = field(default_factory=dict)
-    """Of an app that is done: configuration, accuracy, and the metric's name and value."""
+    """For a finished app: configuration, accuracy, and the metric's name and value."""
     model_path: str = ""
     jobs: tuple[Mapping[str, Any], ...] = ()
     estimate: str = ""
@@ -46,7 +46,7 @@ class Status:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has succeeded."""
         return self.state == "SUCCEEDED"
 
     def line(self) -> str:
@@ -73,7 +73,7 @@ class Status:
 
 
 def status_of(client: Rm, app_id: str) -> Status:
-    """Asked now. What only the control plane knows is left out while it is away; Failure where YARN does not answer."""
+    """The present status, without the control plane's part while it is away; raises Failure if YARN is silent."""
     app = client.yarn(f"apps/{app_id}")["app"]
     state = app["finalStatus"] if app["state"] == "FINISHED" else app["state"]
     try:
@@ -107,7 +107,7 @@ def _estimate(told: Mapping[str, Any], gpus: int) -> str:
 def until_final(
     client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None
 ) -> Iterator[Status]:
-    """A status each `poll_s` (2 s), the last one final; TimeoutError after `timeout_s`."""
+    """A status every `poll_s` (default 2 s), of which the last is final; raises TimeoutError after `timeout_s`."""
     began_s = answered_s = time.monotonic()
     jobs: tuple[Mapping[str, Any], ...] = ()
     while True:
@@ -128,7 +128,7 @@ def until_final(
 
 
 def wait_with_bar(client: Rm, app_id: str) -> int:
-    """Shows a bar until the app ends; 0 if it succeeded, else 1, with the reason on standard error."""
+    """Show a bar until the app ends; returns 0 if it succeeded, else 1, with the reason on standard error."""
     status = shown(until_final(client, app_id))
     if not status.succeeded:
         print(f"submarine: {status.name or app_id} {status.state}: {status.message}", file=sys.stderr)
@@ -136,7 +136,7 @@ def wait_with_bar(client: Rm, app_id: str) -> int:
 
 
 def shown(statuses: Iterator[Status]) -> Status:
-    """The last status; each is drawn as a bar, in a terminal or a notebook."""
+    """Draw each status as a bar in a terminal or a notebook; returns the last one."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -24,13 +24,13 @@ INSTEAD = {
     "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
 }
 INPUT = "/"
-"""For --input_path, which the stock command line wants with --num_workers, where nothing in the command reads it."""
+"""Default of --input_path, which the stock command line requires with --num_workers even if the command ignores it."""
 LEAST_MB = 64
-"""Less memory than this is a forgotten unit."""
+"""A smaller memory value probably lacks its unit."""
 
 
 def check_job(parsed: RunArguments) -> list[str]:
-    """Raises UsageError for the first mistake; notes for the user. What is absent and needless is filled in."""
+    """Check the options and fill in defaults; returns notes for the user, raises UsageError for the first mistake."""
     given = parsed.values
     for name, why in INSTEAD.items():
         if name in given and given[name][-1] not in ("0", "false"):
@@ -61,7 +61,7 @@ def check_job(parsed: RunArguments) -> list[str]:
 
 
 def _framework(parsed: RunArguments) -> None:
-    """Ours among the frameworks are TensorFlow's for the stock command line."""
+    """Check the framework; Isonomy's own ones are passed to the stock command line as TensorFlow."""
     if "framework" not in parsed.values:
         return
     name = parsed.values["framework"][-1].lower()
@@ -105,7 +105,7 @@ def _environment(pairs: list[str]) -> None:
 
 
 def _keras(parsed: RunArguments, workers: int) -> list[str]:
-    """Refuses `fit` over several machines, or keeps the jobs on one, and says so."""
+    """Refuse Keras 3's `fit` on several machines, or limit jobs to one machine; returns notes."""
     env = dict(pair.partition("=")[::2] for pair in parsed.values.get("env", []))
     legacy = env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     if parsed.conf.get("framework") == "keras" and workers > 1 and not legacy:
@@ -125,7 +125,7 @@ def _keras(parsed: RunArguments, workers: int) -> list[str]:
 
 
 def _most_gpus(parsed: RunArguments) -> int:
-    """Of one job; 0 where that is not to be read here."""
+    """The most GPUs of one job; 0 if the option is malformed, which is reported elsewhere."""
     of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values["worker_resources"][-1])
     try:
         return gpus_range(parsed.conf.get("gpus_per_job", ""))[1] or int(of_worker[1] if of_worker else 0)
@@ -134,7 +134,7 @@ def _most_gpus(parsed: RunArguments) -> int:
 
 
 def _direction(parsed: RunArguments) -> list[str]:
-    """A note where the best of the jobs would be the worst by the metric's name."""
+    """A note if the metric's name suggests the opposite direction."""
     metric, mode = parsed.conf.get("metric", ""), parsed.conf.get("mode", "")
     small = re.search(r"(?:^|[_/.-])(?:loss|error|err|mae|mse|rmse|perplexity|ppl|wer|cer)$", metric)
     large = re.search(r"(?:^|[_/.-])(?:acc|accuracy|f1|auc|precision|recall|bleu)$", metric)
@@ -146,7 +146,7 @@ def _direction(parsed: RunArguments) -> list[str]:
 
 
 def _localizations(pairs: list[str]) -> dict[str, Path | None]:
-    """Names in the containers, and what they are here, as far as it is here."""
+    """{name in the containers: local path, or None if it is not local}."""
     found: dict[str, Path | None] = {}
     for pair in pairs:
         source, colon, target = pair.rpartition(":")

@@ -84,9 +84,9 @@ GROUP_OPTIONS = (
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
 )
-"""Each stands for `--conf isonomy.<name with _>=<value>`."""
+"""Short forms of `--conf isonomy.<name with _>=<value>`."""
 READ_HERE = ("profile", "model")
-"""Keys that mean a file on this machine: their contents travel with the job, they do not."""
+"""Keys that name a local file: the file's contents are submitted instead of the key."""
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),
@@ -132,15 +132,15 @@ REFUSED_OPTIONS = (
     Option("tensorboard_docker_image", "IMAGE", ""),
     Option("distribute_keytab", "", ""),
 )
-"""Stock options that the runtime does not carry out: it refuses them in one line."""
+"""Stock options that the runtime does not support and refuses with one line."""
 
 
 @dataclass(slots=True)
 class RunArguments:
-    """A command line of `job run`, taken apart."""
+    """A parsed command line of `job run`."""
 
     stock: list[str] = field(default_factory=list)
-    """What the stock command line gets, friendly options already turned into --conf."""
+    """The stock command line's arguments, with short options converted to --conf."""
     conf: dict[str, str] = field(default_factory=dict)
     """All isonomy.* pairs, without the prefix."""
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class RunArguments:
 
 
 def parse_run(argv: Sequence[str]) -> RunArguments:
-    """Takes the options of `job run` apart; an unknown one is an error that names the nearest."""
+    """Parse the options of `job run`; raises UsageError, for an unknown one with the nearest known option."""
     known = {option.name: option for option in (*STOCK_OPTIONS, *REFUSED_OPTIONS)}
     group = {option.name: option for option in GROUP_OPTIONS}
     result = RunArguments()
@@ -210,7 +210,7 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
 
 
 def add_conf(result: RunArguments, key: str, value: str) -> None:
-    """A pair of the group's configuration; UsageError for an unknown key or one given twice."""
+    """Add a pair to the group's configuration; raises UsageError for an unknown or repeated key."""
     if key in result.conf:
         raise UsageError(f"{PREFIX}{key}: given twice")
     known = [*(option.name.replace("-", "_") for option in GROUP_OPTIONS), "framework", "tensorboard"]

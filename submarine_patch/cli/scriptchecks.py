@@ -1,7 +1,7 @@
-"""What can be told of the launch command and its script before anything is submitted: mistakes, and notes for the user.
+"""Checks the launch command and its script before anything is submitted: mistakes, and notes for the user.
 
-Only files that go to the workers and lie here are looked at. A mistake is what cannot run anywhere; what another
-machine might know better (a module that is not installed here) is a note.
+Only local files that go to the workers are checked. What cannot run anywhere is a mistake; what may differ on another
+machine (a module that is not installed here) is a note.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from submarine_patch.cli.options import RunArguments, add_conf
 KNOWS_US = re.compile(rb"\b(isonomy|submarine_patch)\b")
 PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*|(?:\S*/)?torchrun")
 PROGRAMS = ("python", "python3", "torchrun", "bash", "sh", "mpirun", "accelerate", "deepspeed")
-"""What a launch command usually begins with."""
+"""The usual first words of a launch command."""
 MODULES_NAMED = 3
 Local = Mapping[str, Path | None]
-"""Names in the containers, and what they are here, as far as it is here."""
+"""{name in the containers: local path, or None if it is not local}."""
 
 
 def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
-    """Raises UsageError for a command that could not run; notes on what would surprise its user."""
+    """Check a launch command; returns notes for the user, raises UsageError if it could not run."""
     try:
         words = shlex.split(command)
     except ValueError as e:
@@ -56,7 +56,7 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
 
 
 def _program(word: str, local: Local) -> None:
-    """A program that is no Python: a misspelt one, or a file without what starts it."""
+    """Check a program other than Python: it may be misspelt, or a file without an interpreter."""
     name = word.removeprefix("./")
     here = local.get(name)
     if here is not None and here.is_file():
@@ -86,7 +86,7 @@ def _localize(name: str) -> str:
 
 
 def _script(words: list[str], local: Local) -> Path | None:
-    """The file that the command's Python runs, where it can be found here; UsageError where nobody has it."""
+    """The script that the command's Python runs, if it is local; raises UsageError if no file has this name."""
     script = next((w for w in words[1:] if w.endswith(".py") and not w.startswith("-")), None)
     if script is None or "-m" in words or "-c" in words or script.startswith("/") or "%" in script:
         return None
@@ -100,7 +100,7 @@ def _script(words: list[str], local: Local) -> Path | None:
 
 
 def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
-    """A program that keeps nothing loses its work at each revocation: its user should know before."""
+    """A note if the program writes no checkpoints, because it would lose its work at each revocation."""
     if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):
         return []
     if "unsaved" not in parsed.conf:

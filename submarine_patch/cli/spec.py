@@ -1,4 +1,4 @@
-"""Checks of a YAML spec (`-f FILE`) before the stock command line reads it, which answers mistakes with a trace."""
+"""Checks a YAML spec (`-f FILE`) before the stock command line, which answers mistakes with a stack trace."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _KEYS: dict[str, Any] = {
     "security": dict.fromkeys(("keytab", "principal", "distribute_keytab")),
     "tensor_board": dict.fromkeys(("docker_image", "resources")),
 }  # fmt: skip
-"""The keys that Submarine 0.6.0 knows (its class YamlConfigFile); None: what stands there is not looked at."""
+"""The keys that Submarine 0.6.0 knows (its class YamlConfigFile); None: the value is not checked."""
 
 
 def check_spec(file: Path) -> None:
-    """Raises UsageError, one line, for a file that cannot be read, is no YAML or has a key that is not known."""
+    """Raise a one-line UsageError for a file that cannot be read, is not YAML or has an unknown key."""
     try:
         root = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

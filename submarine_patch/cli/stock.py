@@ -1,4 +1,4 @@
-"""The stock command line as a process: where its class path is, and how it is run."""
+"""Finds the stock command line and runs it as a process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ APPLICATION_ID = re.compile(r"\bapplication_\d+_\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is needed to run the stock command line."""
+    """The paths that are needed to run the stock command line."""
 
     java: str
     lib: Path
@@ -37,7 +37,7 @@ class Installation:
     am_jar: Path | None
 
     def command(self, arguments: Sequence[str], *, verbose: bool = False) -> list[str]:
-        """The command line; our quiet log configuration unless the user wants more."""
+        """The process's argv, with Isonomy's quiet log configuration unless `verbose`."""
         command = [self.java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         if not verbose:
             command.append("-Dlog4j.configuration=isonomy-submarine-log4j.properties")
@@ -47,10 +47,10 @@ class Installation:
 
 
 def reach_rm(conf: Path) -> None:
-    """Raises Unreachable where the ResourceManager's web app, which the submission needs, takes no connection.
+    """Raise Unreachable if the ResourceManager's web app, which the submission needs, accepts no connection.
 
-    The stock command line would try for a minute or more without a word. Of a pair one must be there. Where
-    yarn-site.xml names no such address, it is left to the stock command line.
+    The stock command line would retry silently for a minute or more. Of a pair one must accept. If yarn-site.xml has no
+    such address, the check is left to the stock command line.
     """
     try:
         urls = rm_web_url(conf_dir=conf)
@@ -71,7 +71,7 @@ def reach_rm(conf: Path) -> None:
 
 
 def find(env: Mapping[str, str]) -> Installation:
-    """Finds Java, the class path and the configuration; an error says what is to be done."""
+    """Find Java, the class path and the configuration; raises UsageError that says what to do."""
     home = Path(env["SUBMARINE_HOME"]) if env.get("SUBMARINE_HOME") else REPO / "build" / "submarine"
     lib = home / "lib"
     if not (lib / RUNTIME_JAR).is_file():
@@ -110,11 +110,11 @@ class Ended:
     status: int
     application_id: str | None
     errors: str = ""
-    """What it said on standard error, where that was kept."""
+    """Its standard error, if that was kept."""
 
 
 def run(command: Sequence[str], *, quiet: bool = False, keep_errors: bool = False) -> Ended:
-    """Runs it to its end; its standard output is passed on (to standard error if quiet), or its errors are kept."""
+    """Run it to its end; its standard output is passed on (to standard error if `quiet`), its errors may be kept."""
     application_id: str | None = None
     target = sys.stderr if quiet else sys.stdout
     worth = Filter()

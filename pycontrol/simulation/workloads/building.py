@@ -1,4 +1,4 @@
-"""From columns of jobs to a workload: apps in the order of arrival, the first at time 0."""
+"""Builds a workload from columns of jobs: apps in the order of arrival, the first at time 0."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Jobs:
     slowdown: Callable[[str], Slowdown] | None = None
     """S by model; None: the priors."""
     speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By model."""
+    """Speedups by model."""
     scopes: Callable[[int], Scope] | None = None
     """The widest scope by GPUs; None: any."""
 
     def apps(self, good: Mask, skipped: Skipped) -> tuple[TraceApp, ...]:
-        """An app a job. Rows that are not `good`, ask for no GPU or have no work are left out and counted."""
+        """One app per job; rows that are not `good`, or have no GPUs or no work, are skipped and counted."""
         none = good & (self.gpus < 1)
         idle = good & ~none & ~(self.work_gpu_s > 0)
         skipped.drop("without GPUs", int(none.sum()))
@@ -75,7 +75,7 @@ class Jobs:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What of a workload is taken; every generator and importer has these options."""
+    """The part of a workload to use; every generator and importer has these options."""
 
     queues: tuple[str, ...] = ()
     """Only apps of these queues (virtual clusters, tenants), with or without `root.`."""
@@ -84,9 +84,9 @@ class Selection:
     end_s: float | None = None
     """... and before then."""
     limit: PositiveInt | None = None
-    """The first so many of these."""
+    """The most apps, from the first on."""
     faster: PositiveFloat = 1.0
-    """How many times as fast they arrive."""
+    """Factor by which arrivals are faster."""
     elastic: NonNegativeFloat = 0.0
     """Jobs run on one GPU to so many times those of their gang (1: Themis' jobs); 0: on these, no more and no fewer."""
     scaling: Annotated[float, Field(gt=0, le=1)] = 1.0

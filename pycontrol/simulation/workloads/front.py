@@ -1,4 +1,4 @@
-"""The one front door to workloads: generators by name, traces by file, options by keyword or in the name."""
+"""The entry point to workloads: generators by name, traces by file, options by keyword or in the name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pycontrol.simulation.workloads.themis import ThemisWorkload, w1, w2
 
 @dataclass(frozen=True)
 class Generator:
-    """A workload that is drawn from a seed. `fixed`: options that the name stands for."""
+    """A workload drawn from a seed. `fixed`: options that the name implies."""
 
     options: type[Any]
     make: Callable[[Any, int], Workload]
@@ -72,7 +72,7 @@ def load(name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | N
 
 
 def open_workload(name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | None = None) -> Imported:
-    """The same with what was skipped; the workload's `source` says it too."""
+    """`load`, together with the skipped rows, which the workload's `source` also mentions."""
     name, given = split(str(name_or_path))
     given |= dict(options or {})
     generator = GENERATORS.get(name)
@@ -90,7 +90,7 @@ def open_workload(name_or_path: str | Path, seed: int = 0, options: Mapping[str,
 
 
 def split(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options in it; a file whose name looks so is a name."""
+    """(name, options in it); the path of an existing file is a name as a whole."""
     match = IN_NAME.fullmatch(text)
     if match is None or Path(text).exists():
         return text, {}
@@ -99,7 +99,7 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def option_names(kind: type[Any]) -> dict[str, Any]:
-    """The options of a kind with their defaults."""
+    """{option: default} of an options class."""
     return {f.name: f.default for f in dataclasses.fields(kind)}
 
 
@@ -142,7 +142,7 @@ def _reader(name: str) -> tuple[Reader, Path]:
 
 
 def detect(path: Path) -> str:
-    """The format of a file by its content; BadTrace where it is none that is known."""
+    """The format of a file, detected by its content; raises BadTrace if it is unknown."""
     text = head(path, 1 << 16)
     first = text.partition("\n")[0].rstrip("\r")
     if text.startswith(own.MARK):
