@@ -1,1 +1,1 @@
-"""OEF's experiments."""
+"""Experiments on OEF."""

@@ -1,4 +1,4 @@
-"""OEF's Table 1 and Figures 4 to 6: who keeps which property, lying, sharing incentive, job types, envy."""
+"""OEF's Table 1 and Figures 4 to 6: properties of schedulers, lying, sharing incentive, job types, envy."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ KNOWN = (
     ShareProblem.of([[1.0, 3.5, 3.5], [1.0, 8.0, 60.0], [1.0, 9.5, 90.25]], [4.0, 4.0, 1.0]),
     ShareProblem.of([[1.0, 4.0], [1.0, 4.0]], [1.0, 10.0]),
 )
-"""Counter-examples found before, which a short search may miss: to PE (cooperative), to SP (non-cooperative)."""
+"""Known counter-examples that a short search may miss: to PE (cooperative), to SP (non-cooperative)."""
 CHEAT = 1.5
-"""By how much User-1 overstates its speedups beyond the slowest type; the paper does not say."""
+"""Factor by which User-1 overstates its speedups beyond the slowest type; the paper does not state it."""
 STEP_MIN, EXIT_MIN, END_MIN = 5, 40, 80
 
 
@@ -132,7 +132,7 @@ def _violations(entrant: Entrant, problem: ShareProblem, rng: np.random.Generato
 
 
 def _optimal_among_envy_free(problems: list[ShareProblem]) -> float:
-    """The largest relative gap of cooperative OEF to Equation 10 written down plainly and solved by CBC."""
+    """The largest relative gap of cooperative OEF to a direct formulation of Equation 10, solved by CBC."""
     best = [total(p, reference.cooperative(p)) for p in problems]
     return max(abs(total(p, COOPERATIVE.shares(p)) / b - 1) for p, b in zip(problems, best, strict=True))
 

@@ -1,4 +1,4 @@
-"""Gavel and Gandiva_fair held against published results, job by job: Shockwave's runs of 120 jobs on 32 GPUs."""
+"""Compares Gavel and Gandiva_fair with published results by job: Shockwave's runs of 120 jobs on 32 GPUs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TRACE = "job_traces/shockwave/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_mu
 SCALE, ARRIVAL = 6, 11
 """Columns of the trace."""
 ROUND_S, RESTART_S = 120.0, 20.0
-"""Gavel's round, and what a job that was not running loses of one (published run times of such rounds: 100 s)."""
+"""Gavel's round, and the part of it that a restarted job loses (published run times of such rounds: 100 s)."""
 CLOSE = 0.1
-"""Mean completion time within this is called the same."""
+"""Relative difference of mean completion times that counts as equal."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def golden(setup: Setup) -> Findings:
 
 
 def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:
-    """The trace's jobs, with the work that they did in the published run."""
+    """A workload of the trace's jobs, with the work that they did in the published run."""
     rows = [line.split("\t") for line in trace.read_text(encoding="utf-8").splitlines() if line.strip()]
     served = [sum(by_worker.values()) for by_worker in theirs["job_run_time"].values()]
     apps = []
@@ -103,7 +103,7 @@ def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:
 
 
 def _run(policy: Sharing, workload: Workload) -> tuple[np.ndarray, float]:
-    """Completion times in the trace's order, and restarts."""
+    """(completion times in the trace's order, number of restarts)."""
     arbiter = dataclasses.replace(ARBITER, lease_s=ROUND_S)
     settings = SimulationSettings(arbiter=arbiter, checkpoint_s=0.0, restart_s=RESTART_S)
     result = simulate(workload, clusters.uniform(8, 4), policy, settings)

@@ -1,4 +1,4 @@
-"""What OEF's experiments on shares have in common: speedup mixes, schemes, and what a division comes to."""
+"""Shared by OEF's experiments on shares: speedup mixes, schemes, and measures of a division."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pycontrol.simulation.workloads import load
 
 PAPER = "OEF (Middleware '24)"
 DEVICES = 8.0
-"""Of each of three types (section 6.1.1)."""
+"""Devices of each of three types (section 6.1.1)."""
 TABLES: Mapping[str, str] = {
     "lambda": "profiles/lambda/pytorch-train-throughput-fp16.csv",
     "gavel": "profiles/gavel_simulation_throughputs.json.gz",
     "sia": "profiles/sia",
 }
-"""Mix -> its file among the public data."""
+"""{mix: its file in the public data}."""
 ABOUT: Mapping[str, str] = {
     "paper": "VGG 1.39x to LSTM 2.15x (the paper's range)",
     "lambda": "RTX 3070, 3080, 3090 (Lambda)",
@@ -35,9 +35,9 @@ ABOUT: Mapping[str, str] = {
     "sia": "T4, RTX 6000, A100 (Sia)",
 }
 VGG, LSTM = (1.0, 1.0 + 0.55 * 0.39, 1.39), (1.0, 1.0 + 0.55 * 1.15, 2.15)
-"""On RTX 3070, 3080, 3090: the ends are the paper's, the middle type's 55 % of the gain is taken here."""
+"""Speedups on RTX 3070, 3080, 3090: the ends are the paper's; 55 % of the gain for the middle type is assumed."""
 FOUR = np.array([LSTM, (1.0, 1.0 + 0.55 * 0.85, 1.85), (1.0, 1.0 + 0.55 * 0.55, 1.55), VGG])
-"""Four tenants (section 6.2): LSTM, Transformer, ResNet, VGG; the two in the middle are taken here."""
+"""Four tenants (section 6.2): LSTM, Transformer, ResNet, VGG; the two in the middle are assumed."""
 FOUR_NAMES = ("LSTM", "Transformer", "ResNet", "VGG")
 EIGHT = np.full(3, DEVICES)
 ASSUMED = (
@@ -49,14 +49,14 @@ ASSUMED = (
 
 @dataclass(frozen=True)
 class Entrant:
-    """A scheme as it is compared. `cap`: devices that a tenant may hold at most; None: as it likes."""
+    """A scheme in a comparison. `cap`: the most devices of a tenant; None: unlimited."""
 
     label: str
     scheme: Scheme
     cap: float | None = None
 
     def shares(self, problem: ShareProblem) -> Matrix:
-        """(n, k)."""
+        """The shares, shape (n, k)."""
         if self.cap is not None:
             problem = replace(problem, demands=np.full(problem.users, self.cap))
         return self.scheme.shares(problem)
@@ -76,7 +76,7 @@ CAPS = (
 
 
 def mixes(setup: Setup) -> dict[str, Path | None]:
-    """The speedup mixes at hand, with the data's folder; measured ones only where their files are."""
+    """{available speedup mix: the data's folder}; measured mixes only if their files exist."""
     found: dict[str, Path | None] = {"paper": None}
     for name, file in TABLES.items():
         path = setup.trace(file)
@@ -86,17 +86,17 @@ def mixes(setup: Setup) -> dict[str, Path | None]:
 
 
 def tenants(mix: str, data: Path | None, seed: int, n: int, jobs: int = 1) -> Workload:
-    """n tenants with `jobs` endless jobs each, of one type a tenant."""
+    """n tenants with `jobs` endless jobs each, all of one job type per tenant."""
     return load("oef-20", seed, profile=mix, data=str(data or ""), tenants=n, jobs=jobs)
 
 
 def types_of(workload: Workload) -> tuple[str, ...]:
-    """Its GPU types, slow to fast."""
+    """The workload's GPU types, from slow to fast."""
     return tuple(workload.apps[0].speedups)
 
 
 def matrix(workload: Workload) -> Matrix:
-    """(tenants, k): each tenant's speedup vector."""
+    """Each tenant's speedup vector, shape (tenants, k)."""
     vectors = {a.user: tuple(a.speedups.values()) for a in workload.apps}
     return np.array([vectors[u] for u in sorted(vectors)])
 
@@ -108,12 +108,12 @@ def problem_of(mix: str, data: Path | None, seed: int, n: int) -> ShareProblem:
 
 
 def total(problem: ShareProblem, x: Matrix) -> float:
-    """Estimated throughput of all, in devices of the slowest type."""
+    """Total estimated throughput, in devices of the slowest type."""
     return float(problem.efficiency(x).sum())
 
 
 def envy(problem: ShareProblem, x: Matrix) -> float:
-    """The largest gain, per weight, that somebody would have by another's share; at most 0 if nobody has any."""
+    """The largest gain per weight of a tenant with another's share; at most 0 without envy."""
     worth = problem.speedups @ (x / problem.weights[:, None]).T
     return float((worth - np.diag(worth)[:, None]).max())
 

@@ -23,11 +23,11 @@ SHAPES = {
     12: (TYPE, "command", "directory", "steps_arg", "needs_data", STEPS, GPUS, "mode", "priority", "slo", RUN_S,
          ARRIVAL),
 }  # fmt: skip
-"""Columns by their number."""
+"""The column names, by the number of columns."""
 
 
 def is_gavel(text: str) -> bool:
-    """Whether a file that begins so is of this format."""
+    """Whether a file that begins with this text has this format."""
     return len(text.partition("\n")[0].rstrip("\r").split("\t")) in SHAPES
 
 
@@ -57,7 +57,7 @@ def gavel(path: Path, o: Import, seed: int) -> Imported:
 
 
 def _work(o: Import, models: tuple[str, ...], gpus: Floats, steps: Floats) -> tuple[Floats, Vectors]:
-    """GPU-seconds on the slowest type (0 where no throughput is known), and speedups by model for one GPU."""
+    """(GPU-seconds on the slowest type, 0 without a known throughput; speedups by model for one GPU)."""
     path = data_folder(Path(o.data) if o.data else None) / GAVEL
     if not path.exists():
         raise BadTrace(f"{path}: is not there, and this trace counts steps: set {DATA} to the folder that has it")

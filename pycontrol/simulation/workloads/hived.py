@@ -1,4 +1,4 @@
-"""HiveD's trace (OSDI '20, section 5.1): 141,950 jobs of 11 tenants on 2,232 GPUs in two months, drawn again.
+"""HiveD's trace (OSDI '20, section 5.1), regenerated: 141,950 jobs of 11 tenants on 2,232 GPUs in two months.
 
 Exact from the paper: jobs by tenant and GPU count (Table 2), quotas (Table 1), models and their mix (Table 3).
 
@@ -42,7 +42,7 @@ QUOTAS = {
 }  # fmt: skip
 """Table 1: share of the cluster by tenant."""
 CLASSES = (1, 2, 4, 8, 16)
-"""GPUs of a job; the last stands for 16 and more."""
+"""Classes of GPUs per job; the last one stands for 16 and more."""
 COUNTS = {
     "res-a": (429, 14, 260, 625, 40),
     "res-b": (18319, 1593, 931, 148, 238),
@@ -61,7 +61,7 @@ LOADS = {
     "res-a": 0.618, "res-b": 1.867, "res-c": 3.596, "res-d": 0.231, "res-e": 0.773, "res-f": 0.463,
     "prod-a": 0.281, "prod-b": 0.471, "prod-c": 1.157, "prod-d": 0.492, "prod-e": 0.664,
 }  # fmt: skip
-"""Inferred: GPUs in demand on average over the tenant's quota, where the cluster's load is 0.607."""
+"""Inferred: a tenant's mean GPUs in demand over its quota, at a cluster load of 0.607."""
 FLUCTUATION = {
     "res-a": 0.36, "res-b": 0.65, "res-c": 0.82, "res-d": 1.58, "res-e": 0.70, "res-f": 0.38,
     "prod-a": 0.85, "prod-b": 0.44, "prod-c": 0.41, "prod-d": 0.41, "prod-e": 0.38,
@@ -92,9 +92,9 @@ class Hived:
     """Options of hived."""
 
     load: PositiveFloat = 0.70
-    """GPU time asked for over that of 2,232 GPUs in the two months; run times are scaled to it."""
+    """Requested GPU time over that of 2,232 GPUs in two months; run times are scaled to it."""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of each tenant's jobs of each class, at random; 96/2232 for the paper's 96 GPUs."""
+    """Random share of each tenant's jobs of each class; 96/2232 for the paper's 96 GPUs."""
     affinity: Literal["hard", "soft"] = "hard"
     """Whether jobs of up to 8 GPUs run only on one machine."""
 
@@ -124,7 +124,7 @@ def hived(options: Hived, seed: int) -> Workload:
 
 
 def _tenant(rng: Generator, tenant: str, o: Hived) -> tuple[Floats, Floats, Floats]:
-    """Arrivals, GPUs and run times (seconds) of one tenant's jobs, in no order."""
+    """(arrivals, GPUs, run times in seconds) of one tenant's jobs, unordered."""
     counts = [round(n * o.share) for n in COUNTS[tenant]]
     gpus = np.repeat(np.array(CLASSES, dtype=float), counts)
     large = gpus >= CLASSES[-1]
@@ -140,7 +140,7 @@ def _tenant(rng: Generator, tenant: str, o: Hived) -> tuple[Floats, Floats, Floa
 
 
 def _scaled(run_s: Floats, gpus: Floats, total_gpu_s: float) -> Floats:
-    """Run times times one factor, none above the longest, so that the GPU time is `total_gpu_s` where it can be."""
+    """Run times scaled by one factor, cut at LONGEST_S, so that their GPU time is `total_gpu_s` if possible."""
     low, high = 0.0, 1e6
     for _ in range(60):
         factor = np.sqrt(max(low, 1e-9) * high)

@@ -1,7 +1,7 @@
 """Importers of public job traces in tables: Philly's derivatives, Themis-like apps, Tiresias, Helios, Alibaba, Sia.
 
-Every job becomes an app of one gang that did its work at S = 1 on the GPUs that it had, so its serial GPU-seconds are
-run time x GPUs. A row that cannot be read is refused by file, line and column, or skipped and counted.
+Every job becomes an app of one gang that ran at S = 1, so its serial GPU-seconds are run time x GPUs.
+A malformed row raises an error with file, line and column, or is skipped and counted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class Import:
     """Options of every importer."""
 
     bad_rows: Literal["refuse", "skip"] = "refuse"
-    """What becomes of rows that cannot be read."""
+    """How to treat malformed rows."""
     status: tuple[str, ...] = ()
-    """Only jobs that ended so, where the trace says it (Pass, Killed, Failed; COMPLETED; Terminated)."""
+    """Only jobs with these final states, if the trace has them (Pass, Killed, Failed; COMPLETED; Terminated)."""
     data: str = ""
     """Folder with throughputs, where a trace counts steps; empty: ISONOMY_DATA, or ../shared/data."""
 
     @property
     def lenient(self) -> bool:
-        """Whether rows are skipped."""
+        """Whether malformed rows are skipped."""
         return self.bad_rows == "skip"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a file held, and what was left out."""
+    """The workload of a file, and what was skipped."""
 
     workload: Workload
     skipped: Skipped = field(default_factory=Skipped)
@@ -53,7 +53,7 @@ def workload_of(name: str, path: Path, jobs: Jobs, good: Mask, skipped: Skipped)
 
 
 def with_status(texts: tuple[str, ...], o: Import, good: Mask, skipped: Skipped) -> Mask:
-    """Only those that ended as the options want."""
+    """`good` limited to jobs with the final states in the options; counts the others as skipped."""
     if not o.status:
         return good
     wanted = good & np.isin(np.array(texts), o.status)
@@ -110,7 +110,7 @@ def themis_apps(path: Path, o: Import, seed: int) -> Imported:
 
 
 def tiresias(path: Path, o: Import, seed: int) -> Imported:
-    """Tiresias' format and its kin: job_id, num_gpu, submit_time, duration, model_name; user where there is one.
+    """Tiresias' format and its variants: job_id, num_gpu, submit_time, duration, model_name, and optionally user.
 
     Muri's variant, known by its column iteration_time, has milliseconds.
     """

@@ -1,4 +1,4 @@
-"""What a workload looks like in figures: its marginals, beside the paper's where a paper states them."""
+"""The marginals of a workload, next to the paper's figures where a paper states them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Marginal:
-    """One figure of a workload. `paper`: what the paper states, None where it does not."""
+    """One figure of a workload. `paper`: the paper's value, None if it states none."""
 
     name: str
     ours: float
     paper: float | None = None
     source: str = ""
-    """Of the paper's figure."""
+    """Source of the paper's figure."""
 
 
 def jobs_per_app(workload: Workload) -> Floats:
