@@ -16,9 +16,10 @@ INSISTS_S = REFUSED_S + 75.0
 APP_PREFIXES = ("application_", "container_", "appattempt_")
 BOUNDED = {
     "apps", "ended", "memory", "receipts", "story", "_events", "_granted", "_names", "_mail", "spans", "trends",
-    "_answers", "ledger",
+    "_answers", "ledger", "stale",
 }  # fmt: skip
-"""Fields with separate rules for what they keep of ended apps: the last round, a policy's memory..."""
+"""Fields with separate rules for what they keep of ended apps: the last round, what the next one looks at, a policy's
+memory..."""
 
 
 def view_differs(plane: Any, rm: Any) -> str:
