@@ -48,8 +48,8 @@ class FakeArbiter(agent_pb2_grpc.ArbiterServicer):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token has expired")
         self.streams += 1
         first = next(requests)
-        self._took(first)
         commands = self._commands[first.worker_id] = queue.Queue()
+        self._took(first)  # whoever waits for it may send
 
         def read() -> None:
             try:
