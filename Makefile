@@ -75,8 +75,10 @@ lint: setup
 	$(VENV)/bin/lint-imports
 	$(PY) -m vulture
 
+# Properties are tried on the same examples each time, so that a failure is the change's; `make nightly` draws new ones.
+EXAMPLES_OF ?= ci
 unit: setup
-	$(VENV)/bin/pytest -q -m "not cluster and not secure and not versions and not policies and not adapters"
+	$(VENV)/bin/pytest -q --hypothesis-profile=$(EXAMPLES_OF) -m "not cluster and not secure and not versions and not policies and not adapters"
 
 # Training through stops, kills and lost storage: TensorFlow loops and Keras' fit on real processes.
 adapters-test: setup
@@ -128,7 +130,7 @@ compiled-test: setup
 	@if { command -v cc || command -v gcc || command -v clang; } >/dev/null && test -f "$$($(PY) -c \
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
-	../../$(PY) -m pytest -q -c ../../pyproject.toml --rootdir . \
+	../../$(PY) -m pytest -q --hypothesis-profile=$(EXAMPLES_OF) -c ../../pyproject.toml --rootdir . \
 	  -m "not cluster and not secure and not versions and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
@@ -180,6 +182,12 @@ NODES ?= 250
 APPS ?= 200
 scale: setup java
 	HADOOP=$(HADOOP) $(PY) -m tests.scale --nodes $(NODES) --apps $(APPS)
+
+# All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
+.PHONY: nightly
+nightly: setup java
+	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety mutants fuzz \
+	  hadoop-test policy-test secure-test versions-test scale chaos bench
 
 clean:
 	rm -rf build $(VENV)

@@ -31,7 +31,7 @@ from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.shadow_watch import ShadowWatch
 from pycontrol.daemon.standby_store import Kept, KeptError
-from pycontrol.daemon.takeover import Superseded, Takeover
+from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
@@ -167,7 +167,7 @@ class ControlPlane:
             traders=config.exchange.traders,
             picture=picture,
             estimates=lambda: forecaster.latest,
-            secure=self._secure,
+            secure=lambda: secure(self._takeover, self._driver),
             shadow=self._shadow.rounds.view,
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
@@ -265,15 +265,6 @@ class ControlPlane:
                 log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
             except Exception:  # keep the thread alive: the next try may succeed
                 log.exception("apps and clocks could not be kept on HDFS")
-
-    def _secure(self) -> str:
-        """Store a command's effect on HDFS, for a takeover; returns why that failed, or an empty string."""
-        try:
-            if self._takeover is not None:
-                self._takeover.secure(self._driver)
-        except KeptError as e:
-            return str(e)
-        return ""
 
     def _cells(self) -> CellSupply:
         """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""

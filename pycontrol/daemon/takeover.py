@@ -100,3 +100,13 @@ class Takeover:
         found = self._store.newest()
         if found is None or found.by != self._journal.id:
             raise KeptError("another control plane has served since")
+
+
+def secure(takeover: Takeover | None, driver: OwnDriver) -> str:
+    """Store a command's effect, if there is a standby; returns why that failed, or an empty string."""
+    try:
+        if takeover is not None:
+            takeover.secure(driver)
+    except KeptError as e:
+        return str(e)
+    return ""

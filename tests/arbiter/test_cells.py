@@ -15,6 +15,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.mixes import MIXES, SOMETIMES_S, Mix, plan
 from tests.arbiter.world import NODES, TROUBLES, World
 
 CELLS = """
@@ -169,19 +170,9 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    apps=st.lists(
-        st.tuples(
-            st.sampled_from(["root.a", "root.b", "root.x"]),
-            st.sampled_from([1, 2, 4]),
-            st.integers(1, 4),
-            st.integers(20, 300),
-            st.integers(0, 90),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-    crash_s=st.none() | st.integers(5, 150),
-    lost_s=st.none() | st.integers(5, 150),
+    apps=MIXES,
+    crash_s=SOMETIMES_S,
+    lost_s=SOMETIMES_S,
     bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
     troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=4),
 )
@@ -193,20 +184,14 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
 )  # fmt: skip
 def test_any_mix_of_tenants_finishes_and_all_cells_are_free_in_the_end(
     seed: int,
-    apps: list[tuple[str, int, int, int, int]],
+    apps: Mix,
     crash_s: int | None,
     lost_s: int | None,
     bad: list[tuple[int, str, int]],
     troubles: list[tuple[float, str]],
 ) -> None:
     w = world(seed, lease_s=30, f=0.5)
-    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
-        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
-    if crash_s is not None:
-        w.at(crash_s, w.crash)
-    if lost_s is not None:
-        w.at(lost_s, lambda: w.lose_node("n1"))
-        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    plan(w, apps, crash_s, lost_s)
     w.troubles(troubles)
     w.marks(bad)
     w.run(4000)

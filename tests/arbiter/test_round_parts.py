@@ -14,6 +14,7 @@ from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
+from tests.arbiter.mixes import MIXES, SOMETIMES_S, Mix, plan
 from tests.arbiter.world import NODES, World
 
 OWNERS = {"n1": "root.a", "n2": "root.a", "n3": "root.b", "n4": "root.b"}
@@ -179,31 +180,13 @@ def test_leases_on_owned_machines_are_guaranteed_and_borrowed_ones_are_not() -> 
 )
 @given(
     seed=st.integers(0, 10_000),
-    apps=st.lists(
-        st.tuples(
-            st.sampled_from(["root.a", "root.b", "root.x"]),
-            st.sampled_from([1, 2, 4]),
-            st.integers(1, 4),
-            st.integers(20, 300),
-            st.integers(0, 90),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
-    crash_s=st.none() | st.integers(5, 150),
-    lost_s=st.none() | st.integers(5, 150),
+    apps=MIXES,
+    crash_s=SOMETIMES_S,
+    lost_s=SOMETIMES_S,
 )
-def test_any_mix_of_tenants_finishes(
-    seed: int, apps: list[tuple[str, int, int, int, int]], crash_s: int | None, lost_s: int | None
-) -> None:
+def test_any_mix_of_tenants_finishes(seed: int, apps: Mix, crash_s: int | None, lost_s: int | None) -> None:
     w = world(seed, lease_s=30, f=0.5)
-    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
-        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
-    if crash_s is not None:
-        w.at(crash_s, w.crash)
-    if lost_s is not None:
-        w.at(lost_s, lambda: w.lose_node("n1"))
-        w.at(lost_s + 60, lambda: w.node_back("n1"))
+    plan(w, apps, crash_s, lost_s)
     w.run(4000)
     assert not [a.app_id for a in w.agents.values() if not a.finished], w.history[-40:]
     assert not w.arbiter.durable.leases

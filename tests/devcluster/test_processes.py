@@ -28,13 +28,16 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts a process that sleeps, with these variables, in this folder; its pid."""
+    """Starts a process that waits, with these variables, in this folder; its pid.
+
+    What speaks is what waits: /proc shows no environment while a process execs.
+    """
     started: list[subprocess.Popen[str]] = []
 
-    def one(cwd: Path | None = None, script: str = "echo; exec sleep 60", **variables: str) -> int:
+    def one(cwd: Path | None = None, script: str = "echo; read _", **variables: str) -> int:
         process = subprocess.Popen(
             ["sh", "-c", script], cwd=cwd, env={"PATH": os.environ["PATH"], **variables}, text=True,
-            start_new_session=True, stdout=subprocess.PIPE,
+            start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)
         assert process.stdout is not None

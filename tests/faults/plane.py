@@ -22,7 +22,7 @@ import pycontrol.runtime.journal as journal_module
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.standby_store import KeptError
-from pycontrol.daemon.takeover import Superseded, Takeover
+from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, SteadyClock
@@ -225,7 +225,7 @@ class Plane:
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
             monotonic_s=lambda: sim.now,
             read_cells=(lambda named: world.read_cells()) if supply is not None else None,
-            secure=self._secure,
+            secure=lambda: secure(self.takeover, self.driver),
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
         self.agents._loop.close()
@@ -272,15 +272,6 @@ class Plane:
         if self.arbiter.cluster.ready and self.takeover is not None:
             with contextlib.suppress(KeptError):
                 self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
-
-    def _secure(self) -> str:
-        """As ControlPlane has it."""
-        try:
-            if self.takeover is not None:
-                self.takeover.secure(self.driver)
-        except KeptError as e:
-            return str(e)
-        return ""
 
     def _set_clocks(self) -> None:
         """Code of this process reads this machine's clocks."""
