@@ -2,16 +2,18 @@
 
 An experiment's code is its function, and every function, class (with all methods) and constant of this package that it
 names, directly or indirectly. Policies are loaded by name: those that the experiment's own modules name are included.
-Comments, docstrings, layout and functions' annotations have no effect and are left out.
+Comments, docstrings, layout and functions' annotations have no effect and are left out. Names that the package gives
+are hashed as numbers in order of first use: a renamed function or a moved module determines the same findings.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import hashlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,8 @@ REGISTRIES = frozenset({"pycontrol.policies.registry", "pycontrol.experiments.ca
 """Modules that are not followed, because they name everything and load what others request."""
 COMPILED = {"pycontrol.auction.native": (".c", ".h")}
 """Modules that load compiled code, and the suffixes of its sources next to them."""
+_IDENTIFIERS = frozenset({"id", "attr", "arg", "name", "names", "kwd_attrs", "rest"})
+"""Fields of syntax nodes that contain names."""
 Named = tuple[str, str]
 """(module, name at its top level)."""
 
@@ -125,9 +129,7 @@ def code_hash(name: str, root: Path | None = None) -> str:
     at = root or Path(pycontrol.__file__).parent
     module, _, function = EXPERIMENTS[name].partition(":")
     found = PackageTree(at).reached((module, function))
-    digest = hashlib.sha256()
-    for (of, what), statements in sorted(found.items(), key=lambda item: item[0]):
-        digest.update(f"{of}:{what}\0{''.join(map(ast.dump, statements))}\0".encode())
+    digest = hashlib.sha256("\0".join(_tokens([s for statements in found.values() for s in statements])).encode())
     for of in sorted({of for of, _ in found} & COMPILED.keys()):
         folder = at.joinpath(*of.split(".")[1:-1])
         for file in sorted(f for f in folder.iterdir() if f.suffix in COMPILED[of]):
@@ -151,6 +153,36 @@ def commit_of(root: Path | None = None) -> str:
 
 def _loads_by_name(module: str) -> bool:
     return module.startswith(f"{PACKAGE}.experiments.") and module not in REGISTRIES
+
+
+def _tokens(statements: Sequence[ast.stmt]) -> Iterator[str]:
+    """The code as words, with a number for each name that it binds itself."""
+    own = {name for s in statements for node in ast.walk(s) for name in _bound_at(node)} - set(dir(builtins))
+    numbers: dict[str, str] = {}
+
+    def of(node: ast.AST) -> Iterator[str]:
+        yield type(node).__name__
+        for name, value in ast.iter_fields(node):
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, ast.AST):
+                    yield from of(one)
+                elif name in _IDENTIFIERS and one in own:
+                    yield numbers.setdefault(one, f"#{len(numbers)}")
+                else:
+                    yield repr(one)
+        yield "."
+
+    for statement in statements:
+        yield from of(statement)
+
+
+def _bound_at(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.id if isinstance(node, ast.Name) else node.attr
 
 
 class _Meaning(ast.NodeTransformer):

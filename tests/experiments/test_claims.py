@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -107,6 +108,23 @@ def test_comments_docstrings_and_layout_decide_nothing(tmp_path: Path) -> None:
     assert [
         n for n in ("hived-profile", "themis-overheads") if provenance.code_hash(n, root) != provenance.code_hash(n)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        pytest.param("TraceCase", "DrawnCase", False, id="a renamed class"),
+        pytest.param("delay_s", "lateness_s", False, id="a renamed field"),
+        pytest.param("ceil", "trunc", True, id="another function of a library"),
+        pytest.param("max", "min", True, id="another builtin function"),
+    ],
+)
+def test_a_name_of_our_own_decides_nothing(tmp_path: Path, old: str, new: str, changes: bool) -> None:
+    root = tmp_path / "pycontrol"
+    shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in root.rglob("*.py"):
+        file.write_text(re.sub(rf"\b{old}\b", new, file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert (provenance.code_hash("hived-safety", root) != provenance.code_hash("hived-safety")) is changes
 
 
 def test_every_experiment_has_code_that_decides_it() -> None:
