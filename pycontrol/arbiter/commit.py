@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
@@ -69,6 +70,8 @@ class _Commit:
         """GPUs that change from guaranteed to borrowed."""
         self.moved: set[Gpu] = set()
         """GPUs of gangs that move to other GPUs of the same machine."""
+        self.awarded = Counter[str]()
+        """Queue -> GPUs of its apps' new gangs."""
         self.dropped: list[str] = []
         self.refused: set[str] = set()
         """Apps that were awarded a gang for which there is no place."""
@@ -85,6 +88,8 @@ class _Commit:
                 self._renew(award, held)
         fresh = [new for new in fresh if self._lies_within(new[0].app_id, new[1])]
         fresh += [(kept[k][0], self._places(kept[k][1])) for k in sorted(moved)]
+        for award, gang in fresh:
+            self.awarded[self._queue(award.app_id)] += gang_gpus(gang)
         self.revoked = self._revoke()
         for k, (award, gang) in enumerate(fresh):
             if not (self.part.private and self._own(award.app_id, gang)):
@@ -115,6 +120,9 @@ class _Commit:
                 else:
                     kept.append((award, mine.pop(at)[1]))
         return fresh, kept
+
+    def _queue(self, app_id: str) -> str:
+        return self.s.durable.apps[app_id].queue
 
     def _places(self, gang: list[Lease]) -> Gang:
         return self.s.places((x.gpu for x in gang), self.part.private)
@@ -167,7 +175,8 @@ class _Commit:
         """
         s, size = self.s, gang_gpus(gang)
         demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, self.now_s)
-        if demand.gpus - s.holding(app_id) >= size or not s.borrowing(app_id):
+        more = min(demand.gpus - s.holding(app_id), s.queue_room(self._queue(app_id)))
+        if more >= size or not s.borrowing(app_id):
             return False
         for borrowed in borrowed_gangs(s, app_id):
             if len(borrowed) == size and self._make_own(borrowed, gang):
@@ -255,7 +264,9 @@ class _Commit:
         s, agent = self.s, self.s.agents.get(app_id)
         if not self.part.private or not self._is_lost(gang) or agent is None or not agent.demand.lazy:
             return False
-        grant_id = gang[0].grant_id
+        grant_id, queue = gang[0].grant_id, self._queue(app_id)
+        if s.queue_room(queue) < self.awarded[queue]:
+            return False  # the winners take its place below their queue's limit
         if not s.groups.is_whole(gang) or not s.supply.downgrade(grant_id):
             return False
         for lease in gang:
@@ -265,6 +276,12 @@ class _Commit:
 
     def _grant(self, award: Award, gang: Gang, k: int) -> None:
         s, app_id, grant_id = self.s, award.app_id, grant_name(self.round_id, k)
+        queue = self._queue(app_id)
+        if s.queue_room(queue) < gang_gpus(gang):  # the cluster shrank, or an app was moved, while the policy decided
+            self.refused.add(app_id)
+            self.why_refused[app_id] = Reason(Pending.QUEUE_LIMIT, queue)
+            self.dropped.append(f"{app_id}: {queue} is at its limit")
+            return
         asks = standin.asks_for(s, app_id, gang) if app_id in s.agents.unmanaged_apps else []
         if app_id in s.agents.unmanaged_apps and not asks:
             self.dropped.append(f"{app_id}: none of its asks fits {dict(gang)}")

@@ -3,8 +3,12 @@
 import dataclasses
 
 from pycontrol.arbiter.app_views import UNLIMITED_GPUS
+from pycontrol.arbiter.commit import Work, commit
+from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.cluster import Queue
+from pycontrol.model.reasons import Pending, Reason
 from tests.arbiter.mini import Mini
 
 QUEUES = (Queue("root.q", 0.5, 0.75), Queue("root.r", 0.5, 0.5), Queue("root.free", 1.0, 1.0))
@@ -32,3 +36,14 @@ def test_a_moved_app_takes_its_gpus_to_the_new_queue() -> None:
     assert rooms(m)[0] == 0
     m.send(ev.AppUpdated(dataclasses.replace(app, queue="root.r")))
     assert rooms(m) == [6, -2, UNLIMITED_GPUS]  # more than its new queue may have
+
+
+def test_a_cluster_that_shrinks_during_a_round_leaves_no_queue_above_its_limit() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), queues=QUEUES)
+    m.send(ev.OperatorCommand("pause"))  # no round but this one
+    m.app("a", gang=4, queue="root.r")
+    m.send(ev.NodeDown("n2:1", "lost"))  # root.r may have 2 of 4 instead of 4 of 8
+    plan = Plan("r9", (Award("a", (gang_of({"n1": 4}),)),))
+    outcome, note, why = commit(m.a, Work("r9", RoundPart(), {}), plan, m.now)
+    assert (outcome.granted, outcome.refused, note) == ((), ("a",), "a: root.r is at its limit")
+    assert why == {"a": Reason(Pending.QUEUE_LIMIT, "root.r")}

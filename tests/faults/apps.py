@@ -171,6 +171,8 @@ class AgentMaster(Master):
         self.done = False
         self.links, self.linked_s = 0, None
         """The number of its streams, and the time of the present one's handshake."""
+        self.peer = ""
+        """The control plane of its newest stream."""
         self._token = world.token(app.app_id, app.user)
         self.mute_until_s = 0.0
         """Its process is suspended until then."""
@@ -247,6 +249,7 @@ class AgentMaster(Master):
             self._again()
             return
         self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, None, self.app.app_id
+        self.peer = self.world.plane.name
         self._send(self.brain.register(), first=True)
         waiting, self._outbox = self._outbox, []
         for message in waiting:

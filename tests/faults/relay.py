@@ -21,8 +21,8 @@ class Relay:
 
     def __init__(self, world: Any) -> None:
         self.world = world
-        self._due: dict[tuple[str, str, str], tuple[Any, bytes, int]] = {}
-        """(app, worker, kind) -> the control plane's life, the message, and how many streams its reader had begun."""
+        self._due: dict[tuple[str, str, str], tuple[Any, Any, bytes, int]] = {}
+        """(app, worker, kind) -> the control plane, its life, the message, how many streams its reader had begun."""
 
     def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
         """Notes a message that reached the control plane."""
@@ -39,7 +39,7 @@ class Relay:
             return
         if reader is not None:
             said = what.SerializeToString(deterministic=True)
-            self._due[app_id, worker_id, sort] = plane.life, said, reader.links
+            self._due[app_id, worker_id, sort] = plane, plane.life, said, reader.links
 
     def _worker(self, app_id: str, worker_id: str) -> Any:
         here = (w for w in self.world.workers.values() if w.app_id == app_id and w.worker_id == worker_id)
@@ -49,16 +49,18 @@ class Relay:
         """Notes a message that reached its reader."""
         sort = message.WhichOneof("kind") if isinstance(message, pb.WorkerMessage) else "command"
         due = self._due.get((app_id, worker_id, sort))
-        if due is not None and due[1] == message.SerializeToString(deterministic=True):
+        if due is not None and due[2] == message.SerializeToString(deterministic=True):
             del self._due[app_id, worker_id, sort]
 
     def look(self, now_s: float) -> None:
         """Checks the deadlines once a second."""
-        for key, (life, _, links) in list(self._due.items()):
+        for key, (plane, life, _, links) in list(self._due.items()):
             app_id, worker_id, sort = key
             reader = self._worker(app_id, worker_id) if sort == "command" else self.world.masters.get(app_id)
             if life.dead or reader is None or reader.life.dead or reader.links > links + 1:
                 del self._due[key]
+            elif reader.links == links + 1 and reader.peer != plane.name:
+                del self._due[key]  # another control plane serves it: a worker tells that one all again
             elif reader.links == links + 1 and reader.linked_s is not None and now_s - reader.linked_s > ARRIVES_S:
                 raise Violation(
                     "relay", f"{sort} of {worker_id} of {app_id} waited for a reader and never came", app_id

@@ -47,6 +47,8 @@ class Worker:
         self._failures = 0
         self.links, self.linked_s = 0, None
         """Streams that it has begun, and since when there is the present one."""
+        self.peer = ""
+        """The control plane of its newest stream."""
         self.kill_at_s = math.inf
         self.stopping = False
         self.training = False
@@ -89,6 +91,7 @@ class Worker:
             self._again()
             return
         self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, self.sim.now, self.app_id
+        self.peer = plane.name
         for kind in _ORDER:
             if kind in self._newest:
                 self._write(self._newest[kind])
