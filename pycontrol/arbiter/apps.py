@@ -5,6 +5,7 @@ from __future__ import annotations
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.worker_plans import WAITING
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 
@@ -54,7 +55,7 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
         return
     leases.drop_reservations(s, app_id, "app ended")
     for worker in s.workers.of(app_id):
-        if not worker.directive_id:
+        if worker.state is WAITING:
             s.drop_worker(worker)
     leases.revoke(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     if record.finished_s is None or (final_state and final_state != record.final_state):

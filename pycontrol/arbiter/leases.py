@@ -22,7 +22,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, State
-from pycontrol.arbiter.worker_plans import PlannedWorker
+from pycontrol.arbiter.worker_plans import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
@@ -137,7 +137,7 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
         by_app.setdefault(lease.app_id, []).append(lease.gpu)
         planned = s.workers.at.get(lease.gpu)
         if planned is not None and planned.app_id == lease.app_id:
-            planned.void = not planned.container_id and not planned.directive_id
+            planned.void = planned.state is WAITING
         s.record(NextDropped(lease.gpu, cause.text))
     for app_id, gpus in by_app.items():
         s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
@@ -199,7 +199,7 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
     here = [found.get(gpu) for found in (s.workers.placing, s.workers.at) for gpu in container.gpus[:1]]
     mine = [w for w in here if w is not None and w.app_id == container.app_id]
     for worker in mine:
-        if worker.container_id == container.container_id or (worker.directive_id and not worker.container_id):
+        if container.container_id == worker.container_id or worker.state is PLACING:
             return worker
     if not mine:
         return None

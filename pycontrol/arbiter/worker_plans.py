@@ -1,8 +1,12 @@
-"""Planned workers, indexed by app, GPU and directive, and the gangs that wait to be placed."""
+"""Planned workers, indexed by app, GPU and directive, and the gangs that wait to be placed.
+
+The table `TRANSITIONS` has the states of a worker and what changes them; docs/architecture.md draws it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pycontrol.model.events import WorkerPlan
@@ -15,6 +19,54 @@ QUICK_S = 5.0
 """An answer within this time means that the ResourceManager could take more placements."""
 
 
+class WorkerState(enum.StrEnum):
+    """How far a planned worker's container is."""
+
+    WAITING = "waiting"
+    """Its gang waits: for its asks, for GPUs that others still use, or to try again."""
+    PLACING = "placing"
+    """A placement was sent; the ResourceManager has not answered."""
+    PLACED = "placed"
+    """The ResourceManager allocated a container, which has not been reported."""
+    REPORTED = "reported"
+    """Its container was reported, as allocated or as running."""
+
+
+class WorkerChange(enum.StrEnum):
+    """What changes the state of a planned worker; each is a method of `WorkerPlans`."""
+
+    ADD = "add"
+    SENT = "sent"
+    ACKNOWLEDGED = "acknowledged"
+    CARRIED = "carried"
+    BACK = "back"
+    DROP = "drop"
+
+
+WAITING, PLACING, PLACED, REPORTED = (
+    WorkerState.WAITING, WorkerState.PLACING, WorkerState.PLACED, WorkerState.REPORTED,
+)  # fmt: skip
+TRANSITIONS: Mapping[tuple[WorkerState | None, WorkerChange], WorkerState | None] = {
+    (None, WorkerChange.ADD): WAITING,
+    (WAITING, WorkerChange.SENT): PLACING,
+    (WAITING, WorkerChange.CARRIED): REPORTED,
+    (WAITING, WorkerChange.BACK): WAITING,
+    (WAITING, WorkerChange.DROP): None,
+    (PLACING, WorkerChange.ACKNOWLEDGED): PLACED,
+    (PLACING, WorkerChange.CARRIED): REPORTED,
+    (PLACING, WorkerChange.BACK): WAITING,
+    (PLACING, WorkerChange.DROP): None,
+    (PLACED, WorkerChange.ACKNOWLEDGED): PLACED,
+    (PLACED, WorkerChange.CARRIED): REPORTED,
+    (PLACED, WorkerChange.BACK): WAITING,
+    (PLACED, WorkerChange.DROP): None,
+    (REPORTED, WorkerChange.CARRIED): REPORTED,
+    (REPORTED, WorkerChange.BACK): WAITING,
+    (REPORTED, WorkerChange.DROP): None,
+}
+"""(state, change) -> the next state; None: there is no such worker."""
+
+
 @dataclass(slots=True)
 class PlannedWorker:
     """A worker that an Agent or the stand-in planned, and the progress of its container."""
@@ -22,6 +74,8 @@ class PlannedWorker:
     app_id: str
     use_id: str
     plan: WorkerPlan
+    state: WorkerState | None = None
+    """None until it is added, and once it is dropped."""
     container_id: str = ""
     directive_id: str = ""
     sent_s: float = 0.0
@@ -89,10 +143,14 @@ class WorkerPlans:
         self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
         for gpu in worker.plan.gpus:
             self.at[gpu] = worker
+        _change(worker, WorkerChange.ADD)
         self._wait(worker)
 
     def drop(self, worker: PlannedWorker) -> None:
-        """Removes a planned worker."""
+        """Removes a planned worker; one that is removed already stays so."""
+        if worker.state is None:
+            return
+        _change(worker, WorkerChange.DROP)
         mine = self._by_app.get(worker.app_id, {})
         mine.pop(worker.plan.worker_id, None)
         if not mine:
@@ -105,6 +163,7 @@ class WorkerPlans:
 
     def sent(self, worker: PlannedWorker, directive_id: str, now_s: float, until_s: float) -> None:
         """The worker's placement was sent; it is given up at `until_s`."""
+        _change(worker, WorkerChange.SENT)
         worker.directive_id, worker.sent_s, worker.placing_until_s = directive_id, now_s, until_s
         self._by_directive[directive_id] = worker
         self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
@@ -117,17 +176,20 @@ class WorkerPlans:
 
     def acknowledged(self, worker: PlannedWorker, container_id: str) -> None:
         """The worker's placement succeeded; its container has yet to be reported."""
+        _change(worker, WorkerChange.ACKNOWLEDGED)
         worker.container_id = worker.container_id or container_id
         self._no_longer_waits(worker)
 
     def carried(self, worker: PlannedWorker, container_id: str) -> None:
-        """The worker has its container."""
+        """The worker's container was reported."""
+        _change(worker, WorkerChange.CARRIED)
         worker.container_id = container_id
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
     def back(self, worker: PlannedWorker) -> None:
-        """The worker's placement failed: it waits again."""
+        """The worker's placement failed, or its container is lost: it waits again."""
+        _change(worker, WorkerChange.BACK)
         self._no_longer_placed(worker)
         worker.directive_id = worker.container_id = ""
         self._wait(worker)
@@ -160,7 +222,7 @@ class WorkerPlans:
 
     def validate(self) -> Iterator[tuple[Gpu | str, str]]:
         """Yields (GPU or app, what is wrong) for each contradiction between the workers and their indexes."""
-        waiting = {w.gang for w in self if not w.container_id and not w.directive_id}
+        waiting = {w.gang for w in self if w.state is WAITING}
         for gang in sorted(waiting ^ set(self.pending)):
             yield gang[0], f"gang {gang} waits to be placed, or does not, and the list of those says otherwise"
         for worker in self:
@@ -170,3 +232,7 @@ class WorkerPlans:
                     continue  # a newer plan may follow a worker with a container or a placement
                 if newest is None or newest.app_id == worker.app_id:
                     yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"
+
+
+def _change(worker: PlannedWorker, change: WorkerChange) -> None:
+    worker.state = TRANSITIONS[worker.state, change]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pycontrol.arbiter import eligibility, leases, standin
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.worker_plans import PlannedWorker
+from pycontrol.arbiter.worker_plans import REPORTED, WAITING, PlannedWorker
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.reasons import Cause, EndReason
@@ -164,7 +164,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     if e.ok:
         s.workers.acknowledged(worker, e.container_id)
         return
-    _again(s, worker)
+    _wait_again(s, worker)
     for gpu in worker.plan.gpus:
         leases.not_placed(s, gpu, now_s)
     worker.refusals += 1
@@ -184,7 +184,7 @@ def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
     mine = s.durable.leases_by_app.get(worker.app_id, {})
     keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}
     gang = [x for x in s.leases_of(worker.app_id) if x.state != REVOKING and s.gang_key(x) in keys]
-    for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and not w.directive_id]:
+    for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and w.state is WAITING]:
         s.drop_worker(mate)
     leases.revoke(s, gang, now_s, now_s + s.lead_s, why)
 
@@ -192,8 +192,8 @@ def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
 def forget_directives(s: State) -> None:
     """After a snapshot: workers with directives but no container wait again; `forget_lost` handles the rest."""
     for worker in list(s.workers):
-        if worker.container_id not in s.cluster.containers and not (worker.container_id and _came_up(s, worker)):
-            _again(s, worker)
+        if worker.container_id not in s.cluster.containers and worker.state is not REPORTED:
+            _wait_again(s, worker)
 
 
 def forget_lost(s: State) -> None:
@@ -201,16 +201,12 @@ def forget_lost(s: State) -> None:
     for worker in list(s.workers):
         if worker.container_id and worker.container_id not in s.cluster.containers:
             if s.cluster.node_at.get(worker.plan.host) is None:
-                _again(s, worker)
+                _wait_again(s, worker)
             else:
                 s.drop_worker(worker)
 
 
-def _came_up(s: State, worker: PlannedWorker) -> bool:
-    return s.workers.sent_as(worker.directive_id) is None
-
-
-def _again(s: State, worker: PlannedWorker) -> None:
+def _wait_again(s: State, worker: PlannedWorker) -> None:
     """Makes the worker wait again; drops it if its app planned a newer worker on its GPUs, and so knew of its end."""
     newest = [w for g in worker.plan.gpus if (w := s.workers.at.get(g)) is not None and w.app_id == worker.app_id]
     if all(w is worker for w in newest):

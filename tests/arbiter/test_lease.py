@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +24,9 @@ from pycontrol.arbiter.facts import (
 from pycontrol.arbiter.lease import TRANSITIONS, LeaseState
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
+from tests.arbiter.diagrams import transitions_drawn
 
 GPU = Gpu("n1", 0)
-DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
 ARRIVED = AppArrived("a", "a", "root.q", "u", "job", 0.0, 0.0)
 GRANTED = LeaseGranted(GPU, "a", "r1.0", 1.0, 601.0, "r1.0")
 STARTED = LeaseStarted(GPU, "c1", "j0", 2.0, 602.0, 1.1)
@@ -64,13 +62,8 @@ def test_each_transition_of_the_table_is_what_the_ledger_does(state: LeaseState 
 
 
 def test_the_diagram_in_the_docs_has_the_transitions_of_the_table() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    drawn = set()
-    for old, new, facts in re.findall(r"^ +(\S+) --> (\S+): (.+)$", text, re.M):
-        for fact in facts.split(", "):
-            drawn.add((old, fact, new))
     table = {(str(old or "[*]"), fact.__name__, str(new or "[*]")) for (old, fact), new in TRANSITIONS.items()}
-    assert drawn == table
+    assert transitions_drawn("pycontrol/arbiter/lease.py") == table
 
 
 @pytest.mark.parametrize("state", INTO)
