@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +11,9 @@ from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.round_parts import private_part
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.supply import RoundPart, Supply
 from pycontrol.auction.placing import place_gang
+from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
@@ -35,17 +36,8 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
         return Reason(
             Pending.NO_SUCH_CELLS, f"{vc} owns no pinned cell {demand.pinned}, but {', '.join(own) or 'none'}"
         )
-    types = {name: m.gpu_type for name, m in part.topology.machines.items()}
-    names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
-    free = {name: n for name, n in (part.free or {}).items() if name in names}
-    healthy = {name: n for name, n in part.topology.gpus_by_host.items() if name in names}
-    whole = {m.name: m.cell_gpus for m in machines if m.name in names}
-    if demand.within:
-        room = supply.room_within(demand.within, vc)
-        free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
-        healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
-
-    kinds = types_for(demand, part.topology, typed)
+    free, healthy, whole = _rooms(supply, vc, demand, part, machines)
+    types, kinds = _types(part), types_for(demand, part.topology, typed)
 
     def fits(gpus: Mapping[str, int]) -> bool:
         assert part.topology is not None
@@ -59,18 +51,44 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
     if fits(healthy):
         left = f"{sum(free.values())} of {sum(healthy.values())} are free"
         return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")
-    lent = [d for d in deals_of(s.durable.exchange) if vc in (d["owner"], d["tenant"]) and d["end_s"] > now_s]
-    given = [(d["tenant"], d["lot"], d["end_s"]) for d in lent if d["owner"] == vc]
-    given += [(d["owner"], d["in_return"], d["end_s"]) for d in lent if d["tenant"] == vc and d["in_return"]]
     if fits(whole):
         bad = sorted({part.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
         well = f"{sum(healthy.values())} of {sum(whole.values())} are in order"
         return Reason(Pending.CELLS_BAD, f"{need}, {well}; bad on {', '.join(bad)}")
-    if given:
+    if given := _given(s, vc, now_s):
         return Reason(Pending.CELLS_LENT, f"{need}; {'; '.join(_lent(*deal) for deal in given)}")
     largest = max(whole.values(), default=0)
     most = f"it owns {sum(whole.values())}, at most {largest} of them on one machine"
     return Reason(Pending.CELLS_TOO_SMALL, f"{need}; {most}")
+
+
+def _types(part: RoundPart) -> dict[str, str]:
+    """Machine -> the type of its GPUs."""
+    return {name: m.gpu_type for name, m in part.topology.machines.items()} if part.topology is not None else {}
+
+
+def _rooms(
+    supply: Supply, vc: str, demand: Demand, part: RoundPart, machines: Sequence[VirtualMachine]
+) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """GPUs by machine that the demand may use: those that are free, those in order, and all."""
+    assert part.topology is not None
+    types = _types(part)
+    names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
+    free = {name: n for name, n in (part.free or {}).items() if name in names}
+    healthy = {name: n for name, n in part.topology.gpus_by_host.items() if name in names}
+    whole = {m.name: m.cell_gpus for m in machines if m.name in names}
+    if demand.within:
+        room = supply.room_within(demand.within, vc)
+        free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
+        healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
+    return free, healthy, whole
+
+
+def _given(s: State, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
+    """The deals in force by which the virtual cluster lacks cells: (to whom, which cells, until when)."""
+    deals = [d for d in deals_of(s.durable.exchange) if vc in (d["owner"], d["tenant"]) and d["end_s"] > now_s]
+    given = [(d["tenant"], d["lot"], d["end_s"]) for d in deals if d["owner"] == vc]
+    return given + [(d["owner"], d["in_return"], d["end_s"]) for d in deals if d["tenant"] == vc and d["in_return"]]
 
 
 def _where(demand: Demand) -> str:

@@ -61,7 +61,11 @@ class Arbiter(State):
         """The newest events, facts and effects; None unless the state is validated."""
         self.rounds = Rounds(self, policy, epoch)
         self.agent_events = AgentEvents(self, self.rounds)
-        self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
+        self._handlers = self._all_handlers()
+
+    def _all_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
+        """The handler of each kind of event."""
+        return {
             ev.ClusterSnapshot: self._snapshot,
             ev.NodeUp: self._node_up,
             ev.NodeDown: self._node_down,

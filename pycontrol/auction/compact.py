@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from pycontrol.auction.instance import Instance, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow, Gang
-from pycontrol.model.topology import Scope
+from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
 Ints = npt.NDArray[np.int32]
@@ -81,16 +81,7 @@ class Compact:
 
 def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
     """The compact form of an auction."""
-    rows: list[BidRow | None] = []
-    first, gain, log, total_gpus = [0], [], math.log, sum(instance.free.values())
-    for bid in bids:
-        nothing = log(bid.rho_nothing)
-        own = sorted(rows_that_matter(bid, instance.free, total_gpus), key=lambda r: r.rho)
-        rows += own
-        rows.append(None)
-        gain += [nothing - log(r.rho) for r in own]
-        gain.append(0.0)
-        first.append(len(rows))
+    rows, first, gain = _rows(bids, instance)
     named = sorted({r.gpu_type for r in rows if r is not None and r.new_gangs and r.gpu_type})
     types = named or [""]
     number = {t: k for k, t in enumerate(types)}
@@ -114,24 +105,12 @@ def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
     chain = True
     for t in range(len(types)):
         free = {h: instance.free[h] for h in hosts if kind[h] == t}
-        mine = _by_place(pins, lambda h: h, set(free)) if named else pins
         if named:
+            mine = _by_place(pins, lambda h: h, set(free))
             dims.add_type(t, sum(free.values()), mine)
-        on_machine = {s for _, s, scope, of in new if scope == Scope.MACHINE and of == t}
-        in_rack = {s for _, s, scope, of in new if scope == Scope.RACK and of == t}
-        on_hosts = _others(free, mine, dims.app)
-        for s in sorted(on_machine):
-            dims.add_level(s, t, free, on_hosts)
-        rack_free: dict[str, int] = {}
-        for h in free:
-            rack = instance.topology.rack_of(h)
-            rack_free[rack] = rack_free.get(rack, 0) + free[h]
-        in_racks = (
-            _others(rack_free, _by_place(mine, instance.topology.rack_of, set(free)), dims.app) if in_rack else []
-        )
-        for s in sorted(in_rack):
-            dims.add_level(-s, t, rack_free, in_racks)
-        chain &= _divide(on_machine) and _divide(in_rack)
+        else:
+            mine = pins
+        chain &= dims.add_places(t, free, mine, instance.topology)
     return Compact(
         bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
         _ints(dims.room), _ints(dims.level), _ints(dims.types), dims.gangs.astype(np.int32),
@@ -140,6 +119,21 @@ def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
         _ints(t for _, t in racks), _ints(rack_number[rack_of(h)] for h in hosts),
         _ints(instance.free[h] for h in hosts), pins,
     )  # fmt: skip
+
+
+def _rows(bids: Sequence[Bid], instance: Instance) -> tuple[list[BidRow | None], list[int], list[float]]:
+    """`rows`, `first` and `gain` of the compact form."""
+    rows: list[BidRow | None] = []
+    first, gain, log, total_gpus = [0], [], math.log, sum(instance.free.values())
+    for bid in bids:
+        nothing = log(bid.rho_nothing)
+        own = sorted(rows_that_matter(bid, instance.free, total_gpus), key=lambda r: r.rho)
+        rows += own
+        rows.append(None)
+        gain += [nothing - log(r.rho) for r in own]
+        gain.append(0.0)
+        first.append(len(rows))
+    return rows, first, gain
 
 
 def _ints(values: Iterable[int]) -> Ints:
@@ -190,6 +184,7 @@ class _Dims:
         pins: Sequence[Pins],
     ) -> None:
         self.app = np.repeat(np.arange(len(bids)), np.diff(first))
+        self._new = new
         self.gangs, self.size, self.scope, self.type = (np.array(v) for v in zip(*new, strict=True))
         gpus = self.gangs * self.size + np.array([sum(own.values()) if own else 0 for own in pins])
         self.use: list[npt.NDArray[np.int64]] = [gpus]
@@ -209,6 +204,26 @@ class _Dims:
         """Adds the dim of all GPUs of one type, used by new gangs of the type and by kept gangs."""
         new = np.where(self.type == of_type, self.gangs * self.size, 0)
         self._add(new + np.array([sum(own.values()) if own else 0 for own in pins]), gpus, 0, of_type)
+
+    def add_places(self, of_type: int, free: Mapping[str, int], pins: Sequence[Pins], topology: Topology) -> bool:
+        """Adds the dims of one type's machines and racks; returns whether the sizes on each divide each other."""
+        on_machine, in_rack = (self._sizes(scope, of_type) for scope in (Scope.MACHINE, Scope.RACK))
+        on_hosts = _others(free, pins, self.app)
+        for s in sorted(on_machine):
+            self.add_level(s, of_type, free, on_hosts)
+        if in_rack:
+            rack_free: dict[str, int] = {}
+            for h in free:
+                rack = topology.rack_of(h)
+                rack_free[rack] = rack_free.get(rack, 0) + free[h]
+            in_racks = _others(rack_free, _by_place(pins, topology.rack_of, set(free)), self.app)
+            for s in sorted(in_rack):
+                self.add_level(-s, of_type, rack_free, in_racks)
+        return _divide(on_machine) and _divide(in_rack)
+
+    def _sizes(self, scope: Scope, of_type: int) -> set[int]:
+        """The sizes of gangs of one type that must lie within this scope."""
+        return {s for _, s, within, of in self._new if within == scope and of == of_type}
 
     def add_level(self, level: int, of_type: int, free: Mapping[str, int], pins: Sequence[Sequence[_Pin]]) -> None:
         """Adds the dim of units of |level| GPUs on one type's machines (level > 0) or racks, given by `free`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,6 +60,7 @@ def plan(
     downgraded.
     """
     key = (request.vc, request.pinned)
+    # 1. Victims, among which no reservation: those are cancelled, and the search begins again.
     while True:
         lower = [g for g in cells.by_key.get(key, {}).values() if g.priority < request.priority]
         lower.sort(key=lambda g: (g.priority, -g.order))
@@ -73,25 +74,37 @@ def plan(
             return Preemption(None, [v for g in reservations for v in g.victims.values()] or found)
         for group in reservations:
             cells.release(group.name)
+
+    def find() -> list[Part] | None:
+        return cells.find(sites, key, sizes, hosts, within)
+
+    # 2. The lazy ones keep running as borrowers, if that is enough.
     lazy = [g for g in found if g.request.lazy and g.state is GroupState.ALLOCATED]
-    for soft in (lazy, []):
-        downgraded = [(g, downgrade(cells, g)) for g in soft]
-        hard = [g for g in found if g not in soft]
-        for group in hard:
-            _give(group)
-        parts = cells.find(sites, key, sizes, hosts, within)
-        if parts is not None:
-            taken = [g for g in hard if _touches(g, parts)]
-            for group in hard:
-                if group not in taken:
-                    _take(group)
-            return Preemption(parts, taken, downgraded)
-        for group in hard:
+    if lazy:
+        taken = _taken_from(cells, found, lazy, find)
+        if taken is not None:
+            return taken
+    # 3. Else all of them end.
+    return _taken_from(cells, found, [], find)
+
+
+def _taken_from(
+    cells: CellTree, victims: list[AffinityGroup], soft: list[AffinityGroup], find: Callable[[], list[Part] | None]
+) -> Preemption | None:
+    """What `find` finds once the soft victims are downgraded and the others gone; None, and no change, if nothing."""
+    downgraded = [(g, downgrade(cells, g)) for g in soft]
+    hard = [g for g in victims if g not in soft]
+    for group in hard:
+        _give(group)
+    parts = find()
+    taken = [g for g in hard if _touches(g, parts)] if parts is not None else []
+    for group in hard:
+        if group not in taken:
             _take(group)
-        for group, had in reversed(downgraded):
-            upgrade(cells, group, had)
-        if not soft:
-            break
+    if parts is not None:
+        return Preemption(parts, taken, downgraded)
+    for group, had in reversed(downgraded):
+        upgrade(cells, group, had)
     return None
 
 

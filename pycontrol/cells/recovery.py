@@ -266,17 +266,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         ]
 
     for saved in data["groups"]:
-        asked = saved["request"]
-        request = GroupRequest(
-            **{
-                **asked,
-                "members": tuple((count, gpus) for count, gpus in asked["members"]),
-                "hosts": None if asked["hosts"] is None else frozenset(asked["hosts"]),
-                "on": tuple((host, gpus) for host, gpus in asked["on"]),
-                "inside": tuple(tuple(cell) for cell in asked["inside"]),
-                "avoid": frozenset(asked["avoid"]),
-            }
-        )
+        request = _load_request(saved["request"])
         group = AffinityGroup(request, saved["priority"], cells.order, (request.vc, request.pinned))
         cells.order += 1
         group.state = GroupState(saved["state"])
@@ -298,6 +288,19 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         for leaf in bad:
             space.set_bad(leaf)
     return cells
+
+
+def _load_request(asked: Mapping[str, Any]) -> GroupRequest:
+    return GroupRequest(
+        **{
+            **asked,
+            "members": tuple((count, gpus) for count, gpus in asked["members"]),
+            "hosts": None if asked["hosts"] is None else frozenset(asked["hosts"]),
+            "on": tuple((host, gpus) for host, gpus in asked["on"]),
+            "inside": tuple(tuple(cell) for cell in asked["inside"]),
+            "avoid": frozenset(asked["avoid"]),
+        }
+    )
 
 
 def _occupy(cells: Cells) -> None:

@@ -83,18 +83,18 @@ def experiment_command(
             setup = Setup(
                 quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note
             )
-            kept = _kept(one, setup, report) if resume and report is not None else None
+            earlier = _kept(one, setup, report) if resume and report is not None else None
             at, code = (provenance.commit_of(), provenance.code_hash(one)) if keep else ("", "")
-            entries.append(kept or _run(one, setup))
-        if kept is not None:
-            log.print(f"{one}: kept, of {kept.day}")
+            entries.append(earlier or _run(one, setup))
         if output == "table":
             out(_draw(entries[-1]))
-        if report is not None and kept is None:
+        if earlier is not None:
+            log.print(f"{one}: kept, of {earlier.day}")
+            continue
+        if report is not None:
             _put(entries[-1], report, log)
-        if keep and kept is None:
-            found = claims.result_of(entries[-1], at, code)
-            log.print(f"{claims.keep(found, results)}")
+        if keep:
+            log.print(f"{claims.keep(claims.result_of(entries[-1], at, code), results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:

@@ -32,7 +32,7 @@ from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
 from pycontrol.simulation.result import Counters, Result
-from pycontrol.simulation.settings import HONEST, Fault, Misreport, SimulationSettings
+from pycontrol.simulation.settings import Fault, SimulationSettings
 from pycontrol.simulation.yarn import SimYarn
 
 NAP_S = 0.02
@@ -91,7 +91,11 @@ class Simulator:
         self.reports = any(isinstance(p, Shadowed) or (not p.asks_agents and p.name not in STATIC) for p in several)
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
-        self.do: dict[type[Any], Callable[[Any], None]] = {
+        self.do = self._all_handlers()
+
+    def _all_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
+        """What carries out each kind of effect."""
+        return {
             ev.SendRegistered: self._nothing,
             ev.SendHosts: self._nothing,
             ev.SendAskRho: self._ask_rho,
@@ -202,7 +206,7 @@ class Simulator:
     # ---- apps come and go
 
     def _arrive(self, trace: TraceApp, _: int) -> None:
-        app = SimApp(trace, self._misreport(trace))
+        app = SimApp(trace, self.settings.misreport_of(trace.app_id, self.seed))
         app_id = trace.app_id
         if not app.next_phase():
             app.finished_s = app.started_s = self.now
@@ -217,16 +221,6 @@ class Simulator:
             self.at(self.settings.ends_s[app_id], self._give_up, app)
         self.inbox.append(ev.AppAdded(yarn_app))
         self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
-
-    def _misreport(self, trace: TraceApp) -> Misreport:
-        """The app's misreport: its lies and the errors of its estimates."""
-        said = self.settings.lies.get(trace.app_id, HONEST)
-        x = self.settings.error
-        if not x:
-            return said
-        rng = random.Random(f"{self.seed} {trace.app_id}")
-        work, slowdown = (1 + rng.uniform(-x, x) for _ in range(2))
-        return dataclasses.replace(said, work=said.work * work, slowdown=said.slowdown * slowdown)
 
     def _tell(self, app: SimApp) -> None:
         self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), ()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.model.value import value
@@ -65,3 +66,13 @@ class SimulationSettings:
     """App id -> when its user ends it, whatever it has done by then."""
     until_s: float = math.inf
     """The simulation ends here at the latest."""
+
+    def misreport_of(self, app_id: str, seed: int) -> Misreport:
+        """An app's misreport: its lies and the errors of its estimates."""
+        said = self.lies.get(app_id, HONEST)
+        x = self.error
+        if not x:
+            return said
+        rng = random.Random(f"{seed} {app_id}")
+        work, slowdown = (1 + rng.uniform(-x, x) for _ in range(2))
+        return replace(said, work=said.work * work, slowdown=said.slowdown * slowdown)

@@ -118,7 +118,11 @@ class Router:
         self._page = Page()
         self._picture, self._estimates = picture, estimates
         """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
-        self.routes: dict[str, Route] = {
+        self._shadow = shadow
+        self.routes = self._all_routes()
+
+    def _all_routes(self) -> dict[str, Route]:
+        return {
             "status": self._get(views.status),
             "queue": self._foreseen(self._get(views.queue), self._with_estimates),
             "picture": self._get(self._picture_of),
@@ -127,7 +131,7 @@ class Router:
             "explain": self._foreseen(self._get(explain.explain, "app", "n"), self._with_estimate),
             "logs": self._get(views.logs, "app"),
             "audit": self._get(views.audit),
-            "shadow": Route("GET", lambda _: dict(shadow())),
+            "shadow": Route("GET", lambda _: dict(self._shadow())),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),

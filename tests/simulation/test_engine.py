@@ -166,8 +166,7 @@ def test_lies_change_only_the_reports() -> None:
 
 def test_errors_of_estimates_are_drawn_by_seed_and_app() -> None:
     def said(seed: int) -> list[Misreport]:
-        sim = Simulator(Workload("t", ()), CLUSTER, Themis(), SimulationSettings(error=0.2), seed)
-        return [sim._misreport(app(name)) for name in "ab"]
+        return [SimulationSettings(error=0.2).misreport_of(name, seed) for name in "ab"]
 
     assert said(1) == said(1)
     assert said(1) != said(2)
